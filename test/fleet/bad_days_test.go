@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// A second host with the name of a node is told so, and answers nothing in that name until the first has been silent for long.
+// A second host with the name of a node gets an error, and does not serve under that name until the first has been silent for long.
 func TestAHostWithTheNameOfAnother(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -49,12 +49,12 @@ func TestAHostWithTheNameOfAnother(t *testing.T) {
 			t.Fatal(code)
 		}
 	}
-	// An agent that is started again is no other host.
+	// A restarted agent does not count as another host.
 	h.nodes[0].agent.kill()
 	h.nodes[0].agent.start()
 	h.ready(1)
 	boxtest.Eventually(t, "the first host serves again", func() bool { return h.get("GET", "/v1/sessions/s", nil, nil) == http.StatusOK })
-	// The second is the node once the first is gone.
+	// The second host becomes the node once the first is gone.
 	h.nodes[0].agent.kill()
 	boxtest.Eventually(t, "the second host is the node", func() bool {
 		var s struct{ ID string }
@@ -75,7 +75,7 @@ func TestAHostWithTheNameOfAnother(t *testing.T) {
 	})
 }
 
-// link is a way to an address that can be cut: what is on it stays there, and nobody is told.
+// link is a connection to an address that can be cut: data on it then stays there, and neither end is notified.
 type link struct {
 	address string
 	mu      sync.Mutex
@@ -137,7 +137,7 @@ func (l *link) set(change func()) {
 	l.open.Broadcast()
 }
 
-// passing reads from one end of a link; while it is cut, nothing.
+// passing reads from one end of a link; while the link is cut, it reads nothing.
 type passing struct {
 	l    *link
 	conn net.Conn
@@ -153,8 +153,8 @@ func (p passing) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A node that NATS cannot be reached from, while all of its connections seem to be there: its sessions are lost, it goes on for its
-// own callers, one that was given up meanwhile and made anew elsewhere is there once, and the others are found.
+// NATS loses a node while all connections seem to be open: its sessions are lost, but it still serves its local callers; a
+// session that was given up and created again elsewhere exists once, and the others are found.
 func TestANodeIsCutOff(t *testing.T) {
 	t.Parallel()
 	h := &house{t: t, dir: boxtest.TempDir(t)}
@@ -199,7 +199,7 @@ func TestANodeIsCutOff(t *testing.T) {
 	}
 }
 
-// One caller does not take all connections of a gateway.
+// One caller cannot take all connections of a gateway.
 func TestConnectionsOfAGatewayAreBounded(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -228,7 +228,7 @@ func TestConnectionsOfAGatewayAreBounded(t *testing.T) {
 		return resp.StatusCode
 	}
 	fine, code := 0, http.StatusOK
-	for ; code == http.StatusOK && fine < 2048; fine++ { // on a slow host the first are idle for so long that they are closed
+	for ; code == http.StatusOK && fine < 2048; fine++ { // on a slow host the first ones reach the idle timeout
 		code = ask(open(), h.user)
 	}
 	if code != http.StatusTooManyRequests || fine <= 512 {
@@ -239,8 +239,8 @@ func TestConnectionsOfAGatewayAreBounded(t *testing.T) {
 	}
 }
 
-// A gateway reads its configuration again when it is told to: who is no principal any more is let in no more, and what a gateway
-// signs with another key is refused by nodes that have the one of before. A configuration that is wrong changes nothing.
+// A gateway reloads its configuration on SIGHUP: a removed principal is refused, and what the gateway signs with a new key is
+// refused by nodes that have the old one. An invalid configuration changes nothing.
 func TestAGatewayReadsItsConfigurationAgain(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)

@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// BenchmarkExecThroughTheGateway says how many times as long an execution takes through the gateway as on the node: the
-// ratio of medians of executions that take turns, so that what else the host does is in both.
+// BenchmarkExecThroughTheGateway reports how many times as long an execution takes through the gateway as on the node: the ratio
+// of the medians of alternating executions, so that other load on the host affects both.
 func BenchmarkExecThroughTheGateway(b *testing.B) {
 	h := build(b, 1)
 	h.makes("s", "n1")
@@ -39,5 +39,5 @@ func BenchmarkExecThroughTheGateway(b *testing.B) {
 		return float64(list[len(list)/2])
 	}
 	b.ReportMetric(median(took[1])/median(took[0]), "times-as-long")
-	b.ReportMetric(0, "ns/op") // of both together says nothing
+	b.ReportMetric(0, "ns/op") // the time of both together means nothing
 }

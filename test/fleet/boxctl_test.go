@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// text is what a program has written, which may be read while it writes.
+// text is output of a program that may be read while it is written.
 type text struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -36,14 +36,14 @@ func (x *text) String() string {
 	return x.buf.String()
 }
 
-// boxctl is the program, which has been started.
+// boxctl is a running boxctl.
 type boxctl struct {
 	t        *testing.T
 	cmd      *exec.Cmd
 	out, err text
 }
 
-// starts starts boxctl for the gateway.
+// starts starts boxctl with the gateway as its server.
 func (h *house) starts(t *testing.T, args ...string) *boxctl {
 	t.Helper()
 	b := &boxctl{t: t, cmd: exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), args...)}
@@ -55,13 +55,13 @@ func (h *house) starts(t *testing.T, args ...string) *boxctl {
 	return b
 }
 
-// says waits until it has said something on its standard error.
+// says waits until it has printed words to its standard error.
 func (b *boxctl) says(words string) {
 	b.t.Helper()
 	boxtest.Eventually(b.t, "boxctl says "+words, func() bool { return strings.Contains(b.err.String(), words) })
 }
 
-// ends waits for its end, with a code and words on its standard error.
+// ends waits for its end, with an exit code and words on its standard error.
 func (b *boxctl) ends(code int, words string) {
 	b.t.Helper()
 	_ = b.cmd.Wait() // the code says it
@@ -70,7 +70,7 @@ func (b *boxctl) ends(code int, words string) {
 	}
 }
 
-// prints is what boxctl prints where all is well.
+// prints is the output of a boxctl that must succeed.
 func (h *house) prints(t *testing.T, args ...string) string {
 	t.Helper()
 	b := h.starts(t, args...)
@@ -78,7 +78,7 @@ func (h *house) prints(t *testing.T, args ...string) string {
 	return b.out.String()
 }
 
-// metrics are what the gateway tells Prometheus, with a token.
+// metrics are the gateway's Prometheus metrics, fetched with a token.
 func (h *house) metrics(t *testing.T, token string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+h.address+"/metrics", nil)
@@ -98,7 +98,7 @@ func (h *house) metrics(t *testing.T, token string) string {
 	return string(body)
 }
 
-// An operator sees the fleet with boxctl, and empties a node: no box ends by that.
+// An operator manages the fleet with boxctl, and drains a node: that ends no box.
 func TestBoxctlManagesTheFleet(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
@@ -119,7 +119,7 @@ func TestBoxctlManagesTheFleet(t *testing.T) {
 		t.Errorf("%q", out)
 	}
 	has(h.prints(t, "fleet", "ls"), "ID  OWNER  NODE  STATE")
-	boxtest.Eventually(t, "the node has announced whose boxes it has", func() bool { // with the next announcement
+	boxtest.Eventually(t, "the node has announced whose boxes it has", func() bool { // with its next announcement
 		return h.prints(t, "fleet", "owners", "--format", "{{.owner}} {{.sessions}}") == "ci 1\n"
 	})
 	has(h.prints(t, "fleet", "owners"), "OWNER  BOXES  LOST  CPUS  MEMORY")
@@ -142,7 +142,7 @@ func TestBoxctlManagesTheFleet(t *testing.T) {
 		}
 	}
 
-	// Somebody who no longer wants to wait leaves it as it is.
+	// Interrupting the wait leaves the node as it is.
 	b := h.starts(t, "fleet", "drain", "n1", "--reason", "new disks")
 	b.says("boxes left on node n1: 1")
 	if err := b.cmd.Process.Signal(unix.SIGINT); err != nil {
@@ -173,7 +173,7 @@ func TestBoxctlManagesTheFleet(t *testing.T) {
 	h.makes("t", "n1")
 	has(h.prints(t, "fleet", "events"), "node_uncordoned")
 
-	// Of a node that is not heard of nobody knows what it has.
+	// The contents of an unreachable node are unknown.
 	b = h.starts(t, "fleet", "drain", "n1")
 	b.says("boxes left on node n1: 1")
 	h.on("n1").agent.kill()

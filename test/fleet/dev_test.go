@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// One command is a fleet to try, which can do what a fleet can, and of which nothing is left.
+// One command starts a fleet for trying out, with the features of a real one, and leaves nothing behind.
 func TestAFleetInOneCommand(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
@@ -40,7 +40,7 @@ func TestAFleetInOneCommand(t *testing.T) {
 	ended := false
 	t.Cleanup(func() {
 		if !ended {
-			_ = cmd.Process.Signal(unix.SIGTERM) // it ends what it has started
+			_ = cmd.Process.Signal(unix.SIGTERM) // it ends everything it has started
 			_ = cmd.Wait()
 		}
 		if t.Failed() {
@@ -76,7 +76,7 @@ func TestAFleetInOneCommand(t *testing.T) {
 	}
 }
 
-// processesOf are the command lines of processes that name a directory.
+// processesOf are the command lines of processes that contain a directory's name.
 func processesOf(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -84,7 +84,7 @@ func processesOf(t *testing.T, dir string) (found []string) {
 		t.Fatalf("%d processes: %v", len(all), err)
 	}
 	for _, path := range all {
-		if line, err := os.ReadFile(path); err == nil && strings.Contains(string(line), dir) { // others end meanwhile
+		if line, err := os.ReadFile(path); err == nil && strings.Contains(string(line), dir) { // processes may end meanwhile
 			found = append(found, string(line))
 		}
 	}

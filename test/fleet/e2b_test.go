@@ -36,7 +36,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// buildE2B is build with a gateway and nodes for clients of E2B.
+// buildE2B is build with a gateway and nodes that serve E2B clients.
 func buildE2B(t *testing.T, nodes int) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t), e2b: boxtest.FreeAddress(t, "127.0.0.1")}
@@ -44,14 +44,14 @@ func buildE2B(t *testing.T, nodes int) *house {
 	return h.fill(nodes)
 }
 
-// answered is an answer.
+// answered is an answer to a request.
 type answered struct {
 	code   int
 	text   string
 	header http.Header
 }
 
-// sends sends a request to the gateway as a client of E2B does. The header Host is the host that is asked for. Without an answer the
+// sends sends a request to the gateway as an E2B client does. A Host header sets the host of the request. Without an answer the
 // code is 0.
 func (h *house) sends(method, path, body string, header ...string) answered {
 	h.t.Helper()
@@ -84,7 +84,7 @@ func (h *house) asks(key, method, path, body string) answered {
 	return h.sends(method, path, body, "X-Api-Key", key)
 }
 
-// sandbox is one that a test has made.
+// sandbox is a sandbox that a test has created.
 type sandbox struct {
 	house   *house
 	node    string
@@ -94,7 +94,7 @@ type sandbox struct {
 	Domain  string `json:"domain"`
 }
 
-// sandbox makes one on a node.
+// sandbox creates a sandbox on a node.
 func (h *house) sandbox(key, node, body string) *sandbox {
 	h.t.Helper()
 	for _, n := range h.nodes {
@@ -121,12 +121,12 @@ func (h *house) sandbox(key, node, body string) *sandbox {
 	return sb
 }
 
-// on are the headers by which a client says that a request is for a port of the sandbox, and may be.
+// on are the headers of a request for a port of the sandbox, with its access token.
 func (sb *sandbox) on(port string) []string {
 	return []string{"E2b-Sandbox-Id", sb.ID, "E2b-Sandbox-Port", port, "X-Access-Token", sb.Token}
 }
 
-// RoundTrip adds them.
+// RoundTrip adds these headers.
 func (sb *sandbox) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	for list := sb.on("49983"); len(list) > 0; list = list[2:] {
@@ -135,14 +135,14 @@ func (sb *sandbox) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// starts starts a line of the shell.
+// starts starts a shell line.
 func (sb *sandbox) starts(line string) (*rpc.ServerStreamForClient[protocol.StartResponse], error) {
 	no := false
 	c := protocol.NewProcessClient(&http.Client{Transport: sb}, "http://"+sb.house.e2b)
 	return c.Start(sb.house.t.Context(), &protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "/bin/bash", Args: []string{"-l", "-c", line}}, Stdin: &no})
 }
 
-// runs runs a line of the shell and returns what it prints.
+// runs runs a shell line and returns its output.
 func (sb *sandbox) runs(line string) string {
 	sb.house.t.Helper()
 	stream, err := sb.starts(line)
@@ -160,7 +160,7 @@ func (sb *sandbox) runs(line string) string {
 	return out.String()
 }
 
-// signed is an address of a file that says who may use it and does not name the sandbox.
+// signed is a signed URL of a file, which does not name the sandbox.
 func (sb *sandbox) signed(path, operation string, expires ...string) string {
 	text, until := path+":"+operation+"::"+sb.Token, ""
 	for _, at := range expires {
@@ -170,7 +170,7 @@ func (sb *sandbox) signed(path, operation string, expires ...string) string {
 	return "/files?path=" + path + "&signature=v1_" + strings.NewReplacer("+", "%2B", "/", "%2F").Replace(base64.RawStdEncoding.EncodeToString(sum[:])) + until
 }
 
-// echo is a program that answers what it is asked for, and what wants to be a WebSocket with what that sends.
+// echo is a program that answers a request with the request itself, and a WebSocket upgrade by echoing what it receives.
 const echo = `
 import socket, threading
 def serve(c):
@@ -190,7 +190,7 @@ while True:
     threading.Thread(target=serve, args=(s.accept()[0],)).start()
 `
 
-// Clients of E2B have a fleet by another address: each request goes to the node of the sandbox.
+// To E2B clients, a fleet is one server at another address: each request goes to the node of the sandbox.
 func TestE2BThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
@@ -243,7 +243,7 @@ func TestE2BThroughTheGateway(t *testing.T) {
 	}
 }
 
-// lists looks at lists of sandboxes on several nodes, page by page.
+// lists checks lists of sandboxes on several nodes, page by page.
 func lists(t *testing.T, h *house, all []*sandbox) {
 	t.Helper()
 	var want []string
@@ -292,7 +292,7 @@ func lists(t *testing.T, h *house, all []*sandbox) {
 	}
 }
 
-// controls uses the routes of the control plane that leave a sandbox as it is.
+// controls uses the control plane routes that do not change a sandbox.
 func controls(t *testing.T, h *house, sb *sandbox) {
 	t.Helper()
 	for _, ask := range []struct {
@@ -325,7 +325,7 @@ func controls(t *testing.T, h *house, sb *sandbox) {
 	}
 }
 
-// files reads and writes files, by names of hosts, by headers, and by addresses that name no sandbox.
+// files reads and writes files, addressed by host name, by headers, and by URLs that name no sandbox.
 func files(t *testing.T, h *house, sb *sandbox) {
 	t.Helper()
 	big := strings.Repeat("0123456789abcdef", 1<<17)
@@ -358,7 +358,7 @@ func files(t *testing.T, h *house, sb *sandbox) {
 	}
 }
 
-// ports asks a program in the sandbox.
+// ports sends requests to a program in the sandbox.
 func ports(t *testing.T, h *house, sb *sandbox) {
 	t.Helper()
 	if a := h.sends("POST", "/files?path=/tmp/echo.py", echo, append(sb.on("49983"), "Content-Type", "application/octet-stream")...); a.code != http.StatusOK {
@@ -403,13 +403,13 @@ func ports(t *testing.T, h *house, sb *sandbox) {
 	}
 }
 
-// upgraded is a connection of which the program in a sandbox has made another.
+// upgraded is a connection that the program in a sandbox has upgraded.
 type upgraded struct {
 	net.Conn
 	in *bufio.Reader
 }
 
-// upgrades opens one.
+// upgrades opens an upgraded connection.
 func (h *house) upgrades(host, header string) *upgraded {
 	h.t.Helper()
 	conn, err := net.Dial("tcp", h.e2b)
@@ -427,7 +427,7 @@ func (h *house) upgrades(host, header string) *upgraded {
 	return u
 }
 
-// pauses pauses a sandbox without its memory, which is the same on all hosts.
+// pauses pauses a sandbox without its memory, which works the same way on all hosts.
 func pauses(t *testing.T, h *house, sb *sandbox) {
 	t.Helper()
 	if a := h.asks(h.token, "POST", "/sandboxes/"+sb.ID+"/pause", `{"memory":false}`); a.code != http.StatusNoContent {
@@ -450,7 +450,7 @@ func pauses(t *testing.T, h *house, sb *sandbox) {
 	}
 }
 
-// The published SDK does through a gateway what it does with one boxd.
+// The published SDK works through a gateway as with a single boxd.
 func TestTheSDKOfE2BThroughTheGateway(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	h := buildE2B(t, 2)
@@ -462,7 +462,7 @@ func TestTheSDKOfE2BThroughTheGateway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		file, err := os.CreateTemp(boxtest.NPM(t, "e2b@2.51.0 @e2b/code-interpreter@2.8.0"), "*-"+script) // beside what it imports
+		file, err := os.CreateTemp(boxtest.NPM(t, "e2b@2.51.0 @e2b/code-interpreter@2.8.0"), "*-"+script) // beside the modules it imports
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -485,8 +485,8 @@ func TestTheSDKOfE2BThroughTheGateway(t *testing.T) {
 	}
 }
 
-// A sandbox of somebody else and one that does not exist are the same for every operation, whichever key asks and whatever it
-// sends; and so is one that is lost.
+// A foreign sandbox and a missing one get the same answers from every operation, whatever the key and the body; so does a lost
+// one.
 func TestAForeignSandboxIsAMissingOneThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	h := buildE2B(t, 2)
@@ -511,7 +511,7 @@ func TestAForeignSandboxIsAMissingOneThroughTheGateway(t *testing.T) {
 				for _, id := range []string{missing, live.ID, away.ID} {
 					a := h.asks(key, method, strings.ReplaceAll(path, "{id}", id)+"?owner=ci", body)
 					a.header.Del("Date")
-					if key == h.few && a.code != http.StatusForbidden && id != missing { // they are its principal's, and not for its token
+					if key == h.few && a.code != http.StatusForbidden && id != missing { // of its principal, outside the token's scope
 						if a.code == http.StatusServiceUnavailable && id == away.ID || a.code == http.StatusNotImplemented {
 							continue
 						}
@@ -543,7 +543,7 @@ func TestAForeignSandboxIsAMissingOneThroughTheGateway(t *testing.T) {
 	}
 }
 
-// What a stranger or somebody else's client sends leads nowhere, and a gateway says to no node that they are somebody.
+// Requests of an unauthenticated client, or of another one, achieve nothing, and the gateway vouches for them to no node.
 func TestStrangersAtTheGatewayForE2B(t *testing.T) {
 	t.Parallel()
 	h := buildE2B(t, 2)
@@ -584,7 +584,7 @@ func TestStrangersAtTheGatewayForE2B(t *testing.T) {
 			t.Errorf("%s: %+v", name, ask)
 		}
 	}
-	// A viewer gets no tokens, and makes nothing.
+	// A viewer gets no tokens and cannot create anything.
 	if a := h.asks(h.viewer, "GET", "/sandboxes/"+mine.ID, ""); a.code != http.StatusOK || strings.Contains(a.text, mine.Token) {
 		t.Errorf("%+v", a)
 	}
@@ -593,11 +593,11 @@ func TestStrangersAtTheGatewayForE2B(t *testing.T) {
 			t.Errorf("%s: %+v", path, a)
 		}
 	}
-	// A page that a browser shows does not get in by a name that leads here.
+	// A web page in a browser does not get in through a host name that resolves to this gateway.
 	if a := h.sends("GET", "/sandboxes", "", "Host", "example.org", "X-Api-Key", h.token); a.code != http.StatusForbidden {
 		t.Errorf("%+v", a)
 	}
-	// A session that somebody gives the id of another's sandbox hides nothing, and opens nothing.
+	// A session that another user creates with the id of a sandbox neither hides that sandbox nor gives access to it.
 	if code := h.as(h.user, "POST", "/v1/sessions", map[string]any{"id": mine.ID, "labels": map[string]string{"e2b.template": "base", "e2b.key": "fleet:main:x"}, "placement": map[string]any{"node": "n2"}}, nil); code != http.StatusCreated && code != http.StatusBadRequest {
 		t.Errorf("%d", code)
 	}
@@ -612,8 +612,8 @@ func TestStrangersAtTheGatewayForE2B(t *testing.T) {
 	}
 }
 
-// The socket of gateways knows nobody but gateways, for E2B too: the word of a gateway about a key lets nobody in, and who calls is not
-// said by it.
+// The gateways' socket serves only gateways, for E2B too: a gateway's statement about a key does not authenticate a caller by
+// itself, and does not name one.
 func TestTheSocketOfGatewaysAndE2B(t *testing.T) {
 	t.Parallel()
 	h := buildE2B(t, 1)
@@ -670,7 +670,7 @@ func TestTheSocketOfGatewaysAndE2B(t *testing.T) {
 	if a := send("GET", "/v1/sessions", "Authorization", says(false, "ci", mine, "GET", "/v1/sessions")); a.code != http.StatusOK {
 		t.Errorf("the API as before: %+v", a)
 	}
-	// Who has only the word of a gateway that asks hears whose the sandbox is, for a token of it.
+	// A gateway that only asks is told the owner of a sandbox, if it presents a token of it.
 	if a := send("GET", envs, append(sb.on("49983"), "Boxd-Gateway", says(true, "", "", "GET", envs), "Boxd-E2b-Ask", "true")...); a.code != http.StatusNoContent || a.header.Get("Boxd-E2b-Owner") != "ci" {
 		t.Errorf("%+v", a)
 	}
@@ -679,7 +679,7 @@ func TestTheSocketOfGatewaysAndE2B(t *testing.T) {
 	}
 }
 
-// key is that of the gateway.
+// key is the gateway's private key.
 func (h *house) key() ed25519.PrivateKey {
 	h.t.Helper()
 	block, _ := pem.Decode([]byte(h.text("key")))
@@ -693,7 +693,7 @@ func (h *house) key() ed25519.PrivateKey {
 	return parsed.(ed25519.PrivateKey) //nolint:forcetypeassert // boxfleet makes no other
 }
 
-// holds is on which key a sandbox stands, as its node calls it.
+// holds is the key that a sandbox depends on, as its node names it.
 func (h *house) holds(sb *sandbox) string {
 	h.t.Helper()
 	boxd := client.New(h.on(sb.node).boxd.Socket)
@@ -706,8 +706,8 @@ func (h *house) holds(sb *sandbox) string {
 	return s.Labels["e2b.key"]
 }
 
-// A sandbox lasts as long as its key, which is the gateway's: what goes on ends, tokens and signed addresses lead nowhere, and another
-// key of the owner takes over.
+// A sandbox depends on its gateway key: without it running streams end and tokens and signed URLs are refused, until another key
+// of the owner connects to the sandbox.
 func TestASandboxHangsOnItsKeyOfTheGateway(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
@@ -728,7 +728,7 @@ func TestASandboxHangsOnItsKeyOfTheGateway(t *testing.T) {
 	defer stream.Close()
 	for stream.Receive() && len(stream.Msg().GetEvent().GetData().GetStdout()) == 0 {
 	}
-	h.write("tokens", strings.ReplaceAll(h.tokens, "second", "third")) // the same under another name is another
+	h.write("tokens", strings.ReplaceAll(h.tokens, "second", "third")) // the same token under another name is another one
 	h.gate.reload()
 	for stream.Receive() {
 	}
@@ -755,8 +755,8 @@ func TestASandboxHangsOnItsKeyOfTheGateway(t *testing.T) {
 	}
 }
 
-// A node that dies takes its sandboxes with it, and nobody takes them for ended; they are found when it is back. A gateway that dies
-// loses nothing.
+// Sandboxes of a dead node are lost, but not reported as ended; they are found when it is back. The death of a gateway loses
+// nothing.
 func TestSandboxesOfANodeThatIsLost(t *testing.T) {
 	t.Parallel()
 	h := buildE2B(t, 2)
@@ -815,7 +815,7 @@ func TestSandboxesOfANodeThatIsLost(t *testing.T) {
 	})
 }
 
-// A session that no client of E2B has made is none of theirs: they neither see nor end it, also while its node is lost.
+// A session that was not created by an E2B client is no sandbox: E2B clients neither see nor end it, not even while its node is lost.
 func TestASessionOfTheFleetIsNoSandbox(t *testing.T) {
 	t.Parallel()
 	h := buildE2B(t, 1)
@@ -848,7 +848,7 @@ func TestASessionOfTheFleetIsNoSandbox(t *testing.T) {
 	h.runs("plain")
 }
 
-// A node whose box.toml does not let gateways speak E2B gets no sandboxes, and answers none of its requests.
+// A node whose box.toml does not allow gateways to serve E2B gets no sandboxes and answers no such requests.
 func TestANodeServesE2BIfItsOperatorSaysSo(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -858,7 +858,7 @@ func TestANodeServesE2BIfItsOperatorSaysSo(t *testing.T) {
 		a := h.asks(h.token, "GET", "/templates/aliases/base", "")
 		return a.code == http.StatusTooManyRequests && strings.Contains(a.text, "n1: it cannot e2b")
 	})
-	boxtest.Eventually(t, "nothing is made", func() bool { // or the fleet is not known yet
+	boxtest.Eventually(t, "nothing is made", func() bool { // otherwise the fleet is not known yet
 		a := h.asks(h.token, "POST", "/sandboxes", "{}")
 		return a.code == http.StatusTooManyRequests && strings.Contains(a.text, "n1: it cannot e2b")
 	})
@@ -866,7 +866,7 @@ func TestANodeServesE2BIfItsOperatorSaysSo(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	h.makes("s", "n1")
-	if a := h.sends("GET", "/health", "", "E2b-Sandbox-Id", "s", "E2b-Sandbox-Port", "49983"); a.code != http.StatusBadGateway { // as where there is none
+	if a := h.sends("GET", "/health", "", "E2b-Sandbox-Id", "s", "E2b-Sandbox-Port", "49983"); a.code != http.StatusBadGateway { // as for a missing one
 		t.Errorf("%+v", a)
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// buckets connects to the server of NATS as its operator does.
+// buckets connects to the NATS server as its operator.
 func (h *house) buckets() jetstream.JetStream {
 	h.t.Helper()
 	js, err := jetstream.New(connect(h.t, h.nats.ClientURL()), jetstream.WithDefaultTimeout(natsPatience))
@@ -35,7 +35,7 @@ func (h *house) buckets() jetstream.JetStream {
 	return js
 }
 
-// makes makes a session at a node, or anywhere.
+// makes creates a session on a node, or anywhere.
 func (h *house) makes(id, node string) {
 	h.t.Helper()
 	var p api.Problem
@@ -44,7 +44,7 @@ func (h *house) makes(id, node string) {
 	}
 }
 
-// runs waits until a session runs a program: what it was asked before may be under way still.
+// runs waits until a session runs a program: earlier requests may still be running.
 func (h *house) runs(id string) {
 	h.t.Helper()
 	c := h.client()
@@ -54,7 +54,7 @@ func (h *house) runs(id string) {
 	})
 }
 
-// Claims that somebody has removed are made again by the nodes, and nothing is claimed before that.
+// Deleted claims are created again by the nodes, and no session can be claimed before that.
 func TestClaimsAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
@@ -80,14 +80,14 @@ func TestClaimsAreMadeAgain(t *testing.T) {
 	boxtest.Eventually(t, "sessions are made again", func() bool {
 		return h.get("POST", "/v1/sessions", map[string]any{"id": "c"}, nil) == http.StatusCreated
 	})
-	// It is got from its node, and not made anew elsewhere.
+	// It is returned from its node, and not created again elsewhere.
 	var s api.Session
 	if code := h.get("POST", "/v1/sessions", map[string]any{"id": "a"}, &s); code != http.StatusOK {
 		t.Errorf("%d %+v", code, s)
 	}
 }
 
-// A server of NATS that is gone and comes back is only a pause: sessions, claims and generations are as they were.
+// A restart of the NATS server is only an interruption: sessions, claims and generations are unchanged.
 func TestNATSIsRestarted(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -121,7 +121,7 @@ func TestNATSIsRestarted(t *testing.T) {
 	}
 }
 
-// Of three servers of NATS the leader may die: claims are there, and sessions are made and used.
+// With three NATS servers the leader may die: claims survive, and sessions can be created and used.
 func TestTheLeaderOfNATSDies(t *testing.T) {
 	t.Parallel()
 	h := buildOnThree(t, 2)
@@ -153,7 +153,7 @@ func TestTheLeaderOfNATSDies(t *testing.T) {
 	}
 }
 
-// A node that another has the name of, or whose boxd is gone, says so, and nobody is placed there.
+// A node whose boxd is gone says so, and gets no sessions.
 func TestANodeWithoutBoxdTakesNothing(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
@@ -176,7 +176,7 @@ func TestANodeWithoutBoxdTakesNothing(t *testing.T) {
 	h.ready(2)
 }
 
-// On a host with much to do doctor takes longer than a lease holds. Its node is there all the same.
+// On a busy host doctor takes longer than a lease is valid. The node keeps its lease all the same.
 func TestADoctorThatTakesLongCostsNoLease(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -214,7 +214,7 @@ func TestADoctorThatTakesLongCostsNoLease(t *testing.T) {
 	n.agent.kill()
 }
 
-// nodeState is that of the first node.
+// nodeState is the state of the first node.
 func (h *house) nodeState() string {
 	h.t.Helper()
 	var list api.FleetNodeList
@@ -224,7 +224,7 @@ func (h *house) nodeState() string {
 	return list.Nodes[0].State
 }
 
-// guarded are the accounts and permissions of the guide, with a user of another account and one node more.
+// guarded are the accounts and permissions of the guide, plus a user of another account and another node.
 const guarded = `accounts {
   fleet {
     jetstream: enabled
@@ -237,8 +237,8 @@ const guarded = `accounts {
   other { users: [{user: other, password: other}] }
 }`
 
-// With the permissions of the guide a node reads nothing of another and announces itself alone, and who is in another
-// account sees and reaches nothing.
+// With the permissions of the guide a node cannot read messages of another and can only announce itself, and users of another
+// account can see and reach nothing.
 func TestAccountsKeepNodesApart(t *testing.T) {
 	t.Parallel()
 	h := buildOn(t, 1, guarded)
@@ -266,7 +266,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 	if err := node.FlushTimeout(natsPatience); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 { // to subscribe to all, and to publish twice
+	for range 3 { // one subscribe to all subjects, and two publishes
 		select {
 		case err := <-refused:
 			if !strings.Contains(err.Error(), "ermissions") {
@@ -288,7 +288,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 	}
 }
 
-// Somebody on NATS without the key of a gateway gets nothing of a node but a refusal.
+// A NATS client without a gateway's key gets nothing but a refusal from a node.
 func TestAStrangerOnNATS(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -298,11 +298,11 @@ func TestAStrangerOnNATS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A frame that opens a connection: flag, offset, taken, limit, and a request of root's.
+	// A frame that opens a connection: flag, offset, taken, limit, and a request that claims to be root's.
 	request := "GET /v1/sessions?all=true HTTP/1.1\r\nHost: boxd\r\nConnection: close\r\n\r\n"
 	open := append(make([]byte, 25), request...)
 	open[0] = 1
-	open[23] = 0xff // room for what comes back
+	open[23] = 0xff // receive window
 	if err := nc.PublishMsg(&nats.Msg{Subject: "fleet.n.n1.s.x", Reply: "fleet.g.stranger.s.x", Data: open}); err != nil {
 		t.Fatal(err)
 	}
@@ -317,8 +317,8 @@ func TestAStrangerOnNATS(t *testing.T) {
 	}
 }
 
-// Whoever may say everything on NATS ends sessions of the fleet, which are claimed there, and none of those whom the node's box.toml
-// names to no gateway, although the agent asks its boxd as root.
+// A NATS client with all permissions can end sessions of the fleet, which are claimed there, but not those of owners that the
+// node's box.toml assigns to no gateway, although the agent calls its boxd as root.
 func TestNobodyOnNATSEndsWhatIsNotOfTheFleet(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -331,7 +331,7 @@ func TestNobodyOnNATSEndsWhatIsNotOfTheFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// attack has the node believe that it has a session of the fleet, and that another node has it now.
+	// attack makes the node believe that it has a session of the fleet, and that another node has it now.
 	attack := func(owner, id string) (refused bool) {
 		t.Helper()
 		m, err := nc.Request("fleet.n.n1.fence", fmt.Appendf(nil, `{"owner":%q,"id":%q,"generation":7}`, owner, id), natsPatience)
@@ -352,7 +352,7 @@ func TestNobodyOnNATSEndsWhatIsNotOfTheFleet(t *testing.T) {
 	if !attack(root.Owner, "own") {
 		t.Error("the node takes a session of root for one of the fleet")
 	}
-	for _, id := range []string{"first", "second"} { // when both have ended the node has looked at all it knows since
+	for _, id := range []string{"first", "second"} { // once both have ended the node has checked everything since
 		h.makes(id, "n1")
 		if attack("ci", id) {
 			t.Errorf("%s is not of the fleet", id)

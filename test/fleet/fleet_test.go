@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// A client of one boxd has a fleet by another address: sessions, executions, streams, files, lists.
+// To a client, a fleet is one boxd at another address: sessions, executions, streams, files, lists.
 func TestAFleetIsOneBoxd(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
@@ -41,7 +41,7 @@ func TestAFleetIsOneBoxd(t *testing.T) {
 	if _, err := c.Exec(t.Context(), "none", &api.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, client.NotFound) {
 		t.Errorf("a session that is nowhere: %v", err)
 	}
-	// A stream is a WebSocket: much output, and input.
+	// A stream is a WebSocket, with much output, and input.
 	big := strings.Repeat("0123456789abcdef", 1<<16)
 	var out strings.Builder
 	result, err := c.ExecStream(t.Context(), "two", &api.ExecRequest{Argv: []string{"cat"}}, client.Stdio{Stdin: strings.NewReader(big), Stdout: &out, Stderr: io.Discard}, nil)
@@ -56,7 +56,7 @@ func TestAFleetIsOneBoxd(t *testing.T) {
 	if err != nil || r.Stdout != "once\n" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	// It is got, not made again; with another demand it is refused, as by one boxd.
+	// An existing session is returned, not created again; with other settings it is refused, as by a single boxd.
 	var s api.Session
 	if code := h.get("POST", "/v1/sessions", map[string]any{"id": "one"}, &s); code != http.StatusOK || s.ID != "one" {
 		t.Errorf("%d %+v", code, s)
@@ -69,7 +69,7 @@ func TestAFleetIsOneBoxd(t *testing.T) {
 	}
 }
 
-// Whoever has no token of the gateway is nobody, and what a gateway may not do on a node it does not do.
+// A caller without a token of the gateway is unauthenticated, and the gateway does not do on a node what it may not.
 func TestCallersOfAGateway(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -87,7 +87,7 @@ func TestCallersOfAGateway(t *testing.T) {
 	}
 }
 
-// A node that dies takes its sessions with it; nobody makes them again, and they are found when it is back.
+// Sessions of a dead node are lost: they are not created again elsewhere, and are found when the node is back.
 func TestANodeIsLostAndFound(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
@@ -114,7 +114,7 @@ func TestANodeIsLostAndFound(t *testing.T) {
 	if r, err := c.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"echo", "here"}}); err != nil || r.Stdout != "here\n" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	// Given up while its node is away, and made again elsewhere: the node ends what it has when it is back.
+	// A session given up while its node is away, and created again elsewhere: the node ends its own when it is back.
 	n.agent.kill()
 	boxtest.Eventually(t, "the session is lost again", func() bool { return h.where("s").State == api.FleetClaimLost })
 	if err := c.DeleteSession(t.Context(), "s"); err != nil {
@@ -140,8 +140,8 @@ func TestANodeIsLostAndFound(t *testing.T) {
 	}
 }
 
-// What a claim says is not for others, and a session that is lost is given up by nobody who could not remove it: no node is there
-// that would refuse it.
+// A claim is not shown to other callers, and a lost session can only be given up by a caller that may remove it, although no node
+// is there to refuse.
 func TestALostSessionIsItsOwners(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -195,7 +195,7 @@ func TestALostSessionIsItsOwners(t *testing.T) {
 	}
 }
 
-// A node that is cordoned takes no new sessions, at every gateway; those it has go on.
+// A cordoned node gets no new sessions, from any gateway; its own sessions go on.
 func TestACordonedNodeTakesNothingNew(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
@@ -223,7 +223,7 @@ func TestACordonedNodeTakesNothingNew(t *testing.T) {
 	h.makes("t", "n1")
 }
 
-// A gateway that dies loses nothing: another answers for the same sessions.
+// The death of a gateway loses nothing: another one serves the same sessions.
 func TestAGatewayDies(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -257,7 +257,7 @@ func TestAGatewayDies(t *testing.T) {
 	})
 }
 
-// An MCP session stays at the node where it began, whichever gateway its messages come by.
+// An MCP session stays on the node where it started, whichever gateway its messages pass through.
 func TestMCPThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)

@@ -29,7 +29,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// house is a fleet on this host: a server of NATS, some private boxd with their agents, and a gateway.
+// house is a fleet on this host: a NATS server, some private boxd with their agents, and a gateway.
 type house struct {
 	t       testing.TB
 	dir     string
@@ -38,15 +38,15 @@ type house struct {
 	nodes   []*host
 	gate    *program
 	address string                       // of the gateway
-	ca      *boxtest.Authority           // of the gateway and of NATS; nil: there is no TLS
-	issuer  *issuer                      // of credentials for NATS; nil: there are none
-	via     map[string]string            // addresses by which nodes reach NATS, where it is not its own
+	ca      *boxtest.Authority           // of the gateway and of NATS; nil: no TLS
+	issuer  *issuer                      // of credentials for NATS; nil: none are used
+	via     map[string]string            // addresses by which nodes reach NATS, if not its own
 	start   func(name, dir string) *host // another node, whose agent keeps its state in a directory of that name
-	e2b     string                       // address of the gateway for clients of E2B, whom all nodes serve then; "": there is none
-	traces  string                       // the table [traces] of all nodes and of the gateway; "": there is none
+	e2b     string                       // address of the gateway for E2B clients, which all nodes then serve; "": none
+	traces  string                       // the [traces] table of all nodes and of the gateway; "": none
 	tokens  string                       // the file of tokens
 	token   string                       // of the principal ci, an operator at the gateway and a user on nodes
-	// Other tokens: user of another principal; viewer and few of ci, one with a lower role and one for routes of /v1/fleet alone.
+	// Other tokens: user of another principal; viewer and few of ci, one with a lower role and one for the routes of /v1/fleet only.
 	user, viewer, few string
 }
 
@@ -58,7 +58,7 @@ type host struct {
 	agent *program
 }
 
-// program is one that runs beside the test, whose log is shown when it fails.
+// program is a program that runs beside the test; its log is shown if the test fails.
 type program struct {
 	t    testing.TB
 	args []string
@@ -94,7 +94,7 @@ func (p *program) start() {
 	}
 }
 
-// kill kills it with SIGKILL.
+// kill kills the program with SIGKILL.
 func (p *program) kill() {
 	if p.cmd == nil {
 		return
@@ -104,7 +104,7 @@ func (p *program) kill() {
 	p.cmd = nil
 }
 
-// reload has it read its configuration again.
+// reload makes the program reload its configuration.
 func (p *program) reload() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
@@ -112,10 +112,10 @@ func (p *program) reload() {
 	}
 }
 
-// natsPatience is how long a server of NATS may take for anything.
+// natsPatience is the timeout for any operation of a NATS server.
 const natsPatience = 5 * time.Minute
 
-// connect connects to a server of NATS until the test ends.
+// connect connects to a NATS server until the test ends.
 func connect(t testing.TB, address string, more ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(address, append(more, nats.Timeout(natsPatience))...)
@@ -126,10 +126,10 @@ func connect(t testing.TB, address string, more ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// anyPort has startNATS choose a port, at which it can be started again.
+// anyPort makes startNATS choose a port, on which the server can be started again.
 const anyPort = -1
 
-// startNATS starts a server of NATS with JetStream; accounts is what its configuration says of who may what.
+// startNATS starts a NATS server with JetStream; accounts is the part of its configuration for accounts and permissions.
 func startNATS(t testing.TB, dir string, port int, accounts string) *server.Server {
 	t.Helper()
 	if port == anyPort {
@@ -159,18 +159,18 @@ func startNATS(t testing.TB, dir string, port int, accounts string) *server.Serv
 	return s
 }
 
-// build starts a fleet of so many nodes.
+// build starts a fleet of that many nodes.
 func build(t testing.TB, nodes int) *house {
 	t.Helper()
 	return buildOn(t, nodes, "")
 }
 
-// login is the address of NATS for a user, whose password is the name.
+// login is the NATS address for a user, whose password is its name.
 func (h *house) login(user string) string {
 	return "nats://" + user + ":" + user + "@" + h.nats.Addr().String()
 }
 
-// buildOn is build with accounts of NATS.
+// buildOn is build with NATS accounts.
 func buildOn(t testing.TB, nodes int, accounts string) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t)}
@@ -178,7 +178,7 @@ func buildOn(t testing.TB, nodes int, accounts string) *house {
 	return h.fill(nodes)
 }
 
-// buildOnThree is build with a cluster of three servers of NATS.
+// buildOnThree is build with a cluster of three NATS servers.
 func buildOnThree(t testing.TB, nodes int) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t)}
@@ -314,7 +314,7 @@ role = "user"
 	return h
 }
 
-// secrets are the settings of who connects to NATS by TLS, for a node or a gateway, with files of that name.
+// secrets are a node's or gateway's settings for NATS over TLS, with files of that name.
 func (h *house) secrets(name string) string {
 	h.t.Helper()
 	if h.issuer == nil {
@@ -336,7 +336,7 @@ func (h *house) write(name, text string) {
 	}
 }
 
-// ready waits until so many nodes take sessions.
+// ready waits until that many nodes accept sessions.
 func (h *house) ready(nodes int) {
 	h.t.Helper()
 	boxtest.Eventually(h.t, fmt.Sprintf("%d nodes are ready", nodes), func() bool {
@@ -371,7 +371,7 @@ func (h *house) http() *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: h.ca.Roots()}, DisableKeepAlives: true}}
 }
 
-// client is one of the gateway, for ci.
+// client is a client of the gateway, for ci.
 func (h *house) client() *client.Client {
 	c := client.New(h.base())
 	if h.ca != nil {
@@ -382,13 +382,13 @@ func (h *house) client() *client.Client {
 	return c
 }
 
-// get makes a request of ci to the gateway and reads the answer, whose status it returns; 0: there was none.
+// get makes a request of ci to the gateway, decodes the answer and returns its status; 0: there was none.
 func (h *house) get(method, path string, in, out any) int {
 	h.t.Helper()
 	return h.as(h.token, method, path, in, out)
 }
 
-// as is get for who has a token.
+// as is get with another token.
 func (h *house) as(token, method, path string, in, out any) int {
 	h.t.Helper()
 	var body bytes.Buffer
@@ -415,7 +415,7 @@ func (h *house) as(token, method, path string, in, out any) int {
 	return resp.StatusCode
 }
 
-// placed makes a session anywhere, and returns where it is.
+// placed creates a session anywhere and returns its node.
 func (h *house) placed() string {
 	h.t.Helper()
 	var s struct{ ID string }
@@ -425,7 +425,7 @@ func (h *house) placed() string {
 	return h.where(s.ID).Node
 }
 
-// where is the node that a session is claimed for, and the state of the claim.
+// where returns the claim of a session, with its node and state.
 func (h *house) where(id string) (claim api.FleetClaim) {
 	h.t.Helper()
 	var list api.FleetClaimList

@@ -16,14 +16,14 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// gateway is what one that a node knows sends it.
+// gateway sends requests to a node as one of the gateways that it knows.
 type gateway struct {
 	d      *boxtest.Daemon
 	key    ed25519.PrivateKey
 	socket string
 }
 
-// startNode starts a boxd that lets the gateway main speak for ci.
+// startNode starts a boxd on which the gateway main may act for ci.
 func startNode(t *testing.T) *gateway {
 	t.Helper()
 	public, key, err := ed25519.GenerateKey(nil)
@@ -46,7 +46,7 @@ principals = ["ci"]
 	return &gateway{d, key, filepath.Join(d.Dir, "fleet")}
 }
 
-// identity is the header of a request for somebody.
+// identity is the signed header of a request on behalf of the principal who.
 func (g *gateway) identity(t *testing.T, who, method, target string) string {
 	t.Helper()
 	value, err := access.Assertion{Gateway: "main", Node: "one", Principal: who, Role: access.Admin, Method: method, Target: target}.Sign(g.key, time.Now())
@@ -56,7 +56,7 @@ func (g *gateway) identity(t *testing.T, who, method, target string) string {
 	return "Authorization: " + value
 }
 
-// asks makes a request for somebody over a socket.
+// asks makes a request on behalf of the principal who over a socket.
 func (g *gateway) asks(t *testing.T, socket, who, method, target, body string, header ...string) boxtest.Answer {
 	t.Helper()
 	a, err := boxtest.Ask(t.Context(), socket, boxtest.Request(method, target, body, append(header, g.identity(t, who, method, target))...))
@@ -66,7 +66,7 @@ func (g *gateway) asks(t *testing.T, socket, who, method, target, body string, h
 	return a
 }
 
-// What a gateway asks for somebody is that principal's, within what box.toml lets the gateway do.
+// A gateway's request on behalf of a principal acts as that principal, within what box.toml allows the gateway.
 func TestAGatewayActsForItsCallers(t *testing.T) {
 	t.Parallel()
 	g := startNode(t)
@@ -80,14 +80,14 @@ func TestAGatewayActsForItsCallers(t *testing.T) {
 	if err := json.Unmarshal(a.Body, &r); err != nil || a.Code != 200 || r.Stdout != "hello\n" {
 		t.Fatalf("%d %s", a.Code, a.Body)
 	}
-	// ci is an operator here, but not through this gateway.
+	// ci is an operator on this node, but not through this gateway.
 	if p := g.asks(t, g.socket, "ci", "GET", "/v1/config", "").Problem(t); p.Status != 403 || !strings.Contains(p.Detail, "fleet.gateways.main.role") {
 		t.Errorf("%+v", p)
 	}
 	if p := g.asks(t, g.socket, "other", "GET", "/v1/sessions", "").Problem(t); p.Status != 403 || !strings.Contains(p.Detail, "fleet.gateways.main.principals") {
 		t.Errorf("%+v", p)
 	}
-	// Its tools call boxd in the caller's name again.
+	// Its tools call boxd again in the caller's name.
 	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
 	accept := []string{"Content-Type: application/json", "Accept: application/json, text/event-stream"}
 	a = g.asks(t, g.socket, "ci", "POST", "/mcp?session=s", initialize, accept...)
@@ -102,7 +102,7 @@ func TestAGatewayActsForItsCallers(t *testing.T) {
 	}
 }
 
-// Who has reached the socket, root included, is nobody there, and an identity is none elsewhere or another time.
+// On the gateways' socket a client without an identity is unauthenticated, root too; an identity is valid once, and only there.
 func TestTheSocketOfGatewaysKnowsNobodyElse(t *testing.T) {
 	t.Parallel()
 	g := startNode(t)

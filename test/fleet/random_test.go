@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// faultsVariable is how many faults TestRandomFaults makes, and seedVariable which.
+// faultsVariable sets how many faults TestRandomFaults makes, and seedVariable which ones.
 const (
 	faultsVariable = "FLEET_FAULTS"
 	seedVariable   = "FLEET_SEED"
@@ -38,13 +38,13 @@ func number(t *testing.T, variable string, usual int) int {
 	return n
 }
 
-// made is what clients know of the sessions that they have asked for.
+// made is what clients know about the sessions that they requested.
 type made struct {
 	mu    sync.Mutex
-	acked map[string]bool // the answer came, and what was written to it was acknowledged
+	acked map[string]bool // created, and the write to it was acknowledged
 }
 
-// uses makes sessions and writes a mark into each, until stop is closed. A request that fails is told again.
+// uses creates sessions and writes a mark into each, until stop is closed. A failed request is retried.
 func (m *made) uses(h *house, name string, stop chan struct{}) {
 	for i := 0; ; i++ {
 		id := fmt.Sprint(name, "-", i)
@@ -75,7 +75,7 @@ func (m *made) uses(h *house, name string, stop chan struct{}) {
 	}
 }
 
-// Whatever dies and comes back: no session lives twice, none is gone or empty that somebody was told of.
+// After random faults no session exists twice, and none whose creation was acknowledged is gone or empty.
 func TestRandomFaults(t *testing.T) {
 	t.Parallel()
 	seed, faults := number(t, seedVariable, int(time.Now().UnixNano()&0xffffff)), number(t, faultsVariable, usualFaults)

@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// issuer is an operator of NATS with an account for the fleet, who gives credentials to users.
+// issuer is a NATS operator with an account for the fleet, which issues credentials to users.
 type issuer struct {
 	t       *testing.T
 	config  string // of the server
@@ -67,7 +67,7 @@ func public(t *testing.T, k nkeys.KeyPair) string {
 	return text
 }
 
-// credentials are the text of a file of credentials of a user, which hold for a time.
+// credentials are the text of a user's credentials file, valid for a time.
 func (i *issuer) credentials(life time.Duration) string {
 	i.t.Helper()
 	user := pair(i.t, nkeys.PrefixByteUser)
@@ -88,7 +88,7 @@ func (i *issuer) credentials(life time.Duration) string {
 	return string(file)
 }
 
-// buildByTLS is build with NATS by TLS and credentials, and a gateway by TLS that takes certificates.
+// buildByTLS is build with NATS over TLS and with credentials, and a gateway over TLS that accepts client certificates.
 func buildByTLS(t *testing.T, nodes int) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t), ca: boxtest.NewAuthority(t), issuer: newIssuer(t)}
@@ -97,7 +97,7 @@ func buildByTLS(t *testing.T, nodes int) *house {
 	return h.fill(nodes)
 }
 
-// Everything by TLS: NATS with credentials, and callers with certificates, whose names are principals.
+// Everything over TLS: NATS with credentials, and callers with certificates, whose names map to principals.
 func TestCallersComeByCertificates(t *testing.T) {
 	t.Parallel()
 	h := buildByTLS(t, 1)
@@ -121,7 +121,7 @@ func TestCallersComeByCertificates(t *testing.T) {
 		t.Errorf("%s, %v", out, err)
 	}
 	refusedWithoutCertificate(t, h.ca, by)
-	// A token does as well, and one that is shown counts.
+	// A token works too, and takes precedence over the certificate.
 	if code := h.get("GET", "/v1/sessions/s", nil, nil); code != http.StatusOK {
 		t.Error(code)
 	}
@@ -130,7 +130,7 @@ func TestCallersComeByCertificates(t *testing.T) {
 	if _, err := wrong.Sessions(t.Context(), false); err == nil || !strings.Contains(err.Error(), "unknown, expired or revoked token") {
 		t.Errorf("%v", err)
 	}
-	// A page of another origin may not use the certificate of a browser.
+	// A web page of another origin may not use a browser's certificate.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.base()+"/v1/sessions", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestCallersComeByCertificates(t *testing.T) {
 	resp.Body.Close()
 }
 
-// useByCertificate has a client that ci is make a session and use it: by requests, a stream, a port.
+// useByCertificate has a client that is ci create a session and use it.
 func useByCertificate(t *testing.T, c *client.Client) {
 	t.Helper()
 	s, _, err := c.CreateSession(t.Context(), &api.SessionRequest{ID: "s"})
@@ -159,7 +159,7 @@ func useByCertificate(t *testing.T, c *client.Client) {
 	}
 }
 
-// toolsByCertificate has a tool of MCP called by ci: it calls boxd again, in the name of whoever has shown the certificate.
+// toolsByCertificate has ci call an MCP tool: it calls boxd again in the name of the certificate's principal.
 func toolsByCertificate(t *testing.T, address string, ca *boxtest.Authority) {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(ca.Client(time.Hour, "DNS:ci.example.org"))
@@ -199,7 +199,7 @@ func toolsByCertificate(t *testing.T, address string, ca *boxtest.Authority) {
 	}
 }
 
-// refusedWithoutCertificate tries what lets nobody in.
+// refusedWithoutCertificate tries clients that must all be refused.
 func refusedWithoutCertificate(t *testing.T, stand *boxtest.Authority, by func(*boxtest.Authority, ...string) *client.Client) {
 	t.Helper()
 	stranger := boxtest.NewAuthority(t)
@@ -225,7 +225,7 @@ func refusedWithoutCertificate(t *testing.T, stand *boxtest.Authority, by func(*
 	}
 }
 
-// boxd is for callers of other hosts too, by the same certificates.
+// A single boxd serves callers from other hosts too, with the same certificates.
 func TestOneBoxdByTLS(t *testing.T) {
 	t.Parallel()
 	ca := boxtest.NewAuthority(t)
@@ -254,7 +254,7 @@ certificates = ["DNS:ci.example.org"]
 	if _, err := insecure.Sessions(t.Context(), false); err == nil || !strings.Contains(err.Error(), "must begin with https://") {
 		t.Errorf("%v", err)
 	}
-	// Where its name is taken away, what it does is ended and it does nothing more.
+	// If the principal loses the certificate's name, the client's running requests are ended, and it is refused.
 	text, err := os.ReadFile(d.Config)
 	if err == nil {
 		err = os.WriteFile(d.Config, []byte(strings.Replace(string(text), "DNS:ci.example.org", "DNS:next.example.org", 1)), 0o600)
@@ -283,7 +283,7 @@ certificates = ["DNS:ci.example.org"]
 	}
 }
 
-// A certificate that its authority revokes lets nobody in any more, at one boxd and at a gateway, and ends what goes on under it.
+// A revoked certificate is refused, by a boxd and by a gateway, and the requests running under it are ended.
 func TestRevokedCertificatesEndWhatGoesOn(t *testing.T) {
 	t.Parallel()
 	h := buildByTLS(t, 1)
@@ -308,7 +308,7 @@ certificates = ["DNS:ci.example.org"]
 	})
 }
 
-// replaceFile puts a text in the place of a file at once.
+// replaceFile replaces a file atomically.
 func replaceFile(t testing.TB, file string, text []byte) {
 	t.Helper()
 	err := os.WriteFile(file+".new", text, 0o600)
@@ -320,8 +320,7 @@ func replaceFile(t testing.TB, file string, text []byte) {
 	}
 }
 
-// revokedAt has an authority revoke the certificate of a client of a listener while it has a program run, and the listener read
-// that again.
+// revokedAt has an authority revoke a client's certificate while that client runs a program, and the listener reload the list.
 func revokedAt(t *testing.T, ca *boxtest.Authority, address, list string, reload func()) {
 	t.Helper()
 	by := func() (*client.Client, string) {
@@ -354,7 +353,7 @@ func revokedAt(t *testing.T, ca *boxtest.Authority, address, list string, reload
 	}
 }
 
-// closing closes a channel when something is written.
+// closing closes a channel on the first write.
 type closing struct{ c chan struct{} }
 
 func (c closing) Write(p []byte) (int, error) {
@@ -362,8 +361,8 @@ func (c closing) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Credentials that do not hold, or a server that is another, are told, boxd goes on without its fleet, and the agent is back when
-// the files are right.
+// Invalid credentials, or a wrong server, are logged; boxd goes on without its fleet, and the agent reconnects once the files are
+// right.
 func TestCredentialsThatAreWrong(t *testing.T) {
 	t.Parallel()
 	h := buildByTLS(t, 1)

@@ -24,7 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// buildTraced is build with a table [traces] for all.
+// buildTraced is build with a [traces] table for all nodes and the gateway.
 func buildTraced(t testing.TB, nodes int, table string) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t), traces: "[traces]\n" + table}
@@ -32,19 +32,19 @@ func buildTraced(t testing.TB, nodes int, table string) *house {
 	return h.fill(nodes)
 }
 
-// traceOf is a trace of a caller, by its last digit, and the traceparent of it; flags are "01" where it is recorded.
+// traceOf returns a caller's trace id, which ends in digit, and its traceparent; flags are "01" for a recorded trace.
 func traceOf(digit int, flags string) (id, parent string) {
 	id = fmt.Sprintf("0af7651916cd43dd8448eb211c80319%d", digit)
 	return id, "00-" + id + "-b7ad6b7169203331-" + flags
 }
 
-// within is a context of a request with a traceparent.
+// within is the context of a request with a traceparent.
 func within(t testing.TB, parent string) context.Context {
 	t.Helper()
 	return trace.With(t.Context(), trace.Request{ID: "mine-17", Parent: parent})
 }
 
-// spansOf waits for spans of a trace that have these names, each once, and returns them in the same order.
+// spansOf waits until a trace has spans of these names, each once, and returns them in the given order.
 func spansOf(t testing.TB, c *boxtest.Collector, id string, names ...string) []boxtest.Span {
 	t.Helper()
 	var found []boxtest.Span
@@ -59,7 +59,7 @@ func spansOf(t testing.TB, c *boxtest.Collector, id string, names ...string) []b
 			found = append(found, all[i])
 			all = slices.Delete(all, i, i+1)
 		}
-		for _, s := range all { // of nodes that have refused there may be some
+		for _, s := range all { // nodes that refused may have added some
 			if status, _ := s.Has["http.response.status_code"].(int); s.Service != "boxd" || status < http.StatusBadRequest {
 				t.Errorf("%+v more", s)
 			}
@@ -74,8 +74,8 @@ const (
 	streamRoute = "GET /v1/sessions/{id}/exec/stream"
 )
 
-// A caller's trace goes through the gateway and the node to the execution, by REST and by WebSocket. Nothing of what was run
-// is in it.
+// A caller's trace runs through gateway and node to the execution, over REST and over WebSocket. It contains nothing of the
+// command.
 func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
 	t.Parallel()
 	spans := boxtest.NewCollector(t)
@@ -110,7 +110,7 @@ func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
 			t.Errorf("%s of %s has %v, want %v", tc.of.Name, tc.of.Service, tc.of.Has, tc.has)
 		}
 	}
-	// A stream is a request that lasts as long as it.
+	// A stream is a request that lasts as long as the stream.
 	id, parent = traceOf(2, "01")
 	var out strings.Builder
 	if r, err := c.ExecStream(within(t, parent), "s", &api.ExecRequest{Argv: []string{"cat"}}, client.Stdio{Stdin: strings.NewReader("hush-input"), Stdout: &out, Stderr: io.Discard}, nil); err != nil || out.String() != "hush-input" {
@@ -120,7 +120,7 @@ func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
 	if got[1].Parent != got[0].ID || got[2].Parent != got[1].ID || got[0].Failed || got[1].Failed || got[2].Failed || got[2].Has["process.exit.code"] != 0 {
 		t.Errorf("%+v", got)
 	}
-	// A session that is made is placed by the gateway, and named by it too.
+	// A new session is placed by the gateway, whose span names it too.
 	id, parent = traceOf(3, "01")
 	made, _, err := c.CreateSession(within(t, parent), &api.SessionRequest{})
 	if err != nil {
@@ -135,7 +135,7 @@ func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
 	}
 }
 
-// The calls that a tool of MCP makes belong to the request that has called it.
+// Calls that an MCP tool makes belong to the trace of the request that called the tool.
 func TestOneTraceThroughMCP(t *testing.T) {
 	t.Parallel()
 	spans := boxtest.NewCollector(t)
@@ -167,7 +167,7 @@ func TestOneTraceThroughMCP(t *testing.T) {
 	say("", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	id, parent := traceOf(1, "01")
 	say(parent, "/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"echo hush"}}}`)
-	var line []string // from the execution up
+	var line []string // from the execution upwards
 	boxtest.Eventually(t, "the execution is below the request of the gateway", func() bool {
 		line = nil
 		all := spans.Spans()
@@ -191,7 +191,7 @@ func TestOneTraceThroughMCP(t *testing.T) {
 	}
 }
 
-// Whose caller does not record, who is not known, and health checks leave no spans; ids of callers make none long, nor names.
+// Requests of unsampled traces, of unknown callers and for health checks leave no spans; long ids and names from callers are truncated.
 func TestWhatCallersCannotRecord(t *testing.T) {
 	t.Parallel()
 	spans := boxtest.NewCollector(t)
@@ -241,7 +241,7 @@ func TestWhatCallersCannotRecord(t *testing.T) {
 	if got[1].Has["http.request.method"] != "_OTHER" || !got[1].Failed { // 501
 		t.Errorf("%+v", got[1])
 	}
-	// At the node itself it is the same: whoever comes to the socket of gateways without an identity is nobody.
+	// The same at the node itself: a request on the gateways' socket without an identity is unauthenticated.
 	d := h.nodes[0].boxd
 	if answer, err := boxtest.Ask(t.Context(), filepath.Join(d.Dir, "fleet"), boxtest.Request("GET", "/v1/sessions", "", "Traceparent: "+loud)); err != nil || answer.Code != http.StatusUnauthorized {
 		t.Errorf("%+v, %v", answer, err)
@@ -258,14 +258,14 @@ func TestWhatCallersCannotRecord(t *testing.T) {
 	if !got[1].Failed || got[1].Has["boxd.exec.status"] != "signaled" || got[0].Has["boxd.principal"] != "uid:0" || got[1].Has["boxd.principal"] != "ci" {
 		t.Errorf("%+v", got)
 	}
-	for _, s := range spans.Spans() { // they come in order, so what was before would be there
+	for _, s := range spans.Spans() { // spans arrive in order, so earlier ones would be here
 		if s.Trace != long && s.Trace != last {
 			t.Errorf("%s, or %s, is recorded: %+v", unrecorded, strangers, s)
 		}
 	}
 }
 
-// Without a collector the caller's traceparent goes on as it came, and there is nothing to count.
+// Without a collector the caller's traceparent is passed on unchanged, and there is nothing to count.
 func TestTracesAreOffByDefault(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -283,7 +283,7 @@ func TestTracesAreOffByDefault(t *testing.T) {
 	}
 }
 
-// spansCounted is what boxd has counted of spans, by outcome.
+// spansCounted are boxd's span counters, by outcome.
 func spansCounted(t testing.TB, d *boxtest.Daemon) (map[string]int, bool) {
 	t.Helper()
 	counts := map[string]int{}
@@ -297,11 +297,11 @@ func spansCounted(t testing.TB, d *boxtest.Daemon) (map[string]int, bool) {
 	return counts, len(counts) > 0
 }
 
-// A collector that hangs, and one that is away, lose spans and nothing else: executions go on, what is lost is counted and
-// logged once, and boxd stops.
+// A collector that hangs or is down costs spans and nothing else: executions go on, lost spans are counted and logged once, and
+// boxd can be stopped.
 func TestExecutionsGoOnWithoutACollector(t *testing.T) {
 	t.Parallel()
-	hangs, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, and nobody reads them
+	hangs, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and no process reads from them
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,12 +325,12 @@ func TestExecutionsGoOnWithoutACollector(t *testing.T) {
 					}
 				}
 			}
-			ask(2048 + 2*512) // that wait, are being sent, and are about to
+			ask(2048 + 2*512) // queued, being sent, and the next batch
 			run()
 			boxtest.Eventually(t, "lost spans are counted", func() bool {
-				ask(512) // faster than batches are given up
+				ask(512) // faster than batches time out
 				n, _ := spansCounted(t, d)
-				return n["sent"] == 0 && n["dropped"]+n["failed"] > 0 // a batch that hangs may have been given up already
+				return n["sent"] == 0 && n["dropped"]+n["failed"] > 0 // a batch that hangs may have timed out already
 			})
 			run()
 			d.Stop()
@@ -341,8 +341,8 @@ func TestExecutionsGoOnWithoutACollector(t *testing.T) {
 	}
 }
 
-// A gateway's span has what its caller has got: a node that does not accept the gateway is a failure, who hangs up is none. What a
-// list asks of all nodes names none. What is under way when the gateway stops has a span, as what was not sent yet.
+// A gateway's span shows what its caller got: a node that rejects the gateway is a failure, a client that disconnects is not. The span of
+// a list that all nodes answer names no node. Requests running when the gateway stops get a span, and pending spans are sent.
 func TestWhatBecameOfARequestIsInItsSpan(t *testing.T) {
 	t.Parallel()
 	spans := boxtest.NewCollector(t)
@@ -357,7 +357,7 @@ func TestWhatBecameOfARequestIsInItsSpan(t *testing.T) {
 	if got[0].Has["boxd.node"] != nil || got[0].Failed || got[1].Parent != got[0].ID || got[2].Parent != got[0].ID {
 		t.Errorf("%+v", got)
 	}
-	// gateway is the gateway's span of a trace.
+	// gateway waits for the gateway's span of a trace.
 	gateway := func(id string) (found boxtest.Span) {
 		t.Helper()
 		boxtest.Eventually(t, "the gateway has sent its span", func() bool {
@@ -370,7 +370,7 @@ func TestWhatBecameOfARequestIsInItsSpan(t *testing.T) {
 		})
 		return found
 	}
-	// waits has an execution under way until its context ends.
+	// waits starts an execution that runs until its context ends.
 	waits := func(ctx context.Context) (over <-chan error) {
 		t.Helper()
 		done := make(chan error, 1)
@@ -430,7 +430,7 @@ func TestWhatBecameOfARequestIsInItsSpan(t *testing.T) {
 	}
 }
 
-// What a gateway has not sent yet it sends when it stops.
+// A gateway that stops sends the spans that it has not sent yet.
 func TestAGatewaySendsItsLastSpans(t *testing.T) {
 	t.Parallel()
 	spans := boxtest.NewCollector(t)

@@ -43,7 +43,7 @@ func TestT01NothingABoxMakesIsRootsOnTheHost(t *testing.T) {
 				t.Errorf("%s: %d files, %v", dir, found, err)
 			}
 		}
-		for _, dir := range []string{h.State, filepath.Dir(h.workspace())} { // no user of the host gets to a managed workspace
+		for _, dir := range []string{h.State, filepath.Dir(h.workspace())} { // no user of the host can reach a managed workspace
 			if st := statOf(t, dir); st.Uid != 0 || st.Mode&0o077 != 0 {
 				t.Errorf("%s has owner %d and mode %o", dir, st.Uid, st.Mode)
 			}
@@ -77,10 +77,10 @@ func TestT03NoNamespaceCanBeMade(t *testing.T) {
 				"unshare=user", "unshare=mnt", "unshare=pid", "unshare=net", "unshare=ipc", "unshare=uts", "unshare=cgroup", "unshare=time",
 				"clone=user", "clone=mnt", "clone=pid", "clone=net", "clone=ipc", "clone=uts", "clone=cgroup", "clone=user,mnt,pid,net",
 			)...)
-			// The filter cannot look into the arguments of clone3; the sysctl and missing capabilities refuse.
+			// The filter cannot inspect the arguments of clone3; the sysctl and the missing capabilities refuse it.
 			b.try(all("ENOSPC", "clone3=user", "clone3=user,mnt", "clone3=user,pid,net,ipc,uts")...)
 			b.try(all("EPERM", "clone3=mnt", "clone3=pid", "clone3=net", "clone3=ipc", "clone3=uts", "clone3=cgroup", "clone3=time")...)
-			b.try(attempt{"clone3=", "OK"}, attempt{"clone=", "OK"}) // the way it is done is right
+			b.try(attempt{"clone3=", "OK"}, attempt{"clone=", "OK"}) // shows that the probe calls it correctly
 			if got := b.run("cat", "/proc/sys/user/max_user_namespaces"); got != "0\n" {
 				t.Errorf("user namespaces: %q", got)
 			}
@@ -109,7 +109,7 @@ func TestT05ProcLeadsToNoOtherProcess(t *testing.T) {
 			b.try(attempt{"read=/proc/1/" + name, "ENOENT"}, attempt{"list=/proc/1/" + name, "ENOENT"})
 		}
 		b.try(attempt{"chdir=/proc/1/root", "ENOENT"}, attempt{"chdir=/proc/1/cwd", "ENOENT"})
-		// What PID 1 knows it has not in its memory's margins either.
+		// Nor does PID 1 leave its secrets in the parts of its memory that are shown here.
 		for _, name := range []string{"environ", "cmdline"} {
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", b.PID, name))
 			if err != nil {
@@ -136,8 +136,8 @@ func TestT06PID1SurvivesEverySignal(t *testing.T) {
 			b.try(attempt{fmt.Sprintf("kill=1,%d", signal), "EPERM"})
 		}
 		b.try(all("EPERM", "tgkill=1", "queueinfo=1", "pidfd_signal=1", "pidfd_getfd=1")...)
-		b.try(attempt{"kcmp=1", "EPERM|ENOSYS"}, attempt{"move_pages=1", "EPERM|ENOSYS"}) // not every kernel has them
-		// Everybody it may reach: the programs of this box. They can be stopped, continued and killed.
+		b.try(attempt{"kcmp=1", "EPERM|ENOSYS"}, attempt{"move_pages=1", "EPERM|ENOSYS"}) // not all kernels have them
+		// All processes that it can signal: programs of this box. They can be stopped, continued and killed.
 		held := b.hold(probe, "hold")
 		b.try(attempt{"kill=-1,19", "OK"}, attempt{"kill=-1,18", "OK"})
 		if _, r := held.Release(); r.Status != "exited" {
@@ -165,7 +165,7 @@ func TestT07NothingIsTracedBeforeItRuns(t *testing.T) {
 		b := h.box()
 		b.try(all("EPERM", "attach=1", "seize=1", "readv=1", "writev=1")...)
 		race := b.hold(probe, "race")
-		for n, begun := 0, time.Now(); n < rounds && time.Since(begun) < boxtest.Longest*3/4; n++ { // it is not held for longer
+		for n, begun := 0, time.Now(); n < rounds && time.Since(begun) < boxtest.Longest*3/4; n++ { // a program is not held for longer
 			b.run("true")
 		}
 		answer, _ := race.Release()
@@ -173,7 +173,7 @@ func TestT07NothingIsTracedBeforeItRuns(t *testing.T) {
 		if got["caught"] != "0" {
 			t.Errorf("%s processes were traced before their exec", got["caught"])
 		}
-		// Programs may trace each other, and a race that never had a chance proves nothing.
+		// Programs may trace each other, and a race that never took place proves nothing.
 		if len(got["seized"]) < 2 || len(got["rounds"]) < 3 {
 			t.Errorf("the race was none: %v", got)
 		}
@@ -211,7 +211,7 @@ func TestT09ReadOnlyMountStaysReadOnly(t *testing.T) {
 				t.Errorf("%s is %s", dir, flags)
 			}
 		}
-		// The writable parent of a read-only mount lets go of neither.
+		// Renaming or removing the mount point in its writable parent fails.
 		b.try(all("EBUSY", "rename=/mnt/ro,/mnt/away", "remove=/mnt/ro", "swap=/mnt/ro,/mnt/f")...)
 	})
 }
@@ -223,7 +223,7 @@ func TestT10NoDeviceCanBeMadeOrUsed(t *testing.T) {
 			b.try(all("EPERM", "mknod=020666,259,"+dir+"/null", "mknod=060666,65024,"+dir+"/disk")...)
 			b.try(all("OK", "mknod=010644,0,"+dir+"/fifo", "mknod=0140644,0,"+dir+"/socket", "mknod=0100644,0,"+dir+"/plain")...)
 		}
-		// Nodes that came in some other way, as out of an archive that root unpacked.
+		// Device nodes that were created otherwise, for example by root unpacking an archive.
 		for dir, inside := range map[string]string{h.rw: "/mnt", h.ro: "/data", h.workspace(): "/workspace"} {
 			node := filepath.Join(dir, "smuggled")
 			if err := unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
@@ -253,8 +253,8 @@ func TestT11SetuidProgramGivesNothing(t *testing.T) {
 				t.Errorf("setuid-root program in %s runs as %q", inside, got)
 			}
 		}
-		// The other way round: a user of the host who has the number the box's files have on disk.
-		b = h.box() // where it may set the bits
+		// Conversely: a host user whose uid is the one that the box's files have on disk.
+		b = h.box() // here it can set the bits
 		h.boxes[0].remove()
 		h.boxes = h.boxes[1:]
 		b.sh("cp /usr/bin/id /workspace/trap; chmod 6755 /workspace/trap")

@@ -28,7 +28,7 @@ func TestT24KernelsFilesCannotBeWritten(t *testing.T) {
 			if got := b.sh("if [ -e /proc/kcore ]; then stat -c %t:%T /proc/kcore; fi"); got != "" && got != "1:3\n" {
 				t.Errorf("/proc/kcore is device %q and not /dev/null", got)
 			}
-			// These are open to everybody by their mode: that they are shown read-only is what keeps them.
+			// By mode, everybody can write these: only the read-only mount protects them.
 			b.try(all("EROFS|ENOENT", "write=/proc/sys/kernel/ns_last_pid", "create=/proc/sys/x", "mkdir=/proc/sys/x")...)
 			b.try(all("EACCES|EPERM|EROFS|EINVAL|ENOENT", "put=/proc/self/uid_map,0 0 1", "put=/proc/self/gid_map,0 0 1", "put=/proc/self/setgroups,allow",
 				"put=/proc/self/attr/current,unconfined", "put=/proc/self/attr/exec,unconfined", "put=/proc/self/oom_score_adj,-1000")...)
@@ -43,7 +43,7 @@ func TestT24KernelsFilesCannotBeWritten(t *testing.T) {
 }
 
 func TestT43DangerousCallsAreClosed(t *testing.T) {
-	apart := true // this kernel knows a call of 32 bits as such, whatever its number is
+	apart := true // whether this kernel identifies 32-bit calls as such, whatever their number
 	attack(t, func(h *host) {
 		h.each(func(b *box) {
 			b.try(all("EPERM",
@@ -59,7 +59,7 @@ func TestT43DangerousCallsAreClosed(t *testing.T) {
 			}
 			b.try(all("EPERM", "modify_ldt", "iopl", "ioperm")...)
 			b.try(attempt{"x32", "ENOSYS"})
-			// A kernel that was built without the door of 32-bit programs ends who knocks.
+			// A kernel without support for 32-bit programs kills a process that makes such a call.
 			r := b.exec(&api.ExecRequest{Argv: []string{probe, "try", "int80"}})
 			if cpu, err := os.ReadFile("/proc/cpuinfo"); err == nil && strings.Contains(string(cpu), "User Mode Linux") {
 				apart = false
@@ -96,7 +96,7 @@ func TestT45NoSocketLeadsOut(t *testing.T) {
 		b.try(all("ENETUNREACH", "send=udp4,224.0.0.1:5353", "send=udp4,255.255.255.255:67")...)
 		b.try(all("ENOENT", "dial=unix,"+h.Socket, "dial=unix,/run/boxd/boxd.sock", "dial=unix,/run/dbus/system_bus_socket", "dial=unix,/run/systemd/notify")...)
 		held.Release()
-		// System V objects and POSIX queues are the box's own too.
+		// System V objects and POSIX queues are private to a box too.
 		a.try(attempt{"shmget=4242,create", "OK"}, attempt{"mq=/known,create", "OK"})
 		a.try(attempt{"shmget=4242", "OK"}, attempt{"mq=/known", "OK"})
 		b.try(attempt{"shmget=4242", "ENOENT"}, attempt{"mq=/known", "ENOENT"})
@@ -163,7 +163,7 @@ func TestT59AnyTextIsAnIDAndNoneIsAPath(t *testing.T) {
 		}
 		for _, sub := range []string{"sessions", "workspaces"} {
 			files, err := filepath.Glob(filepath.Join(h.State, sub, "*"))
-			if err != nil || len(files) != len(ids)+1 { // with the one next to them
+			if err != nil || len(files) != len(ids)+1 { // plus the box next to them
 				t.Errorf("%d in %s for %d sessions, %v", len(files), sub, len(ids), err)
 			}
 			for _, f := range files {

@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// ways are all ways to start a program, each with its result for a line of shell.
+// ways are all the ways to start a program; each runs a shell line and returns its result.
 func ways(b *box) map[string]func(line string) api.ExecResult {
 	stream := func(stdin io.Reader) func(string) api.ExecResult {
 		return func(line string) api.ExecResult {
@@ -40,7 +40,7 @@ func ways(b *box) map[string]func(line string) api.ExecResult {
 		"command": func(line string) api.ExecResult { return b.exec(&api.ExecRequest{Command: &line}) },
 		"code":    func(line string) api.ExecResult { return b.exec(&api.ExecRequest{Code: &line, Language: "sh"}) },
 		"script": func(line string) api.ExecResult {
-			line = "#" + strings.Repeat("long", 40_000) + "\n" + line // more than one argument may hold
+			line = "#" + strings.Repeat("long", 40_000) + "\n" + line // longer than the kernel accepts as one argument
 			return b.exec(&api.ExecRequest{Command: &line})
 		},
 		"stdin":  func(line string) api.ExecResult { return b.exec(&api.ExecRequest{Command: &line, Stdin: "input"}) },
@@ -52,7 +52,7 @@ func TestT12EveryProgramIsConfinedHoweverItIsStarted(t *testing.T) {
 	attack(t, func(h *host) {
 		h.each(func(b *box) {
 			for way, run := range ways(b) {
-				// Of the program itself, of a child, and of one that has left its session and parent.
+				// The program itself, a child, and a process that has left its session and its parent.
 				r := run("cat /proc/$$/status; cat /proc/self/status; setsid sh -c 'cat /proc/self/status &' | cat")
 				blocks := strings.Split(r.Stdout, "Name:")[1:]
 				if len(blocks) != 3 {
@@ -87,13 +87,13 @@ func TestT13PID1sProgramCannotBeOverwritten(t *testing.T) {
 		b.sh("cp " + probe + " /workspace/probe; ln -s /proc/self/exe /workspace/self; printf '#!/proc/self/exe\\n' > /workspace/script; chmod +x /workspace/script")
 		b.try(all("EACCES|EROFS", "write=/proc/self/exe", "rdwr="+probe, "trunc=/proc/self/exe", "chmod=0777,"+probe)...)
 		b.try(attempt{"write=/proc/1/exe", "ENOENT"})
-		// Its own file it could write, but not while it runs.
+		// It may write its own file, but not while that is running.
 		for _, call := range []string{"write=/proc/self/exe", "rdwr=/workspace/probe", "trunc=/proc/self/exe"} {
 			if got := b.run("/workspace/probe", "try", call); got != call+" ETXTBSY\n" {
 				t.Errorf("on itself: %q", got)
 			}
 		}
-		// A link to "self" is PID 1's own program to who starts it, so a program may become that.
+		// For the process that starts a program, a link to "self" is PID 1's own program; so a program may try to become that.
 		chase := b.hold(probe, "chase")
 		for range 100 {
 			b.run("true")
@@ -123,7 +123,7 @@ func TestT13PID1sProgramCannotBeOverwritten(t *testing.T) {
 	}
 }
 
-// fingerprint is a file's content, mode and place.
+// fingerprint is the content, mode and location of a file.
 func fingerprint(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -134,8 +134,8 @@ func fingerprint(t *testing.T, path string) string {
 	return fmt.Sprintf("%x mode %o inode %d changed %v", sha256.Sum256(data), st.Mode, st.Ino, st.Ctim)
 }
 
-// leak opens the host's root so that everything this process starts has it too, unless it sees to
-// that; many a service manager and shell leaks worse.
+// leak opens the host's root so that everything this process starts inherits it, unless it is careful; many service managers and
+// shells leak worse things.
 func leak(t *testing.T) {
 	t.Helper()
 	dir, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -150,8 +150,8 @@ func leak(t *testing.T) {
 	t.Cleanup(func() { unix.Close(fd) })
 }
 
-// heldByPID1 checks that PID 1 of a box holds no directory of the host but those of its programs' control
-// groups, and nothing else it need not.
+// heldByPID1 checks that PID 1 of a box has no directory of the host open except the cgroups of its programs, nor anything else
+// it does not need.
 func heldByPID1(t *testing.T, b *box) {
 	t.Helper()
 	known := regexp.MustCompile(`^(` + regexp.QuoteMeta(b.Group+"/work") + `(/e\d+)?|/dev/null|socket:.*|/run/boxd-ids|/|/proc|anon_inode:\[(eventpoll|pidfd|eventfd)\]|pipe:.*|/memfd:.*)$`)
@@ -167,7 +167,7 @@ func heldByPID1(t *testing.T, b *box) {
 			err = unix.Stat(f, &st)
 		}
 		switch {
-		case errors.Is(err, os.ErrNotExist): // of a program that has just ended: closed since the list was made
+		case errors.Is(err, os.ErrNotExist): // of a program that has just ended, and closed since the directory was read
 		case err != nil || !known.MatchString(link):
 			t.Errorf("PID 1 holds %s, %v", link, err)
 		case link == "/" && st.Dev == host.Dev:
@@ -185,7 +185,7 @@ func TestT14ProgramHasThreeDescriptors(t *testing.T) {
 	}
 	attack(t, func(h *host) {
 		h.each(func(b *box) {
-			held := b.hold(probe, "hold") // whose descriptors are nobody else's
+			held := b.hold(probe, "hold") // its descriptors must not leak into other programs
 			for way, run := range ways(b) {
 				r := run(probe + " fds")
 				if diff := cmp.Diff(want[way], r.Stdout); diff != "" {
@@ -217,8 +217,8 @@ func TestT15WorkingDirectoryIsInTheBox(t *testing.T) {
 				t.Errorf("%s: %s, want %s", cwd, boxtest.Show(r), errno)
 			}
 		}
-		// Links that PID 1 follows may mean PID 1's own: whatever it holds, the program is in the box, and not
-		// where PID 1 can be seen.
+		// A link that PID 1 follows may refer to something of PID 1 itself: whatever it has open, the program must be inside the
+		// box, and not where it can see PID 1.
 		for i := range 64 {
 			b.sh(fmt.Sprintf("ln -s /proc/self/fd/%d /workspace/links/fd%d", i, i))
 		}
@@ -258,8 +258,8 @@ func TestT16ProgramThatIsSwappedIsStillInTheBox(t *testing.T) {
 		b.sh("mkdir /workspace/bin; cp /bin/sh /workspace/bin/own; ln -s /bin/sh /workspace/bin/sh")
 		swap := []string{probe, "swap", "/workspace/bin/sh", "/bin/sh", "/workspace/bin/own", "/nowhere", "/proc/self/exe", "/proc/1/root/bin/sh", "/mnt/file", "/workspace/bin"}
 		ran, failed := 0, 0
-		for n := 0; n < 500 || (ran == 0 || failed == 0) && n < 20_000; { // the swapper may get little time
-			swapper := b.hold(swap...) // again and again, since it lives for two minutes at most
+		for n := 0; n < 500 || (ran == 0 || failed == 0) && n < 20_000; { // the swapper may get little CPU time
+			swapper := b.hold(swap...) // restarted, since it runs for two minutes at most
 			for range 100 {
 				n++
 				r := b.exec(&api.ExecRequest{Argv: []string{"/workspace/bin/sh", "-c", "readlink /proc/self/ns/pid; id -u"}})
@@ -268,7 +268,7 @@ func TestT16ProgramThatIsSwappedIsStillInTheBox(t *testing.T) {
 					failed++
 				case r.Stdout == space+"\n1000\n":
 					ran++
-				case r.Stdout != "" || r.Status != "exited" || *r.ExitCode == 0: // PID 1's program, which ends at once
+				case r.Stdout != "" || r.Status != "exited" || *r.ExitCode == 0: // PID 1's own program, which exits at once
 					t.Errorf("%s", boxtest.Show(r))
 				}
 			}

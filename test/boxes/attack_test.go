@@ -20,14 +20,14 @@ import (
 type host struct {
 	*boxtest.Daemon
 	t      *testing.T
-	rw, ro string // lent directories of owner, with a file "file" in each
-	next   *box   // the box next to those that attack
+	rw, ro string // mount sources of owner, with a file "file" in each
+	next   *box   // a box that takes no part in the attack
 	boxes  []*box
-	maps   map[string]bool // what the keeper may keep: one for each owner and range of ids
+	maps   map[string]bool // what the keeper may keep open: one for each owner and range of ids
 }
 
-// attack makes an attack and checks what has to be true after every one: nothing on the host has
-// changed, the daemon goes on as before, and nothing is left when the boxes are removed.
+// attack makes an attack and checks what must hold after each one: nothing on the host has changed, the daemon still works, and
+// nothing is left once the boxes are removed.
 func attack(t *testing.T, f func(h *host)) {
 	t.Helper()
 	d := start(t)
@@ -61,14 +61,14 @@ func attack(t *testing.T, f func(h *host)) {
 	for _, b := range h.boxes {
 		b.remove()
 	}
-	newBox(t, d).remove() // which fails if it cannot start or end
+	newBox(t, d).remove() // fails if the box cannot start or end
 	if diff := cmp.Diff(files, pictures(t, canaries)); diff != "" {
 		t.Errorf("the host's files have changed (-before +after):\n%s", diff)
 	}
 	d.NothingLeft(withMaps(before, len(h.maps)))
 }
 
-// pictures are all that can be seen of files without being root, and what is in them.
+// pictures are all that a user without privileges can see of files, with their content.
 func pictures(t *testing.T, paths []string) map[string]string {
 	t.Helper()
 	m := map[string]string{}
@@ -83,7 +83,7 @@ func pictures(t *testing.T, paths []string) map[string]string {
 	return m
 }
 
-// box makes a box that the attack may use as it likes.
+// box creates a box for the attack to use.
 func (h *host) box(change ...func(*api.SessionRequest)) *box {
 	h.t.Helper()
 	b := newBox(h.t, h.Daemon, change...)
@@ -96,19 +96,19 @@ func (h *host) box(change ...func(*api.SessionRequest)) *box {
 	return b
 }
 
-// each makes the attack from both kinds of box: they have different filters.
+// each makes the attack from both kinds of boxes, which have different seccomp filters.
 func (h *host) each(f func(b *box)) {
 	h.t.Helper()
 	f(h.box())
 	f(h.box(h.mounts()))
 }
 
-// mounts puts rw at /mnt and ro at /data.
+// mounts mounts rw at /mnt and ro at /data.
 func (h *host) mounts() func(*api.SessionRequest) {
 	return withMounts(api.Mount{Source: h.rw, Target: "/mnt", Mode: "rw"}, api.Mount{Source: h.ro, Target: "/data", Mode: "ro"})
 }
 
-// workspace is the only managed workspace there is besides that of the box next to it, on the host.
+// workspace is the path on the host of the only managed workspace besides that of next.
 func (h *host) workspace() string {
 	h.t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(h.State, "workspaces", "*"))

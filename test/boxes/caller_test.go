@@ -14,13 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// callerAnswer is what comes of an execution: a result or a problem.
+// callerAnswer is the answer to an execution: a result or a problem.
 type callerAnswer struct {
 	Result  api.ExecResult
 	Problem *api.Problem
 }
 
-// runAs makes one execution as another user of the host, who may open the socket by its group.
+// runAs makes one execution as another user of the host, who may open the socket through its group.
 func runAs(t *testing.T, d *boxtest.Daemon, uid uint32, run api.OneShotRequest) (answer callerAnswer) {
 	t.Helper()
 	body, err := json.Marshal(run)
@@ -38,7 +38,7 @@ func runAs(t *testing.T, d *boxtest.Daemon, uid uint32, run api.OneShotRequest) 
 	return answer
 }
 
-// theirs makes a session request with one mount.
+// theirs is a session request with one mount.
 func theirs(source, mode string) api.SessionRequest {
 	return api.SessionRequest{Mounts: []api.Mount{{Source: source, Target: "/mnt", Mode: mode}}}
 }
@@ -51,7 +51,7 @@ func TestUserLendsWhatIsTheirs(t *testing.T) {
 	if answer.Problem != nil || answer.Result.Stdout != "1000\n1000:1000\n" {
 		t.Fatalf("%+v", answer)
 	}
-	belongs(t, own, owner, boxtest.OtherGID, "file") // by the uid and the group they called with
+	belongs(t, own, owner, boxtest.OtherGID, "file") // by the caller's uid and gid
 }
 
 func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
@@ -96,7 +96,7 @@ func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
 			untouched(t, d, before)
 		})
 	}
-	// What is open to everybody they may read, as everybody.
+	// Files that everybody may read they may read, with the rights of others.
 	line := "cat /mnt/file; cat /mnt/secret || echo closed; cat /mnt/mine || echo closed; touch /mnt/x || echo ro"
 	answer := runAs(t, d, owner, api.OneShotRequest{Session: theirs(open, "ro"), Exec: api.ExecRequest{Command: &line}})
 	if answer.Result.Stdout != "knownclosed\nclosed\nro\n" {

@@ -16,12 +16,12 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Numbers that are tried of each ABI: all there are, and as many that are not.
+// The last number that is tried in each ABI: beyond all existing calls, and as many again.
 const lastCall = 1023
 
-// Every number of a system call is answered as testdata/calls-*.txt lists it, by each door that a program has.
+// Every system call number gets the answer listed in testdata/calls-*.txt, through each ABI that a program can use.
 func TestT43EveryCallOfEveryABI(t *testing.T) {
-	whole := true // this kernel has every door
+	whole := true // whether this kernel tells all ABIs apart
 	attack(t, func(h *host) {
 		for i, change := range []func(*api.SessionRequest){func(*api.SessionRequest) {}, h.mounts()} {
 			b := h.box(change)
@@ -52,8 +52,8 @@ func TestT43EveryCallOfEveryABI(t *testing.T) {
 	}
 }
 
-// int80 tries calls of 32 bits. A kernel, or a hypervisor, that gives them to nobody ends whoever makes one, by another signal than a
-// filter would; then one is enough.
+// int80 tries 32-bit calls. A kernel or hypervisor without them kills the caller with another signal than the filter would; then
+// one call is enough.
 func (b *box) int80(want func(int) string) {
 	b.t.Helper()
 	last := lastCall
@@ -64,8 +64,8 @@ func (b *box) int80(want func(int) string) {
 	b.calls("int80", 0, last, nil, want)
 }
 
-// listedCalls reads what is committed: the answers in an ordinary box, or the other kind, to arguments that are all -1,
-// and the numbers that wait for ever.
+// listedCalls reads the committed answers to calls with all arguments -1, in a box of either kind, and the numbers that block
+// forever.
 func listedCalls(t *testing.T, kind int) (answers map[int]string, waits []string) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/calls-" + runtime.GOARCH + ".txt")
@@ -94,7 +94,7 @@ func listedCalls(t *testing.T, kind int) (answers map[int]string, waits []string
 	return answers, waits
 }
 
-// calls has the probe make calls, and compares. What the filter lets pass may answer anything, and end its program.
+// calls has the probe make calls, and compares. Calls that the filter allows may return anything, or end their program.
 func (b *box) calls(abi string, from, to int, waits []string, want func(nr int) string) {
 	b.t.Helper()
 	argv := append([]string{probe, "calls", abi, strconv.Itoa(from), strconv.Itoa(to)}, waits...)

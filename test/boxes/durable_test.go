@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/client"
 )
 
-// bareKeeper is a keeper with nothing above it.
+// bareKeeper is a keeper without a boxd.
 type bareKeeper struct {
 	*client.Keeper
 	cfg client.KeeperConfig
@@ -62,7 +62,7 @@ func (k *bareKeeper) connect(t *testing.T) {
 
 const bareKey = "d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0"
 
-// bareBox starts a box with nothing above it but a keeper.
+// bareBox starts a box with a keeper and no boxd.
 func bareBox(t *testing.T) *client.Box {
 	t.Helper()
 	return startKeeper(t).launch(t)
@@ -80,7 +80,7 @@ func (k *bareKeeper) launch(t *testing.T) *client.Box {
 	return box
 }
 
-// durable starts a durable program for the shell.
+// durable starts a durable program from a shell script.
 func durable(t *testing.T, box *client.Box, script string, change func(*isolation.Command, *client.Files)) *client.Program {
 	t.Helper()
 	cmd := &isolation.Command{
@@ -108,7 +108,7 @@ func withTerminal(c *isolation.Command, _ *client.Files) {
 	c.Stdin, c.Terminal = isolation.StdinPipe, &isolation.Terminal{Rows: 33, Cols: 101}
 }
 
-// until reads a program's output until it contains something.
+// until reads a program's output until it contains want.
 func until(t *testing.T, p *client.Program, want string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -191,7 +191,7 @@ func TestDirectProgramIsItsCallersAlone(t *testing.T) {
 	if exit := wait(t, p); exit.Code != 8 || exit.Streams[0].Total != 0 {
 		t.Errorf("%+v", exit)
 	}
-	// Who lets go of the ends is as gone as any reader.
+	// Closing the ends here has the same effect as a reader that goes away.
 	p = durable(t, box, "exec yes", func(c *isolation.Command, _ *client.Files) { c.Direct = true })
 	for _, f := range p.Far() {
 		f.Close()
@@ -208,7 +208,7 @@ func TestTerminalOfABox(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 	cols := uint16(70)
-	boxtest.Eventually(t, "the program hears of another size", func() bool { // which is lost just before it waits for input
+	boxtest.Eventually(t, "the program hears of another size", func() bool { // a resize is lost if it comes just before the read
 		cols++
 		if err := p.Resize(20, cols); err != nil {
 			t.Fatal(err)
@@ -235,13 +235,13 @@ func TestTerminalHasJobControl(t *testing.T) {
 	boxtest.RequireProgram(t, "bash")
 	box := bareBox(t)
 	p := durable(t, box, "exec bash --norc -i", withTerminal)
-	until(t, p, "$ ") // what is typed before would be dropped at Ctrl-Z
+	until(t, p, "$ ") // Ctrl-Z would discard input typed before that
 	if _, err := p.Input().Write(t.Context(), []byte("echo go; sleep 100\n")); err != nil {
 		t.Fatal(err)
 	}
 	until(t, p, "\ngo\r\n")
 	boxtest.Eventually(t, "it is stopped", func() bool {
-		_, _ = p.Input().Write(t.Context(), []byte{26}) // Ctrl-Z, for the shell until it has started the program
+		_, _ = p.Input().Write(t.Context(), []byte{26}) // Ctrl-Z; the shell gets it until it has started the program
 		<-time.After(50 * time.Millisecond)
 		return strings.Contains(written(t, p), "Stopped")
 	})
@@ -253,7 +253,7 @@ func TestTerminalHasJobControl(t *testing.T) {
 	}
 }
 
-// written is all that a program has written to its terminal.
+// written is all the output that a program has written to its terminal.
 func written(t *testing.T, p *client.Program) string {
 	t.Helper()
 	c, err := p.Output().NewReader([2]int64{}, false).Next(make([]byte, 64<<10))
@@ -263,7 +263,7 @@ func written(t *testing.T, p *client.Program) string {
 	return string(c.Data)
 }
 
-// The last words of a program in a terminal are read before its end is told.
+// The final output of a program in a terminal is read before its end is reported.
 func TestTerminalsLastWords(t *testing.T) {
 	box := bareBox(t)
 	for range 50 {
@@ -358,7 +358,7 @@ func TestAProgramGoesOnWithAnothersOutput(t *testing.T) {
 	}
 }
 
-// change makes another boxd of this process: what the first one had is gone, as if it had died.
+// change turns this process into the next boxd: the state of the first is discarded, as if it had died.
 func (k *bareKeeper) change(t *testing.T, box *client.Box, programs ...*client.Program) (*client.Box, *client.Adopted) {
 	t.Helper()
 	for _, p := range programs {
@@ -454,7 +454,7 @@ func TestAnotherBoxdFindsEverythingAgain(t *testing.T) {
 	if exit := wait(t, cat); exit.Code != 4 {
 		t.Errorf("%+v", exit)
 	}
-	// A new program gets a number that none has had.
+	// A new program gets an unused number.
 	p := durable(t, box, "exit 2", nil)
 	if exit := wait(t, p); p.ID() <= meanwhile.ID() || exit.Code != 2 {
 		t.Errorf("%d, %+v", p.ID(), exit)
@@ -497,7 +497,7 @@ func TestAParkedBoxLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	box.Close()
-	<-time.After(500 * time.Millisecond) // it is not idle, and has no other end
+	<-time.After(500 * time.Millisecond) // it does not count as idle, and has no other deadline
 	_, found := k.change(t, box, p)
 	p = found.Programs[0]
 	t.Cleanup(p.Close)
@@ -509,7 +509,7 @@ func TestAParkedBoxLives(t *testing.T) {
 	}
 }
 
-// dialInit connects to PID 1 of the box as another boxd. The connection is the caller's.
+// dialInit connects to PID 1 of the box as another boxd. The caller must close the connection.
 func (k *bareKeeper) dialInit(t *testing.T) *fdpass.Conn {
 	t.Helper()
 	dir, err := os.Open(filepath.Join(k.cfg.RunDir, isolation.BoxesDir))
@@ -528,8 +528,8 @@ func (k *bareKeeper) dialInit(t *testing.T) *fdpass.Conn {
 	return conn
 }
 
-// A boxd of an earlier version cannot read output on disk. It hears of no program that has it, and such a program ends: the box and
-// all other programs are adopted.
+// A boxd of an earlier version cannot read spooled output. It is not told of programs that have any, and PID 1 ends these: the
+// box and all other programs are adopted.
 func TestABoxdOfAnEarlierVersionHearsOfNoOutputOnDisk(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -576,8 +576,7 @@ func TestABoxdOfAnEarlierVersionHearsOfNoOutputOnDisk(t *testing.T) {
 	})
 }
 
-// PID 1 answers a boxd of an earlier version in that version, so that one that has been replaced by an earlier one, after an
-// update that was taken back, adopts the box.
+// PID 1 answers an older boxd in that boxd's version, so that after a downgrade the older boxd can adopt the box.
 func TestPID1SpeaksToABoxdOfAnEarlierVersion(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)

@@ -16,11 +16,11 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// limitsOfObjects is what bounds objects of the kernel in a box. What is refused from the first on is of one pool for the
-// whole host, of which a box has nothing.
+// limitsOfObjects are the errors on which a box runs out of kernel objects. "0" marks an object that comes from a pool of the
+// whole host, of which a box gets none.
 var limitsOfObjects = map[string]string{
 	"inotify":       "EMFILE",       // user.max_inotify_instances of the box, fs.inotify.max_user_instances of its owner
-	"watches":       "ENOSPC|EBADF", // likewise; EBADF: the host lets it have so few instances that they were used up first
+	"watches":       "ENOSPC|EBADF", // likewise; EBADF: the host allows so few instances that they ran out first
 	"timers":        "EAGAIN",       // RLIMIT_SIGPENDING
 	"queues":        "EMFILE",       // RLIMIT_MSGQUEUE
 	"aio":           "ENOSYS 0",
@@ -29,20 +29,20 @@ var limitsOfObjects = map[string]string{
 	"huge-segments": "ENOMEM 0",
 	"keys":          "EPERM 0",
 	"pipes":         "EPERM",  // fs.pipe-user-pages-soft
-	"terminals":     "ENOSPC", // devpts of its own
+	"terminals":     "ENOSPC", // its own devpts
 	"locked":        "ENOMEM", // RLIMIT_MEMLOCK
-	"segments":      "ENOSPC", // an IPC namespace of its own, from here on
+	"segments":      "ENOSPC", // from here on: its own IPC namespace
 	"messages":      "ENOSPC",
 	"semaphores":    "ENOSPC",
 }
 
-// A box that takes every object of the kernel that it can get takes none from root of the host, and none from another box.
+// A box that uses up every kernel object available to it takes none from the host's root, and none from another box.
 func TestKernelObjectsRunOutInTheBoxAlone(t *testing.T) {
 	d := start(t)
 	d.Warm()
 	before := d.Look()
 	kinds := slices.Sorted(maps.Keys(limitsOfObjects))
-	kinds = append(slices.DeleteFunc(kinds, func(k string) bool { return k == "watches" }), "watches") // which need instances
+	kinds = append(slices.DeleteFunc(kinds, func(k string) bool { return k == "watches" }), "watches") // these need instances
 	large := withTmp(16 * quantity.MiB)
 	argv := append([]string{probe, "exhaust"}, kinds...)
 	a, b := newBox(t, d, large), newBox(t, d, large)
@@ -69,7 +69,7 @@ func TestKernelObjectsRunOutInTheBoxAlone(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// objectsOfRoot makes one of each kind that is counted for a user or for the whole host, as root of the host.
+// objectsOfRoot creates one object of each kind that is limited per user or per host, as the host's root.
 func objectsOfRoot(t *testing.T) map[string]error {
 	t.Helper()
 	failed := map[string]error{}

@@ -33,8 +33,7 @@ func TestProgramsRunAsTheBoxUser(t *testing.T) {
 			t.Errorf("%s is %s", field, s[field])
 		}
 	}
-	// Without cgroups one group besides its own is how boxd knows what belongs to which program; no
-	// file has it.
+	// Without cgroups boxd marks the processes of each program by one additional group; no file belongs to it.
 	groups := `^1000 [3-5]\d{4}$`
 	if boxtest.Grouped() {
 		groups = `^1000$`
@@ -74,9 +73,9 @@ func TestEnvironmentIsTheConfiguredOneAndTheRequests(t *testing.T) {
 }
 
 func TestProgramsHearEverySignal(t *testing.T) {
-	// What boxd was started with is nothing to them. These are left alone by the Go runtime.
+	// Signal dispositions inherited by boxd must not reach programs. The Go runtime leaves these alone.
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
-	ignore := [4]uint64{1} // SIG_IGN, of C libraries' own signals too (sigaction(2), nptl(7))
+	ignore := [4]uint64{1} // SIG_IGN, also for the C libraries' own signals (sigaction(2), nptl(7))
 	for _, sig := range []uintptr{32, 33} {
 		if _, _, errno := syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0); errno != 0 {
 			t.Fatal(errno)
@@ -96,7 +95,7 @@ func TestProgramsHearEverySignal(t *testing.T) {
 	}
 }
 
-// A program is woken as punctually as one outside, though PID 1 has a thread that is not (internal/linux).
+// Timers of a program are as precise as outside, though PID 1 has a thread with a larger timer slack (internal/linux).
 func TestProgramsAreWokenOnTime(t *testing.T) {
 	b := newBox(t, start(t))
 	if got := b.run("cat", "/proc/self/timerslack_ns"); got != "50000\n" {
@@ -104,7 +103,7 @@ func TestProgramsAreWokenOnTime(t *testing.T) {
 	}
 }
 
-// sandboxed is what confines every program, by the names in /proc/<pid>/status.
+// sandboxed is what confines every program, with the names in /proc/<pid>/status.
 func sandboxed() map[string]string {
 	none := "0000000000000000"
 	return map[string]string{
@@ -137,7 +136,7 @@ const kept = 1<<5 | 1<<6 | 1<<7
 
 func TestEveryThreadOfPID1IsConfinedToo(t *testing.T) {
 	b := newBox(t, start(t))
-	b.run("true") // a thread that only starts programs would show up now
+	b.run("true") // a thread that only starts programs would exist now
 	pid := int(b.PID)
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	if err != nil || len(tasks) == 0 {
@@ -171,10 +170,10 @@ func TestEveryThreadOfPID1IsConfinedToo(t *testing.T) {
 	}
 }
 
-// repeat is an id as status shows it: real, effective, saved, filesystem.
+// repeat is an id as the status file shows it: real, effective, saved, filesystem.
 func repeat(id uint32) string { return strings.TrimSpace(strings.Repeat(decimal(uint64(id))+" ", 4)) }
 
-// idRange is how many host ids a box has.
+// idRange is the number of host ids of a box.
 const idRange = 1 << 16
 
 func TestEverySessionHasHostIDsOfItsOwn(t *testing.T) {

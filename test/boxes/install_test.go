@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// requireInBox asks for a command that answers in a box: the host must have it in /usr.
+// requireInBox requires a command in the box: the host must have it in /usr.
 func requireInBox(t *testing.T, b *box, argv ...string) {
 	t.Helper()
 	if r := b.exec(&api.ExecRequest{Argv: append(argv, "--version")}); r.ExitCode == nil || *r.ExitCode != 0 {
@@ -23,7 +23,7 @@ func TestPipInstallsIntoTheHomeOfTheBox(t *testing.T) {
 	b := newBox(t, start(t))
 	requireInBox(t, b, "python3", "-m", "pip")
 	wheel := boxtest.Wheel("hello_box", "import os\ndef main():\n    print('hello from', os.path.dirname(__file__))\n", "hello-box = hello_box:main")
-	for _, option := range []string{"--user", ""} { // which is what pip does by itself where it may not write
+	for _, option := range []string{"--user", ""} { // without --user, pip does the same if the system directory is not writable
 		line := "base64 -d > hello_box-1.0-py3-none-any.whl; python3 -m pip install " + option +
 			" --no-index --no-build-isolation --no-warn-script-location ./hello_box-1.0-py3-none-any.whl"
 		if r := b.exec(&api.ExecRequest{Command: &line, Stdin: base64.StdEncoding.EncodeToString(wheel)}); r.ExitCode == nil || *r.ExitCode != 0 {
@@ -49,7 +49,7 @@ func TestNpmInstallsIntoTheHomeOfTheBox(t *testing.T) {
 	if got := b.sh("hello-npm; command -v hello-npm; npm prefix -g"); got != "hello from /workspace/hello\n/home/box/.local/bin/hello-npm\n/home/box/.local\n" {
 		t.Errorf("what was installed says %q", got)
 	}
-	// A package that is an archive is unpacked there, and has no need of where it came from.
+	// A package from an archive is unpacked there, and does not need its source directory.
 	b.sh("npm uninstall -g hello-box; cd /tmp; npm pack /workspace/hello; npm install -g --offline --no-audit --no-fund ./hello-box-1.0.0.tgz; rm -r /workspace/hello")
 	if got := b.run("hello-npm"); got != "hello from /home/box/.local/lib/node_modules/hello-box\n" {
 		t.Errorf("what was installed says %q", got)

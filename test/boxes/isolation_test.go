@@ -38,7 +38,7 @@ func TestRootHoldsTheImageAndNothingElse(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", dir, diff)
 		}
 	}
-	// The same programs as on the host, seen and not copied.
+	// The same programs as on the host, shared and not copied.
 	host := statOf(t, "/usr/bin/env")
 	if got, want := strings.Fields(b.run("stat", "-c", "%i %s", "/usr/bin/env")), []string{decimal(host.Ino), decimal(host.Size)}; !slices.Equal(got, want) {
 		t.Errorf("/usr/bin/env in the box is %v, on the host %v", got, want)
@@ -58,7 +58,7 @@ func TestNothingOutsideTheWritableRootsCanBeWritten(t *testing.T) {
 		"create=/x", "mkdir=/usr/x", "rename=/usr/bin/env,/usr/bin/other", "remove=/etc/passwd", "create=/etc/shadow",
 		"mkdir=/home/other", "create=/dev/x", "remove=/dev/null", "mkdir=/var/x", "create=/mnt/x", "create=/opt/x",
 	)...)
-	// boxd's own part of /run is not the box user's, though /run is open to all.
+	// boxd's own files in /run are not writable for the box user, though /run is.
 	b.try(
 		attempt{"create=/run/box/x", "EACCES"}, attempt{"write=/run/box/hosts", "EACCES"}, attempt{"remove=/run/box/hosts", "EACCES"},
 		attempt{"rename=/run/box,/run/other", "EPERM"}, attempt{"remove=/run/box", "EPERM"},
@@ -75,7 +75,7 @@ func TestEveryMountIsClosedToWhatItIsNotFor(t *testing.T) {
 	rw, ro := d.MountSource(t, "rw", owner), d.MountSource(t, "ro", owner)
 	b := newBox(t, d, withMounts(api.Mount{Source: rw, Target: "/mnt/rw", Mode: "rw"}, api.Mount{Source: ro, Target: "/mnt/ro", Mode: "ro"}))
 	writable := []string{"/dev/pts", "/dev/shm", "/home/box", "/mnt", "/mnt/rw", "/proc", "/run", "/tmp", "/workspace"}
-	devices := []string{"/", "/dev/pts"} // the template's few nodes, and the masks of /proc that are one of them
+	devices := []string{"/", "/dev/pts"} // the template's few nodes, and the masks in /proc that are one of them
 	known := []string{"tmpfs", "proc", "devpts", hostType(t, "/usr"), hostType(t, d.Dir)}
 	seen := map[string]bool{}
 	for _, l := range lines(b.run("cat", "/proc/self/mountinfo")) {
@@ -106,7 +106,7 @@ func TestEveryMountIsClosedToWhatItIsNotFor(t *testing.T) {
 	}
 }
 
-// hostType is the type of the filesystem of a host directory, as /proc/mounts has it.
+// hostType is the filesystem type of a host directory, as in /proc/mounts.
 func hostType(t *testing.T, dir string) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mounts")
@@ -123,19 +123,19 @@ func hostType(t *testing.T, dir string) string {
 	return fstype
 }
 
-// ownEtc is what boxd itself puts into /etc.
+// ownEtc are the files that boxd itself puts into /etc.
 func ownEtc() []string {
 	return []string{"gitconfig", "group", "hostname", "hosts", "mtab", "nsswitch.conf", "os-release", "passwd", "resolv.conf", "shells"}
 }
 
-// broughtByAPackage reports whether everybody may read a path of /etc, which is no service's and no login's.
+// broughtByAPackage reports whether a path of /etc is world-readable, and is not private to a service or to logins.
 func broughtByAPackage(path string) bool {
 	info, err := os.Lstat(path)
 	private := regexp.MustCompile("^/etc/(boxd|ssh|sudoers|pam|security|systemd|shadow|machine-id|cron|profile|apt|network)")
 	return err == nil && (info.Mode()&0o004 != 0) && !private.MatchString(path)
 }
 
-// The configuration that packages have brought is there without being named, unless it is taken away.
+// The configuration installed by packages is present without being listed, unless it is excluded.
 func TestConfigurationOfPackagesIsShown(t *testing.T) {
 	boxtest.RequireProgram(t, "dpkg-query")
 	out, err := exec.CommandContext(t.Context(), "dpkg-query", "-W", "-f", "${Conffiles}\n", "base-files").Output()
@@ -188,7 +188,7 @@ func TestEtcHoldsBoxdsFilesAndWhatIsListed(t *testing.T) {
 				config = "[image]\netc = []\n"
 			}
 			b := newBox(t, start(t, config))
-			// What comes in whole comes with all that is in it; of that the tree itself tells nothing.
+			// A directory that matches as a whole brings all its content, which find does not enter.
 			got := lines(b.run("find", "/etc", "-xdev", "-mindepth", "1"))
 			for _, path := range got {
 				if !want[path] && (!packages || !broughtByAPackage(path)) {
@@ -203,7 +203,7 @@ func TestEtcHoldsBoxdsFilesAndWhatIsListed(t *testing.T) {
 	}
 }
 
-// A repository that is lent belongs to somebody else, and git works in it all the same.
+// Git works in a mounted repository, though it belongs to another user.
 func TestGitWorksInALentRepository(t *testing.T) {
 	boxtest.RequireProgram(t, "git")
 	d := start(t)
@@ -256,7 +256,7 @@ func TestProcShowsTheBoxAlone(t *testing.T) {
 	held := other.hold(probe, "hold")
 	defer held.Release()
 	b := newBox(t, d)
-	// The shell looks by itself, so that there is no other process.
+	// The shell itself lists them, so there is no other process.
 	own := strings.Fields(b.sh(`echo $$; for p in /proc/[0-9]*; do echo ${p#/proc/}; done`))
 	if len(own) != 2 || own[0] != own[1] {
 		t.Errorf("process %s sees %v", own[0], own[1:])
@@ -286,7 +286,7 @@ func TestDevHasHarmlessDevicesAndOwnTerminals(t *testing.T) {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
 	b.try(attempt{"write=/dev/null", "OK"}, attempt{"read=/dev/zero", "OK"}, attempt{"read=/dev/urandom", "OK"}, attempt{"read=/dev/tty", "ENXIO"})
-	// Terminals of the host and of another box have no place here: the first one has number 0.
+	// Terminals of the host and of other boxes are not reachable: the first one here has number 0.
 	host, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// scratchDirs are the places that share the bound "tmp".
+// scratchDirs are the directories that share the limit "tmp".
 func scratchDirs() []string { return []string{"/tmp", "/dev/shm", "/run", "/home/box", "/var/tmp"} }
 
 func withTmp(size quantity.Size) func(*api.SessionRequest) {
@@ -48,7 +48,7 @@ func TestTmpBoundsAllScratchDirectoriesTogether(t *testing.T) {
 		if total > int64(size) {
 			t.Errorf("together they took %d bytes of %d", total, size)
 		}
-		// A full box still works, is not in the way of others, and what is removed makes room.
+		// A full box still works and does not affect others, and removing files frees space.
 		b.try(attempt{"create=/workspace/x", "OK"}, attempt{"create=" + first + "/x", "ENOSPC"})
 		newBox(t, d, withTmp(size)).try(attempt{"create=" + first + "/x", "OK"})
 		b.sh("rm " + first + "/fill*")
@@ -71,22 +71,22 @@ func TestTmpBoundsTheNumberOfFilesToo(t *testing.T) {
 }
 
 func TestResourceLimitsAreThePromisedOnes(t *testing.T) {
-	// A host may let its services have priorities, which boxes do not get.
+	// A host may allow its services to raise priorities; boxes do not inherit that.
 	for _, resource := range []int{unix.RLIMIT_NICE, unix.RLIMIT_RTPRIO} {
-		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: 20, Max: 20}); err != nil && !errors.Is(err, unix.EPERM) { // which a container lacks
+		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: 20, Max: 20}); err != nil && !errors.Is(err, unix.EPERM) { // a container cannot
 			t.Fatal(err)
 		}
 	}
 	memory, pids := 100*quantity.MiB, 77
 	b := newBox(t, start(t), func(r *api.SessionRequest) { r.Memory, r.Pids = &memory, &pids })
-	var host unix.Rlimit // where the host allows less, that is what there is
+	var host unix.Rlimit // a lower limit of the host takes precedence
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &host); err != nil {
 		t.Fatal(err)
 	}
 	files := fmt.Sprintf("%d %d", min(4096, host.Max), min(65536, host.Max))
 	text := b.run("cat", "/proc/self/limits")
 	data, processes, stack, group, none := "104857600 104857600", "77 77", "8388608 104857600", "rlimit", "none"
-	if boxtest.Grouped() { // then these two are what the host has them at
+	if boxtest.Grouped() { // then these two have the host's values
 		data, processes, stack, group, none = "unlimited unlimited", `\d+ \d+`, "8388608 unlimited", "cgroup2", "cgroup2"
 	}
 	for name, want := range map[string]string{
@@ -107,7 +107,7 @@ func TestResourceLimitsAreThePromisedOnes(t *testing.T) {
 	}
 }
 
-// Without cgroups nobody is killed: calls fail, and the answer says what that looks like.
+// Without cgroups no process is killed for memory: calls fail, and the answer says how that shows.
 func TestWantOfMemoryIsTold(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	memory := 64 * quantity.MiB
@@ -122,7 +122,7 @@ func TestWantOfMemoryIsTold(t *testing.T) {
 	}
 }
 
-// Programs find the limits of their box where they look for those of the host, and count as many processors as it may use.
+// Programs find the limits of their box in the usual files of the host, and count as many processors as the box may use.
 func TestProgramsSizeThemselvesByTheirBox(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	memory, cpus, pids := 96*quantity.MiB, 1.0, 77
@@ -156,7 +156,7 @@ func TestProgramsSizeThemselvesByTheirBox(t *testing.T) {
 	}
 }
 
-// Deep recursion works where the stack may be as large, whoever asks for that: the program itself, or its session.
+// Deep recursion works with a larger stack, whether the program itself or its session raises the limit.
 func TestTheStackCanBeRaised(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	d := start(t)
@@ -183,7 +183,7 @@ print(f(60000))`
 	}
 }
 
-// What PID 1 of a box cannot have each program has by itself, and what is asked for one of them is that one's alone.
+// Limits that PID 1 itself cannot have apply to each program, and a request for one program affects that program only.
 func TestAProgramHasLimitsOfItsOwn(t *testing.T) {
 	d := start(t)
 	b := newBox(t, d, func(r *api.SessionRequest) { r.Rlimits = map[string]string{"fsize": "1MiB", "cpu": "100"} })
@@ -206,10 +206,10 @@ func TestAProgramHasLimitsOfItsOwn(t *testing.T) {
 	if r := own("no-such-program"); r.Status != "exited" || *r.ExitCode != 127 || !strings.Contains(r.Stderr, "no-such-program: no such file or directory") {
 		t.Errorf("%+v", r)
 	}
-	if got := b.run("sh", "-c", look); got != "2048\n100\n4096\nunlimited\n" { // of another
+	if got := b.run("sh", "-c", look); got != "2048\n100\n4096\nunlimited\n" { // of another program
 		t.Errorf("%q", got)
 	}
-	long := "echo $0 $((6*7)) #" + strings.Repeat("x", 200_000) // which is in a file
+	long := "echo $0 $((6*7)) #" + strings.Repeat("x", 200_000) // long scripts are passed as a file
 	if r := b.exec(&api.ExecRequest{Code: &long, Language: "sh"}); !strings.HasSuffix(r.Stdout, " 42\n") {
 		t.Errorf("%+v", r)
 	}
@@ -224,7 +224,7 @@ func TestNumberOfProcessesIsExact(t *testing.T) {
 	for _, pids := range []int{16, 40, 128} {
 		ask := func(r *api.SessionRequest) { r.Pids = &pids }
 		b, neighbour := newBox(t, d, ask), newBox(t, d, ask)
-		held := neighbour.hold(probe, "hold") // another box has a number of its own
+		held := neighbour.hold(probe, "hold") // another box has a count of its own
 		for range 2 {
 			got := fields(b.ask("forks"))
 			if got["refused"] != "EAGAIN" || got["tasks"] != strconv.Itoa(pids) {
@@ -235,10 +235,10 @@ func TestNumberOfProcessesIsExact(t *testing.T) {
 	}
 }
 
-// dying is what a group may have beyond its limit: who is being killed may take some more to get there.
+// dying is how much a cgroup may exceed its limit: a process that is being killed may allocate some more before it ends.
 const dying = 8 * quantity.MiB
 
-// What does boxd's file operations is a program of the box, and its limits are for it too.
+// The helper for file operations is a program of the box and runs within its limits.
 func TestFilesWorkInTheSmallestBox(t *testing.T) {
 	d := start(t)
 	b := newBox(t, d, func(r *api.SessionRequest) { r.Memory, r.Pids = new(32*quantity.MiB), new(64) })
@@ -258,7 +258,7 @@ func TestFilesWorkInTheSmallestBox(t *testing.T) {
 		}
 	}
 
-	// Nothing of boxd's has failed where it is the caller who leaves it no room: not even to be loaded.
+	// If the caller's own limits leave no room for the helper, not even to be loaded, the error says so, and nothing of boxd has failed.
 	b = newBox(t, d, func(r *api.SessionRequest) { r.Rlimits = map[string]string{"data": "32MiB"} })
 	text, err := d.Boxctl(t, "fs", "ls", b.ID).CombinedOutput()
 	if err == nil || !strings.Contains(string(text), "helper for file operations") || !strings.Contains(string(text), "hint: ") {
@@ -272,8 +272,8 @@ func TestFilesWorkInTheSmallestBox(t *testing.T) {
 func TestMemoryBoundsDataAndNotAddresses(t *testing.T) {
 	memory := 100 * quantity.MiB
 	b := newBox(t, start(t), func(r *api.SessionRequest) { r.Memory = &memory })
-	if boxtest.Grouped() { // all of the box is bounded, and who takes too much is killed
-		r := b.exec(&api.ExecRequest{Argv: []string{probe, "data"}, Timeout: new(quantity.Duration(10 * time.Minute))}) // the kernel slows it down before it is killed
+	if boxtest.Grouped() { // the whole box is limited, and a process that takes too much is killed
+		r := b.exec(&api.ExecRequest{Argv: []string{probe, "data"}, Timeout: new(quantity.Duration(10 * time.Minute))}) // the kernel throttles it before killing it
 		if r.Status != "oom_killed" || r.OOM == nil || r.OOM.Limit != memory || r.Usage.MemoryPeak > memory+dying {
 			t.Errorf("%+v", r)
 		}

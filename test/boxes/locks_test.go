@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A box whose programs make file locks without end, whichever way, is ended and says why; the host gets their memory back, and
-// another box keeps its locks.
+// A box whose programs acquire file locks without limit, in any way, is ended with that as the reason; the host gets the memory
+// back, and another box keeps its locks.
 func TestFileLocksEndTheirBoxAlone(t *testing.T) {
 	d := start(t, boxtest.BestEffort+"file_locks = 5000\n")
 	other := newBox(t, d)
@@ -53,8 +53,8 @@ func TestFileLocksEndTheirBoxAlone(t *testing.T) {
 	}
 }
 
-// A lock of an open file would live on where no descriptor shows whose it is, so there is none; programs take a kernel that
-// never had them for the reason.
+// An open file description lock would outlive every descriptor that shows its owner, so such locks are refused; to programs the
+// kernel looks as if it never had them.
 func TestLocksOfOpenFilesAreRefused(t *testing.T) {
 	d := start(t)
 	b := newBox(t, d)
@@ -64,7 +64,7 @@ func TestLocksOfOpenFilesAreRefused(t *testing.T) {
 	}
 }
 
-// hostLocks returns for how many file locks the kernel has memory.
+// hostLocks returns how many file locks the kernel has allocated memory for.
 func hostLocks(t *testing.T) int {
 	t.Helper()
 	if text, err := os.ReadFile("/sys/kernel/slab/file_lock_cache/total_objects"); err == nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package boxes_test holds real boxes to what boxd promises of them: what a program in a box sees, what it can reach, and what attacks on all of that come to.
+// Package boxes_test holds real boxes to what boxd promises: what a program in a box sees, what it can reach, and what attacks achieve.
 //
-// The attacks are made by the program in ./probe, so that they need nothing of the host.
+// The attacks are made by the program in ./probe, so that they do not depend on programs of the host.
 package boxes_test
 
 import (
@@ -27,13 +27,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// Host ids that nobody on a host has, for directories that are lent to boxes.
+// Host ids that no user has, for directories that are mounted into boxes.
 const (
 	owner    = 4242
 	stranger = 4343
 )
 
-// Where boxes find the probe, and the directory that is mounted for it.
+// Path of the probe in a box, and of the directory that is mounted for it.
 const (
 	probeDir = "/opt"
 	probe    = probeDir + "/probe"
@@ -44,8 +44,8 @@ var probeProgram struct {
 	data []byte
 }
 
-// start starts a daemon that may lend directories, one of them with the probe in it. Configuration of
-// [mounts] takes the place of boxtest.MountSources, and that of [limits] the place of boxtest.BestEffort.
+// start starts a daemon with mount sources, one of which has the probe. Configuration of [mounts] replaces boxtest.MountSources,
+// and that of [limits] replaces boxtest.BestEffort.
 func start(t *testing.T, config ...string) *boxtest.Daemon {
 	t.Helper()
 	if !strings.Contains(strings.Join(config, ""), "[mounts]") {
@@ -78,19 +78,19 @@ func put(t *testing.T, path, text string, mode os.FileMode, uid int) {
 	if err := os.Chown(path, uid, uid); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(path, mode); err != nil { // past the umask and what chown takes off
+	if err := os.Chmod(path, mode); err != nil { // regardless of the umask, and of bits that chown has cleared
 		t.Fatal(err)
 	}
 }
 
-// box is a session of a daemon, with the probe lent to it.
+// box is a session of a daemon, with the probe mounted in it.
 type box struct {
 	api.Session
 	t *testing.T
 	d *boxtest.Daemon
 }
 
-// newBox makes a session as change asks for it.
+// newBox creates a session from a request that change modifies.
 func newBox(t *testing.T, d *boxtest.Daemon, change ...func(*api.SessionRequest)) *box {
 	t.Helper()
 	req := &api.SessionRequest{Mounts: []api.Mount{{Source: filepath.Join(d.Dir, "lent", "probe"), Target: probeDir, Mode: "ro"}}}
@@ -113,34 +113,34 @@ func (b *box) remove() {
 	}
 }
 
-// exec runs a program and returns its result, however it ended.
+// exec runs a program and returns its result, whatever that is.
 func (b *box) exec(req *api.ExecRequest) api.ExecResult {
 	b.t.Helper()
 	return b.d.Result(b.t, b.ID, *req)
 }
 
-// run runs a program that must succeed and returns what it wrote.
+// run runs a program that must succeed and returns its output.
 func (b *box) run(argv ...string) string {
 	b.t.Helper()
 	return b.d.Output(b.t, b.ID, api.ExecRequest{Argv: argv})
 }
 
-// sh runs a line of shell that must succeed and returns what it wrote.
+// sh runs a shell line that must succeed and returns its output.
 func (b *box) sh(line string) string {
 	b.t.Helper()
 	return b.run("/bin/sh", "-euc", line)
 }
 
-// ask runs a verb of the probe and returns its lines.
+// ask runs a verb of the probe and returns its lines of output.
 func (b *box) ask(verb string, args ...string) []string {
 	b.t.Helper()
 	return lines(b.run(append([]string{probe, verb}, args...)...))
 }
 
-// attempt is a call of the probe and the errnos it must answer, "EPERM|EACCES"; "OK" is success.
+// attempt is a call of the probe and the errnos that it may return, "EPERM|EACCES"; "OK" is success.
 type attempt struct{ call, want string }
 
-// try has the probe make attempts, in order, and compares the answers.
+// try has the probe make attempts in order, and compares the results.
 func (b *box) try(attempts ...attempt) {
 	b.t.Helper()
 	args := []string{"try"}
@@ -159,7 +159,7 @@ func (b *box) try(attempts ...attempt) {
 	}
 }
 
-// all makes attempts that share one answer.
+// all makes attempts that have the same result.
 func all(want string, calls ...string) []attempt {
 	var list []attempt
 	for _, c := range calls {
@@ -172,7 +172,7 @@ func lines(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
 }
 
-// fields are lines of the form "NAME VALUE" by name.
+// fields maps names to values, from lines of the form "NAME VALUE".
 func fields(list []string) map[string]string {
 	m := map[string]string{}
 	for _, l := range list {
@@ -182,13 +182,13 @@ func fields(list []string) map[string]string {
 	return m
 }
 
-// hold runs a program that says "ready" and then waits for the end of its input.
+// hold runs a program that prints "ready" and then waits for EOF on its input.
 func (b *box) hold(argv ...string) *boxtest.Running {
 	b.t.Helper()
 	return b.d.Hold(b.t, b.ID, api.ExecRequest{Argv: argv})
 }
 
-// statOf is what the host knows about a file.
+// statOf is the lstat of a file on the host.
 func statOf(t *testing.T, path string) unix.Stat_t {
 	t.Helper()
 	var st unix.Stat_t

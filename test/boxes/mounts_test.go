@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// belongs checks who owns what a box has made, on the host.
+// belongs checks the owner on the host of what a box has created.
 func belongs(t *testing.T, dir string, uid, gid uint32, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -40,7 +40,7 @@ func TestWhatABoxMakesInAMountBelongsToItsOwner(t *testing.T) {
 		}
 		belongs(t, dir, owner, owner, "file", "dir", "dir/sub", "link", "hard", "fifo", "program")
 		b.try(all("EPERM|EOVERFLOW", "chown=0,"+target+"/file", "chown=1,"+target+"/file", "chown=65534,"+target+"/file")...)
-		// The other way round: what its owner puts there is the box user's.
+		// Conversely: files that the owner puts there belong to the box user.
 		put(t, filepath.Join(dir, "given"), "given", 0o600, owner)
 		b.try(attempt{"rdwr=" + target + "/given", "OK"}, attempt{"chmod=0644," + target + "/given", "OK"})
 		b.sh("rm -r " + target + "/*")
@@ -49,7 +49,7 @@ func TestWhatABoxMakesInAMountBelongsToItsOwner(t *testing.T) {
 }
 
 func TestFilesOfOthersInAMountStayTheirs(t *testing.T) {
-	const thousand = 1000 // the box user's own number, which on the host is just another user's
+	const thousand = 1000 // the box user's uid inside, which on the host is just another user
 	d := start(t)
 	for _, own := range []int{owner, thousand} {
 		dir := d.MountSource(t, fmt.Sprint("rw", own), own)
@@ -89,7 +89,7 @@ func TestDirectoryOfAnotherGroupCanBeWrittenButNotJoined(t *testing.T) {
 		}
 		b := newBox(t, d, withMounts(api.Mount{Source: dir, Target: "/mnt", Mode: "rw"}))
 		b.try(attempt{"create=/mnt/file", "OK"}, attempt{"read=/mnt/theirs", "EACCES"})
-		if mode&0o2000 != 0 { // the owner of the directory has asked for its group
+		if mode&0o2000 != 0 { // by setgid the directory's owner has requested its group
 			belongs(t, dir, owner, uint32(group), "file")
 			continue
 		}
@@ -115,7 +115,7 @@ func TestOwnerOfARuleIsWhoAMountBelongsTo(t *testing.T) {
 	}
 	b := newBox(t, d, withMounts(api.Mount{Source: dir, Target: "/mnt", Mode: "rw"}))
 	b.sh("echo root > /mnt/by-root; mkdir /mnt/sub; touch /mnt/sub/file")
-	// Whoever calls, as long as the caller may write there too.
+	// Files get the owner that the rule names whoever the caller is, as long as the caller may write there too.
 	line := "echo stranger > /mnt/by-stranger"
 	mounts := []api.Mount{{Source: dir, Target: "/mnt", Mode: "rw"}}
 	answer := runAs(t, d, stranger, api.OneShotRequest{Session: api.SessionRequest{Mounts: mounts}, Exec: api.ExecRequest{Command: &line}})
@@ -146,7 +146,7 @@ func TestReadOnlyMountShowsAndTakesNothing(t *testing.T) {
 		"rename=/mnt/file,/mnt/other", "symlink=/etc,/mnt/link", "link=/mnt/file,/mnt/hard", "chmod=0777,/mnt/file", "chown=1000,/mnt/file",
 		"setxattr=user.x,/mnt/file", "mknod=010644,0,/mnt/fifo",
 	)...)
-	put(t, filepath.Join(dir, "later"), "seen", 0o644, owner) // it is the directory, not a copy
+	put(t, filepath.Join(dir, "later"), "seen", 0o644, owner) // it is the directory itself, not a copy
 	if got := b.run("cat", "/mnt/later"); got != "seen" {
 		t.Errorf("a later file reads %q", got)
 	}
@@ -200,7 +200,7 @@ func TestMountsNestInWhateverOrderTheyAreNamed(t *testing.T) {
 		{{Source: outer, Target: "/mnt", Mode: "rw"}, {Source: inner, Target: "/mnt/in", Mode: "ro"}, {Source: deep, Target: "/mnt/in/sub/deep", Mode: "rw"}},
 		{{Source: deep, Target: "/mnt/in/sub/deep", Mode: "rw"}, {Source: inner, Target: "/mnt/in", Mode: "ro"}, {Source: outer, Target: "/mnt", Mode: "rw"}},
 	} {
-		// A read-only directory must have the place for what is mounted in it.
+		// A read-only directory must already have a mount point for what is mounted in it.
 		if err := os.MkdirAll(filepath.Join(inner, "sub", "deep"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func TestMountsNestInWhateverOrderTheyAreNamed(t *testing.T) {
 			t.Errorf("order %d: %q", i, got)
 		}
 		b.try(attempt{"create=/mnt/new", "OK"}, attempt{"create=/mnt/in/new", "EROFS"}, attempt{"create=/mnt/in/sub/deep/new", "OK"}, attempt{"create=/mnt/in/sub/new", "EROFS"})
-		belongs(t, outer, owner, owner, "in", "new") // the place was made, in its owner's name
+		belongs(t, outer, owner, owner, "in", "new") // the mount point was created with the owner of its directory
 		belongs(t, deep, owner, owner, "new")
 		b.try(all("EBUSY", "rename=/mnt/in,/mnt/out", "remove=/mnt/in")...)
 	}
@@ -232,11 +232,11 @@ func TestMountBelowTheManagedWorkspace(t *testing.T) {
 	}
 	b.try(attempt{"create=/workspace/x", "OK"}, attempt{"create=/workspace/one/x", "OK"}, attempt{"create=/workspace/one/two/x", "EROFS"}, attempt{"create=/workspace/rw/x", "OK"})
 	b.remove()
-	belongs(t, dir, owner, owner, "file", "x") // the workspace is gone, and with it nothing of what was mounted there
+	belongs(t, dir, owner, owner, "file", "x") // the workspace was removed, but no file that was mounted in it
 	d.NothingLeft(withMaps(before, 1))
 }
 
-// A mount can be where the image has no directory, at the top or in it. Nothing else of the tree changes.
+// A mount target can be missing in the image, at the top level or below. Nothing else in the tree changes.
 func TestAMountCanBeWhereTheImageHasNothing(t *testing.T) {
 	d := start(t)
 	dir := d.MountSource(t, "dir", owner)
@@ -269,7 +269,7 @@ func TestAMountCanBeWhereTheImageHasNothing(t *testing.T) {
 		}
 	}
 	want := plain.ask("writable", "/")
-	want = append(want, "/mnt", "/repos/rw", "/rw") // in /mnt there is a mount
+	want = append(want, "/mnt", "/repos/rw", "/rw") // /mnt contains a mount
 	slices.Sort(want)
 	if diff := cmp.Diff(want, b.ask("writable", "/"), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("what can be written to (-want +got):\n%s", diff)
@@ -277,7 +277,7 @@ func TestAMountCanBeWhereTheImageHasNothing(t *testing.T) {
 	b.try(all("EROFS", "create=/x", "mkdir=/repos/x", "create=/usr/local/x", "create=/etc/x", "create=/var/x", "mkdir=/home/other", "mkdir=/var/lib/x", "create=/repo/x")...)
 	b.try(all("EROFS", "rename=/repo,/repo2", "remove=/rw")...)
 	b.try(attempt{"create=/rw/x", "OK"}, attempt{"create=/root/x", "EROFS"}, attempt{"create=/home/box/x", "OK"}, attempt{"create=/tmp/x", "OK"})
-	// A live mount is added as to any other box.
+	// A live mount can be added as in any other box.
 	if _, _, err := d.AddMount(t.Context(), b.ID, &api.MountRequest{Source: dir, Target: "/srv/live/a", Mode: "ro"}); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func TestAMountCanBeWhereTheImageHasNothing(t *testing.T) {
 	refused(t, err, 400, "target", "a path below")
 }
 
-// A writable root has the mount point made in it, by the box user; programs cannot rename it or remove it either.
+// In a writable root the mount point is created, with the box user as owner; programs can neither rename nor remove it.
 func TestAMountCanBeAnywhereInAWritableRoot(t *testing.T) {
 	d := start(t)
 	dir := d.MountSource(t, "dir", owner)
@@ -302,15 +302,15 @@ func TestAMountCanBeAnywhereInAWritableRoot(t *testing.T) {
 	b.try(attempt{"create=/repo/x", "EROFS"}, attempt{"rename=/repo,/repo2", "EBUSY"}, attempt{"create=/usr/local/x", "OK"})
 }
 
-// withMaps allows for what the keeper keeps open on purpose: a map for each owner and range of ids,
-// for the next box that has both.
+// withMaps adds what the keeper keeps open on purpose: an idmap for each owner and range of ids, for the next box with the same
+// ones.
 func withMaps(tr boxtest.Traces, n int) boxtest.Traces {
 	tr.OpenFiles = append(tr.OpenFiles, make([]string, n)...)
 	return tr
 }
 
 func TestAsManyMountsAsOneMessageTakesAreFine(t *testing.T) {
-	const n = isolation.MaxMounts - 1 // and the one of the probe
+	const n = isolation.MaxMounts - 1 // the other one is the probe's
 	d := start(t)
 	var mounts []api.Mount
 	for i := range n {
@@ -351,7 +351,7 @@ func TestSetuidBitsAreRefusedWhereTheHostWouldHonourThem(t *testing.T) {
 	for _, call := range calls("/workspace") {
 		want := "OK"
 		if strings.HasPrefix(call, "fchmodat2=") {
-			want = "OK|ENOSYS" // it is there from Linux 6.6 on
+			want = "OK|ENOSYS" // exists since Linux 6.6
 		}
 		without.try(attempt{call, want})
 	}

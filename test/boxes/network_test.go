@@ -28,7 +28,7 @@ func TestLoopbackIsUpAndTheOnlyLink(t *testing.T) {
 	b.try(all("EPERM", "addlink", "socket=packet", "socket=raw4", "socket=raw6")...)
 }
 
-// Whoever has boxd has no keeper that gives a box the network of the host: root has to have said so to the keeper.
+// A keeper gives no box the host's network on a boxd's request alone: root must have allowed that in the keeper's configuration.
 func TestAKeeperGivesNobodyTheNetworkOfTheHost(t *testing.T) {
 	k := startKeeper(t)
 	for _, network := range []isolation.NetworkSpec{{Kind: isolation.NetworkHost}, {Kind: isolation.NetworkHost, Rules: []string{"0.0.0.0/0 tcp"}}} {

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// refused checks that an error is a refusal of a field, with what would have been allowed.
+// refused checks that an error refuses a field, and says what is allowed.
 func refused(t *testing.T, err error, status int, field, allowed string) {
 	t.Helper()
 	if e := boxtest.Refused(t, err, status, field); !strings.Contains(e.Allowed, allowed) {
@@ -22,7 +22,7 @@ func refused(t *testing.T, err error, status int, field, allowed string) {
 	}
 }
 
-// refusal is a list of mounts that must not come to anything.
+// refusal is a list of mounts that must be refused.
 type refusal struct {
 	name           string
 	mounts         []api.Mount
@@ -46,7 +46,7 @@ func TestRefusedMountsLeaveNothing(t *testing.T) {
 	}
 }
 
-// untouched checks that a refused start has left nothing.
+// untouched checks that a refused start has left nothing behind.
 func untouched(t *testing.T, d *boxtest.Daemon, before boxtest.Traces) {
 	t.Helper()
 	list, err := d.Sessions(t.Context(), true)
@@ -68,7 +68,7 @@ func TestMountWithoutAPlaceIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(filepath.Join(rw, "closed"), 0o700); err != nil { // root's
+	if err := os.Mkdir(filepath.Join(rw, "closed"), 0o700); err != nil { // owned by root
 		t.Fatal(err)
 	}
 	outer := api.Mount{Source: rw, Target: "/mnt", Mode: "rw"}

@@ -14,10 +14,10 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// TestProgramsThatCannotStartLeaveNothing starts programs that the kernel refuses to execute, beside others that run: each has
-// its own outcome, and PID 1 keeps neither a process nor a descriptor.
+// TestProgramsThatCannotStartLeaveNothing starts programs that the kernel refuses to execute, next to others that run: each gets
+// its own result, and PID 1 keeps no process and no descriptor.
 func TestProgramsThatCannotStartLeaveNothing(t *testing.T) {
-	b, patience := newBox(t, start(t)), quantity.Duration(2*time.Minute) // a busy host stands still for longer than usual
+	b, patience := newBox(t, start(t)), quantity.Duration(2*time.Minute) // a busy host may stall for long
 	b.sh(`printf 'no program' >/workspace/text; chmod 755 /workspace/text; printf '\177ELF' >/workspace/short; chmod 755 /workspace/short; touch /workspace/plain; mkdir /workspace/dir
 		printf '#!/no/such/interpreter\n' >/workspace/script; chmod 755 /workspace/script`)
 	open := func() (files []string) {
@@ -28,7 +28,7 @@ func TestProgramsThatCannotStartLeaveNothing(t *testing.T) {
 		}
 		for _, e := range list {
 			target, _ := os.Readlink(dir + e.Name())
-			if target != "anon_inode:[eventpoll]" && target != "anon_inode:[eventfd]" { // of which the Go runtime opens some when it first needs them
+			if target != "anon_inode:[eventpoll]" && target != "anon_inode:[eventfd]" { // the Go runtime opens some of these on demand
 				files = append(files, target)
 			}
 		}
@@ -52,7 +52,7 @@ func TestProgramsThatCannotStartLeaveNothing(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	b.run("true") // PID 1 closes the output of a program after it has told of its end
+	b.run("true") // PID 1 reports the end of a program before it closes the output
 	if after := open(); len(after) != len(before) {
 		t.Errorf("PID 1 has %q open, and had %q", after, before)
 	}
@@ -61,10 +61,10 @@ func TestProgramsThatCannotStartLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestOutputOfProgramsThatCloseItEarly has programs that have closed their output while they run on, and others that leave a
-// process behind that has it open: all that was written is in the answer.
+// TestOutputOfProgramsThatCloseItEarly runs programs that close their output before they exit, and others that leave a process
+// that has it open: the answer has all that was written.
 func TestOutputOfProgramsThatCloseItEarly(t *testing.T) {
-	b, patience := newBox(t, start(t)), quantity.Duration(2*time.Minute) // a busy host stands still for longer than usual
+	b, patience := newBox(t, start(t)), quantity.Duration(2*time.Minute) // a busy host may stall for long
 	for range 20 {
 		r := b.exec(&api.ExecRequest{Argv: []string{"/bin/sh", "-c", "echo out; echo err >&2; exec >&- 2>&-; sleep 0.01; exit 4"}, Timeout: &patience})
 		if r.ExitCode == nil || *r.ExitCode != 4 || r.Stdout != "out\n" || r.Stderr != "err\n" {

@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// What has the network of boxes may die at any time: boxes keep their network, it is there again for the next request, and
-// what it has to watch is watched.
+// boxnet may die at any time: boxes keep their network, it is started again for the next request, and it still watches what it
+// has to.
 func TestBoxnetMayDie(t *testing.T) {
 	w := newWorld(t)
 	d := boxtest.Start(t, boxtest.Lasting+configuration)
@@ -48,7 +48,7 @@ func TestBoxnetMayDie(t *testing.T) {
 	kill()
 	must(t, d.DeleteSession(t.Context(), "two"))
 	boxtest.Eventually(t, "the link of a box that ends while boxnet is dead is removed", func() bool { return len(w.links()) == 1 })
-	// Nobody asks for anything now, and the table of the host is looked after all the same.
+	// Without any request, boxnet is started again to watch the host's table.
 	kill()
 	boxtest.Eventually(t, "boxnet is started again", func() bool {
 		_, there := boxnet(t, d)
@@ -66,7 +66,7 @@ func TestBoxnetMayDie(t *testing.T) {
 	})
 }
 
-// Keeper and boxnet die together while boxes have networks: the next keeper has both.
+// If keeper and boxnet die together while boxes have networks, the next keeper takes over the boxes with a new boxnet.
 func TestBoxnetDiesWithTheKeeper(t *testing.T) {
 	w := newWorld(t)
 	d := boxtest.Start(t, boxtest.Lasting+configuration)
@@ -78,7 +78,7 @@ func TestBoxnetDiesWithTheKeeper(t *testing.T) {
 	must(t, unix.Kill(d.Keeper(), unix.SIGKILL))
 	boxtest.Eventually(t, "boxnet has ended with its keeper", func() bool {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", old))
-		return err != nil || strings.Contains(string(status), "State:\tZ") // whose child it is now may not wait for it
+		return err != nil || strings.Contains(string(status), "State:\tZ") // its new parent may not have reaped it
 	})
 	boxtest.Eventually(t, "there is another", func() bool {
 		now, there := boxnet(t, d)
@@ -91,7 +91,7 @@ func TestBoxnetDiesWithTheKeeper(t *testing.T) {
 	boxtest.Eventually(t, "no link is left", func() bool { return len(w.links()) == 0 })
 }
 
-// It has three capabilities and no descriptor of the keeper's.
+// boxnet has three capabilities and no descriptor of the keeper.
 func TestBoxnetHasLittle(t *testing.T) {
 	newWorld(t)
 	d := boxtest.Start(t, configuration)
@@ -116,9 +116,9 @@ func TestBoxnetHasLittle(t *testing.T) {
 	for _, name := range files {
 		to, err := os.Readlink(name)
 		switch {
-		case err != nil: // it was closed meanwhile
-		case to == "/etc/resolv.conf", strings.HasPrefix(to, "/proc/"), strings.HasPrefix(to, "net:"): // it looks there now and then
-		case strings.HasPrefix(to, "/sys/fs/cgroup/"): // the Go runtime looks there how many processors it may use
+		case err != nil: // closed meanwhile
+		case to == "/etc/resolv.conf", strings.HasPrefix(to, "/proc/"), strings.HasPrefix(to, "net:"): // it reads these now and then
+		case strings.HasPrefix(to, "/sys/fs/cgroup/"): // the Go runtime reads the number of available processors there
 		case strings.HasPrefix(to, "socket:"), strings.HasPrefix(to, "anon_inode:"), to == os.DevNull, strings.HasSuffix(to, "/log"), strings.HasSuffix(to, "/network-lock"):
 		default:
 			t.Errorf("it has %s open", to)
@@ -126,7 +126,7 @@ func TestBoxnetHasLittle(t *testing.T) {
 	}
 }
 
-// boxnet finds the child of the keeper.
+// boxnet finds the keeper's boxnet process.
 func boxnet(t *testing.T, d *boxtest.Daemon) (pid int, there bool) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")

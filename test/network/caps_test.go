@@ -26,18 +26,18 @@ import (
 )
 
 const (
-	echoed    = 384 << 10 // bytes that an echo takes before it gives them back
-	bandwidth = 128 << 10 // of a box, in a second
+	echoed    = 384 << 10 // bytes that an echo receives before it sends them back
+	bandwidth = 128 << 10 // of a box, in bytes per second
 )
 
-// newEcho serves in the network of all others: it takes so many bytes of each caller, and then gives as many back. It
-// says how long the first took.
+// newEcho starts a server outside: it receives a fixed number of bytes from each client, and then sends as many. The channel gets
+// how long it took to receive them.
 func newEcho(t *testing.T, w *world) <-chan time.Duration {
 	t.Helper()
 	took := make(chan time.Duration, 16)
 	ready := make(chan error, 1)
 	var l net.Listener
-	go func() { // its thread ends with it
+	go func() { // its thread ends with the goroutine
 		runtime.LockOSThread()
 		err := unix.Setns(w.there, unix.CLONE_NEWNET)
 		if err == nil {
@@ -73,8 +73,7 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A box has no more connections than its keeper lets it have, and as many again when some have ended; another has its
-// own.
+// A box gets no more connections than its keeper allows, and new ones once others have ended; another box has a limit of its own.
 func TestABoxHasSoManyConnections(t *testing.T) {
 	newWorld(t)
 	d := boxtest.Start(t, configuration+"connections = 5\n")
@@ -88,15 +87,15 @@ func TestABoxHasSoManyConnections(t *testing.T) {
 		t.Errorf("connections of another: %q", got)
 	}
 	boxtest.Eventually(t, "those that have ended are not counted", func() bool { return in(t, d, "one", fmt.Sprintf(some, 34)) == "5\n" })
-	// Neither by other rules, nor by attempts that were refused.
+	// Neither other rules nor refused attempts raise it.
 	_, err := d.ChangeSession(t.Context(), "one", &api.SessionChange{NetworkRules: []string{public4 + "/32 tcp 80"}})
 	must(t, err)
 	in(t, d, "one", `for p in {1..50}; do exec 3<>/dev/tcp/`+other4+`/$p; done`)
 	boxtest.Eventually(t, "refused attempts are not counted", func() bool { return in(t, d, "one", fmt.Sprintf(some, 39)) == "5\n" })
 }
 
-// The host soon forgets the connections that a box has ended: the bound on connections does not count them, so that a box that
-// begins and ends some all the time would fill the table of the host otherwise. The host and another box still have theirs.
+// The host soon drops the conntrack entries of a box's ended connections: the limit does not count them, so a box could fill the
+// host's table with short connections. Entries of the host and of another box are kept.
 func TestTheHostForgetsEndedConnections(t *testing.T) {
 	w := newWorld(t)
 	w.endAtOnce(t, 7778)
@@ -111,7 +110,7 @@ func TestTheHostForgetsEndedConnections(t *testing.T) {
 	boxtest.Eventually(t, "the host has seen the ends of them", func() bool {
 		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 		if err != nil {
-			return false // changed meanwhile
+			return false // changed during the dump
 		}
 		remembered = 0
 		for _, f := range flows {
@@ -141,12 +140,12 @@ func TestTheHostForgetsEndedConnections(t *testing.T) {
 	c.Close()
 }
 
-// endAtOnce serves in the network of all others: it ends each connection as soon as it is there.
+// endAtOnce starts a server outside that closes each connection at once.
 func (w *world) endAtOnce(t *testing.T, port int) {
 	t.Helper()
 	var l net.Listener
 	ready := make(chan error, 1)
-	go func() { // its thread ends with it
+	go func() { // its thread ends with the goroutine
 		runtime.LockOSThread()
 		err := unix.Setns(w.there, unix.CLONE_NEWNET)
 		if err == nil {
@@ -169,7 +168,7 @@ func (w *world) endAtOnce(t *testing.T, port int) {
 	}()
 }
 
-// A box sends and receives no faster than its keeper lets it. Slower is no failure.
+// A box sends and receives no faster than its keeper allows. Slower is no failure.
 func TestABoxHasSoMuchBandwidth(t *testing.T) {
 	w := newWorld(t)
 	sent := newEcho(t, w)
@@ -186,13 +185,13 @@ func TestABoxHasSoMuchBandwidth(t *testing.T) {
 		t.Fatalf("%q %q", r.Stdout, r.Stderr)
 	}
 	up := <-sent
-	const least = time.Second * (echoed - 128<<10) / bandwidth // but for what may go at once
+	const least = time.Second * (echoed - 128<<10) / bandwidth // minus the allowed burst
 	if up < least || all-up < least {
 		t.Errorf("it has sent for %v and received for %v: at least %v each", up, all-up, least)
 	}
 }
 
-// What a profile, a policy and a request say of one session is what the kernel keeps, also when it changes.
+// The caps that profile, policy and request set for a session are those in the kernel, also after a change.
 func TestCapsOfOneSession(t *testing.T) {
 	newWorld(t)
 	d := boxtest.Start(t, configuration+"connections = 5\n", "[profiles.wide]\nnetwork = \"egress\"\nnetwork_connections = 8\nnetwork_bandwidth = \"64KiB\"\n")

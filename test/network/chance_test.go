@@ -15,8 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// tries is a program of a box that asks for what it may have and for what it may not, without end. It writes a line for each
-// answer into a file.
+// tries is a program in a box that keeps making allowed and forbidden requests, and appends each answer to a file as a line.
 const tries = visit + `
 import time
 socket.setdefaulttimeout(5)
@@ -30,7 +29,7 @@ with open("/workspace/said", "a") as out:
         time.sleep(0.02)
 `
 
-// rounds is how often something is killed; SURVIVAL_KILLS sets another number.
+// rounds is how often a program is killed; SURVIVAL_KILLS sets another number.
 func rounds() int {
 	if n, err := strconv.Atoi(os.Getenv("SURVIVAL_KILLS")); err == nil {
 		return n
@@ -38,8 +37,8 @@ func rounds() int {
 	return 8
 }
 
-// Whatever is killed of all that takes part in the network of a box, and whenever: the box has what it may have soon
-// again, and never gets anything else.
+// Whichever program involved in a box's network is killed, at any time: the box soon reaches again what it may, and never
+// anything else.
 func TestWhateverIsKilledABoxReachesWhatItMay(t *testing.T) {
 	w := newWorld(t)
 	z := newZone(t, w)

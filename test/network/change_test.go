@@ -18,11 +18,11 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// holding is a program that holds a connection and writes to it until it is cut.
+// holding is a program that keeps a connection open and writes to it until it is cut.
 const holding = `exec 3<>/dev/tcp/` + public4 + `/80 && read -r line <&3 && touch begun && trap "" PIPE && while printf x >&3; do sleep 0.2; done; echo cut`
 
-// A living session is given other rules, by network and by name, in both directions; what they do not let through is
-// cut, and what is refused changes nothing.
+// The rules of a running session can be replaced, by network and by name, both to allow more and to allow less; connections that
+// they no longer allow are cut, and a refused change changes nothing.
 func TestRulesOfALivingSessionChange(t *testing.T) {
 	w := newWorld(t)
 	z := newZone(t, w)
@@ -87,7 +87,7 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 	d.Restart()
 	boxtest.Eventually(t, "after boxd, a name of before is unknown", func() bool { return unknown(reach(t, d, "one", "www.allowed.example", 80)) })
 
-	change("one", other4+"/32 tcp 80") // its name server is that of all again
+	change("one", other4+"/32 tcp 80") // it uses the common name server again
 	if got := in(t, d, "one", "cat /etc/resolv.conf"); got != "nameserver "+other4+"\n" {
 		t.Errorf("resolv.conf: %q", got)
 	}
@@ -116,7 +116,7 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 	settled(t, d)
 }
 
-// What a box was refused is counted, and told with what would allow it, also at its end.
+// Refused connections of a box are counted, and reported with a rule that would allow them, also when the box ends.
 func TestDeniedConnectionsAreTold(t *testing.T) {
 	w := newWorld(t)
 	z := newZone(t, w)
@@ -149,12 +149,12 @@ func TestDeniedConnectionsAreTold(t *testing.T) {
 	if s.Traffic == nil || s.Traffic.DeniedPackets < before.DeniedPackets+5 || s.Traffic.Received < before.Received {
 		t.Errorf("traffic is %+v, and was %+v", s.Traffic, before)
 	}
-	// A flood of destinations holds up nothing, and does not fill the events.
+	// Attempts to very many destinations delay nothing, and do not fill the event log.
 	in(t, d, "one", `for p in {1..200}; do exec 3<>/dev/tcp/`+other4+`/$p; done`)
 	if got := reach(t, d, "one", "www.allowed.example", 80); !strings.HasPrefix(got, "tcp ") {
 		t.Errorf("after a flood: %q", got)
 	}
-	// The last look is at the end.
+	// Refusals are read a last time at the end.
 	d.NewSession(t, egress("short", public4+"/32 tcp 80"))
 	reach(t, d, "short", other4, 81)
 	must(t, d.DeleteSession(t.Context(), "short"))
@@ -166,7 +166,7 @@ func TestDeniedConnectionsAreTold(t *testing.T) {
 	}
 }
 
-// settled has boxd end in the midst of a change: the next one gives the box what its record says.
+// settled kills boxd in the middle of a change: the next boxd applies to the box what its record says.
 func settled(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	if got := reach(t, d, "fixed", public4, 80); !refused(got) {

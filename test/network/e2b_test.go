@@ -14,9 +14,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Clients of E2B bound the network of their sandboxes when they make them, and change it under way.
+// E2B clients can restrict the network of a sandbox when they create it, and change it later.
 func TestClientsOfE2BSetTheNetworkOfTheirSandboxes(t *testing.T) {
-	packages := boxtest.NPM(t, "e2b@2.51.0 @e2b/code-interpreter@2.8.0") // before there is no way to npm
+	packages := boxtest.NPM(t, "e2b@2.51.0 @e2b/code-interpreter@2.8.0") // later npm is unreachable
 	w := newWorld(t)
 	newZone(t, w).set("allowed.example.", public4)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,7 +29,7 @@ func TestClientsOfE2BSetTheNetworkOfTheirSandboxes(t *testing.T) {
 	boxtest.Start(t, byName+fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[e2b]\nlisten = %q\n", tokens, at))
 	source, err := os.ReadFile("testdata/e2b.mjs")
 	must(t, err)
-	file, err := os.CreateTemp(packages, "network-*.mjs") // beside what it imports
+	file, err := os.CreateTemp(packages, "network-*.mjs") // beside the modules it imports
 	must(t, err)
 	defer os.Remove(file.Name())
 	_, err = file.Write(source)

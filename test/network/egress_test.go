@@ -13,21 +13,21 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// configuration of a boxd whose boxes ask the name server of the world.
+// configuration is that of a boxd whose boxes use the world's name server.
 const configuration = "[network]\nresolvers = [\"" + dns4 + "\"]\n"
 
 func egress(id string, rules ...string) api.SessionRequest {
 	return api.SessionRequest{ID: id, Profile: "network_basic", NetworkRules: rules}
 }
 
-// in runs a line of bash in a box and returns all it has said.
+// in runs a line of bash in a box and returns all its output.
 func in(t *testing.T, d *boxtest.Daemon, id, line string) string {
 	t.Helper()
 	r := d.Result(t, id, api.ExecRequest{Argv: []string{"bash", "-c", line}})
 	return r.Stdout + r.Stderr
 }
 
-// reach connects, and returns what is said there, or why not.
+// reach connects, and returns the server's greeting or the error.
 func reach(t *testing.T, d *boxtest.Daemon, id, to string, port int) string {
 	t.Helper()
 	return in(t, d, id, fmt.Sprintf("exec 3<>/dev/tcp/%s/%d && read -r line <&3 && echo \"$line\"", to, port))
@@ -35,7 +35,7 @@ func reach(t *testing.T, d *boxtest.Daemon, id, to string, port int) string {
 
 func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
 	w := newWorld(t)
-	own, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "[::]:8080") // a service of the host, on all its addresses
+	own, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "[::]:8080") // a service on all addresses of the host
 	must(t, err)
 	defer own.Close()
 	d := boxtest.Start(t, configuration)
@@ -76,7 +76,7 @@ func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
 		{"2852039166", 80},
 		{"0xa9fea9fe", 80},
 		{"0251.0376.0251.0376", 80},
-		{"45.33.0.1", 80}, // a neighbour, with an address of its own in public
+		{"45.33.0.1", 80}, // a neighbour with a public address
 		{"2600:9999::1", 80},
 		{host4, 8080},
 		{host6, 8080},

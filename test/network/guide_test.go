@@ -9,8 +9,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// The commands of the guide's page about networks do what it says, for somebody who is not root, in a world that has
-// the servers of example.org.
+// The commands of the guide's page about networks do what it says, for a user other than root, in a world with the servers of
+// example.org.
 func TestCommandsOfTheGuideToNetworksDoWhatItSays(t *testing.T) {
 	for _, program := range []string{"bash", "curl"} {
 		boxtest.RequireProgram(t, program)

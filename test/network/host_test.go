@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// greet says a word to everybody who connects.
+// greet starts a server that sends a greeting to each client.
 func greet(t *testing.T, network, at string) {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(context.Background(), network, at)
@@ -40,8 +40,8 @@ func greet(t *testing.T, network, at string) {
 	}()
 }
 
-// Boxes of a profile that says so are in the network of the host, and no others, whoever asks: they have no say in it, and
-// reach no abstract socket there where the kernel can do that. Everybody is told.
+// Only boxes of a profile that says so share the host's network, whoever the caller is; they cannot change it, and reach no
+// abstract sockets there if the kernel supports that. It is reported everywhere.
 func TestTheNetworkOfTheHostIsForProfilesThatSaySo(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	newWorld(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// module is a package of Node with one module, which is a word.
+// module is a Node package with one module that exports a word.
 func module(name string) []byte {
 	var archive bytes.Buffer
 	z := gzip.NewWriter(&archive)
@@ -45,7 +45,7 @@ func module(name string) []byte {
 	return archive.Bytes()
 }
 
-// The packages that the index of the world has. It is at every name of the servers that speak HTTP.
+// The packages in the world's index. It is served under every name of the HTTP servers.
 var (
 	wheels = sync.OnceValue(func() map[string][]byte { //nolint:gochecknoglobals // of all worlds
 		return map[string][]byte{"hello-box": boxtest.Wheel("hello_box", "word = 'hello from hello_box'\n"), "hello-dep": boxtest.Wheel("hello_dep", "word = 'hello from hello_dep'\n")}
@@ -55,7 +55,7 @@ var (
 	})
 )
 
-// answerIndex answers as an index of Python's packages at /simple, and as a registry of Node's at /npm.
+// answerIndex serves a Python package index at /simple, and a Node registry at /npm.
 func answerIndex(w http.ResponseWriter, r *http.Request) bool {
 	at := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch {
@@ -80,7 +80,7 @@ func answerIndex(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// backend builds the project it is in, with nothing but what Python has.
+// backend builds the project in its directory using only the standard library.
 const backend = `import os, zipfile
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     name, info = 'notes-1.0-py3-none-any.whl', 'notes-1.0.dist-info/'
@@ -92,15 +92,15 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     return name
 `
 
-// answers is an MCP server in Python that has nothing but an answer to the handshake.
+// answers is an MCP server in Python that only answers the handshake.
 const answers = `import json, sys, hello_box, hello_dep, notes
 for line in sys.stdin:
     m = json.loads(line)
     print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": [hello_box.word, hello_dep.word, notes.__file__]}), flush=True)
 `
 
-// Servers with dependencies are run in boxes that reach one name, where the index is, as the variables of who runs them
-// say. Their clients find those installed. Another name with the same index is out of reach for pip and npm.
+// MCP servers with dependencies run in boxes that can reach one name, that of the index set by the caller's environment
+// variables. Clients find the packages installed. Another name with the same index is unreachable for pip and npm.
 func TestDependenciesComeThroughAnAllowedIndex(t *testing.T) {
 	w := newWorld(t)
 	z := newZone(t, w)

@@ -33,7 +33,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// A package that is removed ends the boxes after their keeper, whose table would stay.
+// Removing the package ends the boxes after their keeper; its tables and links are left to a sweep, which touches no other keeper's.
 func TestASweepRemovesWhatIsNobodys(t *testing.T) {
 	w := newWorld(t)
 	box := exec.CommandContext(t.Context(), "sleep", "1000")
@@ -64,7 +64,7 @@ func TestASweepRemovesWhatIsNobodys(t *testing.T) {
 	}
 }
 
-// Rules and pins change under traffic: what they do not let through any more is cut.
+// Rules and pins can change during traffic: connections that they no longer allow are cut.
 func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	newWorld(t)
 	box := exec.CommandContext(t.Context(), "sleep", "1000")
@@ -86,7 +86,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	inner, err := netlink.NewHandleAt(netns.NsHandle(space.Fd()), unix.NETLINK_ROUTE)
 	must(t, err)
 	defer inner.Close()
-	lo, err := inner.LinkByName("lo") // by which a refusal reaches who has asked
+	lo, err := inner.LinkByName("lo") // refusals reach the caller through it
 	must(t, err)
 	must(t, inner.LinkSetUp(lo))
 	dial := func(to string) (net.Conn, error) {
@@ -95,7 +95,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 			err error
 		}
 		done := make(chan result)
-		go func() { // the thread stays there, and ends
+		go func() { // the thread stays in that namespace, and ends with the goroutine
 			runtime.LockOSThread()
 			r := result{err: unix.Setns(int(space.Fd()), unix.CLONE_NEWNET)}
 			if r.err == nil {
@@ -143,7 +143,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	} else {
 		c.Close()
 	}
-	// The next keeper knows the pins from the kernel. Of more than there may be the last ones count.
+	// The next keeper reads the pins from the kernel. If there are more than the maximum, the last ones count.
 	next := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24")}, log.New(io.Discard, "", 0))
 	defer next.Close()
 	_, err = next.Adopt([]string{"key"})
@@ -207,7 +207,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		c.Close()
 		t.Error("a pin outlives a change of rules")
 	}
-	// A table that another keeper has made counts nothing, and is replaced all the same.
+	// Without its table a box has no counters, and gets a new table with the next rules.
 	c, err := nftables.New(nftables.WithNetNSFd(int(space.Fd())))
 	must(t, err)
 	c.FlushRuleset()
@@ -240,7 +240,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	if _, err := h.SetRules(&network.Box{Key: "key", Space: netnsOf(t, unix.Gettid())}, byRules()); err == nil {
 		t.Error("the host's own network is taken for a box's")
 	}
-	// As many rules as there may be, each with as many ports as it may have.
+	// The maximum number of rules, each with the maximum number of ports.
 	var most []string
 	for i := range rule.Max {
 		most = append(most, "13.0."+strconv.Itoa(i)+".0/24 any"+strings.Repeat(" 1000-2000", rule.MaxPorts-1)+" 80")
@@ -272,22 +272,22 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	}
 }
 
-// byRules is a network with rules by cidr.
+// byRules is a network with CIDR rules.
 func byRules(rules ...string) *isolation.NetworkSpec {
 	return &isolation.NetworkSpec{Kind: isolation.NetworkEgress, Rules: rules}
 }
 
-// pin is one of TCP.
+// pin is a TCP pin.
 func pin(to string, seconds uint32) isolation.Pin {
 	p := netip.MustParseAddrPort(to)
 	return isolation.Pin{To: isolation.Endpoint{Address: p.Addr().AsSlice(), Port: p.Port()}, Seconds: seconds}
 }
 
-// remembered is how many more connections the kernel remembers of a box when it has sent to hundreds of ports of its own.
+// remembered is by how many conntrack entries a box grows when it sends to hundreds of its own ports.
 func remembered(t *testing.T, space *os.File) (more int) {
 	t.Helper()
 	done := make(chan error)
-	go func() { // the thread stays there, and ends
+	go func() { // the thread stays in that namespace, and ends with the goroutine
 		runtime.LockOSThread()
 		err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET)
 		before, err2 := known()
@@ -306,7 +306,7 @@ func remembered(t *testing.T, space *os.File) (more int) {
 	return more
 }
 
-// known is how many connections the kernel remembers of the network of the thread.
+// known is the number of conntrack entries in the thread's network namespace.
 func known() (int, error) {
 	data, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
 	if err != nil {

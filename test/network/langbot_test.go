@@ -16,15 +16,15 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// A session that LangBot wants a network for has one of its own: it reaches the internet, and nothing of the host.
+// A session for which LangBot requests a network gets one of its own: it reaches the internet, and nothing of the host.
 func TestANetworkThatLangBotAsksFor(t *testing.T) {
 	newWorld(t)
-	const address = "127.0.0.1:5410" // of the world's host, where it is free
+	const address = "127.0.0.1:5410" // in the world's host namespace, where it is free
 	boxtest.Start(t, configuration+fmt.Sprintf("[principals.langbot]\nrole = \"user\"\nuid = 1234\n[langbot]\nlisten = %q\ninsecure = true\n", address))
 	own, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "[::]:8080")
 	must(t, err)
 	defer own.Close()
-	// Others than this goroutine are not in the world.
+	// Other goroutines are not in the world.
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
 	must(t, err)
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}

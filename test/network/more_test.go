@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// shut reports whether a connection was refused, and at once.
+// shut reports whether a connection was refused at once.
 func shut(said string) bool {
 	for _, why := range []string{"Connection refused", "No route to host", "Permission denied", "Network is unreachable"} {
 		if strings.Contains(said, why) {
@@ -35,7 +35,7 @@ func TestRulesHoldForEveryProgram(t *testing.T) {
 	d := boxtest.Start(t, configuration)
 	for id, c := range map[string]struct {
 		rules      []string
-		open, shut []string // address and port
+		open, shut []string // addresses and ports
 	}{
 		"nothing": {[]string{}, nil, []string{public4 + " 80", public6 + " 80", other4 + " 443"}},
 		"port":    {[]string{public4 + "/32 tcp 443"}, []string{public4 + " 443"}, []string{public4 + " 80", other4 + " 443", public6 + " 443"}},
@@ -86,7 +86,7 @@ func TestWhatAProfileNamesIsReached(t *testing.T) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
-	// The host's table has what is named, and a box without the rule does not reach it.
+	// The host's table knows the named address, but a box without that rule cannot reach it.
 	d.NewSession(t, egress("usual"))
 	if said := reach(t, d, "usual", "10.99.0.1", 80); !shut(said) {
 		t.Errorf("where it is not named: %q", said)
@@ -102,7 +102,7 @@ func problem(t *testing.T, err error) *client.Error {
 	return e
 }
 
-// A program may bind to an address that its box has not: with IPv6 the kernel takes it.
+// A program may bind to an address that its box does not have: with IPv6 the kernel permits it.
 func TestABoxSendsFromItsOwnAddressAlone(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	newWorld(t)
@@ -147,8 +147,8 @@ E`, family, own, to)
 	}
 }
 
-// Neighbours of all networks are in one table of the kernel, which the host's own are in too. A program may ask for its
-// packets to go out as if everybody were a neighbour, and an entry is made for each address: so such packets are refused.
+// The kernel has one table for the neighbours of all networks, including the host's. A program may send its packets as if every
+// address were on its link, which creates an entry for each: so such packets are refused.
 func TestABoxMakesNoNeighbours(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	newWorld(t)
@@ -170,7 +170,7 @@ func TestABoxMakesNoNeighbours(t *testing.T) {
 	}
 }
 
-// sendStraight sends to many addresses by SO_DONTROUTE and the ways to name a link: SO_BINDTODEVICE, IP_PKTINFO and IP_UNICAST_IF.
+// sendStraight sends to many addresses with SO_DONTROUTE, and by each way to name a link: SO_BINDTODEVICE, IP_PKTINFO, IP_UNICAST_IF.
 const sendStraight = `python3 - <<'E'
 import socket, struct
 index = socket.if_nametoindex("eth0")
@@ -201,7 +201,7 @@ for i in range(1, 20):
 print("tried")
 E`
 
-// neighbours lists those that the kernel has in the network of a process, as text.
+// neighbours lists the kernel's neighbour entries in the network of a process, as text.
 func neighbours(t *testing.T, pid int) (list []string) {
 	t.Helper()
 	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
@@ -236,7 +236,7 @@ func TestNothingIsLeftOfANetwork(t *testing.T) {
 	must(t, d.DeleteSession(t.Context(), "deleted"))
 	boxtest.Eventually(t, "no link is left", func() bool { return len(w.links()) == 0 })
 	_ = d.DeleteSession(t.Context(), "killed")
-	// A start that fails undoes its network.
+	// A failed start removes its network.
 	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "never", Profile: "network_basic", Mounts: []api.Mount{{Source: "/proc/1/gone", Target: "/mnt"}}})
 	if err == nil || len(w.links()) > 0 {
 		t.Errorf("%v; left: %q", err, w.links())
@@ -263,14 +263,14 @@ func TestANetworkOutlivesKeeperAndBoxd(t *testing.T) {
 		}
 	}
 	works("at first")
-	// Somebody removes all tables of the host: it is seen, and they are put back.
+	// All tables of the host are removed: the keeper notices that and restores its own.
 	flush(t)
 	boxtest.Eventually(t, "the table is back", func() bool { return len(tables(t)) == 1 })
 	works("after the table was removed")
 	d.Kill()
 	d.Restart()
 	works("after boxd was killed")
-	// A link that is nobody's is there when the next keeper comes.
+	// The next keeper finds a link that belongs to no box.
 	stray := netlink.NewLinkAttrs()
 	stray.Name = w.links()[0][:6] + "stray"
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: stray, PeerName: "stray"}))

@@ -26,15 +26,15 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// zone is a name server of the world: what it says of names can change at any time.
+// zone is a name server of the world whose answers can change at any time.
 type zone struct {
 	mu    sync.Mutex
-	says  map[string][]string // addresses of a name with its dot
+	says  map[string][]string // addresses of a name, which ends with a dot
 	ttl   uint32
 	asked []string
 }
 
-// newZone serves at other4, in the network of all others.
+// newZone starts a name server outside, at other4.
 func newZone(t *testing.T, w *world) *zone {
 	t.Helper()
 	z := &zone{says: map[string][]string{}, ttl: 60}
@@ -43,7 +43,7 @@ func newZone(t *testing.T, w *world) *zone {
 		err error
 	}
 	ready := make(chan made, 1)
-	go func() { // its thread ends with it
+	go func() { // its thread ends with the goroutine
 		runtime.LockOSThread()
 		if err := unix.Setns(w.there, unix.CLONE_NEWNET); err != nil {
 			ready <- made{err: err}
@@ -120,7 +120,7 @@ func (z *zone) wasAsked(name string) bool {
 
 const byName = "[network]\nresolvers = [\"" + other4 + "\"]\n"
 
-// refused are the ways in which a program learns that it may not.
+// refused recognizes the errors by which a program sees a refusal.
 func refused(said string) bool {
 	for _, text := range []string{"Connection refused", "No route to host", "Permission denied", "Network is unreachable", "Operation not permitted"} {
 		if strings.Contains(said, text) {
@@ -152,7 +152,7 @@ func TestABoxReachesNamesAndNothingElse(t *testing.T) {
 	if said := in(t, d, "one", "cat /etc/resolv.conf"); !strings.Contains(said, "nameserver 127.0.0.1\n") {
 		t.Errorf("resolv.conf: %q", said)
 	}
-	// Nothing is reachable before its name was asked for.
+	// No address is reachable before its name was resolved.
 	for _, to := range []string{public4, public6, other4} {
 		if said := reach(t, d, "one", to, 80); !refused(said) {
 			t.Errorf("%s, without its name: %q", to, said)
@@ -182,7 +182,7 @@ func TestABoxReachesNamesAndNothingElse(t *testing.T) {
 	if said := reach(t, d, "one", other4, 80); !refused(said) {
 		t.Errorf("what another box has asked for: %q", said)
 	}
-	// Other ways to ask, and other ports.
+	// Other name servers, and other ports.
 	for _, c := range []struct {
 		to   string
 		port int
@@ -194,14 +194,14 @@ func TestABoxReachesNamesAndNothingElse(t *testing.T) {
 	if said := in(t, d, "one", "exec 3<>/dev/udp/"+other4+"/53; echo x >&3; dd bs=512 count=1 status=none <&3"); !refused(said) {
 		t.Errorf("another name server by UDP: %q", said)
 	}
-	// A name that leads to the neighbours of the host leads nowhere, and there is no way there.
+	// A name that resolves to neighbours of the host gets no address, and they are unreachable.
 	if said := reach(t, d, "one", "rebind.allowed.example", 80); strings.HasPrefix(said, "tcp") {
 		t.Errorf("rebound: %q", said)
 	}
 	deniedOf(t, d, "one", "the name other.example is allowed by no rule; network_rules with \"other.example\" would allow it", "rebind.allowed.example leads to 10.99.0.1, 169.254.169.254")
 }
 
-// deniedOf waits until a session was denied all of these things, which it is told of.
+// deniedOf waits until a session's reports of refusals contain all of these.
 func deniedOf(t *testing.T, d *boxtest.Daemon, id string, want ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -223,7 +223,7 @@ func deniedOf(t *testing.T, d *boxtest.Daemon, id string, want ...string) {
 	}
 }
 
-// Fewer rules than those of a profile that locks names are no way to the resolvers of the network.
+// If a profile locks rules by name, a request with fewer rules gets no access to other resolvers.
 func TestFewerRulesThanLockedOnesOpenNoResolver(t *testing.T) {
 	w := newWorld(t)
 	z := newZone(t, w)
@@ -241,7 +241,7 @@ func TestFewerRulesThanLockedOnesOpenNoResolver(t *testing.T) {
 			if got := reach(t, d, id, other4, 53); !refused(got) {
 				t.Errorf("%s: the resolver of the network: %q", id, got)
 			}
-			// A boxd that has just begun is handed its boxes one after the other.
+			// A boxd that has just started adopts its boxes one after the other.
 			boxtest.Eventually(t, "a name is not known in "+id, func() bool { return unknown(reach(t, d, id, "other.example", 80)) })
 			if z.wasAsked("other.example") {
 				t.Errorf("%s: a name was asked for", id)
@@ -257,7 +257,7 @@ func TestFewerRulesThanLockedOnesOpenNoResolver(t *testing.T) {
 	held()
 }
 
-// What a box was told it may begin to reach for a time, and what it has begun goes on.
+// A box may connect to an address it was given for as long as the answer is valid, and existing connections go on after that.
 func TestWhatABoxWasToldEnds(t *testing.T) {
 	w := newWorld(t)
 	z := newZone(t, w)
@@ -288,7 +288,7 @@ func TestWhatABoxWasToldEnds(t *testing.T) {
 	}
 }
 
-// Boxes get their resolver again: after the end of the program, of boxd and of the keeper.
+// Name resolution of boxes recovers from the death of the resolver, of boxd and of the keeper.
 func TestNamesAreResolvedAgain(t *testing.T) {
 	w := newWorld(t)
 	z := newZone(t, w)
@@ -314,7 +314,7 @@ func TestNamesAreResolvedAgain(t *testing.T) {
 	again("the end of boxd")
 }
 
-// program finds a child of boxd.
+// program finds a child process of boxd.
 func program(t *testing.T, d *boxtest.Daemon, name string) (pid int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")

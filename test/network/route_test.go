@@ -21,8 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// The link of a box takes no packet that says itself which way it goes, and believes nobody about routes, whatever the
-// host does with other links.
+// A box's link accepts no source-routed packets and no route announcements, whatever the host's settings for other links.
 func TestLinksTakeNoSourceRoutes(t *testing.T) {
 	w := newWorld(t)
 	careless := func() {
@@ -70,7 +69,7 @@ func TestLinksTakeNoSourceRoutes(t *testing.T) {
 	must(t, settled(w.links()[0], "1")())
 	must(t, network.InNamespace(space, settled("eth0", "0")))
 
-	// A keeper of before has left it otherwise.
+	// An earlier keeper left another setting.
 	must(t, os.WriteFile("/proc/sys/net/ipv4/conf/"+w.links()[0]+"/accept_source_route", []byte("1"), 0))
 	next := network.New(cfg, log.New(io.Discard, "", 0))
 	_, err = next.Adopt([]string{"key"})
@@ -94,7 +93,7 @@ func TestLinksTakeNoSourceRoutes(t *testing.T) {
 	}
 }
 
-// optioned sends a packet to one server by way of another, as every program can: loose source and record route.
+// optioned sends a packet to one server via another, as any program can: loose source and record route.
 func optioned() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -108,7 +107,7 @@ func optioned() error {
 	return unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Port: 80, Addr: netip.MustParseAddr(other4).As4()})
 }
 
-// strictly sends one with the strict form of that, which the kernel has nobody send by way of a router.
+// strictly sends one with the strict variant, which the kernel does not let programs send via a router.
 func strictly(from netip.Addr) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
@@ -124,7 +123,7 @@ func strictly(from netip.Addr) error {
 	return unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()})
 }
 
-// routed sends one with the routing header that IPv6 began with.
+// routed sends one with IPv6's original routing header.
 func routed(from netip.Addr) error {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// use is a program of a box that has placeholders. It does what the lines of its input say and answers each with a line: ask
-// HOST PATH HEADER VALUE [BODY], of a host that it trusts; blind does not look whom it speaks with; swap upgrades.
+// use is a program in a box that has placeholders. It executes the lines of its input and answers each with a line: ask HOST PATH
+// HEADER VALUE [BODY] verifies the server; blind does not; swap upgrades the connection.
 const use = `
 import base64, http.client, os, shlex, socket, ssl, sys
 def ask(kind, host, path, header, value, body=None):
@@ -111,13 +111,13 @@ authorities = "%DIR%/roots.pem"
 		[2]string{"ask api.example /s Authorization 'Bearer $API_KEY'", bearer + "Bearer " + mark},
 		[2]string{"ask api.example /s X-Both '$SECOND,$API_KEY'", "200 " + sum(second+","+value) + " - " + f[1] + "," + mark},
 		[2]string{"ask api.example /s Authorization 'Basic (me:key)'", "200 " + sum("Basic bWU6dElHZVItMDEyMzQ1Njc4OS12YWx1ZQ==") + " -"},
-		// Not in addresses, nor in bodies; not to another host, nor in the name of one.
+		// Not replaced in URLs or bodies; nor for another host, even under an allowed name.
 		[2]string{"ask api.example '/s?k=$API_KEY' X-None 1", "200 " + sum("1") + " url "},
 		[2]string{"ask api.example /s X-None 1 '$API_KEY'", "200 " + sum("1") + " body "},
 		[2]string{"blind free.example /s Authorization 'Bearer $API_KEY'", "200 " + sum("Bearer "+mark) + " - "},
 		[2]string{"ask free.example /s Authorization 'Bearer $API_KEY'", "error:"},
 		[2]string{"other api.example /s Authorization 'Bearer $API_KEY'", "421 boxd:"},
-		// Its certificate is for another name: nothing is sent.
+		// The server's certificate is for another name: nothing is sent.
 		[2]string{"ask deep.api.example /s Authorization 'Bearer $API_KEY'", "502 boxd: the certificate of the server does not hold"},
 		[2]string{"swap api.example /swap Authorization 'Bearer $API_KEY'", sum("Bearer "+value) + " hello"},
 	)
@@ -144,7 +144,7 @@ authorities = "%DIR%/roots.pem"
 	again("the end of boxd", own)
 	nowhere(t, d, value, second)
 
-	// Another value, and one that is not to be had any more, are so for sessions that live.
+	// A changed value, and the removal of a secret, take effect in running sessions.
 	must(t, os.Chmod(filepath.Join(lent, "api.key"), 0o600))
 	must(t, os.WriteFile(filepath.Join(lent, "api.key"), []byte("another-value"), 0o600))
 	text, err := os.ReadFile(d.Config)
@@ -160,7 +160,7 @@ authorities = "%DIR%/roots.pem"
 	}
 }
 
-// nowhere looks for values wherever boxd could have left them.
+// nowhere searches for values everywhere boxd could have left them.
 func nowhere(t *testing.T, d *boxtest.Daemon, values ...string) {
 	t.Helper()
 	info, err := d.Session(t.Context(), "one")
@@ -188,7 +188,7 @@ func nowhere(t *testing.T, d *boxtest.Daemon, values ...string) {
 	}
 }
 
-// sum is what the server says of a header, without telling it to the box.
+// sum is the digest that the server returns for a header, so that the box does not learn the value.
 func sum(text string) string {
 	s := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(s[:8])

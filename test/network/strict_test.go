@@ -15,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// visit is a program of a box that knows nothing of who looks. It does what the lines of its input say: tls ADDRESS
-// NAME, web ADDRESS NAME..., and raw ADDRESS PORT TEXT. It says what came back, or why nothing did, on a line for each.
+// visit is a program in a box that knows nothing of the proxy. It executes the lines of its input: tls ADDRESS NAME, web ADDRESS
+// NAME..., and raw ADDRESS PORT TEXT. For each it prints one line: the answer, or the error.
 const visit = `
 import shlex, socket, ssl, sys
 def get(f, name, path="/x"):
@@ -61,7 +61,7 @@ for line in sys.stdin:
     except OSError as e: print("error:", e)
 `
 
-// visits has the program do what args say, in order, and looks for what is wanted in each of the answers.
+// visits runs the program with the commands in list, in order, and checks each answer for the expected text.
 func visits(t *testing.T, d *boxtest.Daemon, list ...[2]string) {
 	t.Helper()
 	var lines strings.Builder
@@ -98,12 +98,12 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 	in(t, d, "one", "for n in www.allowed.example also.allowed.example far.example plain.example silent.example; do getent ahosts $n; done")
 	const denied = "alert access denied"
 	visits(t, d,
-		// By name, by both families, and with the first and the last version of TLS.
+		// By name, over both IP families, and with the oldest and the newest version of TLS.
 		[2]string{"tls www.allowed.example www.allowed.example", "200 web www.allowed.example www.allowed.example /x large"},
 		[2]string{"tls " + web6 + " www.allowed.example", "200 web www.allowed.example www.allowed.example /x large"},
 		[2]string{"tls " + web4 + " ALSO.allowed.example 1.2", "/x large"},
 		[2]string{"web www.allowed.example www.allowed.example also.allowed.example", "200 web www.allowed.example - /x 200 web also.allowed.example - /x"},
-		// Another name than one that is allowed, at the address of one that is; a name that leads elsewhere; none.
+		// A name that is not allowed, at an allowed address; an allowed name at another address; no name.
 		[2]string{"tls " + web4 + " forbidden.example", denied},
 		[2]string{"tls " + web4 + " far.example", denied},
 		[2]string{"tls " + webOther4 + " www.allowed.example", denied},
@@ -113,7 +113,7 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 		[2]string{"web " + web4 + " far.example", "403 "},
 		[2]string{"web " + web4 + " " + web4, "403 "},
 		[2]string{"web " + web4 + " www.allowed.example forbidden.example", "200 web www.allowed.example - /x 403 "},
-		// Two names in one, requests within requests, what is neither HTTP nor TLS, and who says nothing.
+		// Two names in one request, requests within requests, neither HTTP nor TLS, and a client that sends nothing.
 		[2]string{"raw " + web4 + ` 80 'GET / HTTP/1.1\r\nHost: www.allowed.example\r\nHost: forbidden.example\r\n\r\n'`, "400 "},
 		[2]string{"raw " + web4 + ` 80 'GET http://forbidden.example/ HTTP/1.1\r\nHost: www.allowed.example\r\n\r\n'`, "403 "},
 		[2]string{"raw " + web4 + ` 80 'GET / HTTP/1.0\r\n\r\n'`, "403 "},
@@ -122,10 +122,10 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 		[2]string{"raw " + web4 + ` 80 'SSH-2.0-x\r\n'`, "400 "},
 		[2]string{"raw " + web4 + ` 443 'SSH-2.0-x\r\n'`, "x15"},
 		[2]string{"raw " + web4 + ` 443 '\x16\x03\x01' end`, ""},
-		// What a rule by cidr lets through is about an address.
+		// A CIDR rule allows an address, whatever the name.
 		[2]string{"web " + webOther4 + " whoever.example", "200 web whoever.example - /x"},
 	)
-	// The proxy itself, and what it cannot look at.
+	// The proxy's own address, and protocols that it cannot inspect.
 	for _, to := range []string{"127.0.0.1", "::1"} {
 		if got := reach(t, d, "one", to, 843); !refused(got) {
 			t.Errorf("where connections are looked at, %s: %q", to, got)

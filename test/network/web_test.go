@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// largeAnswer is how much /large has, in bytes.
+// largeAnswer is the size of /large, in bytes.
 const largeAnswer = 16 << 20
 
-// webCertificate is that of webs, for names below example.
+// webCertificate is the servers' certificate, for names below example.
 var webCertificate = sync.OnceValue(func() tls.Certificate { //nolint:gochecknoglobals // of all worlds
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -35,7 +35,7 @@ var webCertificate = sync.OnceValue(func() tls.Certificate { //nolint:gochecknog
 	return tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: key}
 })
 
-// webs serve connections to web4, web6 and webOther4, by the port.
+// webs serve connections to web4, web6 and webOther4, by port.
 var webs = sync.OnceValue(func() map[string]chan net.Conn { //nolint:gochecknoglobals // of all worlds
 	queues := map[string]chan net.Conn{"80": make(chan net.Conn), "443": make(chan net.Conn)}
 	cfg := &tls.Config{Certificates: []tls.Certificate{webCertificate()}}
@@ -49,7 +49,7 @@ var webs = sync.OnceValue(func() map[string]chan net.Conn { //nolint:gochecknogl
 	return queues
 })
 
-// answerWeb says which name a request was for, and by which connection it came.
+// answerWeb answers with the name that a request was for, and the connection by which it came.
 func answerWeb(w http.ResponseWriter, r *http.Request) {
 	name := "-"
 	if r.TLS != nil {
@@ -77,7 +77,7 @@ func (q *queued) Accept() (net.Conn, error) { return <-q.conns, nil }
 func (q *queued) Close() error              { return nil }
 func (q *queued) Addr() net.Addr            { return &net.TCPAddr{} }
 
-// isWeb hands over a connection to one of those servers.
+// isWeb passes a connection to one of these servers.
 func isWeb(c net.Conn, port string) bool {
 	host, _, _ := net.SplitHostPort(c.LocalAddr().String())
 	if !strings.HasPrefix(host, web4[:len(web4)-1]) && host != web6 {
@@ -90,8 +90,8 @@ func isWeb(c net.Conn, port string) bool {
 	return ok
 }
 
-// answerSecret says what the header of a request was that is not everybody's, by its digest, and sends it back in one; and
-// whether there is a placeholder where none is replaced.
+// answerSecret answers with a digest of the request's secret header, sends that header back in another, and reports placeholders
+// in places where they are not replaced.
 func answerSecret(w http.ResponseWriter, r *http.Request) {
 	said := ""
 	for name, values := range r.Header {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package network_test has boxes with a network: in a world of their own, made of network namespaces on one machine.
+// Package network_test tests boxes with a network, in a world of network namespaces on one machine.
 package network_test
 
 import (
@@ -33,18 +33,18 @@ const (
 	cloud4, cloud6   = "169.254.169.254", "fd00:ec2::254" // the metadata service
 	host4, host6     = "45.33.0.2", "2600:9999::2"        // the host's address outside
 	dns4             = "10.99.0.53"                       // its name server
-	web4, web6       = "11.22.33.66", "2a00:1111::66"     // a server that speaks HTTP and TLS
+	web4, web6       = "11.22.33.66", "2a00:1111::66"     // a server for HTTP and TLS
 	webOther4        = "11.22.33.67"                      // another one
 )
 
-// world is a host with a way out, and what is out there. The test's goroutine is in the host's network, and so is
-// what it starts.
+// world is a host with an uplink, and the internet beyond it. The test's goroutine, and what it starts, is in the host's network
+// namespace.
 type world struct {
 	t     *testing.T
-	there int // the network of all others
+	there int // network namespace of the outside
 }
 
-// newWorld makes the host's network. The goroutine does not leave it: its thread ends with it.
+// newWorld creates the host's network namespace. The goroutine stays in it: its thread ends with it.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	boxtest.RequireRoot(t)
@@ -86,14 +86,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// forward switches forwarding of the host.
+// forward switches the host's forwarding on or off.
 func (w *world) forward(on string) {
 	w.t.Helper()
 	must(w.t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte(on), 0))
 	must(w.t, os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte(on), 0))
 }
 
-// outside makes the network of all others, and the link to the host's.
+// outside sets up the network of the outside, and the link to the host's.
 func outside(host int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "down0"
@@ -127,7 +127,7 @@ func outside(host int) error {
 	return nil
 }
 
-// serve answers on a port of every address: with a word, its own address and whom it takes the caller for.
+// serve answers on a port of every address: with a word, its own address and the client's address.
 func serve(port, word string) error {
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "[::]:"+port)
 	if err != nil {
@@ -145,11 +145,11 @@ func serve(port, word string) error {
 			go func() {
 				defer c.Close()
 				fmt.Fprintf(c, "%s %v %v\n", word, c.LocalAddr(), c.RemoteAddr())
-				_, _ = c.Read(make([]byte, 1)) // until the caller goes
+				_, _ = c.Read(make([]byte, 1)) // until the client closes the connection
 			}()
 		}
 	}()
-	for _, a := range []string{public4, dns4} { // one socket for each: an answer is from the address that was asked
+	for _, a := range []string{public4, dns4} { // one socket per address, so that an answer comes from the address that was asked
 		if err := answer(net.JoinHostPort(a, port)); err != nil {
 			return err
 		}
@@ -157,7 +157,7 @@ func serve(port, word string) error {
 	return nil
 }
 
-// answer answers on a UDP port.
+// answer is a server on a UDP port.
 func answer(at string) error {
 	u, err := new(net.ListenConfig).ListenPacket(context.Background(), "udp4", at)
 	if err != nil {
@@ -185,11 +185,11 @@ func address(end netlink.Link, text string) error {
 	return err
 }
 
-// links lists the links of the host that are boxes'.
+// links lists the host's links that belong to boxes.
 func (w *world) links() (names []string) {
 	w.t.Helper()
 	list, err := netlink.LinkList()
-	for tries := 0; tries < 100 && errors.Is(err, netlink.ErrDumpInterrupted); tries++ { // links came or went meanwhile
+	for tries := 0; tries < 100 && errors.Is(err, netlink.ErrDumpInterrupted); tries++ { // links changed during the dump
 		list, err = netlink.LinkList()
 	}
 	must(w.t, err)
@@ -208,7 +208,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// tables lists the host's tables of boxd.
+// tables lists boxd's tables in the host's network namespace.
 func tables(t *testing.T) (names []string) {
 	t.Helper()
 	c, err := nftables.New()
@@ -223,7 +223,7 @@ func tables(t *testing.T) (names []string) {
 	return names
 }
 
-// flush removes all tables of the host, as "nft flush ruleset" does.
+// flush removes all of the host's tables, as "nft flush ruleset" does.
 func flush(t *testing.T) {
 	t.Helper()
 	c, err := nftables.New()
@@ -232,7 +232,7 @@ func flush(t *testing.T) {
 	must(t, c.Flush())
 }
 
-// dropped counts what the host's table has dropped of what came from boxes.
+// dropped is how many packets from boxes the host's table has dropped.
 func dropped(t *testing.T) (packets uint64) {
 	t.Helper()
 	c, err := nftables.New()

@@ -43,7 +43,7 @@ func TestAFreshInstallation(t *testing.T) {
 	if info.Mode() != os.ModeSocket|0o660 || st.Uid != 0 || strconv.Itoa(int(st.Gid)) != group.Gid {
 		t.Errorf("the socket is %v of %d:%d", info.Mode(), st.Uid, st.Gid)
 	}
-	refusesStrangers(t, member) // who is not yet a member
+	refusesStrangers(t, member) // not yet a member
 	run(t, "usermod", "-aG", "boxd", member)
 	if got := boxctl(t, "run", "--", "sh", "-c", "id -un; id -u"); got != "box\n1000" {
 		t.Errorf("the first program says %q", got)
@@ -80,7 +80,7 @@ func refusesStrangers(t *testing.T, name string) {
 	}
 }
 
-// Every limit is kept by the kernel on such a host, and the units take nothing from boxd that it needs.
+// On such a host the kernel enforces every limit, and the units restrict boxd in nothing that it needs.
 func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 	installed(t, this)
 	boxctl(t, "create", "--memory", "64MiB", "alive")
@@ -90,19 +90,19 @@ func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 			t.Errorf("%s is kept by %q", limit, s.Enforcement[limit])
 		}
 	}
-	// Names of the dead stand in the kernel's log alone, which the unit must let boxd read.
+	// Names of processes killed for memory are only in the kernel's log, which the unit must let boxd read.
 	r := try(t, as(member, "boxctl", "exec", "alive", "--", "python3", "-c", "b = bytearray(1 << 28)")...)
 	if r.code != 137 || !strings.Contains(r.stderr, "python3") {
 		t.Errorf("out of memory: %+v", r)
 	}
-	// The listeners of a box are looked at from outside.
+	// Listening sockets of a box can be reached from outside.
 	boxctl(t, "start", "alive", "web", "--", "python3", "-m", "http.server", "8000", "--bind", "127.0.0.1")
 	c := client.New(client.DefaultSocket)
 	c.Owner = s.Owner // root acts for the member
 	boxtest.Eventually(t, "its port is reached", func() bool {
 		conn, err := c.OpenPort(t.Context(), "alive", 8000)
 		if e, ok := errors.AsType[*client.Error](err); ok && e.Type == api.ProblemType+"conflict" {
-			return false // nobody listens yet
+			return false // it does not listen yet
 		} else if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 		answer, err := io.ReadAll(conn)
 		return err == nil && strings.HasPrefix(string(answer), "HTTP/1.0 200 ")
 	})
-	// What a box writes into a directory of its user's belongs to the user.
+	// Files that a box writes into a directory of its user belong to that user.
 	work := fmt.Sprintf("/home/%s/work", member)
 	run(t, as(member, "mkdir", "-p", work)...)
 	run(t, as(member, "sh", "-c", "cd "+work+" && boxctl run --here -- sh -c 'echo hello >file'")...)

@@ -22,7 +22,7 @@ const (
 	fleetGateway = "boxfleet-gateway.service"
 )
 
-// natsAccounts are those of the guide to fleets, with passwords.
+// natsAccounts are the accounts of the fleet guide, with passwords.
 const natsAccounts = `accounts {
   fleet {
     jetstream: enabled
@@ -33,7 +33,7 @@ const natsAccounts = `accounts {
   }
 }`
 
-// startNATS starts a server of NATS until the end of the test, and returns its port.
+// startNATS starts a NATS server until the end of the test, and returns its port.
 func startNATS(t *testing.T) int {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "nats.conf")
@@ -65,14 +65,14 @@ func startNATS(t *testing.T) int {
 	return port
 }
 
-// fleetCtl runs boxctl for the fleet; it must succeed.
+// fleetCtl runs boxctl with the gateway as its server; it must succeed.
 func fleetCtl(t *testing.T, token string, args ...string) string {
 	t.Helper()
 	return run(t, append([]string{"env", "BOXD_SOCKET=http://127.0.0.1:5440", "BOXD_TOKEN=" + token, "boxctl"}, args...)...)
 }
 
-// The package of the fleet makes this host a gateway and its only node, by the commands of the guide. Its units do in their confinement
-// what they are for, are started again without a box noticing, and leave nothing when the package is purged.
+// The fleet package makes this host a gateway and its only node, with the commands of the guide. Its confined units do their
+// work, can be restarted without disturbing a box, and leave nothing when the package is purged.
 func TestThePackageOfTheFleetMakesANodeAndAGateway(t *testing.T) {
 	fleet := pkg(t, "boxd-fleet.deb")
 	installed(t, this)
@@ -155,7 +155,7 @@ role = "operator"
 		t.Errorf("fleet ls: %s", got)
 	}
 
-	// Each of the three is started again, by an administrator or because it has died.
+	// Each of the three is restarted, by an administrator or after it was killed.
 	for _, again := range []struct {
 		what string
 		argv []string
@@ -175,7 +175,7 @@ role = "operator"
 		}
 	}
 	for _, unit := range []string{fleetNode, fleetGateway} {
-		if got := boxtest.UnitProperty(t, unit, "NRestarts"); got != "0" && got != "1" { // a restart by hand begins anew
+		if got := boxtest.UnitProperty(t, unit, "NRestarts"); got != "0" && got != "1" { // a manual restart resets the counter
 			t.Errorf("%s was started again %s times", unit, got)
 		}
 	}

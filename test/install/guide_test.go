@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
 )
 
-// follow runs the first block of commands below a heading of an installed page as root would, and returns what they have
-// printed: nothing is left out or changed, and what fails ends it.
+// follow runs the first block of commands below a heading of an installed page as root, and returns their output: nothing is left
+// out or changed, and a failing command ends it.
 func follow(t *testing.T, page, heading string) string {
 	t.Helper()
 	_, rest, found := strings.Cut(section(t, page, heading), "\n\n    ")
@@ -28,7 +28,7 @@ func follow(t *testing.T, page, heading string) string {
 	return follows(t, strings.ReplaceAll(block, "\n    ", "\n"))
 }
 
-// prompts are the blocks of commands below a heading of an installed page that are behind the prompt of root.
+// prompts are the command blocks with a root prompt below a heading of an installed page.
 func prompts(t *testing.T, page, heading string) (blocks []string) {
 	t.Helper()
 	for block := range strings.SplitSeq(section(t, page, heading), "\n\n") {
@@ -39,7 +39,7 @@ func prompts(t *testing.T, page, heading string) (blocks []string) {
 	return blocks
 }
 
-// section is what an installed page has below a heading.
+// section is the text below a heading of an installed page.
 func section(t *testing.T, page, heading string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("/usr/share/doc", page))
@@ -56,8 +56,7 @@ func follows(t *testing.T, commands string) string {
 	return run(t, "bash", "-c", "set -e\ncd "+t.TempDir()+"\n"+commands+"\n")
 }
 
-// undone makes sure that what a page has root do is undone at the end: a socket is enabled, files and directories are made, and
-// the host forwards.
+// undone registers a clean-up of what a page has root do: enable a socket, create files and directories, and turn on forwarding.
 func undone(t *testing.T, socket string, files ...string) {
 	t.Helper()
 	forward, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
@@ -75,11 +74,11 @@ func undone(t *testing.T, socket string, files ...string) {
 	})
 }
 
-// e2bSocket is the unit by which programs written for E2B come.
+// e2bSocket is the socket unit for E2B clients.
 const e2bSocket = "boxd-e2b.socket"
 
-// The page is followed to the letter: what root does, how a program then comes by the socket of systemd's, how root sees its
-// sandbox, what Scalebox needs beside that, and how its key is revoked.
+// The page is followed to the letter: the commands of root, how a program connects to the systemd socket, how root sees its
+// sandbox, what else Scalebox needs, and how the key is revoked.
 func TestThePageForE2BIsFollowed(t *testing.T) {
 	installed(t, this)
 	a := live(t)
@@ -93,7 +92,7 @@ func TestThePageForE2BIsFollowed(t *testing.T) {
 		t.Errorf("before anybody has come boxd is %s", got)
 	}
 
-	// Who comes first starts it. A sandbox has a network, since the host forwards.
+	// The first client starts boxd. A sandbox has a network, since the host forwards.
 	c.create()
 	if got := c.sh(`id -un; pwd; test "$(wc -l </proc/net/route)" -gt 1 && echo network`); got != "user\n/home/user\nnetwork\n" {
 		t.Errorf("a command says %q", got)
@@ -105,13 +104,13 @@ func TestThePageForE2BIsFollowed(t *testing.T) {
 		t.Errorf("a command of root's says %q", got)
 	}
 
-	// boxd goes and comes: the socket stays, and so does the sandbox.
+	// When boxd restarts, the socket and the sandbox stay.
 	run(t, "systemctl", "stop", service)
 	if got := c.sh("cat kept"); got != "hello\n" {
 		t.Errorf("after a restart of boxd the sandbox says %q", got)
 	}
 
-	// The same sandbox by TLS, for programs for Scalebox.
+	// The same sandbox over TLS, for Scalebox programs.
 	follow(t, "boxd/guide/e2b.md", "Refly, and other programs for Scalebox")
 	authority, err := os.ReadFile("/etc/boxd/e2b/ca.pem")
 	if err != nil {
@@ -144,16 +143,16 @@ func TestThePageForE2BIsFollowed(t *testing.T) {
 	a.unharmed(t, "programs for E2B have come")
 }
 
-// e2bAddress is where boxd-e2b.socket listens, which is what the page tells programs.
+// e2bAddress is where boxd-e2b.socket listens, as the page says.
 const e2bAddress = "127.0.0.1:5420"
 
-// e2bClient is a program written for E2B, with its one sandbox.
+// e2bClient is an E2B client with its one sandbox.
 type e2bClient struct {
 	t              *testing.T
 	key, id, token string
 }
 
-// asks sends a request to the control plane, and returns the status and the body.
+// asks sends a request to the control plane, and returns status and body.
 func (c *e2bClient) asks(by *http.Client, method, url, body string) (status int, answer string) {
 	c.t.Helper()
 	req, err := http.NewRequestWithContext(c.t.Context(), method, url, strings.NewReader(body))
@@ -161,7 +160,7 @@ func (c *e2bClient) asks(by *http.Client, method, url, body string) (status int,
 		c.t.Fatal(err)
 	}
 	req.Header.Set("X-Api-Key", c.key)
-	req.Close = true // boxd comes and goes
+	req.Close = true // boxd is restarted meanwhile
 	r, err := by.Do(req)
 	if err != nil {
 		c.t.Fatal(err)
@@ -174,7 +173,7 @@ func (c *e2bClient) asks(by *http.Client, method, url, body string) (status int,
 	return r.StatusCode, string(data)
 }
 
-// create makes the sandbox.
+// create creates the sandbox.
 func (c *e2bClient) create() {
 	c.t.Helper()
 	status, text := c.asks(http.DefaultClient, "POST", "http://"+e2bAddress+"/sandboxes", `{"templateID":"base"}`)
@@ -186,7 +185,7 @@ func (c *e2bClient) create() {
 	c.id, c.token = made.SandboxID, made.EnvdAccessToken
 }
 
-// RoundTrip says which sandbox a request is for, and that it may be.
+// RoundTrip adds the headers with the sandbox and its token.
 func (c *e2bClient) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Close = true
@@ -196,7 +195,7 @@ func (c *e2bClient) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// sh runs a line in the sandbox as the SDKs do, and returns what it has printed.
+// sh runs a shell line in the sandbox as the SDKs do, and returns its output.
 func (c *e2bClient) sh(line string) string {
 	c.t.Helper()
 	processes := protocol.NewProcessClient(&http.Client{Transport: c}, "http://"+e2bAddress)

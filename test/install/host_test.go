@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// The most exposure that "systemd-analyze security" may find, in tenths, as measured; what keeps it there is explained
-// in the units.
+// The highest exposure levels that "systemd-analyze security" may report, in tenths, as measured; the units explain what prevents
+// lower ones.
 const (
 	mostOfBoxd   = "20"
 	mostOfKeeper = "70"
@@ -23,7 +23,7 @@ const (
 
 func TestSystemdFindsNothingWrongWithTheUnits(t *testing.T) {
 	installed(t, this)
-	// Manual pages cannot be looked up where there is no man.
+	// Manual pages cannot be found on a host without man.
 	r := try(t, "systemd-analyze", "verify", "--man=no", socket, service, keeper, anchor, "boxd-names.socket", "boxd-names.service", "boxd-scopes.socket", "boxd-scopes.service", "boxd-push.socket", "boxd-push@.service", "box.slice")
 	if r.code != 0 || r.stdout+r.stderr != "" {
 		t.Errorf("systemd-analyze verify: %+v", r)
@@ -40,7 +40,7 @@ func TestSystemdFindsNothingWrongWithTheUnits(t *testing.T) {
 	}
 }
 
-// A disk that is full when boxd starts costs nothing but new sessions, and they are refused with the reason.
+// A full disk at the start of boxd only prevents new sessions, which are refused with the reason.
 func TestAFullDiskAtStart(t *testing.T) {
 	installed(t, this)
 	a := live(t)
@@ -71,7 +71,7 @@ func TestAFullDiskAtStart(t *testing.T) {
 		t.Error("the box has died")
 	}
 	r := try(t, as(member, "boxctl", "run", "--", "true")...)
-	// Whatever needs the disk first says so: the last block of the audit log may have room for one more record, or not.
+	// Whichever component needs disk space first reports it: the last block of the audit log may or may not have room for a record.
 	if r.code == 0 || !strings.Contains(r.stderr, "no space left on device") || !strings.Contains(r.stderr, "hint: free ") {
 		t.Errorf("on a full disk: %+v", r)
 	}
@@ -108,8 +108,8 @@ func TestAReadOnlyUsr(t *testing.T) {
 	a.unharmed(t, "a restart with a read-only /usr")
 }
 
-// news are the lines that only one of two tables of mounts has, but for those that systemd makes for credentials
-// whenever it starts a service.
+// news are the lines that only one of two mount tables has, except those that systemd adds for credentials whenever it starts a
+// service.
 func news(before, after string) string {
 	var list []string
 	for _, tables := range [][2]string{{before, after}, {after, before}} {
@@ -122,12 +122,12 @@ func news(before, after string) string {
 	return strings.Join(list, "")
 }
 
-// Other services notice nothing: neither those that started before, nor those that start while boxes live.
+// Other services are not affected, whether they started before or while boxes run.
 func TestOtherUnitsAreAsBefore(t *testing.T) {
 	installed(t, this)
 	const unit = "boxd-test-other.service"
 	strict := []string{"-p", "ProtectSystem=strict", "-p", "ProtectHome=yes", "-p", "PrivateTmp=yes", "-p", "PrivateDevices=yes", "-p", "StateDirectory=boxd-test-other"}
-	// Of Type=exec: its mounts are all made.
+	// With Type=exec all its mounts exist when this returns.
 	run(t, append(append([]string{"systemd-run", "-q", "--unit=" + unit, "-p", "Type=exec"}, strict...), "sleep", "infinity")...)
 	t.Cleanup(func() {
 		_ = try(t, "systemctl", "stop", unit)

@@ -16,14 +16,14 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// langbotSocket is the unit by which LangBot comes, and langbotAddress where it listens.
+// langbotSocket is the socket unit for LangBot, and langbotAddress where it listens.
 const (
 	langbotSocket  = "boxd-langbot.socket"
 	langbotAddress = "127.0.0.1:5411"
 )
 
-// LangBot comes by a socket of systemd's, as docs/langbot.md says: it starts boxd, asks for the token, and is there all the
-// time while boxd is not. Boxes of LangBot's outlive that.
+// LangBot connects through a systemd socket, as docs/langbot.md says: the socket starts boxd, requires the token, and stays open
+// while boxd is stopped. LangBot's boxes survive that.
 func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 	installed(t, this)
 	a := live(t)
@@ -42,7 +42,7 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 		t.Errorf("before anybody has come boxd is %s", got)
 	}
 
-	// Who comes first starts it, and needs no token to ask how it is; for all else one is needed.
+	// The first client starts boxd, and needs a token for everything except the health check.
 	if a := boxtest.Get(t, "http://"+langbotAddress+"/healthz", nil); a.Code != http.StatusOK || !strings.Contains(string(a.Body), `"live"`) {
 		t.Errorf("/healthz is %d %s", a.Code, a.Body)
 	}
@@ -59,17 +59,17 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 	if out := bot.exec("echo hello >/tmp/kept; id -un"); out != "box" {
 		t.Errorf("a command says %q", out)
 	}
-	// The home directory is on disk, and bounded there by the quota of the workspace.
+	// The home directory is on disk, and limited by the workspace quota.
 	if out := bot.exec("head -c 8000000 /dev/zero >~/fetched; wc -c <~/fetched; head -c 60000000 /dev/zero >~/more 2>/dev/null || echo full; rm ~/more"); out != "8000000\nfull" {
 		t.Errorf("what is written to the home directory: %q", out)
 	}
 
-	// boxd goes and comes: the socket stays, LangBot connects again and has its session as it was.
+	// When boxd restarts, the socket stays, and LangBot reconnects and has its session unchanged.
 	run(t, "systemctl", "stop", service)
 	if got := state(t, langbotSocket); got != "active" {
 		t.Errorf("while boxd is away its socket is %s", got)
 	}
-	if bot, err = langbot(t, secret); err != nil { // which starts it
+	if bot, err = langbot(t, secret); err != nil { // this starts it
 		t.Fatal(err)
 	}
 	if out := bot.exec("cat /tmp/kept; wc -c <~/fetched"); out != "hello\n8000000" {
@@ -82,7 +82,7 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 	bot.ask("box_delete_session", map[string]any{"session_id": "s"})
 }
 
-// The page is followed to the letter: its block of commands, and what LangBot's configuration then says.
+// The page is followed to the letter: its block of commands, and the LangBot configuration it shows.
 func TestThePageForLangBotIsFollowed(t *testing.T) {
 	installed(t, this)
 	undone(t, langbotSocket, "/etc/boxd/box.toml.d/langbot.toml", "/etc/boxd/langbot.token")
@@ -111,7 +111,7 @@ func TestThePageForLangBotIsFollowed(t *testing.T) {
 	bot.ask("box_delete_session", map[string]any{"session_id": "paged"})
 }
 
-// conversation is one of LangBot's, in which one thing is asked at a time.
+// conversation is a LangBot connection with one request at a time.
 type conversation struct {
 	t   *testing.T
 	ws  *websocket.Conn
@@ -165,7 +165,7 @@ func (c *conversation) ask(action string, data map[string]any) (answer map[strin
 	return r.Data
 }
 
-// exec runs a command in LangBot's session s, which is made if it is not there, and returns what it has printed.
+// exec runs a command in LangBot's session s, creating it if necessary, and returns the output.
 func (c *conversation) exec(command string) string {
 	c.t.Helper()
 	r := c.ask("box_exec", map[string]any{"session_id": "s", "cmd": command, "persistent": true, "timeout_sec": 120})

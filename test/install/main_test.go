@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package install_test installs the packages as an administrator does, and does to boxd what happens to a
-// system service. It changes the host, so it is run in the virtual machine alone, first of all.
+// Package install_test installs the packages as an administrator does, then does to boxd what happens to system services. It
+// changes the host, so it runs in the virtual machine only, and first.
 package install_test
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// packagesVariable names the directory of the packages under test. Whoever sets it gives the host away.
+// packagesVariable names the directory of the packages under test. Setting it permits changes to the host.
 const packagesVariable = "BOXD_TEST_PACKAGES"
 
-// Users of the host: one that may use boxd, and one that may not.
+// Users of the host: one may use boxd, and the other may not.
 const (
 	member   = "alice"
 	stranger = "mallory"
@@ -36,13 +36,13 @@ const (
 	anchor  = "boxd-boxes.service"
 )
 
-// The two builds: the one under test, and one that came before it.
+// The two builds: the one under test, and an earlier one.
 const (
 	this     = "boxd.deb"
 	previous = "boxd-previous.deb"
 )
 
-// pkg is the path of a package. Without any the host is not one to be changed.
+// pkg is the path of a package. Without packages the host must not be changed.
 func pkg(t *testing.T, name string) string {
 	t.Helper()
 	dir := os.Getenv(packagesVariable)
@@ -52,7 +52,7 @@ func pkg(t *testing.T, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// result is what a command has come to.
+// result is the outcome of a command.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -61,7 +61,7 @@ type result struct {
 func try(t *testing.T, argv ...string) result {
 	t.Helper()
 	var out, errs strings.Builder
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), argv[0], argv[1:]...) // it may be in a clean-up
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), argv[0], argv[1:]...) // it may run in a clean-up
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
 	err := cmd.Run()
@@ -73,7 +73,7 @@ func try(t *testing.T, argv ...string) result {
 	return result{0, out.String(), errs.String()}
 }
 
-// run runs a command that must succeed, and returns what it has printed.
+// run runs a command that must succeed, and returns its output.
 func run(t *testing.T, argv ...string) string {
 	t.Helper()
 	r := try(t, argv...)
@@ -83,7 +83,7 @@ func run(t *testing.T, argv ...string) string {
 	return strings.TrimSpace(r.stdout)
 }
 
-// as is a command of a user, with the groups that the user has now.
+// as is a command run by a user, with the user's current groups.
 func as(user string, argv ...string) []string {
 	return append([]string{"runuser", "-u", user, "--"}, argv...)
 }
@@ -94,7 +94,7 @@ func boxctl(t *testing.T, args ...string) string {
 	return run(t, as(member, append([]string{"boxctl"}, args...)...)...)
 }
 
-// apt installs from a file, or removes, as an administrator without a network would.
+// apt installs from a file, or removes, as an administrator does without a network.
 func apt(t *testing.T, args ...string) result {
 	t.Helper()
 	r := try(t, append([]string{"apt-get", "-y", "--allow-downgrades", "-o", "Dpkg::Use-Pty=0"}, args...)...)
@@ -104,7 +104,7 @@ func apt(t *testing.T, args ...string) result {
 	return r
 }
 
-// users makes the users of the tests.
+// users creates the users of the tests.
 func users(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{member, stranger} {
@@ -114,7 +114,7 @@ func users(t *testing.T) {
 	}
 }
 
-// installed makes sure that a package is installed, and that nothing of an earlier test is left to be seen.
+// installed makes sure that a package is installed, and that nothing of an earlier test is visible.
 func installed(t *testing.T, name string) {
 	t.Helper()
 	file := pkg(t, name)
@@ -135,7 +135,7 @@ func installed(t *testing.T, name string) {
 	})
 }
 
-// put writes files that are there, with their directories, until the test has ended.
+// put writes files and their directories, until the test has ended.
 func put(t *testing.T, texts map[string]string) {
 	t.Helper()
 	for name, text := range texts {
@@ -167,13 +167,13 @@ func state(t *testing.T, unit string) string {
 	return boxtest.UnitProperty(t, unit, "ActiveState")
 }
 
-// alive is a box with a program in it that counts.
+// alive is a box with a counting program in it.
 type alive struct {
 	session api.Session
 	process api.Process
 }
 
-// live makes a box that must not notice what happens.
+// live creates a box that must not notice what happens.
 func live(t *testing.T) alive {
 	t.Helper()
 	boxctl(t, "create", "--ttl", "1h", "alive")
@@ -204,10 +204,10 @@ func decode(t *testing.T, text string, into any) {
 	}
 }
 
-// breathes reports whether PID 1 of the box is there, without asking boxd.
+// breathes reports whether PID 1 of the box lives, without asking boxd.
 func (a alive) breathes() bool { return syscall.Kill(int(a.session.PID), 0) == nil }
 
-// unharmed checks through boxd, which may be another one by now, that the box and its program have gone on.
+// unharmed checks through boxd, which may be a new process, that the box and its program have gone on.
 func (a alive) unharmed(t *testing.T, after string) {
 	t.Helper()
 	if !a.breathes() {

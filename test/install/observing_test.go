@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// journalctl BOXD_SESSION=x tells the story of a box, with a message id for each chapter and a word of the catalog.
+// journalctl BOXD_SESSION=x shows the history of a box, each entry with a message id, which the catalog explains.
 func TestTheJournalTellsOfABox(t *testing.T) {
 	installed(t, this)
 	boxctl(t, "create", "told")
@@ -46,7 +46,7 @@ func TestTheJournalTellsOfABox(t *testing.T) {
 	}
 }
 
-// A program that is no member of the group comes by HTTP, with a token that systemd has handed to boxd.
+// A program outside the group uses HTTP, with a token that systemd has passed to boxd as a credential.
 func TestATokenByTheCredentialOfAUnit(t *testing.T) {
 	installed(t, this)
 	const http = "boxd-http.socket"

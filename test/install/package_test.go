@@ -18,13 +18,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// version is what a package calls itself.
+// version is the version field of a package.
 func version(t *testing.T, name string) string {
 	t.Helper()
 	return run(t, "dpkg-deb", "--field", pkg(t, name), "Version")
 }
 
-// An upgrade, and a downgrade, replace boxd and its keeper, and no box; the administrator's configuration stays.
+// An upgrade and a downgrade replace boxd and its keeper, but no box; the administrator's configuration is kept.
 func TestAnUpgradeAndADowngradeWithLivingBoxes(t *testing.T) {
 	installed(t, previous)
 	a := live(t)
@@ -76,7 +76,7 @@ func TestAnUpgradeAndADowngradeWithLivingBoxes(t *testing.T) {
 	}
 }
 
-// An upgrade leaves stopped and disabled what the administrator has stopped and disabled.
+// An upgrade leaves units stopped and disabled that the administrator has stopped and disabled.
 func TestAnUpgradeOfADisabledSocket(t *testing.T) {
 	installed(t, previous)
 	run(t, "systemctl", "disable", "--now", socket)
@@ -93,7 +93,7 @@ func TestAnUpgradeOfADisabledSocket(t *testing.T) {
 	}
 }
 
-// What other programs write while a package is installed and removed is not the package's.
+// others are paths that other programs change while a package is installed and removed.
 func others() []string {
 	return []string{
 		"/var/lib/dpkg", "/var/backups", "/var/lib/apt", "/var/cache", "/var/log", "/var/lib/systemd/timers", "/var/lib/systemd/random-seed", "/tmp", "/var/tmp", "/suite",
@@ -102,7 +102,7 @@ func others() []string {
 	}
 }
 
-// files are all files of the host that a package could leave: what they are, and what is in them.
+// files are all files of the host that a package could leave, with type and content.
 func files(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -153,7 +153,7 @@ func files(t *testing.T) map[string]string {
 	return found
 }
 
-// differences are the files that are not as they were.
+// differences are the files that have changed.
 func differences(before, after map[string]string) (list []string) {
 	for _, path := range slices.Sorted(maps.Keys(after)) {
 		if old, ok := before[path]; !ok {
@@ -170,8 +170,8 @@ func differences(before, after map[string]string) (list []string) {
 	return list
 }
 
-// A removal keeps the configuration and a purge does not; what boxes were lent stays, and is mentioned. Boxes end,
-// since nobody would look after them.
+// A removal keeps the configuration and a purge deletes it; workspaces of boxes are kept, and reported. Boxes are ended, since
+// nothing would manage them.
 func TestRemovalAndPurge(t *testing.T) {
 	pkg(t, this)
 	users(t)
@@ -216,7 +216,7 @@ func TestRemovalAndPurge(t *testing.T) {
 	if diff := differences(before, files(t)); len(diff) > 0 {
 		t.Errorf("a purge leaves\n%s", strings.Join(diff, "\n"))
 	}
-	// Without work of anybody's it has nothing to say.
+	// Without workspaces the purge prints nothing about them.
 	installed(t, this)
 	boxctl(t, "run", "--", "true")
 	if said := apt(t, "purge", "boxd"); strings.Contains(said.stdout+said.stderr, "are left") {
@@ -227,12 +227,12 @@ func TestRemovalAndPurge(t *testing.T) {
 	}
 }
 
-// withoutQuotas removes the package, and gives it a state directory on the root disk, which keeps no quotas, until the end of the test.
+// withoutQuotas removes the package, and gives it a state directory on the root disk, which has no quotas, until the test ends.
 func withoutQuotas(t *testing.T) {
 	t.Helper()
 	pkg(t, this)
 	run(t, "dpkg", "--purge", "boxd")
-	// The directory is that of another disk here, and systemd mounts that again: so this lies on top of it.
+	// Here the directory is on another disk, which systemd would mount again: so this is mounted over it.
 	plain, err := os.MkdirTemp("/var/tmp", "boxd") //nolint:usetesting // t.TempDir may be in memory
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func withoutQuotas(t *testing.T) {
 	})
 }
 
-// A keeper that is confined as its unit says makes an xfs too, in which a stopped box goes back to a snapshot.
+// A keeper confined by its unit can also create an xfs store, in which a stopped box can be restored to a snapshot.
 func TestTheStoreCanBeXFSForSnapshots(t *testing.T) {
 	withoutQuotas(t)
 	put(t, map[string]string{"/etc/boxd/box.toml.d/50-store.toml": "[workspaces]\nstore_filesystem = \"xfs\"\n"})
@@ -273,8 +273,8 @@ func TestTheStoreCanBeXFSForSnapshots(t *testing.T) {
 	}
 }
 
-// On most hosts the disk keeps no project quotas: there the keeper makes the store, whose mount has to reach
-// boxd, outlive the keeper, and go with the package.
+// On most hosts the disk has no project quotas: there the keeper creates the store, whose mount must reach boxd, survive the
+// keeper, and be removed with the package.
 func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 	withoutQuotas(t)
 	installed(t, this)
@@ -289,7 +289,7 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 		a.unharmed(t, "a restart of "+unit)
 	}
 	boxctl(t, "run", "--", "true")
-	// boxd, whose unit has mounts of its own, may see it twice: there its state directory is a mount too.
+	// boxd has its own mount namespace and may see it twice: there its state directory is a mount too.
 	for pid, most := range map[string]int{"self": 1, boxtest.UnitProperty(t, service, "MainPID"): 2} {
 		text, err := os.ReadFile("/proc/" + pid + "/mounts")
 		if n := strings.Count(string(text), " /var/lib/boxd/store "); err != nil || n < 1 || n > most {
@@ -309,7 +309,7 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 	if err := os.Remove("/var/lib/boxd/store.img"); err != nil {
 		t.Error(err)
 	}
-	// Without a box there is nobody's work in it.
+	// Without a box there are no workspaces in it.
 	installed(t, this)
 	boxctl(t, "run", "--", "true")
 	apt(t, "purge", "boxd")
@@ -318,12 +318,12 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 	}
 }
 
-// The .rpm is installed into a copy of this host, whose programs its scripts find, upgraded and removed again. No
-// service manager looks into that copy.
+// The .rpm is installed into a copy of this host with the programs that its scripts need, upgraded and removed. No service
+// manager runs in that copy.
 func TestTheRPM(t *testing.T) {
 	file := pkg(t, "boxd.rpm")
 	older := pkg(t, "boxd-previous.rpm")
-	run(t, "dpkg", "--purge", "boxd") // of the host, or it would be in the copy
+	run(t, "dpkg", "--purge", "boxd") // of the host; otherwise the copy would contain it
 	dir := boxtest.TempDir(t)
 	run(t, "mount", "-t", "tmpfs", "tmpfs", dir)
 	t.Cleanup(func() { run(t, "umount", "--recursive", dir) })
@@ -337,7 +337,7 @@ func TestTheRPM(t *testing.T) {
 	run(t, "mount", "-t", "proc", "proc", filepath.Join(root, "proc")) // for systemd-tmpfiles
 	rpm := func(args ...string) {
 		t.Helper()
-		// The host's packages are dpkg's, so rpm knows of none of them.
+		// The host's packages are managed by dpkg, so rpm knows none of them.
 		if r := try(t, append([]string{"rpm", "--root", root, "--nodeps"}, args...)...); r.code != 0 || strings.Contains(r.stderr, "scriptlet") {
 			t.Fatalf("rpm %q: %+v", args, r)
 		}

@@ -15,21 +15,21 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Variables of test/vm/guest.sh: a line that begins with the first has this machine cut off, with a word of what has been
-// promised. When the machine is back, the test is run again, and the second has that word.
+// Variables of test/vm/guest.sh: printing a line that begins with the first cuts this machine's power; the rest of the line is
+// what was promised. When the machine is back, the test runs again, and the second variable has that text.
 const (
 	cutVariable      = "BOXD_TEST_CUT"
 	promisedVariable = "BOXD_TEST_PROMISED"
 )
 
-// stops is how many sessions are stopped before the power is cut off.
+// stops is how many sessions are stopped before the power cut.
 const stops = 5
 
-// rest is what the file of a stopped session has.
+// rest is the content of a stopped session's file.
 func rest(i int) string { return strings.Repeat(fmt.Sprintf("session %d ", i), 1+3000*i) }
 
-// A machine whose power is cut off has, when it is back, every session whose stop was answered and every workspace with a name,
-// each with its files. What was running is told to be lost, and nothing of it is left.
+// After a power cut a machine still has every session whose stop was answered and every named workspace, each with its files.
+// Sessions that were running are reported as lost, and nothing of them is left.
 func TestAMachineThatIsCutOffHasWhatItPromised(t *testing.T) {
 	cut := os.Getenv(cutVariable)
 	if cut == "" {
@@ -47,7 +47,7 @@ func TestAMachineThatIsCutOffHasWhatItPromised(t *testing.T) {
 	live(t)
 	boxctl(t, "workspaces", "create", "kept")
 	boxctl(t, "run", "--workspace", "kept", "--", "sh", "-c", "echo kept >file")
-	run(t, "sync") // of what was there long before; what boxd promises from here on is for boxd to write
+	run(t, "sync") // this covers older data; boxd itself must sync what it promises from here on
 	boxctl(t, "exec", "alive", "--", "sh", "-c", "echo running >file")
 	for i := range stops {
 		name := fmt.Sprint("stopped-", i)
@@ -65,7 +65,7 @@ func TestAMachineThatIsCutOffHasWhatItPromised(t *testing.T) {
 // whole checks a machine that is back.
 func whole(t *testing.T, promised int) {
 	t.Helper()
-	if got := state(t, socket); got != "active" { // as it is after every boot
+	if got := state(t, socket); got != "active" { // as after every boot
 		t.Errorf("%s is %s", socket, got)
 	}
 	var list api.SessionList

@@ -13,16 +13,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// takenOver runs a command line as boxd would that has been taken over: root without capabilities, with the files
-// that boxd sees.
+// takenOver runs a shell line as a compromised boxd could: as root without capabilities, with the files that boxd sees.
 func takenOver(t *testing.T, line string) result {
 	t.Helper()
 	return try(t, "nsenter", "--mount", "--target", boxtest.UnitProperty(t, service, "MainPID"), "--",
 		"setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "sh", "-c", line)
 }
 
-// A boxd that has been taken over is root, whom services of the host obey. It reaches none of them, and cannot say which
-// processes are boxes.
+// A compromised boxd is root, which the host's services obey. It can reach none of them, and cannot change which processes are
+// boxes.
 func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 	installed(t, this)
 	a := live(t)
@@ -34,7 +33,7 @@ func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, "sh", "-c", "[ -S /run/systemd/private ]") // or the test would show nothing
+	run(t, "sh", "-c", "[ -S /run/systemd/private ]") // otherwise the test would prove nothing
 	for _, line := range []string{
 		"test -e /run/systemd/private", "test -e /run/dbus", "test -e /var/run/dbus/system_bus_socket", "test -e /run/systemd/userdb",
 		"SYSTEMCTL_FORCE_BUS=1 systemctl list-units", "systemctl list-units", "systemctl start nothing.service", "systemd-run true",
@@ -50,7 +49,7 @@ func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 			t.Errorf("%s, which boxd needs: %+v", line, r)
 		}
 	}
-	// find(1) wants to see more than that process may.
+	// find(1) needs more access than that process has.
 	sockets := takenOver(t, `for f in /run/* /run/*/* /run/*/*/* /run/*/*/*/*; do [ ! -S "$f" ] || echo "$f"; done`).stdout
 	for path := range strings.FieldsSeq(sockets) {
 		if path != "/run/systemd/notify" && !strings.HasPrefix(path, "/run/systemd/journal/") && !strings.HasPrefix(path, "/run/boxd/") {
@@ -60,7 +59,7 @@ func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 	if !strings.Contains(sockets, "/run/systemd/notify") {
 		t.Errorf("the sockets that boxd sees are %q", sockets)
 	}
-	// It has given up signals to other processes, where the kernel has Landlock for that.
+	// It has given up sending signals to other processes, if the kernel's Landlock supports that.
 	if environ, err := os.ReadFile("/proc/" + boxtest.UnitProperty(t, service, "MainPID") + "/environ"); err != nil || isolation.CanScopeSockets() && !strings.Contains(string(environ), "BOXD_CONFINED=1") {
 		t.Errorf("boxd has not confined itself: %v", err)
 	}
@@ -70,7 +69,7 @@ func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 	a.unharmed(t, "all that")
 }
 
-// Boxes are in scopes of systemd if that is asked for, though boxd has no way to systemd.
+// Boxes are put into systemd scopes if the configuration says so, though boxd cannot reach systemd.
 func TestAConfinedBoxdHasScopesMade(t *testing.T) {
 	installed(t, this)
 	t.Cleanup(func() { run(t, "systemctl", "restart", service) })
@@ -96,7 +95,7 @@ func TestAConfinedBoxdHasScopesMade(t *testing.T) {
 	}
 }
 
-// sockets prints, of each family of sockets, whether the kernel makes one, and of two addresses of the host whether it sends to them.
+// sockets prints, for each socket family, whether the kernel creates a socket, and for two addresses whether it sends to them.
 const sockets = `import errno, socket
 for name, family, kind in [("unix", 1, 1), ("inet", 2, 1), ("inet6", 10, 1), ("netlink", 16, 3), ("packet", 17, 3), ("alg", 38, 5), ("vsock", 40, 1), ("key", 15, 3), ("bluetooth", 31, 1), ("can", 29, 3), ("tipc", 30, 1), ("xdp", 44, 3)]:
     try:
@@ -112,7 +111,7 @@ for host in "127.0.0.1", "192.0.2.7":
         print(host, errno.errorcode[e.errno])
 `
 
-// Whoever has taken over a unit opens the sockets that the unit allows, and reaches no address but those.
+// A compromised unit can only open the sockets that the unit allows, and reach only the allowed addresses.
 func TestUnitsOpenNoOtherSockets(t *testing.T) {
 	installed(t, this)
 	a := live(t)
@@ -120,9 +119,9 @@ func TestUnitsOpenNoOtherSockets(t *testing.T) {
 	t.Cleanup(func() { run(t, "ip", "link", "del", "boxd-test") })
 	run(t, "ip", "address", "add", "192.0.2.7/32", "dev", "boxd-test")
 	run(t, "ip", "link", "set", "boxd-test", "up")
-	script := "/usr/lib/boxd/sockets.py" // which the units can read
+	script := "/usr/lib/boxd/sockets.py" // the units can read it there
 	put(t, map[string]string{script: sockets})
-	t.Cleanup(func() { run(t, "systemctl", "daemon-reload") }) // when the files below are gone
+	t.Cleanup(func() { run(t, "systemctl", "daemon-reload") }) // after the files below are removed
 	said := func(text string) map[string]string {
 		t.Helper()
 		all := map[string]string{}
@@ -137,7 +136,7 @@ func TestUnitsOpenNoOtherSockets(t *testing.T) {
 		return all
 	}
 	free := said(run(t, "python3", script))
-	for _, name := range []string{"unix", "inet", "inet6", "netlink", "packet", "127.0.0.1", "192.0.2.7"} { // or the test would show nothing
+	for _, name := range []string{"unix", "inet", "inet6", "netlink", "packet", "127.0.0.1", "192.0.2.7"} { // or this would prove nothing
 		if free[name] != "opens" {
 			t.Fatalf("outside of the units %s: %s", name, free[name])
 		}
@@ -159,7 +158,7 @@ func TestUnitsOpenNoOtherSockets(t *testing.T) {
 			if !slices.Contains(allowed, name) {
 				want = "EAFNOSUPPORT"
 				if strings.Contains(name, ".") && slices.Contains(allowed, "inet") {
-					want = "EPERM" // which is of the filter of addresses
+					want = "EPERM" // from the address filter
 				}
 			}
 			if what != want {

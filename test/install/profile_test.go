@@ -10,8 +10,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// boxd is confined by the profile of its package, and does all that boxes need of it; keeper, boxes and every other
-// program are not its matter.
+// boxd is confined by the AppArmor profile of its package, and can do everything that boxes need; the profile does not apply to
+// keeper, boxes and other programs.
 func TestBoxdIsConfinedByItsProfile(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/security/apparmor"); err != nil {
 		boxtest.Missing(t, "a kernel with AppArmor")
@@ -51,15 +51,15 @@ func TestBoxdIsConfinedByItsProfile(t *testing.T) {
 	run(t, "systemctl", "restart", service)
 	boxctl(t, "ps", "other")
 	a.unharmed(t, "a restart of a confined boxd")
-	// A secret comes from a credential of the unit and goes to boxnames; certificates of the host go into the box.
+	// A secret is read from a credential of the unit and goes to boxnames; the host's certificates go into the box.
 	if got := boxctl(t, "run", "--network-rule", "api.example.com", "--secret", "key", "--", "sh", "-c", `echo "$API_KEY"; grep -c BEGIN "$SSL_CERT_FILE"`); !strings.HasPrefix(got, "boxd-secret-") || len(strings.Fields(got)) != 2 || strings.HasSuffix(got, "\n1") {
 		t.Errorf("a box with a secret has %q", got)
 	}
-	// The kernel says what it has refused.
+	// The kernel logs what it has refused.
 	if log := run(t, "sh", "-c", `dmesg | grep 'apparmor="DENIED"' | grep 'profile="boxd"' || true`); log != "" {
 		t.Errorf("the profile refuses what boxd needs:\n%s", log)
 	}
-	// It refuses what boxd has no business with: a shell of the profile reads what is public, and nothing else.
+	// It refuses what boxd does not need: a shell under the profile can read public files, and nothing else.
 	for file, allowed := range map[string]bool{"/etc/passwd": true, "/etc/boxd/box.toml": true, "/etc/shadow": false, "/root/.profile": false, "/var/lib/dpkg/status": false} {
 		r := try(t, "aa-exec", "-p", "boxd", "--", "/bin/sh", "-c", "read line <"+file)
 		if (r.code == 0) != allowed {
@@ -71,14 +71,14 @@ func TestBoxdIsConfinedByItsProfile(t *testing.T) {
 	}
 }
 
-// lend has boxd lend the secret "key", and boxes reach others.
+// lend configures the secret "key" for boxes, and networks.
 func lend(t *testing.T) {
 	t.Helper()
 	again := func() {
 		run(t, "systemctl", "daemon-reload")
 		reset(t)
 	}
-	t.Cleanup(again) // when the files are gone
+	t.Cleanup(again) // after the files are removed
 	put(t, map[string]string{
 		"/etc/boxd/box.toml.d/50-key.toml":                  "network.resolvers = [\"192.0.2.1\"]\n[policy.default]\nsecrets = [\"key\"]\n[secrets.key]\ncredential = \"key\"\nhosts = [\"api.example.com\"]\nenv = \"API_KEY\"\n",
 		"/etc/boxd-key":                                     "precious-value\n",

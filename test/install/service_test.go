@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// What an administrator does to a service, and what becomes of boxes.
+// Boxes survive what an administrator does to the services.
 func TestBoxesOutliveTheirServices(t *testing.T) {
 	installed(t, this)
 	a := live(t)
@@ -21,7 +21,7 @@ func TestBoxesOutliveTheirServices(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		argv []string
-		gone []string // units that are replaced or stopped
+		gone []string // units whose processes are replaced or stopped
 	}{
 		{"a restart of boxd", []string{"systemctl", "restart", service}, []string{service, keeper}},
 		{"a restart of the keeper", []string{"systemctl", "restart", keeper}, []string{keeper}},
@@ -46,7 +46,7 @@ func TestBoxesOutliveTheirServices(t *testing.T) {
 		if !a.breathes() {
 			t.Fatalf("the box has died with %s", c.name)
 		}
-		a.unharmed(t, c.name) // which starts whatever was stopped
+		a.unharmed(t, c.name) // also starts what was stopped
 	}
 	if got := boxtest.UnitProperty(t, anchor, "MainPID"); got != holder {
 		t.Errorf("the anchor's process was %s and is %s", holder, got)
@@ -63,7 +63,7 @@ func TestBoxesOutliveTheirServices(t *testing.T) {
 	boxctl(t, "run", "--", "true")
 }
 
-// Nobody starts what is masked, and what lives goes on.
+// Masked units are not started, and what runs goes on.
 func TestMaskedUnits(t *testing.T) {
 	installed(t, this)
 	a := live(t)
@@ -80,7 +80,7 @@ func TestMaskedUnits(t *testing.T) {
 	a.unharmed(t, "the units were masked")
 }
 
-// A boxd that cannot start is not started for ever, says why, and costs no box.
+// A boxd that fails to start is not restarted forever, logs the reason, and costs no box.
 func TestACrashLoop(t *testing.T) {
 	installed(t, this)
 	a := live(t)
@@ -117,8 +117,7 @@ func TestACrashLoop(t *testing.T) {
 	a.unharmed(t, "a crash loop")
 }
 
-// With nothing to do boxd ends, and the keeper with it, without a word of failure; who calls next starts both. A box
-// keeps them.
+// Without work boxd exits, and the keeper with it, both successfully; the next client starts both. A box keeps them running.
 func TestTheIdleEnd(t *testing.T) {
 	installed(t, this)
 	dropIn := "/etc/boxd/box.toml.d/idle.toml"
@@ -143,14 +142,14 @@ func TestTheIdleEnd(t *testing.T) {
 	}
 	a := live(t)
 	pid := boxtest.UnitProperty(t, service, "MainPID")
-	run(t, "sleep", "4") // twice as long as it would wait
+	run(t, "sleep", "4") // twice the idle time
 	if got := boxtest.UnitProperty(t, service, "MainPID"); got != pid {
 		t.Errorf("with a box boxd was process %s and is %s", pid, got)
 	}
 	a.unharmed(t, "a while without a caller")
 }
 
-// A boxd that has stopped answering is replaced.
+// A boxd that no longer answers is replaced.
 func TestTheWatchdog(t *testing.T) {
 	installed(t, this)
 	a := live(t)
@@ -165,14 +164,14 @@ func TestTheWatchdog(t *testing.T) {
 		now := boxtest.UnitProperty(t, service, "MainPID")
 		return now != "0" && now != strconv.Itoa(pid)
 	})
-	// Beside where each of its goroutines was, which the signal makes boxd say.
+	// The reason is there besides the goroutine dump that boxd prints on the watchdog's signal.
 	if r := try(t, "journalctl", "--no-pager", "--output=cat", "--unit="+service, "--grep=Watchdog timeout"); r.stdout == "" {
 		t.Errorf("the journal does not say why: %+v", r)
 	}
 	a.unharmed(t, "the watchdog's kill")
 }
 
-// A reload takes a good configuration, and refuses a broken one without a loss.
+// A reload applies a valid configuration, and refuses an invalid one without any change.
 func TestAReload(t *testing.T) {
 	installed(t, this)
 	a := live(t)

@@ -21,7 +21,7 @@ import (
 // binaries are the programs of one commit.
 type binaries struct{ label, dir string }
 
-// bins are those of this tree and, if there is one, of the commit it is measured against.
+// bins are the binaries of this tree and, if any, of the commit to compare with.
 func (b *bench) bins() []binaries {
 	list := []binaries{{"boxd", b.bin}}
 	if b.other.dir != "" {
@@ -42,7 +42,7 @@ func (b *bench) buildOther(ctx context.Context, rev string) error {
 	return build(ctx, tree, b.other.dir, nil)
 }
 
-// otherCases are the cases of boxd that are measured of the other commit too.
+// otherCases are the cases that are measured with the other commit too.
 func (b *bench) otherCases(ctx context.Context) error {
 	c, err := b.startDaemonOf(ctx, b.other.dir, "v", 1, "")
 	if err != nil {
@@ -68,13 +68,13 @@ func (b *bench) stopLast() {
 	_ = cmd.Wait()
 }
 
-// head says what is measured, and where.
+// head describes what is measured, and where.
 func (b *bench) head(ctx context.Context, p *page, rounds int) error {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return err
 	}
-	release, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-") // what follows is the name of who built it
+	release, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-") // the rest names the distribution's build
 	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
 	if err != nil {
 		return fmt.Errorf("which commit this is: %w", err)
@@ -96,7 +96,7 @@ func (b *bench) head(ctx context.Context, p *page, rounds int) error {
 	return nil
 }
 
-// growth measures what grows: with sessions, with output, with clients.
+// growth measures how times grow with sessions, output and clients.
 func (b *bench) growth(ctx context.Context, p *page, sessions, sizes string, rates bool) error {
 	time.Sleep(settle)
 	counts, err := numbers(sessions)
@@ -126,7 +126,7 @@ func numbers(list string) (values []int, err error) {
 	return values, nil
 }
 
-// failures says which cases have failed, and why: a case that fails is fast.
+// failures reports which cases have failed, and why: a failing case would look fast.
 func failures(cases []*measure) error {
 	var errs []error
 	for _, m := range cases {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// bareClient speaks just enough HTTP: what is measured with it is boxd.
+// bareClient is a minimal HTTP client, so that the measurements are those of boxd.
 type bareClient struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -26,12 +26,12 @@ func newBareClient(socket string) (*bareClient, error) {
 	return &bareClient{conn: conn, in: bufio.NewReader(conn)}, nil
 }
 
-// exec runs the program in a session and checks that the answer tells of exit code 0.
+// exec runs the program in a session and checks that the answer has exit code 0.
 func (c *bareClient) exec(session string) error {
 	return c.expect("/v1/sessions/"+session+"/exec", `{"argv":["`+program+`"]}`, `"exit_code":0`)
 }
 
-// expect makes a request and checks that its answer has some text.
+// expect makes a request and checks that its answer contains some text.
 func (c *bareClient) expect(path, body, text string) error {
 	_, err := fmt.Fprintf(c.conn, "POST %s HTTP/1.1\r\nHost: boxd\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
 	if err != nil {

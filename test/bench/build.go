@@ -11,10 +11,10 @@ import (
 	"path/filepath"
 )
 
-// programs are what a daemon and its boxes consist of.
+// programs are the programs of a daemon and its boxes.
 var programs = []string{"boxd", "boxkeeper", "boxnet", "boxinit", "boxfiles"}
 
-// build builds the programs of a tree into dir, with files of it replaced or added: by their path in the tree.
+// build builds the programs of a source tree into dir, with the files in instead, by path, replaced or added.
 func build(ctx context.Context, tree, dir string, instead map[string][]byte) error {
 	args := []string{"build", "-trimpath", "-ldflags", "-s -w"}
 	if len(instead) > 0 {
@@ -39,7 +39,7 @@ func build(ctx context.Context, tree, dir string, instead map[string][]byte) err
 	return nil
 }
 
-// writeOverlay writes what go build -overlay reads into a new directory.
+// writeOverlay writes the input of go build -overlay into a new directory.
 func writeOverlay(tree, dir string, instead map[string][]byte) (path string, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
@@ -63,12 +63,12 @@ func writeOverlay(tree, dir string, instead map[string][]byte) (path string, err
 	return path, os.WriteFile(path, list, 0o600)
 }
 
-// checkOut makes a worktree of a commit in dir; remove removes it.
+// checkOut creates a worktree of a commit in dir; remove removes it.
 func checkOut(ctx context.Context, rev, dir string) (remove func(), err error) {
 	if out, err := exec.CommandContext(ctx, "git", "worktree", "add", "--detach", dir, rev).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("check out %s: %w: %s", rev, err, out)
 	}
 	return func() {
-		_ = exec.CommandContext(context.WithoutCancel(ctx), "git", "worktree", "remove", "--force", dir).Run() // git worktree prune finds what is left
+		_ = exec.CommandContext(context.WithoutCancel(ctx), "git", "worktree", "remove", "--force", dir).Run() // git worktree prune removes leftovers
 	}, nil
 }

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// bounds is a policy that counts everything that can be counted, and refuses none of it.
+// bounds is a policy that counts everything that can be counted, with limits that are never reached.
 const bounds = `[policy.default]
 sessions = 100
 processes = 1000
@@ -29,9 +29,9 @@ max_lifetime = "48h"
 ttl = "24h"
 `
 
-// costCases are what policy and audit cost of an execution: that of a user whom a policy holds to all its bounds, with
-// the record of the call, and that of root, whom none holds, in a boxd that has no records. No setting switches those
-// off, so that boxd is built for it, with one line changed: without is where.
+// costCases measure what policy and audit add to an execution: that of a user with a limit for everything and an audit record of
+// the call, against that of root, who has no policy, on a boxd without records. No setting turns those off, so a boxd with one
+// changed line is built for it, in the directory without.
 func (b *bench) costCases(ctx context.Context, without string) error {
 	whole := b.bin
 	for _, d := range []struct{ name, bin string }{{"p", whole}, {"q", without}} {
@@ -70,7 +70,7 @@ func (b *bench) costCases(ctx context.Context, without string) error {
 	return nil
 }
 
-// withoutRecords builds a boxd that records no call, and returns the directory of it and its companions.
+// withoutRecords builds a boxd without audit records of calls, and returns the directory of its programs.
 func (b *bench) withoutRecords(ctx context.Context) (dir string, err error) {
 	const source, line, instead = "relay/accesslog.go", "if t.alter && c.Audit != nil {", "if t.alter = false; t.alter {"
 	text, err := os.ReadFile(source)
@@ -84,7 +84,7 @@ func (b *bench) withoutRecords(ctx context.Context) (dir string, err error) {
 	return dir, build(ctx, ".", dir, map[string][]byte{source: bytes.Replace(text, []byte(line), []byte(instead), 1)})
 }
 
-// hasRecords reports whether the audit log of a daemon has the calls that have made sessions.
+// hasRecords reports whether a daemon's audit log has records of session creation.
 func (b *bench) hasRecords(daemon string) (bool, error) {
 	files, err := filepath.Glob(filepath.Join(b.dir, daemon, "state", "audit", "*"))
 	if err != nil || len(files) == 0 {

@@ -29,12 +29,12 @@ import (
 //go:embed counter/counter.go.txt
 var counterSource []byte
 
-// counted is one boxd whose work is counted, with what it has done in each turn, by case.
+// counted is one boxd whose work is counted, with its results per turn, by case.
 type counted struct {
 	name   string
 	daemon *exec.Cmd
 	dir    string // where its counter writes
-	asked  int    // how often it was
+	asked  int    // number of queries to it
 	client *client.Client
 	bare   *bareClient
 	init   int   // PID 1 of the session "count"
@@ -42,7 +42,7 @@ type counted struct {
 	turns  map[string][]work
 }
 
-// The programs whose work is counted apart.
+// The programs whose work is counted separately.
 const (
 	ofDaemon = iota
 	ofInit   // PID 1 of the box
@@ -50,7 +50,7 @@ const (
 	programsCounted
 )
 
-// work is what one operation has cost. A field that nothing could count is negative.
+// work is the cost of one operation. A field that could not be counted is negative.
 type work struct {
 	allocations, bytes float64 // of boxd
 	calls, switches    [programsCounted]float64
@@ -60,10 +60,10 @@ type work struct {
 const (
 	countWarm = 100
 	countEach = 100
-	countRest = 3 * time.Millisecond // between two operations: long enough that every thread has gone to sleep
+	countRest = 3 * time.Millisecond // between two operations: long enough for every thread to go to sleep
 )
 
-// countCase is what is counted.
+// countCase is an operation to count.
 type countCase struct {
 	name string
 	do   func(c *counted) error
@@ -86,7 +86,7 @@ func countCases() []countCase {
 	}
 }
 
-// counts builds this tree, and that of a commit if there is one, with a counter, and counts.
+// counts builds this tree, and that of another commit if given, with a counter, and counts.
 func (b *bench) counts(ctx context.Context, against string, turns, sessions int) error {
 	trees := map[string]string{"now": "."}
 	daemons := []*counted{{name: "now"}}
@@ -109,7 +109,7 @@ func (b *bench) counts(ctx context.Context, against string, turns, sessions int)
 	return b.count(ctx, os.Stdout, daemons, turns, sessions)
 }
 
-// count counts the work of each daemon, in turns.
+// count counts the work of each daemon, in alternating turns.
 func (b *bench) count(ctx context.Context, out io.Writer, daemons []*counted, turns, sessions int) error {
 	for _, c := range daemons {
 		if err := b.startCounted(ctx, c); err != nil {
@@ -128,7 +128,7 @@ func (b *bench) count(ctx context.Context, out io.Writer, daemons []*counted, tu
 	}
 	cases := countCases()
 	cases = slices.DeleteFunc(cases, func(m countCase) bool { return !strings.Contains(m.name, b.only) })
-	for turn := range turns + 1 { // the first is to warm up
+	for turn := range turns + 1 { // the first is a warm-up
 		for _, m := range cases {
 			for _, c := range daemons {
 				w, err := c.turn(ctx, m.do)
@@ -194,7 +194,7 @@ func (b *bench) startCounted(ctx context.Context, c *counted) error {
 	return err
 }
 
-// below are the processes of a name that descend from a process, which are all of it that matter: zygotes have the name too.
+// below are the descendants of a process that have a name: zygotes have the keeper's name too.
 func below(pid int, name string) (found []int) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for again := []int{pid}; len(again) > 0; again = again[1:] {
@@ -213,7 +213,7 @@ func below(pid int, name string) (found []int) {
 	return found
 }
 
-// turn does something often, and returns what it has cost each time.
+// turn repeats an operation, and returns its average cost.
 func (c *counted) turn(ctx context.Context, do func(c *counted) error) (w work, err error) {
 	var before, after [programsCounted]threadTimes
 	pids := [programsCounted][]int{ofDaemon: {c.daemon.Process.Pid}, ofInit: {c.init}, ofKeeper: c.keeper}
@@ -248,7 +248,7 @@ func (c *counted) turn(ctx context.Context, do func(c *counted) error) (w work, 
 	return w, err
 }
 
-// allocations asks the counter how many there have been, and of how many bytes.
+// allocations queries the counter for the number of allocations and their bytes.
 func (c *counted) allocations() (allocs, bytes float64, err error) {
 	c.asked++
 	if err := c.daemon.Process.Signal(syscall.SIGUSR1); err != nil {
@@ -267,13 +267,13 @@ func (c *counted) allocations() (allocs, bytes float64, err error) {
 	}
 }
 
-// threadTimes is what the threads of a process have had.
+// threadTimes is the scheduling statistics of a process's threads.
 type threadTimes struct {
 	switches  float64
 	processor time.Duration
 }
 
-// timesOf reads what the threads have had that some processes have (proc_pid_status(5), Documentation/scheduler/sched-stats.rst of
+// timesOf sums the statistics of the threads of some processes (proc_pid_status(5), Documentation/scheduler/sched-stats.rst of
 // the kernel).
 func timesOf(pids []int) (t threadTimes) {
 	var threads []string
@@ -297,7 +297,7 @@ func timesOf(pids []int) (t threadTimes) {
 	return t
 }
 
-// countCalls counts the system calls of the programs during something, by perf(1); -countEach if that cannot count.
+// countCalls counts the system calls of the programs during do, with perf(1); -countEach if that cannot count.
 func countCalls(ctx context.Context, pids [programsCounted][]int, do func() error) (calls [programsCounted]float64, err error) {
 	for i := range calls {
 		calls[i] = -countEach
@@ -316,11 +316,11 @@ func countCalls(ctx context.Context, pids [programsCounted][]int, do func() erro
 			return calls, err
 		}
 	}
-	time.Sleep(200 * time.Millisecond) // until they count: perf says so nowhere
+	time.Sleep(200 * time.Millisecond) // until they count: perf does not signal that
 	err = do()
 	for i, cmd := range counting {
 		_ = cmd.Process.Signal(unix.SIGINT)
-		_ = cmd.Wait() // what it says tells more than how it ends
+		_ = cmd.Wait() // its output tells more than its exit status
 		if n, perr := strconv.ParseFloat(strings.Split(said[i].String(), ",")[0], 64); perr == nil {
 			calls[i] = n
 		}

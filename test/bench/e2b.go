@@ -19,19 +19,19 @@ import (
 	"strings"
 )
 
-// e2b is a client of E2B's dialect over plain HTTP, as its SDKs are.
+// e2b is a client of the E2B protocol over plain HTTP, as its SDKs are.
 type e2b struct {
 	address, key string
 	http         http.Client
 }
 
-// sandbox is what a client learns of one.
+// e2bSandbox is a created sandbox.
 type e2bSandbox struct {
 	ID    string `json:"sandboxID"`
 	Token string `json:"envdAccessToken"`
 }
 
-// ask sends a request and returns what comes until the answer ends, or has what is waited for.
+// ask sends a request and returns the answer, up to the text until if that is set.
 func (e *e2b) ask(ctx context.Context, method, path, body, until string, header ...string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+e.address+path, strings.NewReader(body))
 	if err != nil {
@@ -55,7 +55,7 @@ func (e *e2b) ask(ctx context.Context, method, path, body, until string, header 
 	if resp.StatusCode >= http.StatusBadRequest || until != "" && !strings.Contains(all.String(), until) {
 		return "", fmt.Errorf("%s %s: %d %s", method, path, resp.StatusCode, all.String())
 	}
-	if until != "" { // the rest is part of the answer, and not of the time
+	if until != "" { // the rest belongs to the answer, but not to the measured time
 		_, err = io.Copy(io.Discard, resp.Body)
 		return all.String(), err
 	}
@@ -90,9 +90,9 @@ func (e *e2b) code(ctx context.Context, sb *e2bSandbox) error {
 	return err
 }
 
-// e2bCases are what programs written for E2B ask for most.
+// e2bCases are the most frequent calls of E2B clients.
 func (b *bench) e2bCases(ctx context.Context) error {
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // a free port
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (b *bench) e2bCases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := e.code(ctx, sb); err != nil { // from now on its context lives
+	if err := e.code(ctx, sb); err != nil { // from now on its context is running
 		return err
 	}
 	b.add("E2B: create + first output + kill, boxes ahead", timed(func() error {

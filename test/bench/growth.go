@@ -19,16 +19,16 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// many lets a daemon have as many of everything as is measured, and answers as long as may be.
+// many is a configuration with limits above everything that is measured, and the longest possible answers.
 const many = "[sessions]\nmax = 4096\n[exec]\nmax_per_session = 256\noutput_limit = \"64MiB\"\n[queue]\nlength = 1024\n"
 
-// How often something is measured for each point of a line.
+// How often each point of a line is measured.
 const (
 	growthEach = 40
-	memoryOf   = 50 // boxes whose memory is looked at
+	memoryOf   = 50 // boxes whose memory is measured
 )
 
-// growSessions measures creates, and memory, with more and more sessions that live.
+// growSessions measures creation, and memory, with an increasing number of sessions.
 func (b *bench) growSessions(ctx context.Context, p *page, counts []int) error {
 	rows := [][]string{{"sessions that live", "boxd", "create, lower quartile µs", "median", "upper quartile", "of the first", "boxd, PSS of a session", "PID 1, PSS of a box"}}
 	var lines []line
@@ -53,7 +53,7 @@ func (b *bench) growSessions(ctx context.Context, p *page, counts []int) error {
 				}
 				inits = append(inits, s.PID)
 			}
-			time.Sleep(time.Second) // what they have left to do is done
+			time.Sleep(time.Second) // their remaining work is done
 			times, err := repeat(ctx, growthEach, func() error {
 				_, _, err := c.CreateSession(ctx, &api.SessionRequest{ID: "more"})
 				return err
@@ -87,7 +87,7 @@ func (b *bench) growSessions(ctx context.Context, p *page, counts []int) error {
 	return p.picture("sessions", "create by sessions that live", lineChart("create, lower quartile, µs", lines))
 }
 
-// repeat times something often, and undoes it each time. The times are sorted.
+// repeat times an operation repeatedly, undoing it each time. The times are sorted.
 func repeat(ctx context.Context, n int, do, undo func() error) ([]time.Duration, error) {
 	times := make([]time.Duration, 0, n)
 	for range n {
@@ -103,15 +103,15 @@ func repeat(ctx context.Context, n int, do, undo func() error) ([]time.Duration,
 	return times, nil
 }
 
-// text is a command that prints so many bytes of text.
+// text is a command that prints that many bytes of text.
 func text(size int) string {
 	return "yes 'some words of output, as a compiler prints them' | head -c " + strconv.Itoa(size)
 }
 
-// longestAnswer is the most output in an answer that is measured; more goes by a stream.
+// longestAnswer is the largest output that is measured in an answer; more needs a stream.
 const longestAnswer = 32 << 20
 
-// growOutput measures executions with more and more output, by an answer and by a stream, beside a bare pipe.
+// growOutput measures executions with increasing output, in an answer and by a stream, next to a bare pipe.
 func (b *bench) growOutput(ctx context.Context, p *page, sizes []int) error {
 	rows := [][]string{{"output", "bare pipe, lower quartile µs", "boxd", "in an answer", "ratio", "by a stream", "ratio"}}
 	var lines []line
@@ -192,7 +192,7 @@ func streamOf(ctx context.Context, c *client.Client, size int) error {
 // rateFor is how long a rate is measured.
 const rateFor = 3 * time.Second
 
-// rates measures how many there are in a second by clients at once: executions, and creates with deletes.
+// rates measures operations per second with concurrent clients: executions, and creates with deletes.
 func (b *bench) rates(ctx context.Context, p *page) error {
 	floors := map[int]float64{}
 	for _, n := range []int{1, 8, 32, 128} {
@@ -250,7 +250,7 @@ func (b *bench) rates(ctx context.Context, p *page) error {
 	return nil
 }
 
-// floorRate is how often so many helpers at once run a program in a second.
+// floorRate is how often n concurrent helpers run a program per second.
 func (b *bench) floorRate(ctx context.Context, n int, argv ...string) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the helpers
@@ -260,7 +260,7 @@ func (b *bench) floorRate(ctx context.Context, n int, argv ...string) (float64, 
 	})
 }
 
-// rateOf is how often clients do something in a second, each again as soon as it has done it.
+// rateOf is how many operations per second the clients do, each in a loop.
 func rateOf(ctx context.Context, clients int, begin func(n int) (do func() error, err error)) (float64, error) {
 	ways := make([]func() error, clients)
 	for n := range ways {

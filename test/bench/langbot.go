@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// langbotOwner is whose the directories are that boxes of LangBot would have.
+// langbotOwner is the owner of the directories in boxes for LangBot.
 const langbotOwner = 4243
 
-// langbot is a client of LangBot's dialect, with one call at a time.
+// langbot is a client of the LangBot protocol with one call at a time.
 type langbot struct {
 	ws  *websocket.Conn
 	seq int
@@ -66,9 +66,9 @@ func langbotExec(session string) string {
 	return fmt.Sprintf(`{"session_id":%q,"cmd":"true"}`, session)
 }
 
-// langbotCases are what LangBot asks for most, beside what its command costs without a box.
+// langbotCases are LangBot's most frequent calls, next to the cost of its command without a box.
 func (b *bench) langbotCases(ctx context.Context) error {
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // a free port
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (b *bench) langbotCases(ctx context.Context) error {
 	if err := l.ask(ctx, "box_init", `{"limits":{"max_sessions":1000}}`, false); err != nil {
 		return err
 	}
-	// The profile that a login shell of this host reads is not that of a box: so without one too.
+	// The profile read by a login shell of this host is not that of a box: so also without a login shell.
 	for name, flag := range map[string]string{"a login shell of this host": "-lc", "a shell": "-c"} {
 		if err := b.addCommand(ctx, "LangBot: true by "+name+", without a box", "/bin/sh", flag, "true"); err != nil {
 			return err
@@ -98,7 +98,7 @@ func (b *bench) langbotCases(ctx context.Context) error {
 	return nil
 }
 
-// langbotCrowd measures many sessions of one Workspace at once, and what it costs to count them.
+// langbotCrowd measures many concurrent sessions of one LangBot Workspace, and the cost of counting them.
 func (b *bench) langbotCrowd(ctx context.Context, out io.Writer, sessions int) error {
 	for _, n := range []int{20, 200} {
 		began := time.Now()

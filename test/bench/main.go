@@ -2,9 +2,9 @@
 
 // Command bench measures boxd against the bare kernel and its peers, in one interleaved run.
 //
-// Every case is timed once per round, in random order, so that what else the machine does falls on
-// all of them alike. Only ratios mean anything: to the median of the floor, which is vfork, exec and
-// wait of the same program, timed in C. A peer that is not installed is left out, and said so.
+// Every case is timed once per round, in random order, so that other load on the machine affects all of them equally. Only ratios
+// mean anything: to the median of the floor, which is vfork, exec and wait of the same program, timed in C. A peer that is not
+// installed is left out and listed as such.
 package main
 
 import (
@@ -40,11 +40,11 @@ func main() {
 // program is what all cases run.
 const program = "/bin/true"
 
-// settle is the pause between two measurements, so that what one case leaves to do, such as the teardown
-// of a network namespace, does not fall into the next.
+// settle is the pause between two measurements, so that remaining work of one case, such as the teardown of a network namespace,
+// is not measured in the next.
 const settle = 10 * time.Millisecond
 
-// options are what is measured, and how often.
+// options are what to measure, and how often.
 type options struct {
 	streams, turns, langbot, crowd, counts, live, rounds int
 	only, socket, against, page, growth, output, bin     string
@@ -108,7 +108,7 @@ func run(ctx context.Context) error {
 	return errors.Join(p.write(), failures(b.cases))
 }
 
-// measureCases measures each case once in every round, or as often as it is to be.
+// measureCases measures each case once per round, or as rarely as the case says.
 func (b *bench) measureCases(ctx context.Context, rounds int) error {
 	b.cases = slices.DeleteFunc(b.cases, func(m *measure) bool { return m.name != floorName && !strings.Contains(m.name, b.only) })
 	for round := range rounds {
@@ -165,16 +165,16 @@ func (b *bench) fill(ctx context.Context, p *page, o *options) error {
 // bench is one run.
 type bench struct {
 	bin, dir string
-	other    binaries // of the commit it is measured against; the zero one: of none
-	after    []func() // what removes what peers have left
-	versions []string // of the peers that are measured
-	left     []string // peers that are not, and why
-	only     string   // a part of the names of what is measured
+	other    binaries // of the commit to compare with; zero: none
+	after    []func() // cleans up after peers
+	versions []string // of the measured peers
+	left     []string // peers that are not measured, with the reason
+	only     string   // a substring of the names to measure
 	daemons  []*exec.Cmd
 	cases    []*measure
-	env      []string       // of the daemons that are started
-	langbot  string         // address of LangBot's dialect
-	client   *client.Client // of the daemon that has the session "bench"
+	env      []string       // of the started daemons
+	langbot  string         // address for the LangBot protocol
+	client   *client.Client // of the daemon with the session "bench"
 }
 
 func (b *bench) stop() {
@@ -191,7 +191,7 @@ func (b *bench) stop() {
 type measure struct {
 	name   string
 	order  int
-	every  int // it is measured every that many rounds; 0: all
+	every  int // measured every that many rounds; 0: in all
 	once   func() (time.Duration, error)
 	times  []time.Duration
 	failed int
@@ -219,7 +219,7 @@ func (b *bench) makeCases(ctx context.Context) error {
 	if err := b.addCommand(ctx, floorName, program); err != nil {
 		return err
 	}
-	if err := b.addPeers(ctx); err != nil { // before anybody connects: boxd waits ten seconds for a first request
+	if err := b.addPeers(ctx); err != nil { // before any client connects: boxd waits ten seconds for a first request
 		return err
 	}
 	without, err := b.withoutRecords(ctx)
@@ -278,7 +278,7 @@ func lifecycle(ctx context.Context, c *client.Client) error {
 	return errors.Join(succeed(c.Exec(ctx, s.ID, trueRequest())), c.DeleteSession(ctx, s.ID))
 }
 
-// succeed makes anything but exit code 0 an error: a case that fails is fast.
+// succeed makes anything but exit code 0 an error: a failing case would look fast.
 func succeed(r api.ExecResult, err error) error {
 	if err != nil {
 		return err
@@ -297,7 +297,7 @@ func timed(f func() error) func() (time.Duration, error) {
 	}
 }
 
-// helper is floor.c at work.
+// helper is a running floor.c.
 type helper struct {
 	in  io.WriteCloser
 	out *bufio.Reader
@@ -338,13 +338,13 @@ func (h *helper) once() (time.Duration, error) {
 
 const floorName = "floor: vfork + exec + wait"
 
-// startDaemon starts a private boxd. Its limits are best effort where the host has nothing better,
-// as the figures of the peers have none at all.
+// startDaemon starts a private boxd. Its limits are best effort if the host supports nothing better, as the peers are measured
+// without any.
 func (b *bench) startDaemon(ctx context.Context, name string, ahead int, more string) (*client.Client, error) {
 	return b.startDaemonOf(ctx, b.bin, name, ahead, more)
 }
 
-// startDaemonOf starts one of the programs of a directory.
+// startDaemonOf starts boxd from the programs in a directory.
 func (b *bench) startDaemonOf(ctx context.Context, bin, name string, ahead int, more string) (*client.Client, error) {
 	dir := filepath.Join(b.dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {

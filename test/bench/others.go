@@ -24,19 +24,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who is in a crowd, and who is not. Both are users whom nothing but the default policy is about.
+// Users in the crowd, and outside it. Only the default policy applies to either.
 const (
 	crowdUID  = 4242
 	quietUID  = 4243
 	otherGID  = 65534
-	turnExecs = 20 // executions of the quiet one in a turn
+	turnExecs = 20 // executions of the quiet user in a turn
 	crowdWarm = 300 * time.Millisecond
 )
 
-// dialAs connects to a socket as some user: the kernel takes note of who a thread is when it connects.
+// dialAs connects to a socket as a user: the kernel records a thread's ids when it connects.
 func dialAs(socket string, uid uint32) (conn net.Conn, err error) {
 	done := make(chan struct{})
-	go func() { // a thread that has been another ends with its goroutine
+	go func() { // a thread with changed ids ends with its goroutine
 		defer close(done)
 		runtime.LockOSThread()
 		_, _, e1 := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0)
@@ -52,7 +52,7 @@ func dialAs(socket string, uid uint32) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// bareClientOf is a bare client that is some user.
+// bareClientOf is a bare client connected as a user.
 func bareClientOf(socket string, uid uint32) (*bareClient, error) {
 	conn, err := dialAs(socket, uid)
 	if err != nil {
@@ -61,7 +61,7 @@ func bareClientOf(socket string, uid uint32) (*bareClient, error) {
 	return &bareClient{conn: conn, in: bufio.NewReader(conn)}, nil
 }
 
-// open lets all users of the host reach the socket of a daemon.
+// open lets all users of the host reach a daemon's socket.
 func (b *bench) open(name string) (socket string, err error) {
 	socket = filepath.Join(b.dir, name, "s")
 	return socket, errors.Join(os.Chmod(b.dir, 0o711), os.Chmod(filepath.Join(b.dir, name), 0o711), os.Chmod(socket, 0o666))
@@ -69,8 +69,8 @@ func (b *bench) open(name string) (socket string, err error) {
 
 func crowdSession(n int) string { return "crowd" + strconv.Itoa(n) }
 
-// crowd is many clients of one user, each with a session and an execution in it whenever the last one has ended. It
-// lasts until standard input ends, and says how many executions there were.
+// crowd runs many clients of one user, each with a session in which it makes one execution after the other. It lasts until EOF on
+// standard input, and prints the number of executions.
 func crowd(socket string, clients int) error {
 	var count atomic.Int64
 	failed := make(chan error, clients)
@@ -107,8 +107,8 @@ func crowd(socket string, clients int) error {
 	}
 }
 
-// others measures what one user waits for an execution while a crowd of another does what it can, in turns with what
-// it waits when nobody is there. Boxes and boxd and both users have the cores of this machine, and no others.
+// others measures how long one user waits for an execution while a crowd of another is as busy as possible, alternating with the
+// same without a crowd. Boxes, boxd and both users share the cores of this machine.
 func (b *bench) others(ctx context.Context, to io.Writer, turns, clients int) error {
 	if _, err := b.startDaemon(ctx, "o", 1, ""); err != nil {
 		return err
@@ -170,7 +170,7 @@ func (b *bench) others(ctx context.Context, to io.Writer, turns, clients int) er
 	return nil
 }
 
-// turn is some executions, one after the other with a pause between them.
+// turn is a series of executions with pauses between them.
 func turn(ctx context.Context, c *bareClient) ([]time.Duration, error) {
 	times := make([]time.Duration, turnExecs)
 	for n := range times {
@@ -187,14 +187,13 @@ func turn(ctx context.Context, c *bareClient) ([]time.Duration, error) {
 	return times, nil
 }
 
-// median sorts, too.
+// median also sorts times.
 func median(times []time.Duration) time.Duration {
 	slices.Sort(times)
 	return times[len(times)/2]
 }
 
-// withCrowd does something while a crowd, which is another program, is at work, and returns how many executions it
-// had in a second.
+// withCrowd runs do while a crowd, which is another process, is at work, and returns the crowd's executions per second.
 func withCrowd(ctx context.Context, socket string, clients int, do func() error) (rate int, err error) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-crowd", strconv.Itoa(clients), "-socket", socket)
 	cmd.Stderr = os.Stderr
@@ -219,6 +218,6 @@ func withCrowd(ctx context.Context, socket string, clients int, do func() error)
 	if rerr == nil {
 		rate, rerr = strconv.Atoi(strings.TrimSpace(text))
 	}
-	time.Sleep(crowdWarm) // what it has left running is over
+	time.Sleep(crowdWarm) // its remaining work is over
 	return rate, errors.Join(err, rerr, cmd.Wait())
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// page is what a run comes to, as Markdown, with pictures beside it.
+// page is the report of a run, as Markdown, with pictures beside it.
 type page struct {
 	path string
 	text strings.Builder
@@ -22,7 +22,7 @@ type page struct {
 
 func (p *page) printf(format string, args ...any) { fmt.Fprintf(&p.text, format, args...) }
 
-// table adds a table, and prints it.
+// table adds a table.
 func (p *page) table(title string, rows [][]string) {
 	p.printf("\n## %s\n\n", title)
 	for i, row := range rows {
@@ -33,7 +33,7 @@ func (p *page) table(title string, rows [][]string) {
 	}
 }
 
-// block adds what something writes as it is.
+// block adds the output of write verbatim.
 func (p *page) block(title string, write func(out io.Writer) error) error {
 	p.printf("\n## %s\n\n```\n", title)
 	defer p.printf("```\n")
@@ -59,7 +59,7 @@ func (p *page) write() error {
 	return os.WriteFile(p.path, []byte(p.text.String()), 0o644)
 }
 
-// quartile returns the value that a share of sorted times is below.
+// quartile returns the quantile of sorted times at share.
 func quartile(times []time.Duration, share float64) time.Duration {
 	if len(times) == 0 {
 		return 0
@@ -67,7 +67,7 @@ func quartile(times []time.Duration, share float64) time.Duration {
 	return times[min(len(times)-1, int(share*float64(len(times))))]
 }
 
-// cases adds the table of cases. The ratio is that of the lower quartiles, which what else a machine does moves least.
+// cases adds the table of cases. The ratio is that of the lower quartiles, which other load on the machine affects least.
 func (p *page) cases(cases []*measure) error {
 	slices.SortFunc(cases, func(a, b *measure) int { return a.order - b.order })
 	var floor time.Duration
@@ -98,20 +98,20 @@ func (p *page) cases(cases []*measure) error {
 	return p.picture("cases", "ratios of the lower quartiles to the floor", barChart(bars))
 }
 
-// bar is one of a chart.
+// bar is a bar of a chart.
 type bar struct {
 	name  string
 	value float64
 }
 
-// Measures of the pictures.
+// Sizes of the pictures.
 const (
 	chartWidth = 760
 	barHeight  = 18
 	nameWidth  = 380
 )
 
-// barChart draws bars whose lengths are logarithms: a peer may take a hundred times as long as another.
+// barChart draws bars of logarithmic length: a peer may take a hundred times as long as another.
 func barChart(bars []bar) string {
 	most := 1.0
 	for _, b := range bars {
@@ -138,13 +138,13 @@ func color(name string) string {
 	return "#c05621"
 }
 
-// line is one of a chart: points of it by x.
+// line is a line of a chart, as points by x.
 type line struct {
 	name   string
 	points [][2]float64
 }
 
-// lineChart draws lines over an axis of logarithms.
+// lineChart draws lines over a logarithmic axis.
 func lineChart(what string, lines []line) string {
 	const height, left, bottom = 260, 60, 30
 	low, high, most := math.Inf(1), 0.0, 0.0
@@ -175,7 +175,7 @@ func lineChart(what string, lines []line) string {
 	return s.String() + "</svg>\n"
 }
 
-// short is a number with a prefix of powers of 1024, from where it is one.
+// short formats a number with a binary prefix if it has one.
 func short(v float64) string {
 	for _, unit := range []string{"", "Ki", "Mi"} {
 		if v < 1024 {

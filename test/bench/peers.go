@@ -18,28 +18,28 @@ import (
 	"time"
 )
 
-// peer is another sandbox, as it is used for what boxd does: a program in a box that is made for it, or in one that lives.
+// peer is another sandbox, used as boxd is: a program in a box that is created for it, or in a running one.
 type peer struct {
 	name    string
-	version []string // prints which it is
-	// argv runs the program. first, if there is one, makes the box in which it runs, and last removes that.
+	version []string // prints its version
+	// argv runs the program. first, if any, creates the box in which it runs, and last removes that.
 	argv, first, last []string
-	every             int // it is measured every that many rounds, as it takes long; 0: all
+	every             int // measured every that many rounds, as it takes long; 0: in all
 }
 
-// goJudge is the module of a sandbox that no distribution has.
+// goJudge is the module of a sandbox that no distribution packages.
 const goJudge, goJudgeVersion = "github.com/criyle/go-judge", "v1.12.2"
 
-// fetchPatience is how long it may take to fetch and build it.
+// fetchPatience is the timeout for downloading and building it.
 const fetchPatience = 5 * time.Minute
 
-// peersFrom is the place of the first peer in the table: they are below boxd.
+// peersFrom is the position of the first peer in the table: peers come after boxd.
 const peersFrom = 1000
 
-// dear is how seldom a peer is measured that takes tens of milliseconds.
+// dear is how rarely a peer is measured that takes tens of milliseconds.
 const dear = 8
 
-// peers are those that are looked for. The isolation is comparable: namespaces, a read-only /usr, no network, no capabilities.
+// peers are the peers to look for. Their isolation is comparable: namespaces, a read-only /usr, no network, no capabilities.
 func (b *bench) peers() []peer {
 	bundle := filepath.Join(b.dir, "bundle")
 	root := filepath.Join(bundle, "rootfs")
@@ -76,7 +76,7 @@ func (b *bench) peers() []peer {
 	}
 }
 
-// addPeers adds the peers that the host has and that work. The others are left out, and said so.
+// addPeers adds the peers that are installed and work. The others are left out and listed as such.
 func (b *bench) addPeers(ctx context.Context) error {
 	if err := b.makeBundles(); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (b *bench) addPeers(ctx context.Context) error {
 		}
 		out, _ := exec.CommandContext(ctx, p.version[0], p.version[1:]...).CombinedOutput()
 		b.versions = append(b.versions, p.name+": "+firstLine(out))
-		if err := b.addCommand(ctx, p.name, append([]string{path}, p.argv[1:]...)...); err != nil { // the helper looks nowhere for it
+		if err := b.addCommand(ctx, p.name, append([]string{path}, p.argv[1:]...)...); err != nil { // the helper does not search PATH
 			return err
 		}
 		m := b.cases[len(b.cases)-1]
@@ -122,7 +122,7 @@ func firstLine(text []byte) string {
 	return line
 }
 
-// makeBundles makes what OCI runtimes run: the program, and something that lasts.
+// makeBundles creates bundles for OCI runtimes: one of the program, and one that keeps running.
 func (b *bench) makeBundles() error {
 	for name, args := range map[string][]string{"bundle": {program}, "live": {"/bin/sleep", "infinity"}} {
 		root := filepath.Join(b.dir, name, "rootfs")
@@ -136,7 +136,7 @@ func (b *bench) makeBundles() error {
 				return err
 			}
 		}
-		for _, file := range []string{"etc/os-release", "etc/passwd"} { // systemd-nspawn wants a tree of a system
+		for _, file := range []string{"etc/os-release", "etc/passwd"} { // systemd-nspawn requires a system tree
 			if err := os.WriteFile(filepath.Join(root, file), []byte("ID=bench\n"), 0o600); err != nil {
 				return err
 			}
@@ -166,9 +166,9 @@ func (b *bench) makeBundles() error {
 	return nil
 }
 
-// addGoJudge builds go-judge of its module and asks it over HTTP, on a connection that stays.
+// addGoJudge builds go-judge from its module and calls it over HTTP, on a persistent connection.
 func (b *bench) addGoJudge(ctx context.Context) error {
-	tree := filepath.Join(b.dir, "go-judge.tree") // a module of its own: what it needs is no matter of ours
+	tree := filepath.Join(b.dir, "go-judge.tree") // a module of its own, so that its dependencies are not ours
 	if err := os.Mkdir(tree, 0o700); err != nil {
 		return err
 	}

@@ -23,12 +23,12 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// What is carried, and how often, in each round.
+// What is transferred, and how often, in each round.
 const (
 	bulkBytes  = 1 << 30
 	bulkScript = "cat /dev/zero | head -c 1073741824"
 	echoLines  = 1000
-	echoFirst  = 5000 // lines before those, not measured: whatever has started the program is still busy
+	echoFirst  = 5000 // lines before those, not measured: whatever started the program is still busy
 	idleBoxes  = 200
 )
 
@@ -39,7 +39,7 @@ type way struct {
 	times []time.Duration
 }
 
-// streams measures how output is carried, in interleaved rounds, and what an idle box costs.
+// streams measures the transfer of output, in interleaved rounds, and the cost of an idle box.
 func (b *bench) streams(ctx context.Context, to io.Writer, c *client.Client, rounds int) error {
 	bulk := []*way{
 		{name: "bulk: a bare pipe", once: bareBulk},
@@ -68,7 +68,7 @@ func (b *bench) streams(ctx context.Context, to io.Writer, c *client.Client, rou
 			slices.Sort(w.times)
 			median, bare := w.times[len(w.times)/2], ways[0].times[len(ways[0].times)/2]
 			ratio := float64(median) / float64(bare)
-			if &ways[0] == &bulk[0] { // of throughput
+			if &ways[0] == &bulk[0] { // throughput
 				ratio = 1 / ratio
 			}
 			fmt.Fprintf(out, "%s\t%d\t%v\t%v\t%.2f\t\n", w.name, len(w.times), w.times[0].Round(time.Microsecond/10), median.Round(time.Microsecond/10), ratio)
@@ -80,7 +80,7 @@ func (b *bench) streams(ctx context.Context, to io.Writer, c *client.Client, rou
 	return b.idle(ctx, to, c)
 }
 
-// bareBulk reads from a pipe as a client of boxd would from its connection.
+// bareBulk reads from a pipe as a client of boxd does from its connection.
 func bareBulk(ctx context.Context) (time.Duration, error) {
 	cmd := exec.CommandContext(ctx, "sh", "-c", bulkScript)
 	out, err := cmd.StdoutPipe()
@@ -97,7 +97,7 @@ func bareBulk(ctx context.Context) (time.Duration, error) {
 	return time.Since(begin), cmd.Wait()
 }
 
-// all reads what is to come, and only counts it.
+// all reads everything, and only counts the bytes.
 func all(r io.Reader) error {
 	buf, n := make([]byte, 64<<10), 0
 	for {
@@ -129,8 +129,8 @@ func streamBulk(ctx context.Context, c *client.Client) (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// bareEcho sends lines to a program and waits for each to come back. Left alone the kernel puts the two on one
-// core, where a turn takes a tenth of the time; a way through a third program cannot be had like that.
+// bareEcho sends lines to a program and waits for each to come back. By default the kernel puts both on one core, where a round
+// trip takes a tenth of the time; that is impossible with a third program in between.
 func bareEcho(ctx context.Context, apart bool) (time.Duration, error) {
 	cmd := exec.CommandContext(ctx, "cat")
 	in, err := cmd.StdinPipe()
@@ -153,7 +153,7 @@ func bareEcho(ctx context.Context, apart bool) (time.Duration, error) {
 	return took, errors.Join(err, cmd.Wait())
 }
 
-// bounceApart bounces between this process on one core and another on the next.
+// bounceApart bounces between this process on one core and the other process on the next.
 func bounceApart(pid int, in io.Writer, out io.Reader) (took time.Duration, err error) {
 	var all, here, there unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
@@ -177,7 +177,7 @@ func bounceApart(pid int, in io.Writer, out io.Reader) (took time.Duration, err 
 	return bounce(in, out)
 }
 
-// pin lets all threads of a process run on some cores only.
+// pin restricts all threads of a process to some cores.
 func pin(pid int, cores *unix.CPUSet) error {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	for _, task := range tasks {
@@ -187,7 +187,7 @@ func pin(pid int, cores *unix.CPUSet) error {
 	return err
 }
 
-// bounce returns the median of the round trips.
+// bounce returns the median round trip time.
 func bounce(in io.Writer, out io.Reader) (time.Duration, error) {
 	line := append(bytes.Repeat([]byte("x"), 63), '\n')
 	back := make([]byte, len(line))
@@ -222,7 +222,7 @@ func streamEcho(ctx context.Context, c *client.Client) (time.Duration, error) {
 	return took, errors.Join(err, <-done)
 }
 
-// direct runs a program whose descriptors are use's, and ends it.
+// direct runs a program whose stdio descriptors are passed to use, and ends it.
 func direct(ctx context.Context, c *client.Client, req *api.ProcessRequest, use func(files [3]*os.File) (time.Duration, error)) (time.Duration, error) {
 	const name = "direct"
 	req.Stdio = name
@@ -254,7 +254,7 @@ func directEcho(ctx context.Context, c *client.Client) (time.Duration, error) {
 	})
 }
 
-// idle measures the memory of boxes that do nothing: PSS of PID 1 of each, and what keeper and zygote have.
+// idle measures the memory of idle boxes: PSS of each PID 1, and of keeper and zygote.
 func (b *bench) idle(ctx context.Context, to io.Writer, c *client.Client) error {
 	var total int64
 	var pids []uint32

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// warmCases are what a session costs whose box was started ahead of need: a box of the pool is there whenever
-// one begins, and what is left of the last one is gone.
+// warmCases measure a session with a preforked box: a box is in the pool whenever a measurement begins, and the clean-up of the
+// previous one is over.
 func (b *bench) warmCases(ctx context.Context) error {
 	c, err := b.startDaemon(ctx, "w", 1, "[profiles.default]\nwarm = 2\n")
 	if err != nil {
@@ -40,7 +40,7 @@ func (b *bench) warmCases(ctx context.Context) error {
 			if err := ready(); err != nil {
 				return 0, err
 			}
-			time.Sleep(settle) // what has filled the pool is over
+			time.Sleep(settle) // the work that filled the pool is over
 			n++
 			id := fmt.Sprint("w", n)
 			took, err := timed(func() error { return do(id) })()

@@ -15,7 +15,7 @@ func tarred(content string) string {
 	return string(boxtest.Tar(0o644, map[string]string{"dir/file": content}))
 }
 
-// drives asks for all that can be done with drives; something comes from the session s, which is given one.
+// drives tests everything that can be done with drives; some content comes from the session s, which also gets one.
 func (c *contract) drives() {
 	const all, one, fill, push = "/v1/drives", "/v1/drives/{drive}", "POST /v1/drives/{drive}/versions", "POST /v1/drives/{drive}/pushed"
 	const name = "me/data"
@@ -88,7 +88,7 @@ func (c *contract) drives() {
 	c.refused(404, "drive", ask{route: "DELETE " + one, p: name})
 }
 
-// drivesOfSessions gives a session a drive, and takes it away.
+// drivesOfSessions adds a drive to a session, and removes it.
 func (c *contract) drivesOfSessions(name string) {
 	const add, remove, one = "PUT /v1/sessions/{id}/drives/{drive}", "DELETE /v1/sessions/{id}/drives/{drive}", "/v1/drives/{drive}"
 	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"driven"}`})
@@ -120,7 +120,7 @@ func (c *contract) drivesOfSessions(name string) {
 	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "reads"})
 }
 
-// fewDrives asks for more than there may be.
+// fewDrives exceeds the limit of drives.
 func (c *contract) fewDrives() {
 	c.refused(429, "drive", ask{route: "POST /v1/drives/{drive}/versions", p: "me/data", body: tarred("1"), head: http.Header{"Content-Type": {"application/x-tar"}}})
 }

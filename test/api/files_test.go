@@ -10,7 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// files asks for all that can be done to files, of the session s.
+// files tests all file operations, in the session s.
 func (c *contract) files() {
 	const fs = "POST /v1/sessions/{id}/fs/"
 	for _, name := range []string{"f", "dir/g"} {
@@ -61,7 +61,7 @@ func (c *contract) files() {
 	c.watched()
 }
 
-// file asks for one file as a stream.
+// file tests streaming a single file.
 func (c *contract) file() {
 	const get, put = "GET /v1/sessions/{id}/file", "PUT /v1/sessions/{id}/file"
 	head := http.Header{"Content-Type": {"application/octet-stream"}}
@@ -92,7 +92,7 @@ func (c *contract) file() {
 	c.refused(409, "", ask{route: put, s: "s", query: "path=dir", body: "x", head: head})
 }
 
-// watched asks what happens in a directory.
+// watched tests watches of a directory.
 func (c *contract) watched() {
 	const watch = "GET /v1/sessions/{id}/fs/watch"
 	c.refused(400, "recursive", ask{route: watch, s: "s", query: "recursive=very", odd: true})
@@ -100,7 +100,7 @@ func (c *contract) watched() {
 	c.refused(404, "", ask{route: watch, s: "none"})
 	c.refused(404, "", ask{route: watch, s: "s", query: "path=none"})
 	c.refused(409, "", ask{route: watch, s: "s", query: "path=f"})
-	// A program makes and removes a directory: a watch of it ends, if it was there to begin with.
+	// A program creates and removes a directory: a watch ends with the directory, if that existed when the watch began.
 	const comes = "PUT /v1/sessions/{id}/processes/{p}"
 	c.gets(201, ask{route: comes, s: "s", p: "comes-and-goes", body: `{"command":"while :; do mkdir -p w; echo x >w/f; rm w/f; sleep 0.1; rm -r w; done"}`})
 	for {

@@ -12,11 +12,11 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// example is a command of the guide with what it prints there.
+// example is a command of the guide with the output shown there.
 type example struct{ command, output string }
 
-// examples are the commands of a page, in their order: indented lines that begin with a dollar sign, and go on
-// after a backslash or with > as in a shell.
+// examples are the commands of a page in order: indented lines that begin with a dollar sign, with continuation lines after a
+// backslash or with > as in a shell.
 func examples(t *testing.T, path string) (list []example) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -45,7 +45,7 @@ func examples(t *testing.T, path string) (list []example) {
 	return list
 }
 
-// The examples of the guide do what it says: they are run, in one shell, and print what is written there.
+// The examples of the guide work: run in one shell they print the output shown there.
 func TestTheGuideIsTrue(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "curl")

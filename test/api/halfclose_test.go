@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Over TCP too a client may end what it sends and wait for its answer, and one that goes ends its program.
+// Over TCP too a client may shut down its sending side and wait for its answer, and a client that disconnects ends its program.
 func TestAClientOverTCPMayEndWhatItSends(t *testing.T) {
 	t.Parallel()
 	h := open(t)

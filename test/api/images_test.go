@@ -17,7 +17,7 @@ func root(content string) string {
 
 func tarHead() http.Header { return http.Header{"Content-Type": {"application/x-tar"}} }
 
-// images asks for all that can be done with images.
+// images tests everything that can be done with images.
 func (c *contract) images() {
 	const all, one, prune = "/v1/images", "/v1/images/{image}", "POST /v1/images/prune"
 	var img api.Image
@@ -95,7 +95,7 @@ func (c *contract) images() {
 	}
 }
 
-// fewImages asks for one image more than there may be.
+// fewImages exceeds the limit of images by one.
 func (c *contract) fewImages() {
 	c.gets(201, ask{route: "POST /v1/images", query: "name=a", body: root("a"), head: tarHead()})
 	c.refused(429, "", ask{route: "POST /v1/images", query: "name=b", body: root("b"), head: tarHead()})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package api_test holds what a real boxd is asked, and what it answers, against the description that it serves.
+// Package api_test checks requests to a real boxd, and its answers, against the API description that it serves.
 package api_test
 
 import (
@@ -31,7 +31,7 @@ type contract struct {
 	seen map[string]bool // "GET /healthz 200"
 }
 
-// begin starts a boxd and reads its description, as a stranger would.
+// begin starts a boxd and reads its description, as any client can.
 func begin(t *testing.T, seen map[string]bool, configuration string) *contract {
 	t.Helper()
 	return contractOf(t, seen, boxtest.Start(t, configuration))
@@ -51,20 +51,20 @@ func contractOf(t *testing.T, seen map[string]bool, d *boxtest.Daemon) *contract
 	return c
 }
 
-// ask is a request, by its route and what comes into it.
+// ask is a request, given by its route and parameters.
 type ask struct {
 	route string // "GET /v1/sessions/{id}"
 	s, p  string // the ids in its path
 	query string
 	body  string
 	head  http.Header
-	uid   uint32 // who asks; 0 is root
-	// odd says that the description knows, too, that the request is wrong. Otherwise the request has to be as
-	// described, whatever boxd says to it.
+	uid   uint32 // the caller; 0 is root
+	// odd says that the request violates the description, too. Otherwise the request must conform to the description, even if
+	// boxd refuses it.
 	odd bool
 }
 
-// gets makes a request, which must be answered with a status. The request and the answer are what the description says.
+// gets makes a request, which must be answered with a status. Request and answer are checked against the description.
 func (c *contract) gets(status int, a ask) boxtest.Answer {
 	c.t.Helper()
 	route := c.route(a.route)
@@ -85,12 +85,12 @@ func (c *contract) gets(status int, a ask) boxtest.Answer {
 	return got
 }
 
-// checkAnswer holds an answer against the description.
+// checkAnswer checks an answer against the description.
 func (c *contract) checkAnswer(name string, input *openapi3filter.RequestValidationInput, got boxtest.Answer) {
 	c.t.Helper()
 	options := &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true}
 	if kind := got.Header.Get("Content-Type"); !strings.Contains(kind, "json") || strings.Contains(kind, "ndjson") {
-		options.ExcludeResponseBody = true // it is text; lines of JSON have a check of their own
+		options.ExcludeResponseBody = true // it is text; lines of JSON are checked separately
 	}
 	response := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: input, Status: got.Code, Header: got.Header, Body: io.NopCloser(bytes.NewReader(got.Body)), Options: options,
@@ -103,14 +103,14 @@ func (c *contract) checkAnswer(name string, input *openapi3filter.RequestValidat
 	}
 }
 
-// kinds are the types of problems by the status they come with.
+// kinds are the types of problems, by status.
 func kinds() map[int]string {
 	return map[int]string{
 		400: "invalid", 401: "unauthenticated", 403: "denied", 404: "not_found", 405: "invalid", 409: "conflict", 429: "exhausted", 500: "internal", 501: "unsupported", 503: "unavailable",
 	}
 }
 
-// refused makes a request that must be refused for a field, and returns what is said about it.
+// refused makes a request that must be refused for a field, and returns the problem.
 func (c *contract) refused(status int, field string, a ask) api.Problem {
 	c.t.Helper()
 	got := c.gets(status, a)
@@ -138,7 +138,7 @@ func (c *contract) problem(status int, field string, got boxtest.Answer) api.Pro
 	return p
 }
 
-// reads reads the body of an answer.
+// reads decodes the body of an answer.
 func (c *contract) reads(got boxtest.Answer, v any) {
 	c.t.Helper()
 	if err := json.Unmarshal(got.Body, v); err != nil {
@@ -146,7 +146,7 @@ func (c *contract) reads(got boxtest.Answer, v any) {
 	}
 }
 
-// route is the operation of a request, without a router: what is sent is meant for it.
+// route is the operation of a request, found without a router: each request is meant for a known one.
 func (c *contract) route(name string) *routers.Route {
 	c.t.Helper()
 	method, path, _ := strings.Cut(name, " ")
@@ -179,7 +179,7 @@ func (c *contract) request(a ask) *http.Request {
 	return req
 }
 
-// exchange sends a request on a connection of its own.
+// exchange sends a request on a new connection.
 func (c *contract) exchange(req *http.Request, uid uint32) boxtest.Answer {
 	c.t.Helper()
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: boxtest.Dialer(c.Socket, uid)}
@@ -199,7 +199,7 @@ func (c *contract) exchange(req *http.Request, uid uint32) boxtest.Answer {
 	return boxtest.Answer{Code: resp.StatusCode, Header: resp.Header, Body: body}
 }
 
-// missing lists what is described by name and has not been seen.
+// missing lists documented answers that have not been seen.
 func (c *contract) missing() (list []string) {
 	for path, item := range c.doc.Paths.Map() {
 		for method, op := range item.Operations() {

@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// accepts is what a client of MCP has to take.
+// accepts is the Accept header required of MCP clients.
 func accepts(more ...string) http.Header {
 	h := http.Header{"Accept": {"application/json, text/event-stream"}}
 	for i := 0; i < len(more); i += 2 {
@@ -27,7 +27,7 @@ func accepts(more ...string) http.Header {
 
 const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
 
-// mcp speaks with the MCP server as programs without its library do.
+// mcp talks to the MCP server as a client without the SDK does.
 func (c *contract) mcp() {
 	const post, get, end = "POST /mcp", "GET /mcp", "DELETE /mcp"
 	before := c.boxes()
@@ -62,7 +62,7 @@ func (c *contract) mcp() {
 	c.refused(400, "Mcp-Session-Id", ask{route: end})
 	c.refused(400, "profile", ask{route: post, query: "profile=none-such", body: hello, head: accepts()})
 	c.refused(400, "variables", ask{route: post, query: "variables=x", body: hello, head: accepts()})
-	for _, uid := range []uint32{boxtest.OtherUID, 0} { // somebody else's is as one that is not there
+	for _, uid := range []uint32{boxtest.OtherUID, 0} { // a foreign session is like a missing one
 		head := in
 		if uid == 0 {
 			head = accepts("Mcp-Session-Id", "none")
@@ -95,7 +95,7 @@ func (c *contract) mcp() {
 	c.refused(429, "", ask{route: post, body: hello, head: accepts()})
 }
 
-// boxes is how many sessions the caller has.
+// boxes is the caller's number of sessions.
 func (c *contract) boxes() int {
 	c.t.Helper()
 	list, err := c.Sessions(c.t.Context(), false)
@@ -136,7 +136,7 @@ func converse(t *testing.T, address string, via http.RoundTripper, o *mcp.Client
 	return &talker{s, t}, nil
 }
 
-// says uses a tool whose answer must have something in it.
+// says calls a tool whose answer must contain want.
 func (a *talker) says(want, tool string, args map[string]any) {
 	a.t.Helper()
 	r, err := a.CallTool(a.t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
@@ -151,8 +151,8 @@ func (a *talker) says(want, tool string, args map[string]any) {
 
 type in = map[string]any
 
-// A client of the SDK does a task over HTTP, over TCP with a token and over the socket; what it does is in the audit
-// log as the calls it makes, in its name, and a call that it cancels dies with all that it has started.
+// An SDK client does a task over HTTP, over TCP with a token and over the socket; the audit log has the API calls that it makes,
+// in its name, and a call that it cancels ends with everything it has started.
 func TestAnAgentWorksOverHTTP(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -202,7 +202,7 @@ func TestAnAgentWorksOverHTTP(t *testing.T) {
 			t.Fatal(err)
 		}
 		data, _ := json.Marshal(r.Content)
-		return bytes.Contains(data, []byte(`\n0\n`)) || bytes.Contains(data, []byte(`\n1\n`)) // the one that looks
+		return bytes.Contains(data, []byte(`\n0\n`)) || bytes.Contains(data, []byte(`\n1\n`)) // one may be the search itself
 	})
 	if err := a.Close(); err != nil {
 		t.Error(err)
@@ -221,8 +221,8 @@ func TestAnAgentWorksOverHTTP(t *testing.T) {
 	h.NothingLeft(before)
 }
 
-// Whom REST refuses /mcp refuses: no token, a token for something else, a page of the web; and a role that is lost,
-// or a token that is revoked, is lost in conversations that go on.
+// /mcp refuses the same callers as REST: without a token, with a token for other routes, or from a web page; and the loss of a
+// role or the revocation of a token takes effect in running MCP sessions.
 func TestMCPIsForWhomTheAPIIs(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -265,7 +265,7 @@ func TestMCPIsForWhomTheAPIIs(t *testing.T) {
 	if a := h.over(narrow, "POST", "/mcp", ping, head); a.Code != 401 {
 		t.Errorf("after it was revoked: %d %s", a.Code, a.Body)
 	}
-	// over the socket the caller is who the kernel says
+	// on the socket the kernel names the caller
 	worker, err := converse(t, "http://boxd/mcp?session=mine", &http.Transport{DialContext: boxtest.Dialer(h.Socket, users()[access.User])}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// mounts asks for mounts of the living session s.
+// mounts tests mounts of the running session s.
 func (c *contract) mounts() {
 	const list, add, remove = "GET /v1/sessions/{id}/mounts", "PUT /v1/sessions/{id}/mounts", "DELETE /v1/sessions/{id}/mounts"
 	dir := filepath.Dir(c.MountSource(c.t, "one", 0))

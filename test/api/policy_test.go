@@ -10,11 +10,11 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// bounded is what another caller may have.
+// bounded is the policy of another caller.
 const bounded = "[policy.ci]\nprincipals = [\"uid:4242\"]\nsessions = 1\ntotal_memory = \"100MiB\"\ntools = [\"files\"]\nprofiles = [\"default\"]\n" +
 	"[policy.ci.ceilings]\nmemory = \"64MiB\"\n"
 
-// policies asks for what a policy bounds, and for what requests would come to.
+// policies tests what a policy limits, and plans of requests.
 func (c *contract) policies() {
 	const create, exec, run, start = "POST /v1/sessions", "POST /v1/sessions/{id}/exec", "POST /v1/exec", "PUT /v1/sessions/{id}/processes/{p}"
 	plans := func(a ask) (p api.Plan) {
@@ -92,7 +92,7 @@ func (c *contract) policies() {
 	tight.denied(403, "quota", "policy.ci.total_memory", ask{route: change, s: "s", body: `{"memory":"128MiB"}`, uid: boxtest.OtherUID})
 }
 
-// denied holds a refusal to the rule that it names.
+// denied checks that a refusal names the rule.
 func (c *contract) denied(status int, layer, rule string, a ask) {
 	c.t.Helper()
 	var p api.Problem

@@ -74,7 +74,7 @@ func (c *contract) processes() {
 	if c.reads(c.gets(200, ask{route: stop, s: "s", p: "plain"}), &p); p.State != "ended" || p.Reason != "stopped" || p.Result == nil || p.Result.Status != "signaled" {
 		c.t.Errorf("%+v", p)
 	}
-	c.gets(200, ask{route: stop, s: "s", p: "plain"}) // comes to the same
+	c.gets(200, ask{route: stop, s: "s", p: "plain"}) // has the same result
 	c.refused(409, "", ask{route: signalRoute, s: "s", p: "plain", body: `{"signal":"SIGCONT"}`})
 	const remove = "DELETE /v1/sessions/{id}/processes/{p}"
 	c.gets(204, ask{route: remove, s: "s", p: full.p})
@@ -129,7 +129,7 @@ func (c *contract) logs() {
 	c.refused(400, "Last-Event-ID", ask{route: logsRoute, s: "s", p: "writer", query: "format=sse", head: http.Header{"Last-Event-Id": {"x"}}, odd: true})
 }
 
-// events holds an answer of events against what is described, and returns the id of the last.
+// events checks a response of events against the description, and returns the id of the last.
 func (c *contract) events(a boxtest.Answer) (id string) {
 	c.t.Helper()
 	text := string(a.Body)
@@ -160,12 +160,12 @@ func (c *contract) stdio() {
 	if got := c.gets(101, ask{route: stdioRoute, s: "s", p: "direct", head: up}); got.Header.Get("Upgrade") != api.StdioProtocol {
 		c.t.Errorf("%v", got.Header)
 	}
-	c.refused(409, "", ask{route: stdioRoute, s: "s", p: "direct", head: up}) // they are handed out once
+	c.refused(409, "", ask{route: stdioRoute, s: "s", p: "direct", head: up}) // the descriptors are passed only once
 	c.refused(409, "", ask{route: logsRoute, s: "s", p: "direct"})
 	c.refused(409, "", ask{route: processStream, s: "s", p: "direct"})
 }
 
-// ports are connections to ports of a box.
+// ports tests connections to ports of a box.
 func (c *contract) ports() {
 	const route = "GET /v1/sessions/{id}/ports/{port}/stream"
 	up := http.Header{"Connection": {"Upgrade"}, "Upgrade": {api.PortProtocol}}
@@ -175,7 +175,7 @@ func (c *contract) ports() {
 		c.refused(400, "port", ask{route: route, s: "s", p: port, head: up, odd: true})
 	}
 	c.refused(404, "", ask{route: route, s: "none", p: "8000", head: up})
-	c.refused(404, "", ask{route: route, s: "s", p: "8000", head: up, uid: boxtest.OtherUID}) // another's is like none
+	c.refused(404, "", ask{route: route, s: "s", p: "8000", head: up, uid: boxtest.OtherUID}) // a foreign session is like a missing one
 	c.refused(409, "", ask{route: route, s: "s", p: "1", head: up})
 	c.gets(201, ask{route: startRoute, s: "s", p: "listener", body: `{"argv":["python3","-c","import socket; l = socket.socket(); l.bind(('127.0.0.1', 8000)); l.listen(); [l.accept()[0].close() for i in range(9)]"],"ready":{"port":8000}}`})
 	boxtest.Eventually(c.t, "it listens", func() bool {

@@ -30,7 +30,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// principals are one of each role among the users of the host, and two tenants of tokens.
+// principals are one of each role among the host's users, and two token holders.
 const principals = `
 [access]
 tokens = "%DIR%/tokens"
@@ -55,16 +55,16 @@ role = "user"
 role = "user"
 `
 
-// users are those of the host, by their roles.
+// users are the host's users, by role.
 func users() map[access.Role]uint32 {
 	return map[access.Role]uint32{0: 4305, access.Viewer: 4301, access.User: 4302, access.Operator: 4303, access.Admin: 4304}
 }
 
-// house is a boxd that serves HTTP too.
+// house is a boxd that also serves HTTP over TCP.
 type house struct {
 	*boxtest.Daemon
 	t       *testing.T
-	address string // of HTTP
+	address string // of the HTTP listener
 	entries map[string]string
 }
 
@@ -75,7 +75,7 @@ func open(t *testing.T, more ...string) *house {
 	return h
 }
 
-// find finds where HTTP is served now.
+// find finds the current address of the HTTP listener.
 func (h *house) find() {
 	h.t.Helper()
 	found := regexp.MustCompile(`serves HTTP on the loopback" address=(127\.0\.0\.1:\d+)`).FindAllStringSubmatch(h.Log(), -1)
@@ -85,7 +85,7 @@ func (h *house) find() {
 	h.address = found[len(found)-1][1]
 }
 
-// token makes boxd know a token of a principal, and returns it.
+// token adds a token of a principal to boxd, and returns it.
 func (h *house) token(name, principal, more string) string {
 	h.t.Helper()
 	secret, hash := access.NewToken()
@@ -94,14 +94,14 @@ func (h *house) token(name, principal, more string) string {
 	return secret
 }
 
-// revoke makes boxd forget a token.
+// revoke removes a token from boxd.
 func (h *house) revoke(name string) {
 	h.t.Helper()
 	delete(h.entries, name)
 	h.reload()
 }
 
-// reload writes the file of tokens, has boxd read it, and waits until it has.
+// reload writes the token file, makes boxd reload it, and waits until it has.
 func (h *house) reload() {
 	h.t.Helper()
 	text := ""
@@ -114,7 +114,7 @@ func (h *house) reload() {
 	h.hup()
 }
 
-// again is what the log says after a reload, well or not.
+// again is the log message after a reload, successful or not.
 var again = regexp.MustCompile(`configuration read again|the one before stays in force|config\.reloaded|config\.refused|configuration (was )?(reloaded|refused)`)
 
 func (h *house) hup() {
@@ -126,7 +126,7 @@ func (h *house) hup() {
 	boxtest.Eventually(h.t, "the configuration is read again", func() bool { return len(again.FindAllString(h.Log(), -1)) > before })
 }
 
-// over makes a request over TCP with a token; "" is none.
+// over makes a request over TCP with a token; "": without one.
 func (h *house) over(token, method, path, body string, head http.Header) boxtest.Answer {
 	h.t.Helper()
 	req, err := http.NewRequestWithContext(h.t.Context(), method, "http://"+h.address+path, strings.NewReader(body))
@@ -169,7 +169,7 @@ func (h *house) send(tr *http.Transport, req *http.Request) boxtest.Answer {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusSwitchingProtocols || !strings.Contains(resp.Header.Get("Content-Type"), "json") {
-		return boxtest.Answer{Code: resp.StatusCode, Header: resp.Header} // what it goes on with may have no end
+		return boxtest.Answer{Code: resp.StatusCode, Header: resp.Header} // the rest of the stream may be endless
 	}
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -178,7 +178,7 @@ func (h *house) send(tr *http.Transport, req *http.Request) boxtest.Answer {
 	return boxtest.Answer{Code: resp.StatusCode, Header: resp.Header, Body: body}
 }
 
-// upgrades is the header of a request for a WebSocket, where the route is one.
+// upgrades is the header of a WebSocket request, if the route is one.
 func upgrades(path string) http.Header {
 	if !strings.HasSuffix(path, "/stream") {
 		return nil
@@ -186,16 +186,16 @@ func upgrades(path string) http.Header {
 	return http.Header{"Upgrade": {"websocket"}, "Connection": {"Upgrade"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}}
 }
 
-// fill puts ids into a pattern.
+// fill puts ids into a path pattern.
 func fill(path, id string) string {
 	path = strings.NewReplacer("{id}", id, "{p}", "p", "{principal}", "uid:77").Replace(path)
-	for from := strings.Index(path, "{"); from >= 0; from = strings.Index(path, "{") { // of routes to come
+	for from := strings.Index(path, "{"); from >= 0; from = strings.Index(path, "{") { // other parameters, for routes to come
 		path = path[:from] + "x" + path[from+strings.Index(path[from:], "}")+1:]
 	}
 	return path
 }
 
-// Every route is for the role that it is described for and those above it, and for nobody below.
+// Every route is open to the role in its description and to those above it, and to none below.
 func TestEveryRouteIsForItsRole(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -226,7 +226,7 @@ func TestEveryRouteIsForItsRole(t *testing.T) {
 		}
 		for role, uid := range users() {
 			if role >= needed && method != http.MethodGet && !strings.Contains(path, "{id}") {
-				continue // it would be done
+				continue // it would take effect
 			}
 			a := h.as(uid, method, fill(path, "none"), "", upgrades(path))
 			switch {
@@ -245,9 +245,8 @@ func TestEveryRouteIsForItsRole(t *testing.T) {
 	}
 }
 
-// An id of somebody else and one that does not exist are the same for everybody who may not name its owner, over
-// every way in: the answers differ in nothing that the caller has not sent. How long they take is in the log, and decides
-// nothing.
+// A foreign id and a missing one look the same to every caller that may not name the owner, over every transport: the answers
+// differ only in what the caller has sent. How long they take is logged and not checked.
 func TestAForeignIDIsAMissingOne(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -281,7 +280,7 @@ func TestAForeignIDIsAMissingOne(t *testing.T) {
 					begin := time.Now()
 					got[i] = ask(method, fill(path, url.PathEscape(id)), body, upgrades(path))
 					took[i] = append(took[i], time.Since(begin))
-					for _, own := range []string{"Date", "X-Request-Id", "Traceparent"} { // of one request alone
+					for _, own := range []string{"Date", "X-Request-Id", "Traceparent"} { // specific to one request
 						got[i].Header.Del(own)
 					}
 					if got[i].Code < http.StatusBadRequest {
@@ -308,7 +307,7 @@ func TestAForeignIDIsAMissingOne(t *testing.T) {
 	}
 }
 
-// Operators see and end what is anybody's, and do nothing else in somebody's name; viewers see what is theirs.
+// Operators can see and end what belongs to others, and can do nothing else in their name; viewers see their own.
 func TestWhatARoleMayDo(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -353,7 +352,7 @@ func TestWhatARoleMayDo(t *testing.T) {
 	}
 }
 
-// Whoever is not known is answered the same, byte by byte, whatever is wrong with what was shown.
+// An unauthenticated caller gets the same answer, byte for byte, whatever is wrong with the credentials.
 func TestWhoIsNotKnownIsAnsweredTheSame(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -384,7 +383,7 @@ func TestWhoIsNotKnownIsAnsweredTheSame(t *testing.T) {
 			t.Errorf("%s is answered in its own way:\n%s", name, diff)
 		}
 	}
-	// A token on the socket is not passed over either, and does not make root of its bearer.
+	// A token is not ignored on the socket either, and its bearer does not act as root.
 	if a := h.as(0, "GET", "/v1/sessions", "", http.Header{"Authorization": {"Bearer " + strange}}); a.Code != http.StatusUnauthorized {
 		t.Errorf("on the socket: %d %s", a.Code, a.Body)
 	}
@@ -396,7 +395,7 @@ func TestWhoIsNotKnownIsAnsweredTheSame(t *testing.T) {
 	}
 }
 
-// A page of the web that a browser of this host shows has nothing to do here.
+// A web page shown by a browser on this host is refused.
 func TestPagesOfOtherPlacesAreRefused(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -438,7 +437,7 @@ func TestPagesOfOtherPlacesAreRefused(t *testing.T) {
 	}
 }
 
-// A token that was revoked ends what its bearer has under way, and so does a role that is taken.
+// Revoking a token, or taking a role away, ends the requests running under it.
 func TestWhatIsUnderWayEndsWithTheRight(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -484,7 +483,7 @@ func TestWhatIsUnderWayEndsWithTheRight(t *testing.T) {
 	}
 }
 
-// A reload gives living connections another role.
+// A reload changes the role of open connections.
 func TestAReloadChangesTheRoleOfALivingConnection(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -520,7 +519,7 @@ func TestAReloadChangesTheRoleOfALivingConnection(t *testing.T) {
 	}
 }
 
-// A grant lasts over the end of boxd, and ends by itself.
+// A grant survives the end of boxd, and expires by itself.
 func TestAGrantOutlivesBoxd(t *testing.T) {
 	t.Parallel()
 	h := open(t, "")
@@ -547,7 +546,7 @@ func TestAGrantOutlivesBoxd(t *testing.T) {
 	}
 }
 
-// A token is for its routes and its role alone.
+// A token is valid for its routes and its role only.
 func TestATokenIsForItsRoutesAlone(t *testing.T) {
 	t.Parallel()
 	h := open(t)

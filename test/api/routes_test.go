@@ -18,11 +18,11 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// profile is one that locks a limit.
+// profile is a profile that locks a limit.
 const profile = "[profiles.fixed]\nlocked = [\"memory\"]\n"
 
-// Every route is asked for all that it is described to answer, right and wrong, and all of it is as described: the request,
-// unless it is wrong by itself, the status, the header and the body.
+// Every route is called for every answer that the description has, with valid and invalid requests, and all of it matches the
+// description: the request, unless it is invalid by intent, the status, the headers and the body.
 func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -59,7 +59,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	boxtest.OneDay(t)
 	begin(t, seen, bounded).policies()
 	snapshotsElsewhere(t, seen)
-	// What depends on whether the kernel keeps limits here. The same test runs on hosts of both kinds.
+	// Answers that depend on whether the kernel enforces limits here. The same test runs on hosts of both kinds.
 	without := []string{
 		"PATCH /v1/sessions/{id} 409", "POST /v1/sessions/{id}/freeze 200", "POST /v1/sessions/{id}/thaw 200",
 	}
@@ -80,7 +80,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	}
 }
 
-// instructions asks for what a model is told.
+// instructions tests the instructions for a model.
 func (c *contract) instructions(id string) {
 	const planned, living = "GET /v1/instructions", "GET /v1/sessions/{id}/instructions"
 	var usual, other, its api.Instructions
@@ -98,7 +98,7 @@ func (c *contract) instructions(id string) {
 	c.refused(404, "", ask{route: living, s: "none"})
 }
 
-// grants asks for roles for a time.
+// grants tests temporary roles.
 func (c *contract) grants() {
 	const give = "POST /v1/grants"
 	var list api.GrantList
@@ -115,7 +115,7 @@ func (c *contract) grants() {
 	c.refused(400, "for", ask{route: give, body: `{"principal":"uid:4242","role":"admin","for":"169h"}`})
 	c.refused(400, "principal", ask{route: give, body: `{"principal":"alcie","role":"admin","for":"1h"}`})
 	for _, a := range []ask{{route: "GET /v1/grants"}, {route: give, body: `{"principal":"uid:4242","role":"admin","for":"1h"}`}, {route: "DELETE /v1/grants/{principal}", p: "uid:4242"}} {
-		a.uid = boxtest.OtherUID // who is an operator now, and no admin
+		a.uid = boxtest.OtherUID // now an operator, but no admin
 		if p := c.refused(403, "role", a); p.By != "uid:4242" || p.Denial == nil || p.Denial.Rule != "grant" || p.Value != "operator" {
 			c.t.Errorf("%+v", p)
 		}
@@ -124,7 +124,7 @@ func (c *contract) grants() {
 	c.refused(404, "", ask{route: "DELETE /v1/grants/{principal}", p: "uid:4242"})
 }
 
-// daemon asks for what is no session's.
+// daemon tests routes that concern no session.
 func (c *contract) daemon() {
 	for _, route := range []string{"GET /healthz", "GET /readyz", "GET /v1/openapi.json", "GET /v1/status", "GET /v1/profiles", "GET /v1/doctor"} {
 		c.gets(200, ask{route: route, uid: boxtest.OtherUID})
@@ -133,7 +133,7 @@ func (c *contract) daemon() {
 	c.gets(200, ask{route: "GET /v1/config"})
 	c.refused(400, "query", ask{route: "GET /v1/config", query: "nonsense=1"})
 	c.refused(403, "role", ask{route: "GET /v1/config", uid: boxtest.OtherUID})
-	// What no route is described for.
+	// Requests that no route describes.
 	for _, tc := range []struct {
 		method, path, field string
 		status              int
@@ -158,7 +158,7 @@ func (c *contract) daemon() {
 	}
 }
 
-// observing asks for what has happened.
+// observing tests events, metrics and audit.
 func (c *contract) observing() {
 	c.gets(200, ask{route: "GET /metrics", uid: boxtest.OtherUID})
 	c.refused(400, "query", ask{route: "GET /metrics", query: "nonsense=1"})
@@ -202,7 +202,7 @@ func (c *contract) observing() {
 	c.refused(403, "role", ask{route: who, uid: boxtest.OtherUID})
 }
 
-// is holds JSON against a schema of the description.
+// is checks JSON against a schema of the description.
 func (c *contract) is(schema string, data []byte) {
 	c.t.Helper()
 	var v any
@@ -278,7 +278,7 @@ func (c *contract) sessions() {
 	c.gets(201, ask{route: route, body: `{"id":"s"}`})
 }
 
-// life asks for what is about the life of sessions.
+// life tests the life cycle of sessions.
 func (c *contract) life() {
 	const drain, undrain = "POST /v1/drain", "DELETE /v1/drain"
 	c.gets(200, ask{route: drain, body: `{"reason":"new disk"}`})
@@ -290,7 +290,7 @@ func (c *contract) life() {
 	c.refused(400, "colour", ask{route: drain, body: `{"colour":"red"}`, odd: true})
 	c.refused(403, "role", ask{route: drain, uid: boxtest.OtherUID})
 	c.refused(403, "role", ask{route: undrain, uid: boxtest.OtherUID})
-	for range 2 { // comes to the same
+	for range 2 { // has the same result
 		c.gets(204, ask{route: undrain})
 	}
 	c.gets(200, ask{route: "POST /v1/sessions/{id}/renew", s: "s"})
@@ -316,7 +316,7 @@ func (c *contract) changes() {
 		return
 	}
 	c.gets(200, ask{route: change, s: "s", body: `{"memory":"256MiB","cpus":0.5,"pids":100}`})
-	for range 2 { // comes to the same
+	for range 2 { // has the same result
 		c.gets(200, ask{route: freeze, s: "s"})
 	}
 	c.refused(409, "", ask{route: "POST /v1/sessions/{id}/exec", s: "s", body: `{"argv":["true"]}`})
@@ -331,7 +331,7 @@ func (c *contract) stops() {
 	const stop, start = "POST /v1/sessions/{id}/stop", "POST /v1/sessions/{id}/start"
 	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"rests","home_on_disk":true}`})
 	var s api.Session
-	for range 2 { // comes to the same
+	for range 2 { // has the same result
 		c.reads(c.gets(200, ask{route: stop, s: "rests"}), &s)
 		if s.State != "stopped" || s.StoppedAt == nil || !s.HomeOnDisk {
 			c.t.Errorf("%+v", s)
@@ -425,7 +425,7 @@ func (c *contract) oneShots() {
 	c.refused(501, "workspace_quota", ask{route: run, body: `{"session":{"mounts":[{"source":"/srv","target":"/workspace"}],"workspace_quota":"1GiB"},"exec":{"argv":["true"]}}`})
 }
 
-// limits asks a boxd that is full.
+// limits tests a boxd that is full.
 func (c *contract) limits() {
 	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"s"}`})
 	c.gets(201, ask{route: "PUT /v1/sessions/{id}/processes/{p}", s: "s", p: "one", body: `{"argv":["sleep","1000"]}`})
@@ -448,7 +448,7 @@ func (c *contract) limits() {
 	}
 }
 
-// lines holds every line of an answer against a schema, and returns how many there are.
+// lines checks every line of an answer against a schema, and returns their number.
 func (c *contract) lines(schema string, body []byte) (n int) {
 	c.t.Helper()
 	for s := bufio.NewScanner(bytes.NewReader(body)); s.Scan(); n++ {

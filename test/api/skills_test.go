@@ -24,7 +24,7 @@ func zipped(names ...string) string {
 	return string(boxtest.Zip(files))
 }
 
-// skills asks for all that can be done with skills; some come from the session s.
+// skills tests everything that can be done with skills; some come from the session s.
 func (c *contract) skills() {
 	const all, one, list, file = "/v1/skills", "/v1/skills/{skill}", "/v1/skills/{skill}/files", "/v1/skills/{skill}/file"
 	var k api.Skill
@@ -91,7 +91,7 @@ func (c *contract) skills() {
 	c.refused(403, "skill", ask{route: "DELETE " + one, p: "create-skill"})
 }
 
-// activation gives the living session s the skill make-report, and takes it away.
+// activation adds the skill make-report to the running session s, and removes it.
 func (c *contract) activation() {
 	const add, remove = "PUT /v1/sessions/{id}/skills/{skill}", "DELETE /v1/sessions/{id}/skills/{skill}"
 	c.refused(404, "skill", ask{route: remove, s: "s", p: "make-report"})
@@ -121,7 +121,7 @@ func (c *contract) activation() {
 	c.refused(404, "skill", ask{route: remove, s: "s", p: "make-report"})
 }
 
-// imports brings skills in, as an archive and from the session s.
+// imports imports skills from an archive and from the session s.
 func (c *contract) imports() {
 	const preview, install = "POST /v1/skills/preview", "POST /v1/skills/install"
 	head := http.Header{"Content-Type": {"application/octet-stream"}}
@@ -159,7 +159,7 @@ func (c *contract) imports() {
 	}
 }
 
-// fewSkills asks for more than one may have.
+// fewSkills exceeds the limit of skills.
 func (c *contract) fewSkills() {
 	c.gets(201, ask{route: "POST /v1/skills", body: `{"name":"a","description":"x"}`})
 	if p := c.refused(429, "skill", ask{route: "POST /v1/skills", body: `{"name":"b","description":"x"}`}); p.Denial == nil || p.Denial.Rule != "skills.max" {

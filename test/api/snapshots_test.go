@@ -20,7 +20,7 @@ const (
 	removeSnapshot  = "DELETE " + allSnapshots + "/{snapshot}"
 )
 
-// snapshots asks for snapshots, whatever the filesystem is that they would be on.
+// snapshots tests snapshots, on whatever filesystem they would be.
 func (c *contract) snapshots() {
 	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"snapped"}`})
 	c.gets(200, ask{route: "POST /v1/sessions/{id}/exec", s: "snapped", body: `{"command":"echo one > f"}`})
@@ -56,7 +56,7 @@ func (c *contract) snapshots() {
 	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "snapped"})
 }
 
-// takesSnapshots asks for snapshots where files can share blocks.
+// takesSnapshots tests snapshots on a filesystem with shared blocks.
 func (c *contract) takesSnapshots() {
 	var one api.Snapshot
 	c.reads(c.gets(201, ask{route: "POST " + allSnapshots, s: "snapped", body: `{"name":"a"}`}), &one)
@@ -76,14 +76,14 @@ func (c *contract) takesSnapshots() {
 	c.refused(404, "", ask{route: removeSnapshot, s: "snapped", p: "a"})
 }
 
-// fewSnapshots asks for more than there may be.
+// fewSnapshots exceeds the limit of snapshots.
 func (c *contract) fewSnapshots() {
 	c.gets(200, ask{route: "POST /v1/sessions/{id}/stop", s: "t"})
 	c.refused(429, "", ask{route: "POST " + allSnapshots, s: "t", body: `{"name":"a"}`})
 	c.gets(200, ask{route: "POST /v1/sessions/{id}/start", s: "t"})
 }
 
-// snapshotsElsewhere asks for what depends on the filesystem on a filesystem of each kind, as far as this host has both.
+// snapshotsElsewhere tests what depends on the filesystem on one of each kind, as far as this host has both.
 func snapshotsElsewhere(t *testing.T, seen map[string]bool) {
 	t.Helper()
 	for kind, answers := range map[string][]string{

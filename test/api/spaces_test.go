@@ -9,7 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// spaces asks for workspaces with a name.
+// spaces tests named workspaces.
 func (c *contract) spaces() {
 	const all, one = "/v1/workspaces", "/v1/workspaces/{workspace}"
 	var w api.Workspace
@@ -68,7 +68,7 @@ func (c *contract) spaces() {
 	c.refused(404, "name", ask{route: "DELETE " + one, p: "project"})
 }
 
-// fewSpaces asks for more than there may be.
+// fewSpaces exceeds the limit of workspaces.
 func (c *contract) fewSpaces() {
 	c.refused(429, "", ask{route: "POST /v1/workspaces", body: `{"name":"project"}`})
 	c.refused(429, "", ask{route: "POST /v1/sessions/{id}/keep", s: "t", body: `{"workspace":"project"}`})

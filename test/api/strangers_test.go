@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Local users without a token can open connections to the port, and keep nobody out who has one: not who comes later,
-// nor who is there.
+// Local users without a token can open connections to the port, but keep out no client with a token: neither a later one nor one
+// that is connected.
 func TestStrangersKeepNobodyFromThePort(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -45,7 +45,7 @@ func TestStrangersKeepNobodyFromThePort(t *testing.T) {
 	ask()
 	for i := range 300 {
 		conn := dial()
-		if i%2 == 0 { // some ask for what is nobody's, and stay
+		if i%2 == 0 { // some make a request that needs no token, and stay
 			if _, err := fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}

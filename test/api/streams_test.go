@@ -22,11 +22,11 @@ const (
 	processStream = "GET /v1/sessions/{id}/processes/{p}/stream"
 )
 
-// talk is a stream that holds every message against the description.
+// talk is a stream on which every message is checked against the description.
 type talk struct {
 	*contract
 	ws   *websocket.Conn
-	told map[string]bool // the kinds of control messages that have come, of all streams
+	told map[string]bool // the kinds of control messages received, on all streams
 }
 
 func (c *contract) dial(told map[string]bool, route, p string) *talk {
@@ -45,7 +45,7 @@ func (c *contract) dial(told map[string]bool, route, p string) *talk {
 	return &talk{c, ws, told}
 }
 
-// says sends a control message as it is written.
+// says sends a control message verbatim.
 func (k *talk) says(message string) {
 	k.t.Helper()
 	k.is("ClientControl", []byte(message))
@@ -59,10 +59,10 @@ func (k *talk) sends(channel byte, data string) {
 	}
 }
 
-// hears reads to the control message of a kind, and returns that and the output that came before.
+// hears reads up to the control message of a kind, and returns that and the output before it.
 func (k *talk) hears(kind string) (msg api.ServerControl, output string) {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), 5*time.Minute) // one that says nothing more has failed
+	ctx, cancel := context.WithTimeout(k.t.Context(), 5*time.Minute) // a stream that stays silent has failed
 	defer cancel()
 	var out strings.Builder
 	for {
@@ -140,7 +140,7 @@ func (c *contract) streams() {
 	}
 }
 
-// attached talks to a process.
+// attached attaches to processes.
 func (c *contract) attached(told map[string]bool) {
 	c.refused(400, "Upgrade", ask{route: processStream, s: "s", p: "writer"})
 	c.gets(201, ask{route: startRoute, s: "s", p: "reader", body: `{"command":"cat; seq 400000","stdin":true,"output":"4KiB"}`})
@@ -154,7 +154,7 @@ func (c *contract) attached(told map[string]bool) {
 	second.says(`{"attach":{"stdout":0,"stderr":0,"stdin":0,"write":true,"take_over":true,"lines":true,"lossless":true}}`)
 	second.hears("attached")
 	first.hears("writer_lost")
-	first.hangUp() // or the program would wait for it
+	first.hangUp() // otherwise the program would wait for it
 	second.sends(api.ChannelStdin, "a line")
 	second.sends(api.ChannelStdin, "")
 	if _, output := second.hears("exit"); !strings.HasPrefix(output, "a line1") {

@@ -27,7 +27,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
 )
 
-// withKey gives a principal one key more.
+// withKey adds an API key to a principal.
 func (h *host) withKey(t *testing.T, name, principal, more string) {
 	t.Helper()
 	h.keys[name], h.entries[name] = newKey(name, principal, more)
@@ -38,7 +38,7 @@ func (h *host) withKey(t *testing.T, name, principal, more string) {
 	})
 }
 
-// reload has boxd read its keys again.
+// reload makes boxd reload its keys.
 func (h *host) reload(t *testing.T) {
 	t.Helper()
 	h.writeTokens(t)
@@ -53,8 +53,8 @@ func (h *host) api(t *testing.T, who, method, path, body string) boxtest.Answer 
 	return h.Raw(t, method, path, body, "Authorization: Bearer "+h.keys[who])
 }
 
-// A key that allows less than the tokens of a sandbox lead to does not get them, whichever way it asks, and a sandbox does not go
-// on by one that allows less than before.
+// A key that allows less than the tokens of a sandbox is not given them by any route, and a sandbox does not stay usable through
+// a key that allows less than before.
 func TestAKeyGetsNoMoreThanItAllows(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -90,7 +90,7 @@ func TestAKeyGetsNoMoreThanItAllows(t *testing.T) {
 	})
 }
 
-// What somebody calls a session of his own, and writes on it, neither hides another's sandbox nor leads to anything of another.
+// A session that another user creates with the id and labels of a sandbox neither hides that sandbox nor gives access to it.
 func TestASandboxIsNotTakenForAnothers(t *testing.T) {
 	h := start(t, boxtest.Kept)
 	sb := h.create(t, "agent", `{}`)
@@ -106,7 +106,7 @@ func TestASandboxIsNotTakenForAnothers(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &his); err != nil || status != http.StatusOK || his.EnvdAccessToken == "" || his.EnvdAccessToken == sb.Token {
 		t.Fatalf("%d %s", status, text)
 	}
-	for range 3 { // whoever comes first
+	for range 3 { // whichever is adopted first
 		h.Stop()
 		h.Restart()
 		if status, text, _ := h.sends(t, "POST", "/process.Process/List", "{}", append(sb.of("49983"), "Content-Type", "application/json")...); status != http.StatusOK {
@@ -124,8 +124,7 @@ func TestASandboxIsNotTakenForAnothers(t *testing.T) {
 	}
 }
 
-// What programs of a sandbox call their files, and when they have written them, is told whatever it is; what is no file is
-// refused at once.
+// Files of a sandbox with any name or modification time are reported; operations on what is no file are refused at once.
 func TestFilesOfAnyKindAreTold(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -165,7 +164,7 @@ os.symlink("/proc/1/mem", "mem")'`)
 	}
 }
 
-// A signature for a path is for no other, whatever the form says.
+// A signature for a path is valid for no other, whatever the form contains.
 func TestASignatureIsForItsPath(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -191,7 +190,7 @@ func TestASignatureIsForItsPath(t *testing.T) {
 	}
 }
 
-// What is no request of the protocol is refused, and leaves no trace in what boxd counts.
+// A request that violates the protocol is refused, and leaves no trace in boxd's metrics.
 func TestWhatIsNoRequestIsRefused(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -238,7 +237,7 @@ func TestWhatIsNoRequestIsRefused(t *testing.T) {
 	}
 }
 
-// A request that says twice how long it is takes its connection with it, whoever it is for.
+// A request that states its length twice is refused and its connection closed, whoever it is for.
 func TestABodyHasOneLength(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -266,7 +265,7 @@ func TestABodyHasOneLength(t *testing.T) {
 	}
 }
 
-// Clients that vanish in the middle of something leave nothing of it but what they have started.
+// Clients that disconnect in the middle of an operation leave nothing of it except what they have started.
 func TestClientsThatVanishLeaveNothing(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -311,7 +310,7 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 	})
 	http.DefaultClient.CloseIdleConnections()
 	boxtest.Eventually(t, "boxd holds no more than before", func() bool { return descriptors() <= before+2 })
-	for range 16 { // and as many watches as ever can begin
+	for range 16 { // the maximum number of watches is still available
 		if _, err := sb.filesystem().CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: "/tmp"}); err != nil {
 			t.Fatal(err)
 		}
@@ -321,20 +320,20 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 	}
 }
 
-// halted is what a client sends that does not go on.
+// halted is the rest of an upload that stalls.
 type halted <-chan struct{}
 
-// Read waits until the client gives up.
+// Read blocks until the client gives up.
 func (r halted) Read([]byte) (int, error) {
 	<-r
 	return 0, context.Canceled
 }
 
-// An upload of any size, and of any size once it is unpacked, goes through boxd without staying there.
+// An upload of any size, also after decompression, passes through boxd without being kept in memory.
 func TestAnUploadDoesNotStayInBoxd(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
-	const size = 2 << 30 // as a number of 32 bits with a sign would not have it
+	const size = 2 << 30 // more than a signed 32-bit number holds
 	sent := new(bytes.Buffer)
 	packed := gzip.NewWriter(sent)
 	for range size >> 20 {
@@ -354,7 +353,7 @@ func TestAnUploadDoesNotStayInBoxd(t *testing.T) {
 	}
 }
 
-// residentPeak is the most memory that a process has had, in KiB.
+// residentPeak is the peak resident memory of a process, in KiB.
 func residentPeak(t *testing.T, pid int) (kib int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -368,7 +367,7 @@ func residentPeak(t *testing.T, pid int) (kib int) {
 	return kib
 }
 
-// Who may not any more hears nothing more of what is under way, and can change nothing by it.
+// When a key is removed, running streams end with an error, and running uploads fail.
 func TestStreamsEndWithTheirKey(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -411,7 +410,7 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 	}
 }
 
-// Visitors of a port, to whom a client has given its traffic token, do not keep the owner out, however many they are.
+// Visitors of a port, who have the traffic token from a client, cannot keep the owner out, however many they are.
 func TestVisitorsOfAPortDoNotKeepTheOwnerOut(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -429,7 +428,7 @@ func TestVisitorsOfAPortDoNotKeepTheOwnerOut(t *testing.T) {
 		}
 		resp.Body.Close()
 		switch resp.StatusCode {
-		case http.StatusBadGateway: // nothing listens there
+		case http.StatusBadGateway: // no server listens on the port
 			taken++
 		case http.StatusTooManyRequests:
 			refused++

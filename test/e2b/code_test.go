@@ -62,7 +62,7 @@ func (i *interpreter) request(ctx context.Context, method, path string, body any
 	return answer
 }
 
-// do makes a request and returns status and body of the answer.
+// do makes a request and returns the status and body of the answer.
 func (i *interpreter) do(method, path string, body any) (int, string) {
 	i.t.Helper()
 	answer := i.request(i.t.Context(), method, path, body)
@@ -102,7 +102,7 @@ type codeRequest struct {
 	Env      map[string]string `json:"env_vars,omitempty"`
 }
 
-// event is a line of an answer to /execute.
+// event is a line of an /execute answer.
 type event struct {
 	Type             string
 	Text             string
@@ -113,7 +113,7 @@ type event struct {
 	Extra            json.RawMessage `json:"extra"`
 }
 
-// cell is what came of an execution.
+// cell is the outcome of an execution.
 type cell struct {
 	out, err, text string
 	failed         string // name and value of the error
@@ -162,7 +162,7 @@ func (r *running) next() *event {
 	return &e
 }
 
-// await waits for an event of a type, with a text.
+// await waits for an event of a type with a text.
 func (r *running) await(kind, text string) {
 	r.i.t.Helper()
 	for e := r.next(); ; e = r.next() {
@@ -218,7 +218,7 @@ func TestCodeKeepsItsState(t *testing.T) {
 	if o := i.run("import os\nx += 1\nprint('hello')\nprint(os.getcwd())\n'quoted'"); o.text != "quoted" || o.out != "hello\n"+home+"\n" || o.count != 4 {
 		t.Errorf("%+v", o)
 	}
-	// A line is one event, for clients count them.
+	// A line is one event, since clients count them.
 	if o := i.run("print(x)"); len(o.types) != 3 || o.out != "2\n" {
 		t.Errorf("%+v", o)
 	}
@@ -327,7 +327,7 @@ func TestCodeContextsAreApart(t *testing.T) {
 	if o := i.begin(codeRequest{Code: "x", Context: c.ID}).end(); o.failed != "NameError: name 'x' is not defined" || o.count != 1 {
 		t.Errorf("%+v", o)
 	}
-	// What runs in a context that is removed ends with it.
+	// Code that runs in a context ends when the context is removed.
 	r := i.begin(codeRequest{Code: "print('on')\nimport time; time.sleep(1000)", Context: c.ID})
 	r.await("stdout", "on")
 	if status, text := i.do("DELETE", "/contexts/"+c.ID, nil); status != 200 {
@@ -341,7 +341,7 @@ func TestCodeContextsAreApart(t *testing.T) {
 			t.Errorf("%s %s: %d", p[0], p[1], status)
 		}
 	}
-	// There is a limit.
+	// The number of contexts is limited.
 	status := 200
 	for n := 0; status == 200; n++ {
 		if status, _ = i.do("POST", "/contexts", nil); status != 200 && (n > 15 || status != 429) {
@@ -350,7 +350,7 @@ func TestCodeContextsAreApart(t *testing.T) {
 	}
 }
 
-// Of a sandbox that ends while code runs the answer breaks off: nothing in it says that the code has ended.
+// If a sandbox ends while code runs, the answer breaks off, and does not report that the code has ended.
 func TestCodeOfASandboxThatEnds(t *testing.T) {
 	t.Parallel()
 	i := startInterpreter(t)
@@ -403,7 +403,7 @@ func TestCodeOfAClientThatHangsUpIsInterrupted(t *testing.T) {
 	}
 }
 
-// A kernel and its state outlive boxd. What runs when boxd ends is interrupted by the next.
+// A kernel and its state survive boxd. The next boxd interrupts an execution that was running when boxd ended.
 func TestCodeOutlivesBoxd(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "node")
@@ -451,13 +451,13 @@ func TestCodeThatKillsItsKernel(t *testing.T) {
 	}
 }
 
-// Code that does what it can to its kernel harms nobody else, and the next execution is what it should be.
+// Code that attacks its kernel does not harm anything else, and the next execution works normally.
 func TestHostileCode(t *testing.T) {
 	t.Parallel()
 	i := startInterpreter(t)
 	for _, code := range []string{
 		"import os, sys\nos.close(1); os.close(2); os.close(0); sys.stdout = sys.stderr = sys.stdin = None",
-		// The events of a kernel can be forged by the code it runs, and by its children.
+		// Code can forge the events of its kernel, and so can its children.
 		"import sys\nn = next(a for a in open('/proc/self/cmdline').read().split('\\0')[::-1] if a)\n" +
 			"for e in ('{\"e\":\"end\",\"id\":\"x\"}', '{\"e\":\"result\",\"data\":{\"text/plain\":5,\"x\":[]}}', '{\"e\":\"result\"}', '{', '[]', '{\"e\":\"begin\",\"id\":7}', '{\"e\":\"error\"}'):\n" +
 			"  sys.stdout.write('\\x1e' + n + '.' + e + '\\n'); sys.stderr.write('\\x1e' + n + '.' + e + '\\n')\n" +
@@ -479,7 +479,7 @@ func TestHostileCode(t *testing.T) {
 	}
 }
 
-// However much code writes, it waits for who reads it, and boxd keeps little of it.
+// Code with very much output is blocked until that is read, and boxd buffers little of it.
 func TestCodeThatWritesMuchWaitsForItsReader(t *testing.T) {
 	t.Parallel()
 	i := startInterpreter(t)
@@ -518,8 +518,8 @@ func TestCodeThatWritesMuchWaitsForItsReader(t *testing.T) {
 	}
 }
 
-// Where the operator lets ipykernel run the code of Python, a sandbox whose Python has it has IPython's shell, with its state over a
-// restart of boxd and of its own; one of a template that says otherwise has boxd's.
+// If the operator enables ipykernel for Python code, a sandbox whose Python has it uses IPython's shell, which keeps its state
+// across restarts of boxd; a sandbox of a template that disables it uses boxd's own kernel.
 func TestCodeRunsInIPykernel(t *testing.T) {
 	t.Parallel()
 	if exec.CommandContext(t.Context(), "/usr/bin/python3", "-c", "import ipykernel").Run() != nil {
@@ -547,7 +547,7 @@ func TestCodeRunsInIPykernel(t *testing.T) {
 	}
 	r = i.begin(codeRequest{Code: "print('on')\nwhile True: time.sleep(0.01)"})
 	r.await("stdout", "on")
-	r.hangUp() // which interrupts it
+	r.hangUp() // this interrupts it
 	if o := i.run("!echo of $x"); o.out != "of kept\r\n" || o.failed != "" {
 		t.Errorf("after an interrupt: %+v", o)
 	}

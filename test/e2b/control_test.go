@@ -37,13 +37,13 @@ func (h *host) detail(t *testing.T, id string) detail {
 	return d
 }
 
-// near reports whether a time is so many seconds from now, give or take some.
+// near reports whether a time is about that many seconds from now.
 func near(at time.Time, seconds int) bool {
 	off := time.Until(at) - time.Duration(seconds)*time.Second
 	return off > -90*time.Second && off < 5*time.Second
 }
 
-// A sandbox lives as long as its client says, from whenever it says so; to connect makes that longer, never shorter.
+// A sandbox lives as long as its client says, counted from each time it says so; connecting extends that, and never shortens it.
 func TestASandboxLivesAsLongAsItsClientSays(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{"templateID":"base","timeout":1000,"metadata":{"a b":"c&d"}}`)
@@ -82,7 +82,7 @@ func TestASandboxLivesAsLongAsItsClientSays(t *testing.T) {
 	}
 }
 
-// A list has pages, in either order, and what it was asked for.
+// A list is paged, in either order, and filtered as requested.
 func TestAListHasWhatItWasAskedFor(t *testing.T) {
 	h := start(t)
 	var ids []string
@@ -134,7 +134,7 @@ func TestAListHasWhatItWasAskedFor(t *testing.T) {
 	}
 }
 
-// What is asked for and would not be given is refused by name.
+// A request for something that boxd would not provide is refused by name.
 func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 	h := start(t)
 	for _, tc := range []struct {
@@ -179,17 +179,17 @@ func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 	}
 }
 
-// Without an address in its table nothing listens for the dialect, and with one it is one socket.
+// Without an address in [e2b] boxd does not listen for the protocol, and with one it has one listening socket.
 func TestNothingListensWithoutAnAddress(t *testing.T) {
 	listening := func(pid int) (n int) {
 		t.Helper()
-		mine := map[string]bool{} // inodes of sockets
+		mine := map[string]bool{} // socket inodes
 		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, fd := range fds {
-			to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name())) // it may be closed meanwhile
+			to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name())) // may be closed meanwhile
 			if inode, ok := strings.CutPrefix(to, "socket:["); ok {
 				mine[strings.TrimSuffix(inode, "]")] = true
 			}
@@ -215,7 +215,7 @@ func TestNothingListensWithoutAnAddress(t *testing.T) {
 	}
 }
 
-// Nobody comes in without a key that holds, and a key gives what its token gives.
+// A request without a valid key is refused, and a key permits what its token permits.
 func TestAKeyGivesWhatItsTokenGives(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -248,7 +248,7 @@ func TestAKeyGivesWhatItsTokenGives(t *testing.T) {
 	}
 }
 
-// Every request for a sandbox proves that its sender may make it.
+// Every request for a sandbox must carry a proof of its permission.
 func TestEveryRequestForASandboxProvesItself(t *testing.T) {
 	h := start(t)
 	sb, foreign := h.create(t, "agent", `{}`), h.create(t, "other", `{}`)
@@ -287,7 +287,7 @@ func TestEveryRequestForASandboxProvesItself(t *testing.T) {
 	}
 }
 
-// A port of a sandbox is reached by its name, with the traffic token, which the program there does not see.
+// A port of a sandbox is reached by its host name, with the traffic token, which is not passed on to the server there.
 func TestAPortIsReachedByItsName(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -314,8 +314,8 @@ exec python3 s.py`))
 	}
 }
 
-// Ports are public where the operator says so, and nothing else is: not where a client or a template says otherwise, not with a
-// token that is wrong, not once the key of the sandbox holds no more.
+// Ports are public if the operator says so, and nothing else is: not if the client or the template opts out, not with a wrong
+// token, and not once the sandbox's key has been removed.
 func TestPortsArePublicWhereTheOperatorSaysSo(t *testing.T) {
 	h := start(t, "public_ports = true\n[e2b.templates.closed]\npublic_ports = false\n")
 	serve := func(body string) *sandbox {
@@ -365,7 +365,7 @@ func TestPortsArePublicWhereTheOperatorSaysSo(t *testing.T) {
 	boxtest.Eventually(t, "the key holds no more", func() bool { return visit(open, "8000") == http.StatusUnauthorized })
 }
 
-// A sandbox is its owner's by the key that has made it, as long as that holds; another of its keys takes over by connecting.
+// A sandbox depends on the key that created it; after that key is removed, another key of the owner takes over by connecting.
 func TestASandboxHangsOnItsKey(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -386,7 +386,7 @@ func TestASandboxHangsOnItsKey(t *testing.T) {
 	}
 }
 
-// Sandboxes, and their tokens, outlive boxd.
+// Sandboxes, and their tokens, survive boxd.
 func TestSandboxesOutliveBoxd(t *testing.T) {
 	h := start(t, boxtest.Kept)
 	sb := h.create(t, "agent", `{"metadata":{"a":"b"},"envVars":{"X":"1"}}`)
@@ -400,7 +400,7 @@ func TestSandboxesOutliveBoxd(t *testing.T) {
 	}
 }
 
-// What is done with a sandbox is in the audit log, and no secret is.
+// Operations on a sandbox are in the audit log, and no secrets are.
 func TestWhatIsDoneIsRecorded(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{"envVars":{"SECRET":"hunter2"}}`)
@@ -419,14 +419,14 @@ func TestWhatIsDoneIsRecorded(t *testing.T) {
 	}
 }
 
-// health is the status of a sandbox's sign of life.
+// health is the status of a sandbox's health check.
 func (sb *sandbox) health(t *testing.T) int {
 	t.Helper()
 	status, _, _ := sb.host.sends(t, "GET", "/health", "", sb.of("49983")...)
 	return status
 }
 
-// A sandbox that is paused without what is in memory has its files when it goes on, and nobody uses it meanwhile.
+// A sandbox paused without its memory has its files when it is resumed, and cannot be used meanwhile.
 func TestAPausedSandboxKeepsItsFiles(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{"timeout":1000}`)
@@ -454,7 +454,7 @@ func TestAPausedSandboxKeepsItsFiles(t *testing.T) {
 	}
 }
 
-// A sandbox whose client wants that is paused when its time is over, and one that is to be is resumed by whoever uses it.
+// A sandbox is paused at its timeout if its client says so, and one with auto-resume is resumed by the next request.
 func TestASandboxIsPausedWhenItsTimeIsOver(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{"timeout":1,"autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`)
@@ -467,7 +467,7 @@ func TestASandboxIsPausedWhenItsTimeIsOver(t *testing.T) {
 	}
 }
 
-// What the policy of an owner says of lifetimes holds whatever a client asks for, and clients are told.
+// The owner's policy limits the lifetime whatever a client requests, and the client is told.
 func TestAPolicyBoundsTheTimeOfSandboxes(t *testing.T) {
 	h := start(t, "[policy.agents]\nprincipals = [\"agent\"]\n[policy.agents.ceilings]\nmax_lifetime = \"1h\"")
 	for body, want := range map[string]int{
@@ -482,7 +482,7 @@ func TestAPolicyBoundsTheTimeOfSandboxes(t *testing.T) {
 	}
 }
 
-// With cgroups a paused sandbox keeps its programs, and without them that is refused.
+// With cgroups a paused sandbox keeps its programs; without them pausing is refused.
 func TestAPausedSandboxKeepsItsPrograms(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{"timeout":1000}`)
@@ -511,7 +511,7 @@ func TestAPausedSandboxKeepsItsPrograms(t *testing.T) {
 	}
 }
 
-// What a sandbox uses is kept for a while, where boxes have cgroups.
+// The resource usage of a sandbox is kept for a while, if boxes have cgroups.
 func TestMetricsHaveAHistory(t *testing.T) {
 	boxtest.RequireGroups(t)
 	h := start(t)

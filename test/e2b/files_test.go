@@ -14,13 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
 )
 
-// sent asks for files of the sandbox.
+// sent sends a request for files of the sandbox.
 func (sb *sandbox) sent(t *testing.T, method, path, body string, header ...string) (int, string, http.Header) {
 	t.Helper()
 	return sb.host.sends(t, method, path, body, append(sb.of("49983"), header...)...)
 }
 
-// What cannot be done to a file is told by the code that clients know.
+// File errors have the codes that clients know.
 func TestFilesAreRefusedByCode(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -58,7 +58,7 @@ func TestFilesAreRefusedByCode(t *testing.T) {
 	}
 }
 
-// A file is read in parts, packed and not, and written from a form, as it is and packed.
+// Files can be read in ranges, compressed or not, and written from a form or directly, compressed or not.
 func TestFilesGoUpAndDown(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -122,7 +122,7 @@ func TestFilesGoUpAndDown(t *testing.T) {
 	}
 }
 
-// A file that a client has already is not sent again, and the rest of one that has changed meanwhile is sent whole.
+// A file that the client already has is not sent again; a range request for a file that has changed meanwhile gets the whole file.
 func TestAFileIsSentIfItHasChanged(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -162,7 +162,7 @@ func TestAFileIsSentIfItHasChanged(t *testing.T) {
 	}
 }
 
-// A watcher keeps what happens until it is asked, for its sandbox alone.
+// A watcher stores events until they are fetched, for its own sandbox only.
 func TestAWatcherKeepsWhatHappens(t *testing.T) {
 	h := start(t)
 	sb, other := h.create(t, "agent", `{}`), h.create(t, "agent", `{}`)

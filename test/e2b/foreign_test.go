@@ -15,9 +15,9 @@ import (
 	"github.com/boxd-dev/boxd/relay/e2b"
 )
 
-// A sandbox of somebody else and one that does not exist are the same for every operation of E2B's control plane and of
-// Scalebox', whatever key asks and whatever it sends. How long the answers take is in the log and decides nothing: boxd
-// finds a session by its owner and its id together, so that there is nothing to be found of somebody else's.
+// A foreign sandbox and a missing one get the same answer from every operation of the control planes of E2B and Scalebox,
+// whatever the key and the request. How long the answers take is logged and not checked: boxd looks a session up by owner and id
+// together, so it never finds a foreign one.
 func TestT58AForeignSandboxIsAMissingOne(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -30,7 +30,7 @@ func TestT58AForeignSandboxIsAMissingOne(t *testing.T) {
 	tried, took := 0, map[string][]time.Duration{}
 	for _, pattern := range e2b.Patterns() {
 		method, path, _ := strings.Cut(pattern, " ")
-		if !strings.Contains(path, "{id}") || strings.HasPrefix(path, "/templates/") { // whose ids are names of all
+		if !strings.Contains(path, "{id}") || strings.HasPrefix(path, "/templates/") { // here the ids are names shared by all
 			continue
 		}
 		for _, who := range []string{"other", "nobody"} {
@@ -40,7 +40,7 @@ func TestT58AForeignSandboxIsAMissingOne(t *testing.T) {
 					begun := time.Now()
 					status, text, head := h.asks(t, who, method, strings.ReplaceAll(path, "{id}", id), body)
 					took[fmt.Sprint(i)] = append(took[fmt.Sprint(i)], time.Since(begun))
-					for _, own := range []string{"Date", "X-Request-Id", "Traceparent"} { // of one request alone
+					for _, own := range []string{"Date", "X-Request-Id", "Traceparent"} { // specific to one request
 						head.Del(own)
 					}
 					if status < http.StatusBadRequest {

@@ -20,11 +20,10 @@ var (
 	printedByIt       = regexp.MustCompile(`(?m)console\.log\(.*\) // (.*)$`)
 )
 
-// frameworks are packages that use the SDK, with what the page's programs import beside them.
+// frameworks are the packages that use the SDK, and what else the page's programs import.
 const frameworks = "e2b@2.51.0 @e2b/code-interpreter@2.8.0 @langchain/core@1.4.0 zod@4.6.7 @computesdk/e2b@1.7.52"
 
-// Each JavaScript program of the page for E2B's programs runs as it is there, with the packages that it imports, and prints what
-// the page says.
+// Each JavaScript program of the E2B page runs unchanged, with the packages that it imports, and prints what the page says.
 func TestProgramsOfTheGuideRun(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	const page = "../../docs/guide/e2b.md"
@@ -56,7 +55,7 @@ func TestProgramsOfTheGuideRun(t *testing.T) {
 			t.Errorf("the page does not say what this prints:\n%s", program)
 			continue
 		}
-		path := filepath.Join(boxtest.NPM(t, packages), fmt.Sprintf("guide-%d-%d.mjs", os.Getpid(), imported[of])) // beside what it imports
+		path := filepath.Join(boxtest.NPM(t, packages), fmt.Sprintf("guide-%d-%d.mjs", os.Getpid(), imported[of])) // beside its imports
 		if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// logged is an entry of the log of a sandbox.
+// logged is an entry of a sandbox's log.
 type logged struct {
 	Timestamp time.Time         `json:"timestamp"`
 	Level     string            `json:"level"`
@@ -20,7 +20,7 @@ type logged struct {
 	Fields    map[string]string `json:"fields"`
 }
 
-// The log of a sandbox says what has happened to it, for as long as boxd keeps that, to its owner alone.
+// The log of a sandbox has its events, for as long as boxd keeps them, for its owner only.
 func TestASandboxHasALog(t *testing.T) {
 	h := start(t)
 	sb, other := h.create(t, "agent", `{}`), h.create(t, "other", `{}`)

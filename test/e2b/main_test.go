@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2b_test speaks E2B's protocol with a real boxd with real boxes, by the published SDKs and by hand.
+// Package e2b_test tests the E2B protocol on a real boxd with real boxes, with the published SDKs and without.
 package e2b_test
 
 import (
@@ -23,24 +23,24 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// host is a boxd that serves E2B's clients.
+// host is a boxd that serves E2B clients.
 type host struct {
 	*boxtest.Daemon
 	address string
-	tokens  string            // the file of them
+	tokens  string            // the token file
 	keys    map[string]string // API keys, by the names of their tokens
 	entries map[string]string // of the file, by the same names
 }
 
-// newKey makes an API key, and its entry in the file of tokens.
+// newKey creates an API key, and its entry in the token file.
 func newKey(name, principal, more string) (key, entry string) {
 	key, hash := access.NewToken()
 	return key, fmt.Sprintf("[[token]]\nname = %q\nsha256 = %q\nprincipal = %q\n%s\n", name, hash, principal, more)
 }
 
-// start starts a boxd with the principals agent and other, which have keys of their own, and viewer, which may only look. more
-// configures it after the table [e2b], and may begin with keys of that. Whether this host has ipykernel makes no difference but to tests
-// that ask for it.
+// start starts a boxd with the principals agent and other, which have keys of their own, and viewer, which may only read. more is
+// configuration that follows the table [e2b], and may begin with keys of that table. Whether this host has ipykernel only matters
+// to tests that request it.
 func start(t *testing.T, more ...string) *host {
 	t.Helper()
 	h := &host{address: boxtest.FreeAddress(t, "127.0.0.1"), tokens: filepath.Join(boxtest.TempDir(t), "tokens"), keys: map[string]string{}, entries: map[string]string{}}
@@ -67,7 +67,7 @@ func (h *host) writeTokens(t *testing.T) {
 	}
 }
 
-// withoutKey takes a key back.
+// withoutKey removes a key.
 func (h *host) withoutKey(t *testing.T, name string) {
 	t.Helper()
 	delete(h.entries, name)
@@ -77,7 +77,7 @@ func (h *host) withoutKey(t *testing.T, name string) {
 	}
 }
 
-// sandbox is one that a test has made.
+// sandbox is a sandbox that a test has created.
 type sandbox struct {
 	host    *host
 	ID      string `json:"sandboxID"`
@@ -85,7 +85,7 @@ type sandbox struct {
 	Traffic string `json:"trafficAccessToken"`
 }
 
-// asks sends a request to the control plane, and returns the status and the body.
+// asks sends a request to the control plane, and returns status, body and header.
 func (h *host) asks(t *testing.T, who, method, path, body string) (int, string, http.Header) {
 	t.Helper()
 	return h.sends(t, method, path, body, "X-Api-Key", h.keys[who])
@@ -117,7 +117,7 @@ func (h *host) sends(t *testing.T, method, path, body string, header ...string) 
 	return r.StatusCode, string(data), r.Header
 }
 
-// create makes a sandbox.
+// create creates a sandbox.
 func (h *host) create(t *testing.T, who, body string) *sandbox {
 	t.Helper()
 	status, text, _ := h.asks(t, who, "POST", "/v2/sandboxes", body)
@@ -128,12 +128,12 @@ func (h *host) create(t *testing.T, who, body string) *sandbox {
 	return sb
 }
 
-// of are the headers by which a client says that a request is for the sandbox, and may be.
+// of are the headers of a request for a port of the sandbox, with its access token.
 func (sb *sandbox) of(port string) []string {
 	return []string{"E2b-Sandbox-Id", sb.ID, "E2b-Sandbox-Port", port, "X-Access-Token", sb.Token}
 }
 
-// RoundTrip adds them.
+// RoundTrip adds these headers.
 func (sb *sandbox) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	for list := sb.of("49983"); len(list) > 0; list = list[2:] {
@@ -142,24 +142,24 @@ func (sb *sandbox) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// processes is a client of the processes of the sandbox.
+// processes is a client for the sandbox's processes.
 func (sb *sandbox) processes(options ...connect.ClientOption) protocol.ProcessClient {
 	return protocol.NewProcessClient(&http.Client{Transport: sb}, "http://"+sb.host.address, options...)
 }
 
-// filesystem is a client of the files of the sandbox.
+// filesystem is a client for the sandbox's files.
 func (sb *sandbox) filesystem(options ...connect.ClientOption) protocol.FilesystemClient {
 	return protocol.NewFilesystemClient(&http.Client{Transport: sb}, "http://"+sb.host.address, options...)
 }
 
-// ending is what a process has come to.
+// ending is the outcome of a process.
 type ending struct {
 	pid            uint32
 	stdout, stderr bytes.Buffer
 	end            *protocol.ProcessEvent_EndEvent
 }
 
-// start starts a process and hears of it until it ends.
+// start starts a process and reads its events until it ends.
 func (sb *sandbox) start(ctx context.Context, req *protocol.StartRequest, options ...connect.ClientOption) (*ending, error) {
 	stream, err := sb.processes(options...).Start(ctx, req)
 	if err != nil {
@@ -182,7 +182,7 @@ func (sb *sandbox) start(ctx context.Context, req *protocol.StartRequest, option
 	return o, stream.Err()
 }
 
-// sh runs a line as the SDKs do.
+// sh runs a shell line as the SDKs do.
 func (sb *sandbox) sh(t *testing.T, line string) *ending {
 	t.Helper()
 	o, err := sb.start(t.Context(), shell(line))

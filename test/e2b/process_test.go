@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
 )
 
-// Every end of a process is told in the words that the SDKs know.
+// Every way in which a process ends is reported in the terms that the SDKs know.
 func TestEveryEndOfAProcessIsTold(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{"templateID":"base","envVars":{"X":"1"}}`)
@@ -51,7 +51,7 @@ func TestEveryEndOfAProcessIsTold(t *testing.T) {
 	}
 }
 
-// What cannot be started is the request's fault, and leaves nothing.
+// A process that cannot be started is reported as an invalid request, and leaves nothing.
 func TestWhatCannotBeStartedIsRefused(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -76,7 +76,7 @@ func TestWhatCannotBeStartedIsRefused(t *testing.T) {
 	}
 }
 
-// A process outlives the stream that has begun it, and is found by its pid and its tag.
+// A process survives the stream that started it, and is found by pid and by tag.
 func TestAProcessOutlivesItsStream(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -100,7 +100,7 @@ func TestAProcessOutlivesItsStream(t *testing.T) {
 	if !again.Receive() || string(again.Msg().GetEvent().GetData().GetStdout()) != "hello\n" {
 		t.Fatalf("%v, %v", again.Err(), again.Msg())
 	}
-	for range 2 { // twice is fine while it lives
+	for range 2 { // can be repeated while it runs
 		if _, err := sb.processes().CloseStdin(t.Context(), &protocol.CloseStdinRequest{Process: by}); err != nil && connect.CodeOf(err) != connect.CodeNotFound {
 			t.Fatal(err)
 		}
@@ -113,11 +113,11 @@ func TestAProcessOutlivesItsStream(t *testing.T) {
 	}
 }
 
-// Input that several clients send at once comes whole, one message after another.
+// Input that several clients send at once arrives in whole messages, one after the other.
 func TestInputOfSeveralClientsIsNotMixed(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
-	const clients, each = 8, 200_000 // more than a pipe takes, of a program that takes its time
+	const clients, each = 8, 200_000 // more than a pipe holds, for a program that reads slowly
 	stream, err := sb.processes().Start(t.Context(), &protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "sh", Args: []string{"-c", "sleep 0.2; exec tr -s a-h"}}})
 	if err != nil || !stream.Receive() {
 		t.Fatal(err, stream.Err())
@@ -149,7 +149,7 @@ func TestInputOfSeveralClientsIsNotMixed(t *testing.T) {
 	}
 }
 
-// A terminal has the size that was asked for, and another when that changes.
+// A terminal has the requested size, also after it was changed.
 func TestATerminalHasItsSize(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -177,7 +177,7 @@ func TestATerminalHasItsSize(t *testing.T) {
 	}
 }
 
-// The time that a client gives a process ends it, and its children.
+// The timeout that a client sets ends the process, with its children.
 func TestTheTimeOfAClientEndsItsProcess(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -193,7 +193,7 @@ func TestTheTimeOfAClientEndsItsProcess(t *testing.T) {
 	})
 }
 
-// A stream without output says so as often as its client wants.
+// A stream without output sends keepalives as often as its client requests.
 func TestASilentStreamShowsSignsOfLife(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -204,7 +204,7 @@ func TestASilentStreamShowsSignsOfLife(t *testing.T) {
 	}
 }
 
-// All of what a process writes arrives, however much it is.
+// All output of a process arrives, however much it is.
 func TestNothingOfTheOutputIsLost(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)

@@ -15,10 +15,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// pythonSDK are the published packages of Python.
+// pythonSDK are the published Python packages.
 const pythonSDK = "e2b e2b-code-interpreter"
 
-// pythonPackages is a directory with packages of Python, which are fetched anew. A directory of the environment stands in for it.
+// pythonPackages is a directory with freshly downloaded Python packages. E2B_PYTHON_PACKAGES names one to use instead.
 func pythonPackages(t *testing.T, packages string) string {
 	t.Helper()
 	if dir := os.Getenv("E2B_PYTHON_PACKAGES"); dir != "" {
@@ -32,14 +32,14 @@ func pythonPackages(t *testing.T, packages string) string {
 	return dir
 }
 
-// The published SDKs for Python do all that they can.
+// Everything in the published Python SDKs works.
 func TestTheSDKOfPython(t *testing.T) {
 	boxtest.RequireProgram(t, "git")
 	h := start(t)
 	h.steps(t, pythonSDK, "sdk.py", exec.CommandContext(t.Context(), "python3", filepath.Join("testdata", "sdk.py")), "PYTHONPATH="+pythonPackages(t, pythonSDK))
 }
 
-// Each program of the page for Python that prints something prints what the page says.
+// Each Python program of the page that prints something prints what the page says.
 func TestPythonProgramsOfTheGuideRun(t *testing.T) {
 	text, err := os.ReadFile("../../docs/guide/e2b.md")
 	if err != nil {
@@ -52,13 +52,13 @@ func TestPythonProgramsOfTheGuideRun(t *testing.T) {
 			want.WriteString(line[1] + "\n")
 		}
 		if want.Len() == 0 {
-			continue // a part of a program
+			continue // an incomplete program
 		}
 		found++
 		cmd := exec.CommandContext(t.Context(), "python3", "-c", block[1])
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "E2B_API_KEY="+h.keys["agent"], "E2B_VALIDATE_API_KEY=false", "E2B_API_URL=http://"+h.address, "E2B_SANDBOX_URL=http://"+h.address)
 		out, err := cmd.CombinedOutput()
-		if got := strings.ReplaceAll(string(out), "\n\n", "\n"); err != nil || got != want.String() { // some print a line with its end
+		if got := strings.ReplaceAll(string(out), "\n\n", "\n"); err != nil || got != want.String() { // some print a line with its newline
 			t.Errorf("%s\nprints %q and ends with %v; the page says %q", block[1], out, err, &want)
 		}
 	}

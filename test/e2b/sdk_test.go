@@ -14,13 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// sdks are the published packages that programs use, in two versions each.
+// sdks are the published packages that clients use, in two versions each.
 var sdks = []string{"e2b@2.51.0 @e2b/code-interpreter@2.8.0", "e2b@2.45.0 @e2b/code-interpreter@2.7.0"}
 
-// scalebox is the published package of Scalebox.
+// scalebox is the published Scalebox package.
 const scalebox = "@scalebox/sdk@3.7.0"
 
-// runs runs a script of testdata with the SDKs, and holds it to its steps.
+// runs runs a script of testdata with the SDKs, and checks that it does all its steps.
 func (h *host) runs(t *testing.T, packages, script string, env ...string) {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join("testdata", script))
@@ -28,7 +28,7 @@ func (h *host) runs(t *testing.T, packages, script string, env ...string) {
 		t.Fatal(err)
 	}
 	dir := boxtest.NPM(t, packages)
-	file, err := os.CreateTemp(dir, "*-"+script) // beside what it imports
+	file, err := os.CreateTemp(dir, "*-"+script) // beside the modules it imports
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func (h *host) runs(t *testing.T, packages, script string, env ...string) {
 	h.steps(t, packages, script, exec.CommandContext(t.Context(), "node", file.Name()), env...)
 }
 
-// steps runs a script of testdata with the SDKs, and holds it to its steps.
+// steps runs a command for a script of testdata, and checks that it does all its steps.
 func (h *host) steps(t *testing.T, packages, script string, cmd *exec.Cmd, env ...string) {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join("testdata", script))
@@ -63,7 +63,7 @@ func (h *host) steps(t *testing.T, packages, script string, cmd *exec.Cmd, env .
 	}
 }
 
-// The published SDK does all that it can with sandboxes, commands, terminals and files.
+// Everything that the published SDK does with sandboxes, commands, terminals and files works.
 func TestTheSDKOfE2B(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	for _, packages := range sdks {
@@ -73,13 +73,13 @@ func TestTheSDKOfE2B(t *testing.T) {
 	}
 }
 
-// Other methods of the published SDK work, or say that they are not served.
+// Other methods of the published SDK work, or fail with the message that they are not supported.
 func TestOtherMethodsOfTheSDKOfE2B(t *testing.T) {
 	boxtest.RequireProgram(t, "git")
 	start(t).runs(t, sdks[0], "methods.mjs")
 }
 
-// The published SDK of Scalebox does what Refly does with it, by TLS.
+// The published Scalebox SDK works over TLS as Refly uses it.
 func TestTheSDKOfScalebox(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	dir, at := boxtest.TempDir(t), boxtest.FreeAddress(t, "127.0.0.2")
@@ -100,7 +100,7 @@ func TestTheSDKOfScalebox(t *testing.T) {
 	h.runs(t, scalebox, "scalebox.mjs", "NEXT_VERSION="+next, "SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
 }
 
-// The published SDK of the code interpreter runs code, and shows what it comes to.
+// The published SDK of the code interpreter runs code and shows its results.
 func TestTheSDKOfTheCodeInterpreter(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	for _, packages := range sdks {
@@ -110,10 +110,10 @@ func TestTheSDKOfTheCodeInterpreter(t *testing.T) {
 	}
 }
 
-// cli is the published command line of E2B.
+// cli is E2B's published command line tool.
 const cli = "@e2b/cli@2.19.0"
 
-// The published command line does with sandboxes what its users do.
+// The published command line tool works with sandboxes as its users expect.
 func TestTheCommandLineOfE2B(t *testing.T) {
 	h := start(t)
 	program := filepath.Join(boxtest.NPM(t, cli), "node_modules", ".bin", "e2b")

@@ -9,7 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// Requests of E2B's clients begin traces of their own.
+// Requests of E2B clients start traces of their own.
 func TestRequestsLeaveSpans(t *testing.T) {
 	t.Parallel()
 	spans := boxtest.NewCollector(t)

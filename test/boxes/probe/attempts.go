@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attempt makes one call with the arguments of the command line.
+// attempt makes one call with arguments from the command line.
 type attempt func(args []string) error
 
-// attempts are all calls by their names. Arguments that are pointers lead to memory that is valid, so
-// that a call which got past every check would really happen.
+// attempts are all calls by name. Pointer arguments refer to valid memory, so that a call which passed every check would really
+// take effect.
 func attempts() map[string]attempt {
 	all := map[string]attempt{}
 	for _, group := range []map[string]attempt{files(), trees(), spaces(), processes(), machine(), sockets(), terminals(), foreign()} {
@@ -37,15 +37,15 @@ func text(s string) uintptr {
 	return uintptr(unsafe.Pointer(p))
 }
 
-// kept keeps memory alive that the kernel was told about by number.
+// kept keeps memory alive that was passed to the kernel as a number.
 var kept []*byte
 
-// scratch is memory for results nobody looks at.
+// scratch is memory for results that are not used.
 var scratch [4096]byte
 
 func buffer() uintptr { return uintptr(unsafe.Pointer(&scratch[0])) }
 
-// call is a system call whose result does not matter.
+// call is a system call whose result is not used.
 func call(nr uintptr, args ...uintptr) error {
 	var a [6]uintptr
 	copy(a[:], args)
@@ -61,7 +61,7 @@ func errnoOf(errno syscall.Errno) error {
 	return nil
 }
 
-// plain makes an attempt of a call with fixed arguments.
+// plain returns an attempt of a call with fixed arguments.
 func plain(nr uintptr, args ...uintptr) attempt {
 	return func([]string) error { return call(nr, args...) }
 }
@@ -74,11 +74,11 @@ func number(s string) uintptr {
 	return uintptr(n)
 }
 
-const bad = ^uintptr(0) // no descriptor
+const bad = ^uintptr(0) // an invalid descriptor
 
 var here = bad - 99 // AT_FDCWD
 
-// files are the ordinary operations, for promises of both kinds.
+// files are ordinary file operations, for promises of success and of refusal.
 func files() map[string]attempt {
 	return map[string]attempt{
 		"read": func(a []string) error {
@@ -153,7 +153,7 @@ func openat2(a []string) error {
 	return err
 }
 
-// trees are the calls that make and change mounts.
+// trees are the calls that create and change mounts.
 func trees() map[string]attempt {
 	return map[string]attempt{
 		"mount":   func([]string) error { return unix.Mount("tmpfs", "/tmp", "tmpfs", 0, "") },
@@ -181,7 +181,7 @@ func trees() map[string]attempt {
 	}
 }
 
-// machine are the calls about the kernel and the host as a whole.
+// machine are the calls about the kernel and the whole host.
 func machine() map[string]attempt {
 	now := unix.NsecToTimespec(time.Now().UnixNano())
 	return map[string]attempt{
@@ -233,7 +233,7 @@ func machine() map[string]attempt {
 	}
 }
 
-// onFile asks for an ioctl that changes a file's flags, with the flags it has now.
+// onFile makes an ioctl that sets a file's flags to their current values.
 func onFile(path string, request uintptr) error {
 	f, err := os.Open(path)
 	if err != nil {

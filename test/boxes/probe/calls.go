@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long a call may take before its program is killed: one that is known to wait for ever, and any other.
+// How long a call may take before its program is killed: one that is known to block forever, and any other.
 const (
 	shortWait = 200 * time.Millisecond
 	longWait  = 30 * time.Second
 )
 
-// calls makes the calls of an ABI ("native", "x32" or "int80") with the numbers FROM to TO, with arguments that are all
-// -1 where the ABI takes any, and prints "NUMBER ERRNO", "NUMBER OK", "NUMBER ENDED" where the program has ended of it,
-// and "NUMBER HANGS". The numbers behind are those known to wait for ever.
+// calls makes the calls of an ABI ("native", "x32" or "int80") with the numbers FROM to TO, with all arguments -1 where the ABI
+// takes any, and prints "NUMBER ERRNO", "NUMBER OK", "NUMBER ENDED" if it has ended the program, and "NUMBER HANGS". The numbers
+// after TO are those known to block forever.
 //
-// The calls are made by a program of its own: what is allowed may end it, and then the next one goes on behind that.
+// The calls are made by a separate program: an allowed call may end it, and then another continues after that call.
 func calls(args []string) error {
 	if len(args) < 3 {
 		return errors.New("calls: want ABI FROM TO [NUMBER]")
@@ -45,7 +45,7 @@ func calls(args []string) error {
 	return nil
 }
 
-// callsFrom starts one program, and returns the number from which the next has to go on.
+// callsFrom starts one such program, and returns the number at which the next has to continue.
 func callsFrom(abi string, from, to int, waits map[int]bool) (next int, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -60,7 +60,7 @@ func callsFrom(abi string, from, to int, waits map[int]bool) (next int, err erro
 		return 0, err
 	}
 	said := make(chan string)
-	go func() { // ends with the program, whose copies are its children and end with it or at once
+	go func() { // ends with the program, whose forks are its children and end with it or at once
 		defer close(said)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			said <- lines.Text()
@@ -78,7 +78,7 @@ func callsFrom(abi string, from, to int, waits map[int]bool) (next int, err erro
 				next++
 				continue
 			}
-			_ = cmd.Wait() // it was to end of a call, or has come to its end
+			_ = cmd.Wait() // a call has ended it, or it is done
 			if next <= to {
 				fmt.Println(next, "ENDED")
 				next++
@@ -95,7 +95,7 @@ func callsFrom(abi string, from, to int, waits map[int]bool) (next int, err erro
 	}
 }
 
-// callRange makes the calls, one after the other, and prints what came of each before it makes the next.
+// callRange makes the calls one after the other, and prints the result of each before the next.
 func callRange(args []string) error {
 	if len(args) != 3 {
 		return errors.New("call: want ABI FROM TO")
@@ -103,7 +103,7 @@ func callRange(args []string) error {
 	self := os.Getpid()
 	for nr := int(number(args[1])); nr <= int(number(args[2])); nr++ {
 		err := callOf(args[0], uintptr(nr))
-		if pid, _, _ := unix.RawSyscall(unix.SYS_GETPID, 0, 0, 0); int(pid) != self { // it was a fork, and this is the child
+		if pid, _, _ := unix.RawSyscall(unix.SYS_GETPID, 0, 0, 0); int(pid) != self { // the call was a fork, and this is the child
 			unix.Exit(0)
 		}
 		// Not by package os, whose descriptors a call may have changed.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// objects make one more object of the kernel each, and keep it.
+// objects each create one more kernel object, and keep it.
 func objects() map[string]func(n int) error {
 	var instances []int
 	inotify := func(int) error {
@@ -22,7 +22,7 @@ func objects() map[string]func(n int) error {
 		instances = append(instances, fd)
 		return err
 	}
-	// Watches are counted for each file and instance.
+	// Watches count per file and instance.
 	const files = 2048
 	watches := func(n int) error {
 		if n/files >= len(instances) {
@@ -37,7 +37,7 @@ func objects() map[string]func(n int) error {
 		_, err := unix.InotifyAddWatch(instances[n/files], name, unix.IN_MODIFY)
 		return err
 	}
-	var id uint64 // what the kernel calls the new one; it does not move, as functions share it
+	var id uint64 // the kernel's id for the new object; in one place, as functions share it
 	return map[string]func(n int) error{
 		"inotify": inotify,
 		"watches": watches,
@@ -46,7 +46,7 @@ func objects() map[string]func(n int) error {
 			return call(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, 0, uintptr(unsafe.Pointer(&id)))
 		},
 		"queues": func(n int) error {
-			name, _ := syscall.BytePtrFromString("queue" + strconv.Itoa(n)) // it has no NUL
+			name, _ := syscall.BytePtrFromString("queue" + strconv.Itoa(n)) // contains no NUL
 			defer runtime.KeepAlive(name)
 			return call(unix.SYS_MQ_OPEN, uintptr(unsafe.Pointer(name)), unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, 0o600, 0)
 		},
@@ -92,10 +92,10 @@ func objects() map[string]func(n int) error {
 	}
 }
 
-// exhaust makes objects of each kind until the kernel refuses one more, prints "ready", holds them until its input ends, and
-// then prints "KIND ERRNO COUNT" each.
+// exhaust creates objects of each kind until the kernel refuses one, prints "ready", holds them until EOF on its input, and then
+// prints "KIND ERRNO COUNT" for each.
 func exhaust(kinds []string) error {
-	const most = 300_000 // and then nothing bounds them
+	const most = 300_000 // reaching this means there is no limit
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// foreign are the calls of this architecture alone, and its doors for programs of others.
+// foreign are the calls specific to this architecture, and its ABIs for other programs.
 func foreign() map[string]attempt {
 	return map[string]attempt{
 		"modify_ldt": plain(unix.SYS_MODIFY_LDT, 0, buffer(), 16),
@@ -19,11 +19,10 @@ func foreign() map[string]attempt {
 	}
 }
 
-// enter80 makes a system call by the door of 32-bit programs.
+// enter80 makes a system call through the 32-bit ABI, int 0x80.
 func enter80(nr uint32) int32
 
-// int80 makes a call without arguments there; 20 is getpid. A kernel without that door ends the
-// program.
+// int80 makes a call without arguments through it; 20 is getpid. A kernel without that ABI kills the program.
 func int80(nr uint32) error {
 	if r := enter80(nr); r < 0 {
 		return syscall.Errno(-r)
@@ -31,5 +30,5 @@ func int80(nr uint32) error {
 	return nil
 }
 
-// foreignCall makes a call of 32-bit programs.
+// foreignCall makes a 32-bit call.
 func foreignCall(nr uint32) error { return int80(nr) }

@@ -6,8 +6,8 @@ package main
 
 import "syscall"
 
-// foreign are the calls of this architecture alone: none.
+// foreign are the calls specific to this architecture: none.
 func foreign() map[string]attempt { return nil }
 
-// foreignCall would make a call of 32-bit programs, for which this architecture has no door here.
+// foreignCall would make a 32-bit call, which this architecture does not have here.
 func foreignCall(uint32) error { return syscall.ENOSYS }

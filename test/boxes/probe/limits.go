@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fill writes to a new file in each of the directories in turn until the kernel refuses, and prints
-// "DIR BYTES ERRNO" each. The files stay.
+// fill writes to a new file in each directory in turn until the kernel refuses, and prints "DIR BYTES ERRNO" for each. The files
+// stay.
 func fill(dirs []string) error {
 	block := bytes.Repeat([]byte{'x'}, 64<<10)
 	for _, dir := range dirs {
@@ -38,8 +38,7 @@ func fill(dirs []string) error {
 	return nil
 }
 
-// inodes makes empty files in the directories until the kernel refuses, and prints "DIR COUNT ERRNO"
-// each. The files stay.
+// inodes creates empty files in the directories until the kernel refuses, and prints "DIR COUNT ERRNO" for each. The files stay.
 func inodes(dirs []string) error {
 	for _, dir := range dirs {
 		var err error
@@ -54,9 +53,8 @@ func inodes(dirs []string) error {
 	return nil
 }
 
-// data takes memory in pieces of 1 MiB until the kernel refuses, and prints "refused ERRNO" and
-// "data KIB" for all it has then. First it prints "reserve ERRNO" for far more address space than that,
-// without taking any.
+// data allocates memory in pieces of 1 MiB until the kernel refuses, and prints "refused ERRNO" and "data KIB" for the total.
+// First it prints "reserve ERRNO" for a reservation of far more address space, without using any.
 func data([]string) error {
 	_, err := unix.Mmap(-1, 0, 64<<30, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	fmt.Println("reserve", nameOf(err))
@@ -74,11 +72,11 @@ func data([]string) error {
 	return err
 }
 
-// forks makes children that do nothing until the kernel refuses one, and prints "refused ERRNO" and
-// "tasks N", which are all processes and threads of the box user then. The children end with it.
+// forks creates idle children until the kernel refuses one, and prints "refused ERRNO" and "tasks N", the number of processes and
+// threads of the box user then. The children end with it.
 func forks([]string) error {
 	runtime.LockOSThread()
-	debug.SetGCPercent(-1) // whose helpers would be threads too
+	debug.SetGCPercent(-1) // its helpers would be threads too
 	spare()
 	var children []int
 	var refused error
@@ -100,7 +98,7 @@ func forks([]string) error {
 	return err
 }
 
-// spare has the runtime keep some threads that do nothing: one that it wants when there may be no other is its end.
+// spare makes the runtime keep some idle threads: it crashes if it needs a new one when no more are allowed.
 func spare() {
 	var asleep sync.WaitGroup
 	for range 4 {
@@ -111,8 +109,8 @@ func spare() {
 	asleep.Wait()
 }
 
-// idle forks a child that sleeps until it is killed. It makes nothing but raw calls: of the runtime
-// only this thread exists in it.
+// idle forks a child that sleeps until it is killed. The child makes raw calls only: of the runtime just this thread exists in
+// it.
 func idle() (int, error) {
 	pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	if errno != 0 {
@@ -126,8 +124,8 @@ func idle() (int, error) {
 	return int(pid), nil
 }
 
-// threads prints "PID:TID FIELD VALUE" of every thread of a program that has several, for the fields
-// of /proc/<pid>/status that confine it.
+// threads prints "PID:TID FIELD VALUE" for every thread of a program with several, for the confining fields of
+// /proc/<pid>/status.
 func threads([]string) error {
 	const extra = 8
 	ready, stop := make(chan bool), make(chan bool)
@@ -165,9 +163,9 @@ func threads([]string) error {
 	return nil
 }
 
-// fds prints "NUMBER TYPE" of every descriptor it was started with.
+// fds prints "NUMBER TYPE" for every descriptor it was started with.
 func fds([]string) error {
-	// What the runtime has opened meanwhile closes on exec; nothing that came by exec does.
+	// Descriptors opened by the runtime are close-on-exec; inherited ones are not.
 	for fd := range 65536 {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		if err != nil || flags&unix.FD_CLOEXEC != 0 {
@@ -185,15 +183,15 @@ func fds([]string) error {
 	return nil
 }
 
-// writable walks the directories and prints every directory, file and device below them that this
-// user may write to, not entering one it has printed.
+// writable walks the directories and prints every directory, file and device below them that this user may write to, without
+// entering those it has printed.
 func writable(roots []string) error {
 	for _, root := range roots {
 		err := filepath.WalkDir(root, func(path string, e os.DirEntry, err error) error {
 			if path == "/proc" {
 				return filepath.SkipDir
 			}
-			// What cannot be read has been printed before, if it can be written.
+			// If an unreadable directory is writable, it has been printed before.
 			if err == nil && e.Type()&os.ModeSymlink == 0 && unix.Access(path, unix.W_OK) == nil {
 				fmt.Println(path)
 				if e.IsDir() {

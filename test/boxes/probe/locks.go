@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockTop is where locks begin; each is below the one before, where the kernel finds it at once.
+// lockTop is where locks begin; each is below the previous one, where the kernel finds it at once.
 const lockTop = 1 << 40
 
-// locks makes file locks in one of several ways. Only "some", which makes as many as it is told to and holds them, ends by itself.
+// locks acquires file locks in one of several ways. Only "some", which acquires a given number and holds them, ends by itself.
 //
 //	some N     by one process
-//	hoard      by one process, of ever more files, without end
+//	hoard      by one process, on ever more files, without end
 //	spread     8000, by 8 processes, and then waits
-//	orphaned   by processes that share their descriptors with this one, and end
-//	hidden     of open files, without end, that are mapped and closed
+//	orphaned   by processes that share their descriptors with this one, and exit
+//	hidden     open file description locks, without end, on files that are mapped and closed
 func locks(args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("locks of which kind")
@@ -32,7 +32,7 @@ func locks(args []string) error {
 	if err != nil {
 		return err
 	}
-	opened := []*os.File{f} // which the collector would close
+	opened := []*os.File{f} // the collector would close them
 	defer runtime.KeepAlive(opened)
 	switch args[0] {
 	case "some":
@@ -45,7 +45,7 @@ func locks(args []string) error {
 		}
 		return hold(nil)
 	case "hoard":
-		for n := 1; ; n++ { // of many files, as the kernel goes through all locks of a file for another one
+		for n := 1; ; n++ { // on many files, as the kernel scans all locks of a file to add one
 			if err := lockMany(f, 0, 1000, unix.F_SETLK); err != nil {
 				return err
 			}
@@ -80,7 +80,7 @@ func locks(args []string) error {
 	return fmt.Errorf("unknown way %q", args[0])
 }
 
-// lockMany makes n locks from the number first on.
+// lockMany acquires n locks from the number first on.
 func lockMany(f *os.File, first, n, cmd int) error {
 	for i := first; i < first+n; i++ {
 		l := unix.Flock_t{Type: unix.F_WRLCK, Start: lockTop - 2*int64(i), Len: 1}
@@ -91,8 +91,8 @@ func lockMany(f *os.File, first, n, cmd int) error {
 	return nil
 }
 
-// lockInChild makes n locks in a process that shares the descriptors of this one, and waits for its end. The kernel lists them
-// with the number of a process that is dead.
+// lockInChild acquires n locks in a process that shares this one's descriptors, and waits for its end. The kernel then lists them
+// with the pid of a dead process.
 func lockInChild(f *os.File, first, n int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -101,7 +101,7 @@ func lockInChild(f *os.File, first, n int) error {
 	if errno != 0 {
 		return errno
 	}
-	if pid == 0 { // a copy of one thread, which may do nothing but system calls
+	if pid == 0 { // a copy of one thread, which may only make system calls
 		status := uintptr(0)
 		for i := first; i < first+n; i++ {
 			l.Start = lockTop - 2*int64(i)
@@ -123,7 +123,7 @@ func lockInChild(f *os.File, first, n int) error {
 	return nil
 }
 
-// lockHidden makes locks of open files that no descriptor leads to any more.
+// lockHidden acquires open file description locks to which no descriptor refers any more.
 func lockHidden(f *os.File) error {
 	if err := f.Truncate(4096); err != nil {
 		return err

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command probe runs in boxes under test: it makes system calls as an attacker would and prints what came of them.
+// Command probe runs in boxes under test: it makes system calls as an attacker would, then prints the results.
 //
 //	probe try CALL[=ARG,ARG…]…    one line "CALL[=ARG,ARG…] ERRNO" each, in order; OK for success
 //	probe VERB ARG…               one of verbs(), each explained there
 //
-// A line is for a machine to compare, so nothing else is printed to standard output.
+// Lines are compared by a program, so nothing else is printed to standard output.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// verbs are what cannot be one call with one answer.
+// verbs are the commands that are more than one call with one result.
 func verbs() map[string]func(args []string) error {
 	return map[string]func(args []string) error{
 		"try":      try,
@@ -67,8 +67,7 @@ func run(args []string) error {
 	return verb(args[1:])
 }
 
-// try makes one attempt after the other. An attempt nobody knows answers UNKNOWN, which no test
-// takes for a refusal.
+// try makes the attempts in order. An unknown attempt prints UNKNOWN, which no test accepts as a refusal.
 func try(args []string) error {
 	known := attempts()
 	for _, a := range args {
@@ -82,7 +81,7 @@ func try(args []string) error {
 	return nil
 }
 
-// nameOf is how an errno is printed.
+// nameOf is an errno as it is printed.
 func nameOf(err error) string {
 	if err == nil {
 		return "OK"
@@ -98,7 +97,7 @@ func nameOf(err error) string {
 	return "OTHER:" + strings.ReplaceAll(err.Error(), " ", "_")
 }
 
-// hold says "ready" and waits for the end of its input, so that it can be looked at from outside.
+// hold prints "ready" and waits for EOF on its input, so that it can be inspected from outside.
 func hold([]string) error {
 	fmt.Println("ready")
 	for in := bufio.NewReader(os.Stdin); ; {

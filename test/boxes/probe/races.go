@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// untilEOF says "ready", runs step over and over until its input ends, and returns how often. It leaves the processor that its
-// box has been put on, where there is another: who races with PID 1 does not wait for its turn.
+// untilEOF prints "ready", runs step repeatedly until EOF on its input, and returns how often. If there is another processor, it
+// leaves the one that its box was put on, so that it does not have to wait for its turn in a race with PID 1.
 func untilEOF(step func() error) (rounds int, err error) {
 	runtime.LockOSThread()
 	var all unix.CPUSet
@@ -39,7 +39,7 @@ func untilEOF(step func() error) (rounds int, err error) {
 	return rounds, err
 }
 
-// newest is the number of the process that was born last in this pid namespace (proc(5), loadavg).
+// newest is the pid of the last process created in this pid namespace (proc(5), loadavg).
 func newest() (int, error) {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -48,14 +48,13 @@ func newest() (int, error) {
 	return strconv.Atoi(string(bytes.TrimSpace(text[bytes.LastIndexByte(text, ' ')+1:])))
 }
 
-// initName is what a process is called as long as it runs PID 1's program.
+// initName is the name of a process while it runs PID 1's program.
 const initName = "boxinit\n"
 
-// race seizes processes while they are being born, until its input ends. It prints "rounds N",
-// "seized N", which are programs that have started and may be traced, and "caught N", which were still
-// PID 1's children before their exec.
+// race seizes processes while they are created, until EOF on its input. It prints "rounds N", "seized N", which are programs that
+// have started and may be traced, and "caught N", which were still children of PID 1 before their execve.
 func race([]string) error {
-	runtime.LockOSThread() // a tracer is a thread
+	runtime.LockOSThread() // the tracer is a thread
 	seized, caught := 0, 0
 	rounds, err := untilEOF(func() error {
 		last, err := newest()
@@ -80,7 +79,7 @@ func race([]string) error {
 	return err
 }
 
-// letGo stops and detaches a tracee; one that has ended is collected.
+// letGo stops and detaches a tracee; one that has ended is reaped.
 func letGo(pid int) {
 	if unix.PtraceInterrupt(pid) != nil {
 		return
@@ -97,8 +96,8 @@ func letGo(pid int) {
 	}
 }
 
-// chase tries to open the program of every process that is born for writing, until its input ends. It
-// prints "rounds N", "opened N" and "ERRNO N" for each answer.
+// chase tries to open the program of every new process for writing, until EOF on its input. It prints "rounds N", "opened N" and
+// "ERRNO N" for each error.
 func chase([]string) error {
 	answers := map[string]int{}
 	rounds, err := untilEOF(func() error {
@@ -118,7 +117,7 @@ func chase([]string) error {
 	return err
 }
 
-// swap replaces a link by others, one after the other, until its input ends: the link, its targets.
+// swap replaces a link by others in turn, until EOF on its input; arguments: the link, its targets.
 func swap(args []string) error {
 	link, targets := args[0], args[1:]
 	next := 0
@@ -134,8 +133,8 @@ func swap(args []string) error {
 	return err
 }
 
-// orphan enters a new directory, removes it, and makes a link to where it is now, until its input
-// ends: the directory, the link.
+// orphan enters a new directory, removes it, and makes a link to its working directory, until EOF on its input; arguments: the
+// directory, the link.
 func orphan(args []string) error {
 	dir, link := args[0], args[1]
 	if err := os.Mkdir(dir, 0o755); err != nil {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialPatience bounds an attempt to connect; what is not reachable here says so at once.
+// dialPatience is the timeout of a connection attempt; unreachable addresses fail at once here.
 const dialPatience = 5 * time.Second
 
 func dial(network, address string) (net.Conn, error) {
@@ -66,7 +66,7 @@ func sockets() map[string]attempt {
 			_, err = conn.Write([]byte("hello"))
 			return err
 		},
-		"bindhost": func(a []string) error { // an address that is not the box's
+		"bindhost": func(a []string) error { // an address that the box does not have
 			l, err := listen("tcp", a[0]+":0")
 			if err != nil {
 				return err
@@ -91,7 +91,7 @@ func sockets() map[string]attempt {
 	}
 }
 
-// addAddress asks the kernel for another address on lo: the route netlink is open for reading only.
+// addAddress requests another address on lo: route netlink is only open for reading.
 func addAddress([]string) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -118,7 +118,7 @@ func addAddress([]string) error {
 	return errnoOf(unix.Errno(-code))
 }
 
-// listenAt accepts connections at addresses, of which those with a colon are TCP's, until its input ends.
+// listenAt accepts connections at addresses until EOF on its input; addresses with a colon are TCP.
 func listenAt(addresses []string) error {
 	for _, a := range addresses {
 		network := "unix"
@@ -134,7 +134,7 @@ func listenAt(addresses []string) error {
 	return hold(nil)
 }
 
-// loopback prints "tcp4 OK" and so on for a conversation with itself by each way.
+// loopback prints "tcp4 OK" and so on for a conversation with itself over each transport.
 func loopback([]string) error {
 	for _, way := range []struct{ name, network, address string }{
 		{"tcp4", "tcp4", "127.0.0.1:0"}, {"tcp6", "tcp6", "[::1]:0"}, {"name", "tcp", "localhost:0"}, {"abstract", "unix", "@probe"},
@@ -174,7 +174,7 @@ func talk(network, address string) error {
 	return errors.Join(err, <-done)
 }
 
-// links prints "NAME ADDRESS,…" of every link, as the kernel tells them.
+// links prints "NAME ADDRESS,…" for every link, as the kernel reports it.
 func links([]string) error {
 	list, err := net.Interfaces()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spaceFlags are the namespaces by the names of their files in /proc/<pid>/ns.
+// spaceFlags are the clone flags of namespaces, by the names of their files in /proc/<pid>/ns.
 func spaceFlags() map[string]uintptr {
 	return map[string]uintptr{
 		"user": unix.CLONE_NEWUSER, "mnt": unix.CLONE_NEWNS, "pid": unix.CLONE_NEWPID, "net": unix.CLONE_NEWNET,
@@ -21,7 +21,7 @@ func spaceFlags() map[string]uintptr {
 	}
 }
 
-// flagsOf adds the flags of several namespaces up.
+// flagsOf combines the flags of several namespaces.
 func flagsOf(names []string) (flags uintptr) {
 	for _, n := range names {
 		flags |= spaceFlags()[n]
@@ -45,7 +45,7 @@ func spaces() map[string]attempt {
 	}
 }
 
-// child makes a call that forks if nothing refuses it; the child ends at once.
+// child makes a call that forks unless it is refused; the child exits at once.
 func child(nr, a, b uintptr) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -59,8 +59,7 @@ func child(nr, a, b uintptr) error {
 	return errnoOf(errno)
 }
 
-// setns enters every namespace that /proc shows, of whatever process. The answer is the first one
-// that is not EPERM, or EPERM.
+// setns enters every namespace that /proc shows, of any process. The result is the first error other than EPERM, or EPERM.
 func setns([]string) error {
 	paths, err := filepath.Glob("/proc/*/ns/*")
 	if err != nil || len(paths) == 0 {
@@ -80,7 +79,7 @@ func setns([]string) error {
 	return syscall.EPERM
 }
 
-// setnsPid enters the namespaces of a process by its pidfd.
+// setnsPid enters the namespaces of a process through its pidfd.
 func setnsPid(a []string) error {
 	pid, err := strconv.Atoi(a[0])
 	if err != nil {
@@ -94,10 +93,10 @@ func setnsPid(a []string) error {
 	return unix.Setns(fd, unix.CLONE_NEWNS|unix.CLONE_NEWPID|unix.CLONE_NEWNET)
 }
 
-// programStart is where the linker puts static Go programs, PID 1's too.
+// programStart is the load address of static Go programs, PID 1's too.
 const programStart = 0x400000
 
-// processes are the calls on other processes, most of them by number.
+// processes are the calls on other processes, most of them by pid.
 func processes() map[string]attempt {
 	onPid := func(f func(pid int) error) attempt {
 		return func(a []string) error {
@@ -144,7 +143,7 @@ func processes() map[string]attempt {
 	}
 }
 
-// raise asks for one capability.
+// raise requests a capability.
 func raise([]string) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	want := [2]unix.CapUserData{{Effective: 1 << unix.CAP_SETUID, Permitted: 1 << unix.CAP_SETUID}}
@@ -162,14 +161,14 @@ func raiseLimit(resource int) error {
 
 func queueInfo(pid int) error {
 	var info [128]byte
-	info[0], info[8] = byte(unix.SIGKILL), 0xff // si_signo, and an si_code that a sender may claim: SI_QUEUE
+	info[0], info[8] = byte(unix.SIGKILL), 0xff // si_signo, and an si_code that a sender may use: SI_QUEUE
 	for i := 9; i < 12; i++ {
 		info[i] = 0xff
 	}
 	return call(unix.SYS_RT_SIGQUEUEINFO, uintptr(pid), uintptr(unix.SIGKILL), uintptr(unsafe.Pointer(&info)))
 }
 
-// onPidfd makes a call whose first argument is a pidfd; that one may be had of any process.
+// onPidfd makes a call whose first argument is a pidfd, which can be opened for any process.
 func onPidfd(pid int, nr, arg uintptr) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminals are the tricks with terminals, each on one of the probe's own. A program can have one
-// controlling terminal, so only one of them can be tried at a time.
+// terminals are tricks with terminals, each on one of the probe's own. A program can have one controlling terminal, so only one
+// of them can be tried at a time.
 func terminals() map[string]attempt {
 	on := func(f func(master, slave *os.File) error) attempt {
 		return func([]string) error {
@@ -24,8 +24,7 @@ func terminals() map[string]attempt {
 			}
 			defer master.Close()
 			defer slave.Close()
-			// Its controlling terminal, into which the kernel would let it type. That it hangs up afterwards
-			// is nothing to die of.
+			// Its controlling terminal, into which the kernel would allow TIOCSTI. The hangup afterwards must not kill the probe.
 			signal.Ignore(unix.SIGHUP)
 			if err := unix.IoctlSetInt(int(slave.Fd()), unix.TIOCSCTTY, 0); err != nil {
 				return err
@@ -50,7 +49,7 @@ func terminals() map[string]attempt {
 	}
 }
 
-// openPTY opens a new terminal, which does not become anybody's controlling one.
+// openPTY opens a new terminal, which does not become a controlling terminal.
 func openPTY() (master, slave *os.File, err error) {
 	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -70,7 +69,7 @@ func openPTY() (master, slave *os.File, err error) {
 	return master, slave, nil
 }
 
-// pty prints the name of a new terminal and "echo OK" if both directions of it work.
+// pty prints the name of a new terminal, and "echo OK" if both directions of it work.
 func pty([]string) error {
 	master, slave, err := openPTY()
 	if err != nil {

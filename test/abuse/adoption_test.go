@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// boxd runs a daemon's boxd that should not come up, and returns what it says.
+// boxd runs a daemon's boxd that should fail to start, and returns its output.
 func boxd(t *testing.T, d *boxtest.Daemon) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -29,7 +29,7 @@ func boxd(t *testing.T, d *boxtest.Daemon) (string, error) {
 	return string(out), err
 }
 
-// configure changes a text of a daemon's configuration, for the next boxd.
+// configure replaces a text in a daemon's configuration, for the next boxd.
 func configure(t *testing.T, d *boxtest.Daemon, from, to string) {
 	t.Helper()
 	text, err := os.ReadFile(d.Config)
@@ -41,7 +41,7 @@ func configure(t *testing.T, d *boxtest.Daemon, from, to string) {
 	}
 }
 
-// endsWithTheTest makes boxes end with boxd, and starts one that knows.
+// endsWithTheTest makes boxes end with boxd, and starts a boxd with that configuration.
 func endsWithTheTest(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	configure(t, d, "on_stop", "on_stop = \"end\" #")
@@ -71,7 +71,7 @@ func live(t *testing.T, d *boxtest.Daemon, req api.SessionRequest) living {
 	return l
 }
 
-// goesOn checks that everything of before is there, in the same processes, and that it goes on.
+// goesOn checks that everything still exists, with the same processes, and goes on.
 func (l *living) goesOn(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != l.session.PID || now.IDBase != l.session.IDBase || !now.CreatedAt.Equal(l.session.CreatedAt) {
@@ -88,7 +88,7 @@ func (l *living) goesOn(t *testing.T, d *boxtest.Daemon) {
 	}
 	c, a := d.AttachPeer(t, "s1", "counts", api.StreamAttach{Replay: true})
 	got := ""
-	for int64(len(got)) <= a.Process.Output[0].Bytes { // and it says more
+	for int64(len(got)) <= a.Process.Output[0].Bytes { // it writes more
 		m := c.Hear()
 		if m.Closed != nil || m.Control != nil {
 			t.Fatalf("%s, %v", m.Data, m.Closed)
@@ -106,7 +106,7 @@ func (l *living) goesOn(t *testing.T, d *boxtest.Daemon) {
 	says(t, d, "terminal", "got x")
 }
 
-// What is left to the next boxd is found by it: after a kill, and after a stop that keeps.
+// The next boxd adopts what was left to it: after a kill, and after a shutdown that keeps boxes.
 func TestBoxesLiveOnWhereTheyAreToBe(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -134,7 +134,7 @@ func TestBoxesLiveOnWhereTheyAreToBe(t *testing.T) {
 	}
 }
 
-// What is to end with boxd ends with it, and leaves nothing to the next.
+// What is configured to end with boxd ends with it, and leaves nothing to the next.
 func TestBoxesEndWhereTheyAreTo(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -170,8 +170,8 @@ func TestBoxesEndWhereTheyAreTo(t *testing.T) {
 	}
 }
 
-// The next boxd holds what it finds against its own configuration: what that does not allow any more ends, and
-// the log says which key is why. What it only would not give any more stays.
+// The next boxd checks what it finds against its own configuration: what that no longer allows is ended, and the log names the
+// key. What it would merely not grant any more stays.
 func TestAnotherConfigurationIsHeldAgainstWhatLives(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ from, to, why string }{
@@ -215,12 +215,12 @@ func TestAnotherConfigurationIsHeldAgainstWhatLives(t *testing.T) {
 	}
 }
 
-// A frozen session is found frozen, and goes on where it was.
+// A frozen session is still frozen when it is adopted, and can be thawed.
 func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
 	l := live(t, d, api.SessionRequest{})
-	if !boxtest.Grouped() { // what freezes is a cgroup
+	if !boxtest.Grouped() { // freezing needs a cgroup
 		if _, err := d.FreezeSession(t.Context(), "s1"); err == nil {
 			t.Error("frozen without a control group")
 		}
@@ -247,8 +247,8 @@ func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
 	l.goesOn(t, d)
 }
 
-// A box keeps its times while no boxd is there: it ends by itself, and the next one cleans up. One whose time
-// is not over when that comes has as much left as before.
+// The deadlines of a box also apply while no boxd runs: it ends by itself, and the next boxd cleans up. If a deadline has not
+// passed, the same time is left as before.
 func TestTimesGoOnWithoutBoxd(t *testing.T) {
 	t.Parallel()
 	for name, req := range map[string]api.SessionRequest{
@@ -262,7 +262,7 @@ func TestTimesGoOnWithoutBoxd(t *testing.T) {
 			req.ID = "s1"
 			s := d.NewSession(t, req)
 			stays := d.NewSession(t, api.SessionRequest{ID: "stays"})
-			if name == "max_lifetime" { // it does not matter what runs
+			if name == "max_lifetime" { // applies whatever runs
 				d.NewProcess(t, "s1", "p", boxtest.ShellProcess("sleep 1000"))
 			}
 			d.Kill()

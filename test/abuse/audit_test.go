@@ -20,8 +20,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
-// boxd is killed while many callers make it write records, again and again. No record of a call that was answered is
-// lost, and the chain is whole, over rotation too.
+// boxd is killed repeatedly while many clients make it write records. No record of an answered call is lost, and the hash chain
+// is intact, across rotation too.
 func TestTheAuditLogSurvivesKills(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting+"[audit]\nmax_size = \"64KiB\"\nmax_files = 1000\n")
@@ -96,7 +96,7 @@ func TestTheAuditLogSurvivesKills(t *testing.T) {
 	}
 }
 
-// A disk that is full stops what would have no record, and nothing else; when there is room again, all is recorded.
+// A full disk stops calls that would not be recorded, and nothing else; once there is space again, everything is recorded.
 func TestAFullDiskStopsWhatWouldHaveNoRecord(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -130,7 +130,7 @@ func TestAFullDiskStopsWhatWouldHaveNoRecord(t *testing.T) {
 		t.Fatal("the disk is not full")
 	}
 	refused := false
-	for range 100 { // what has room in the last block is still written
+	for range 100 { // records that fit into the last block are still written
 		if got := ask(http.MethodPost, "/v1/sessions/s/exec", `{"argv":["true"]}`); got == http.StatusServiceUnavailable {
 			refused = true
 			break

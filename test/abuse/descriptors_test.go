@@ -13,10 +13,10 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// python is a line that runs a program.
+// python is a shell line that runs a Python program.
 func python(program string) string { return "exec /usr/bin/python3 - <<'END'\n" + program + "\nEND" }
 
-// rights sends descriptors over everything that a program was given, and looks for a socket that leads out.
+// rights sends descriptors over everything that a program was given, and looks for a socket that leads out of the box.
 const rights = `
 import array, errno, os, socket, subprocess
 fd = os.open("/workspace", os.O_RDONLY | os.O_DIRECTORY)
@@ -39,7 +39,7 @@ print("sockets", open("/proc/net/unix").read().count("\n") - 1)
 print("files", [os.path.join(d, f) for d, _, names in os.walk("/") if not d.startswith("/proc") for f in names if os.path.exists(os.path.join(d, f)) and os.stat(os.path.join(d, f)).st_mode & 0o170000 == 0o140000])
 `
 
-// A program has pipes or a terminal and no socket to boxd: there is nothing to send a descriptor over.
+// A program has pipes or a terminal and no socket to boxd: it cannot send descriptors to boxd.
 func TestT17NoDescriptorCanBeSentToBoxd(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
@@ -62,7 +62,7 @@ func TestT17NoDescriptorCanBeSentToBoxd(t *testing.T) {
 	}
 }
 
-// receive takes descriptors that another program of its box sends it, over a name and over a path.
+// receive receives descriptors from another program of its box, over an abstract name and over a path.
 const receive = `
 import array, os, socket, sys
 for name in "\0rights", "/workspace/socket":
@@ -96,8 +96,7 @@ for name in "\0rights", "/workspace/socket":
         s.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
 `
 
-// What programs of a box send each other stays there: another box does not reach the same name, and boxd gets
-// nothing.
+// Descriptors sent between programs of a box stay there: another box cannot reach the same name, and boxd gets nothing.
 func TestT17DescriptorsStayInTheBox(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
@@ -122,7 +121,7 @@ func TestT17DescriptorsStayInTheBox(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// hoard takes all descriptors and all terminals it can get, and keeps them until there is a file.
+// hoard takes all descriptors and terminals it can get, and keeps them until a file exists.
 const hoard = `
 import errno, os, signal, time
 files, terminals = [], []
@@ -140,7 +139,7 @@ while not os.path.lexists("/workspace/go"):
     time.sleep(0.02)
 `
 
-// A box runs out of descriptors and terminals of its own, and of nobody else's.
+// A box can use up its own descriptors and terminals only.
 func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
@@ -155,7 +154,7 @@ func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 		return req
 	}
 	names := []string{}
-	for i := range 4 { // all of them at a time have the descriptors of the box's user
+	for i := range 4 { // together they have all descriptors of the box user
 		names = append(names, fmt.Sprint("hoard", i))
 		d.NewProcess(t, "s1", names[i], boxtest.ShellProcess(python(hoard)))
 		says(t, d, names[i], "files True EMFILE")
@@ -167,8 +166,8 @@ func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 	if state, _, err := d.StartProcess(t.Context(), "s1", "terminal", terminal()); err != nil || state.State != "ended" || state.Result.Status != "start_failed" {
 		t.Errorf("one terminal more than there are: %+v, %v", state, err)
 	}
-	d.Sh(t, "s1", "true") // pipes it can still have
-	for i := range 3 {    // and another box terminals
+	d.Sh(t, "s1", "true") // pipes are still available
+	for i := range 3 {    // as are terminals in another box
 		if r, isNew, err := d.StartProcess(t.Context(), "s2", fmt.Sprint(i), terminal()); err != nil || !isNew {
 			t.Errorf("in another box: %+v, %v", r, err)
 		} else if end, err := d.Process(t.Context(), "s2", fmt.Sprint(i), 5*time.Minute); err != nil || end.Result == nil || !strings.HasPrefix(end.Result.Stdout, "/dev/pts/") {
@@ -191,7 +190,7 @@ func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// Terminals that boxd itself makes are no more than a box may have either.
+// Terminals that boxd itself creates for a box count against the same limit.
 func TestT37TerminalsOfManyProcesses(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[processes]\nmax = 80\n")
@@ -225,7 +224,7 @@ func TestT37TerminalsOfManyProcesses(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// TestT37EndedProgramsHoldNoTerminals starts more of them, one after the other, than a box can have at a time.
+// TestT37EndedProgramsHoldNoTerminals starts more of them in turn than a box can have at a time.
 func TestT37EndedProgramsHoldNoTerminals(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -241,7 +240,7 @@ func TestT37EndedProgramsHoldNoTerminals(t *testing.T) {
 	}
 }
 
-// settled is what there is when a daemon with sessions has nothing more to make ahead of need.
+// settled are the traces of a daemon with sessions once it has nothing more to prefork.
 func settled(t *testing.T, d *boxtest.Daemon) (now boxtest.Traces) {
 	t.Helper()
 	list, err := d.Sessions(t.Context(), true)

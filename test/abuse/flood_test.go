@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// shareOf is how much of a flood there is to be: on slow machines less, but never less than least.
+// shareOf is the size of a flood: smaller on slow machines, but at least least.
 func shareOf(all, least int64) int64 {
 	if share, err := strconv.ParseInt(os.Getenv("ABUSE_FLOOD_SHARE"), 10, 64); err == nil {
 		return max(all/share, least)
@@ -21,10 +21,10 @@ func shareOf(all, least int64) int64 {
 	return all
 }
 
-// margin is what boxd may grow by while a box floods it, in bytes.
+// margin is how much boxd may grow while a box floods it, in bytes.
 const margin = 32 << 20
 
-// written is how much a process of s1 has written, asked for without its output.
+// written is how much a process of s1 has written, requested without its output.
 func written(t *testing.T, d *boxtest.Daemon, p string) int64 {
 	t.Helper()
 	list, err := d.Processes(t.Context(), "s1")
@@ -40,8 +40,8 @@ func written(t *testing.T, d *boxtest.Daemon, p string) int64 {
 	return 0
 }
 
-// flood has a process write much with two readers that do not read: the one that loses nothing holds it up until
-// it goes, the other never does and is told what it has missed.
+// flood makes a process write very much with two readers that do not read: the lossless one blocks the process until it
+// disconnects; the other never does, and is told what it missed.
 func flood(t *testing.T, size int64, req *api.ProcessRequest) {
 	size = shareOf(size, 30_000_000)
 	d := boxtest.Beside(t)
@@ -98,7 +98,7 @@ func TestT40AFloodOfATerminal(t *testing.T) {
 	flood(t, 300_000_000, req)
 }
 
-// typing types into the program's own terminal, and asks the console behind it for things.
+// typing types into the program's own terminal, and makes requests to the console behind it.
 const typing = `
 import errno, fcntl, os, struct, sys, termios
 print(os.ttyname(0), os.isatty(1), os.isatty(2))
@@ -117,8 +117,8 @@ call("TIOCCONS", 0x541D, 0)
 call("TIOCSETD", 0x5423, struct.pack("i", 1))
 `
 
-// A program with a terminal cannot type into it, which whoever attaches would send to their own shell; nor
-// reaches it a console. That logs do not speak to a terminal is TestLogsDoNotSpeakToTheTerminal of cmd/boxctl.
+// A program with a terminal cannot type into it, so it cannot send input to the shell of an attached client; nor can it reach a
+// console. That logs are not interpreted by a terminal is TestLogsDoNotSpeakToTheTerminal of cmd/boxctl.
 func TestT46ATerminalOfABoxCannotBeTypedInto(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")

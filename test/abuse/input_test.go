@@ -19,8 +19,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A process of somebody else, one that does not exist and one of a session that does not exist are the same on
-// every route: the answers differ in nothing that the caller has not sent.
+// A foreign process, a missing one and one of a missing session get the same answer on every route: the answers differ only in
+// what the caller has sent.
 func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)
@@ -45,7 +45,7 @@ func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
 			for _, ids := range [][2]string{{"s1", "process-there"}, {"s1", "process-none"}, {"s0", "process-there"}} {
 				list = append(list, boxtest.Request(method, strings.NewReplacer("{id}", ids[0], "{p}", ids[1]).Replace(path), body, header...))
 			}
-			if method != "PUT" { // which would make it
+			if method != "PUT" { // it would create the process
 				list = append(list, boxtest.Request(method, strings.NewReplacer("{id}", "mine", "{p}", "process-there").Replace(path), body, header...))
 			}
 			answers := d.AsUser(t, boxtest.OtherUID, list...)
@@ -75,7 +75,7 @@ func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
 	}
 }
 
-// Who comes when it is all over gets all of it; who comes with numbers that are none is told which.
+// A client that attaches to an ended process gets all its output; one with invalid offsets is told which.
 func TestAttachWhereThereIsNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)
@@ -143,7 +143,7 @@ func TestOneIDIsOneRequest(t *testing.T) {
 		}
 	}
 	var all sync.WaitGroup
-	for range 30 { // the same at once, of what exists and of what does not
+	for range 30 { // the same concurrently, for existing and missing processes
 		for _, p := range []string{"p", "q"} {
 			all.Go(func() {
 				if s, _, err := d.StartProcess(t.Context(), "s1", p, &req); err != nil || s.State != "running" {
@@ -159,7 +159,7 @@ func TestOneIDIsOneRequest(t *testing.T) {
 	}
 }
 
-// There is room for 64 clients; one more is refused and disturbs nobody.
+// There is room for 64 clients; another one is refused without disturbing the others.
 func TestReadersAndWritersAreBounded(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)
@@ -186,7 +186,7 @@ func TestReadersAndWritersAreBounded(t *testing.T) {
 	if !list[0].Next().WriterLost {
 		t.Error("the first writer does not hear that it is none any more")
 	}
-	for _, i := range []int{0, 31} { // nobody hears these
+	for _, i := range []int{0, 31} { // these are not attached
 		list[i].Send(api.ChannelStdin, []byte("stolen"))
 	}
 	list[63].Send(api.ChannelStdin, []byte("mine"))
@@ -201,7 +201,7 @@ func TestReadersAndWritersAreBounded(t *testing.T) {
 	d.AttachPeer(t, "s1", "p", api.StreamAttach{})
 }
 
-// Nonsense is refused by its name, and the process goes on.
+// Invalid requests are refused by field, and the process goes on.
 func TestNonsenseIsRefusedByItsName(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)
@@ -240,7 +240,7 @@ func TestNonsenseIsRefusedByItsName(t *testing.T) {
 	}
 }
 
-// Any text is an id and none is a path; what is none is refused and starts nothing.
+// Any text is a valid id and none is a path; an invalid id is refused and starts nothing.
 func TestAnyTextIsAnIDOfAProcess(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)

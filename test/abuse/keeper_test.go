@@ -14,13 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Types of messages that boxd may send and that end something: what looks like one of them is no garbage. They are never
-// numbered again, see isolation/keeper_codec.go.
+// Types of messages that boxd may send and that end something: packets that look like these are not garbage. They are never
+// renumbered, see isolation/keeper_codec.go.
 var ending = []int{3, 12, 13, 18, 26} // EndBox, Leave, Quit, Reclaim, RemoveTree
 
-// Whoever has boxd's place before the keeper sends it packets of every type and of many lengths that mean nothing, some
-// with descriptors. The keeper answers, or closes that connection, and does nothing: it lives on with every box, and
-// serves the next boxd.
+// A client that takes boxd's place at the keeper sends it invalid packets of every type and of many lengths, some with
+// descriptors. The keeper answers or closes that connection, and does nothing else: it lives on with every box, and serves the
+// next boxd.
 func TestT78GarbageToTheKeeper(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -49,12 +49,12 @@ func TestT78GarbageToTheKeeper(t *testing.T) {
 			}
 		}
 	}
-	for first := range 256 { // whatever says where the body is
+	for first := range 256 { // any byte that says where the body is
 		garbage(t, socket, []byte{byte(first)}, first%2)
 		garbage(t, socket, []byte{byte(first), 1, 0, 0, 0}, 0)
 		sent += 2
 	}
-	garbage(t, socket, make([]byte, 100_000), 0) // longer than any
+	garbage(t, socket, make([]byte, 100_000), 0) // longer than any message
 	if now := boxtest.Lives(keeper); !now {
 		t.Fatalf("after %d packets the keeper has ended:\n%s", sent, d.Log())
 	}
@@ -78,7 +78,7 @@ func TestT78GarbageToTheKeeper(t *testing.T) {
 	t.Logf("%d packets", sent)
 }
 
-// garbage sends one packet on a connection of its own, with so many descriptors. The keeper may have closed it already.
+// garbage sends one packet with some descriptors on a new connection. The keeper may have closed it already.
 func garbage(t *testing.T, socket string, packet []byte, files int) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// stay is a caller that attaches to a process of s1, says so, and stays. It is the host of an MCP client.
+// stay is a client that attaches to a process of s1, prints so, and stays. It plays the host of an MCP client.
 func stay(socket string, args []string) error {
 	c := client.New(socket)
 	in, _ := io.Pipe()
@@ -31,7 +31,7 @@ func stay(socket string, args []string) error {
 	return err
 }
 
-// A server that listens to nothing ends with its client's lease, however often.
+// A server that ignores input and signals ends when its client's lease expires, every time.
 func TestT71ServersEndWithTheirClients(t *testing.T) {
 	t.Parallel()
 	const (
@@ -96,7 +96,7 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// A lease is the client's to keep: who is attached or renews it keeps its server.
+// A client keeps its lease: a server to which it is attached, or which it renews, goes on.
 func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -105,7 +105,7 @@ func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
 		req := boxtest.ShellProcess("sleep 1000")
 		req.Lease = boxtest.Duration("5s")
 		d.NewProcess(t, "s1", p, req)
-		c, _ := d.AttachPeer(t, "s1", p, api.StreamAttach{}) // before somebody comes a lease is longer
+		c, _ := d.AttachPeer(t, "s1", p, api.StreamAttach{}) // before the first attach a lease is longer
 		if p != "attached" {
 			_ = c.WS.CloseNow()
 		}
@@ -124,7 +124,7 @@ func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
 	}
 }
 
-// A server of "boxctl mcp run" that is killed ends within seconds, and its box too.
+// If "boxctl mcp run" is killed, its server ends within seconds, and its box too.
 func TestT71AServerAndItsBoxEndWithAKilledBoxctl(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package abuse_test attacks processes that live: their descriptors, their terminals, their output, who comes to
-// them and how, and what they leave for the next boxd. A test that begins with TestT is that case of the list of
-// abuse.
+// Package abuse_test attacks running processes: their descriptors, terminals, output, clients, the state they leave for the next
+// boxd. A test whose name begins with TestT is the case of that number in the list of abuse cases.
 package abuse_test
 
 import (
@@ -30,7 +29,7 @@ func says(t *testing.T, d *boxtest.Daemon, p, want string) {
 	})
 }
 
-// told reads a stream to its end: the bytes that came, and those that it was told are missing.
+// told reads a stream to its end: the number of bytes received, and of those reported as missing.
 func told(t *testing.T, c *boxtest.Peer) (came, missing int64, exit *api.ExecResult) {
 	t.Helper()
 	for {

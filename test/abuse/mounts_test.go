@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// tables lists the mounts of a box and of this host, without those that come and go by themselves.
+// tables lists the mounts of a box and of this host, except those that come and go by themselves.
 func tables(t *testing.T, d *boxtest.Daemon, id string) (box, host string) {
 	t.Helper()
 	r := d.Sh(t, id, "cut -d' ' -f5 /proc/self/mountinfo | sort")
@@ -31,8 +31,8 @@ func tables(t *testing.T, d *boxtest.Daemon, id string) (box, host string) {
 	return r, host
 }
 
-// renamer moves what is above a target to names that it never gives up again, at intervals of all lengths, and puts links
-// to all that matters into its place. What nothing is mounted in right after that it calls bare.
+// renamer moves what is above a target to names that it never gives up again, at intervals of all lengths, and replaces it by
+// links to sensitive paths. A directory in which nothing is mounted right afterwards gets the name bare.
 const renamer = `
 	use strict;
 	my @links = ("/etc", "/proc/sys", "/proc/1/root", "..");
@@ -52,9 +52,9 @@ const renamer = `
 	}
 	open my $f, ">", "stopped";`
 
-// A program renames the directories of a target, and puts links to all that matters in their places, while mounts
-// are made there and taken away (T20, T23). Each is where it was asked for, or refused; the files of the box's own
-// system stay what they are, and in the end nothing is left, in the box or on the host.
+// A program renames the directories of a target, and replaces them by links to sensitive paths, while mounts are added and
+// removed there (T20, T23). Each mount is where it was requested, or refused; the files of the box's own system are unchanged,
+// and in the end nothing is left, in the box or on the host.
 func TestARenamerCatchesNoMount(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "perl")
@@ -79,7 +79,7 @@ func TestARenamerCatchesNoMount(t *testing.T) {
 			if at := mountedBelow(t, s.PID, "/workspace/"); len(at) != 1 || strings.HasPrefix(at[0], "/workspace/bare") {
 				t.Errorf("it is on %q: it never was where it was asked for", at)
 			}
-			// It may be moved about, and is found all the same.
+			// It is removed even if it was moved meanwhile.
 			if err := d.RemoveMount(t.Context(), "s", "/workspace/a/b/t", true); err != nil {
 				t.Fatalf("not removed: %v", err)
 			}
@@ -116,7 +116,7 @@ func TestARenamerCatchesNoMount(t *testing.T) {
 	}
 }
 
-// mountedBelow lists where mounts of a box are below a directory, as the kernel writes it.
+// mountedBelow lists the mount points of a box below a directory, as the kernel writes them.
 func mountedBelow(t *testing.T, pid uint32, dir string) (list []string) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
@@ -131,8 +131,8 @@ func mountedBelow(t *testing.T, pid uint32, dir string) (list []string) {
 	return list
 }
 
-// Targets that a program has put links at are refused, live and when a box is made of a directory that another box
-// has prepared (T22, T23): nothing is mounted anywhere else.
+// Targets that a program has replaced by links are refused, live and when a box is created with a directory that another box has
+// prepared (T22, T23): nothing is mounted anywhere else.
 func TestMountsFollowNoLinkOfABox(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t, boxtest.MountSources)
@@ -158,7 +158,7 @@ func TestMountsFollowNoLinkOfABox(t *testing.T) {
 	if after, now := tables(t, d, "s"); after != box || now != host {
 		t.Errorf("mounts of the box: before %q, after %q; of the host: before %q, after %q", box, after, host, now)
 	}
-	// Nor of the directory that is lent, where that leads out of what is.
+	// Nor is a link in a source followed out of the allowed directory.
 	if err := os.Symlink("/etc", filepath.Join(d.Dir, "lent", "out")); err != nil {
 		t.Fatal(err)
 	}
@@ -168,12 +168,11 @@ func TestMountsFollowNoLinkOfABox(t *testing.T) {
 	}
 }
 
-// What is mounted read-only stays so: no program of the box writes to it, mounts something else there, takes it away
-// or changes it (T08, T09, T24).
+// A read-only mount stays so: no program of the box can write to it, mount over it, remove it or change it (T08, T09, T24).
 func TestALiveMountIsNotTheBoxsToChange(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t, boxtest.MountSources)
-	source := d.NamedMountSource(t, "one", 1000) // as whom the box is there
+	source := d.NamedMountSource(t, "one", 1000) // the uid of the box user
 	d.NewSession(t, api.SessionRequest{ID: "s"})
 	for _, target := range []string{"/mnt/x", "/workspace/x"} {
 		if _, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: source, Target: target, Mode: "ro", NoSymlinks: true}); err != nil {

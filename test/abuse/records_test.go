@@ -20,13 +20,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// lockedProfile has what a request, or a record, may not change.
+// lockedProfile has settings that neither a request nor a record may change.
 const lockedProfile = "[profiles.small]\nmemory = \"64MiB\"\npids = 50\nlocked = [\"memory\", \"pids\", \"read_only_root\"]\n"
 
-// keyOf is the key of a session, by which the host knows its box.
+// keyOf is the key of a session, which names its box on the host.
 func keyOf(path string) string { return strings.TrimSuffix(filepath.Base(path), ".json") }
 
-// replaced puts something else into the place of a file.
+// replaced replaces a file by something else.
 func replaced(t *testing.T, path string, make func(path string) error) {
 	t.Helper()
 	if err := errors.Join(os.RemoveAll(path), make(path)); err != nil {
@@ -34,7 +34,7 @@ func replaced(t *testing.T, path string, make func(path string) error) {
 	}
 }
 
-// edited writes a text into the place of a file.
+// edited replaces a file by a text.
 func edited(text string) func(path string) error {
 	return func(path string) error { return os.WriteFile(path, []byte(text), 0o600) }
 }
@@ -65,8 +65,8 @@ func changed(t *testing.T, data []byte, fields map[string]any) func(path string)
 	return edited(string(data))
 }
 
-// A record that is not what boxd has written makes no session: its box ends, the log names the file, and the
-// others go on.
+// A record that boxd has not written like that makes no session: its box is ended, the log names the file, and the other sessions
+// go on.
 func TestT66ARecordThatIsNotBoxdsMakesNoSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting, lockedProfile)
@@ -150,7 +150,7 @@ func field(t *testing.T, name string, value any) func(string, []byte) func(strin
 	return func(_ string, data []byte) func(string) error { return changed(t, data, map[string]any{name: value}) }
 }
 
-// What a record may say otherwise gives nobody more: not the caller it names, not the box.
+// Whatever a record may say differently, it gives more rights to neither the caller that it names nor the box.
 func TestT66ARecordNeverWidens(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -183,7 +183,7 @@ func TestT66ARecordNeverWidens(t *testing.T) {
 	}
 }
 
-// A record without a box makes none, whatever it asks for and whoever it says it is of.
+// A record without a box creates none, whatever it requests and whoever its owner.
 func TestT66APlantedRecordMakesNoSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -206,8 +206,7 @@ func TestT66APlantedRecordMakesNoSession(t *testing.T) {
 	}
 }
 
-// What among the records is none of boxd's it does not touch, nor does it come up: it says which, and the boxes
-// live on until it does.
+// boxd does not touch foreign files among the records, and refuses to start: it names them, and the boxes live on until it does.
 func TestT66WhatIsNoRecordIsNamed(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -237,8 +236,8 @@ func TestT66WhatIsNoRecordIsNamed(t *testing.T) {
 	}
 }
 
-// A record names no process but PID 1 of a box of its ids: whoever can write it has the keeper neither kill a process of the
-// host nor mount anything before its eyes.
+// A record can only name PID 1 of a box with the box's ids: a writer of records cannot make the keeper kill a process of the
+// host, nor mount anything in its mount namespace.
 func TestT66ARecordThatNamesAProcessOfTheHost(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -294,12 +293,12 @@ func TestT66ARecordThatNamesAProcessOfTheHost(t *testing.T) {
 		t.Error(err)
 	}
 	d.Stop()
-	d.Restart() // which removes what is left of a box that nobody knows
+	d.Restart() // this removes what is left of an unknown box
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.Sh(t, "s1", "true")
 }
 
-// The keeper touches no box whose record it does not understand, and says which; the others go on.
+// The keeper leaves a box alone if it cannot parse its record, and names it; the other boxes go on.
 func TestT66DamagedRecordsOfTheKeeper(t *testing.T) {
 	t.Parallel()
 	for name, make := range map[string]func(data string) func(path string) error{
@@ -344,7 +343,7 @@ func TestT66DamagedRecordsOfTheKeeper(t *testing.T) {
 			if !boxtest.Lives(int(s.PID)) {
 				t.Error("its box was ended, by what nobody understands")
 			}
-			// As the log says: end it, and remove its directory.
+			// As the log suggests: end it, and remove its directory.
 			if err := errors.Join(unix.Kill(int(s.PID), unix.SIGKILL), os.RemoveAll(filepath.Dir(path))); err != nil {
 				t.Error(err)
 			}

@@ -10,9 +10,9 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Boxes of one image, and boxes that are lent one directory, have files in common that none of them can write to. One of
-// them can tell another one bit at a time by flock(2), which needs no right to write, and that is documented
-// (docs/design/limits.md). Nothing else of the kind works: no lock of records, no lease, no object of another box.
+// Boxes of one image, and boxes with a common mount source, share files that none of them can write. With flock(2), which needs
+// no write access, one of them can signal another one bit at a time, which is documented (docs/design/limits.md). Nothing similar
+// works: no record lock, no lease, no object of another box.
 func TestT44WhatBoxesOnOneMountCanTellEachOther(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
@@ -45,7 +45,7 @@ attempt("lease", lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))`, pat
 		held.Release()
 		want := "flock EAGAIN\nrecord EBADF\nlease EACCES\n"
 		if strings.HasPrefix(path, "/data") {
-			want = "flock EAGAIN\nrecord EBADF\nlease EINVAL\n" // there are no leases of directories
+			want = "flock EAGAIN\nrecord EBADF\nlease EINVAL\n" // directories have no leases
 		}
 		if got != want {
 			t.Errorf("%s: %q, want %q", path, got, want)
@@ -59,8 +59,8 @@ attempt("lease", lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))`, pat
 	d.NothingLeft(before)
 }
 
-// A repository in a workspace has in it what was put there, and nothing of boxd: no file that hides another one, and no
-// directory that git would add.
+// A repository in a workspace contains only what was put there, and nothing of boxd: no file that hides another, and no directory
+// that git would add.
 func TestT70GitSeesNothingOfBoxd(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "git")

@@ -14,9 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// No program of a box changes a skill that it has, by whatever name it gets at it: what the kernel says is that the
-// mount is read-only. Nobody moves a skill, puts something beside it or over it, and nothing of the store is elsewhere
-// in the box. In the end the store has what it had.
+// No program of a box can change one of its skills, by any path: the kernel says that the mount is read-only. A skill cannot be
+// moved, and nothing can be put beside or over it; nothing else of the store is in the box. In the end the store is unchanged.
 func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)
@@ -43,7 +42,7 @@ func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
 			t.Errorf("%s: %+v, %v", line, r, err)
 		}
 	}
-	const readOnly, closed = "Read-only file system", "Permission denied" // of what is opened the kernel asks the modes first
+	const readOnly, closed = "Read-only file system", "Permission denied" // on open, the kernel checks the modes first
 	for _, at := range []string{"/skills/one", "/skills/create-skill", "/proc/self/root/skills/one", "/proc/self/cwd/../skills/one", "/workspace/link"} {
 		d.Sh(t, "s", "ln -sfn /skills/one /workspace/link")
 		for _, line := range []string{
@@ -63,7 +62,7 @@ func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
 	} {
 		fails(line)
 	}
-	// By the names of a session's mounts nobody comes there either.
+	// A mount of a session with one of these targets is refused too.
 	for _, target := range []string{"/skills/one", "/skills", "/skills/x"} {
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "other", Mounts: []api.Mount{{Source: filepath.Join(d.State, "skills"), Target: target}}})
 		if err == nil {

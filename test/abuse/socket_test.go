@@ -24,7 +24,7 @@ import (
 
 const streamPath = "/v1/sessions/s1/processes/p/stream"
 
-// A page in a browser that has found a way to the socket gets no stream.
+// A web page in a browser that can connect to the socket gets no stream.
 func TestT61AnotherOriginIsRefused(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)
@@ -50,7 +50,7 @@ func TestT61AnotherOriginIsRefused(t *testing.T) {
 	}
 }
 
-// Whatever a client sends, it is cut off with a code, and the process goes on.
+// Whatever a client sends, its connection is closed with a code, and the process goes on.
 func TestT61BadFramesCutTheirSenderOff(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)
@@ -80,7 +80,7 @@ func TestT61BadFramesCutTheirSenderOff(t *testing.T) {
 		"input of nobody's":  {websocket.MessageBinary, []byte("\x00stolen"), websocket.StatusPolicyViolation},
 	} {
 		c, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{})
-		_ = c.WS.Write(t.Context(), tc.kind, tc.data) // cut off in the middle
+		_ = c.WS.Write(t.Context(), tc.kind, tc.data) // its connection is closed during that
 		var err error
 		for err == nil {
 			err = c.Hear().Closed
@@ -99,11 +99,11 @@ func TestT61BadFramesCutTheirSenderOff(t *testing.T) {
 	}
 }
 
-// held are the connections of a caller.
+// held counts the connections of a client.
 type held struct{ Kept, TurnedAway int }
 
-// hold is the act of a caller that stays: it opens as many connections as its second argument says, brings them as far as
-// the first does, tells what became of them, and keeps them until its standard input ends.
+// hold is the client's part: it opens as many connections as its second argument says, sends on each the part of a request that
+// the first names, prints how many were accepted, and keeps them open until EOF on its standard input.
 func hold(socket string, args []string) error {
 	begin := map[string]string{
 		"silent": "", "half a header": "GET /v1/status HTTP/1.1\r\nHost: boxd\r\nX-Slow: ", "half a body": "POST /v1/sessions HTTP/1.1\r\nHost: boxd\r\nContent-Length: 1000000\r\n\r\n{",
@@ -117,7 +117,7 @@ func hold(socket string, args []string) error {
 	answers := make(chan boxtest.Answer, many)
 	for range many {
 		conn, err := net.Dial("unix", socket)
-		for errors.Is(err, unix.EAGAIN) { // the queue of those who wait to be accepted is full
+		for errors.Is(err, unix.EAGAIN) { // the accept queue is full
 			<-time.After(time.Millisecond)
 			conn, err = net.Dial("unix", socket)
 		}
@@ -125,7 +125,7 @@ func hold(socket string, args []string) error {
 			return err
 		}
 		defer conn.Close()
-		_, _ = io.WriteString(conn, begin) // one that is turned away may be closed by now
+		_, _ = io.WriteString(conn, begin) // a rejected one may be closed already
 		go func() {
 			a, _ := boxtest.ReadAnswer(conn)
 			if a.Code == http.StatusTooManyRequests {
@@ -134,14 +134,14 @@ func hold(socket string, args []string) error {
 			answers <- a
 		}()
 	}
-	for late := time.After(5 * time.Minute); late != nil; { // who says nothing is listened to for a second
+	for late := time.After(5 * time.Minute); late != nil; { // boxd waits a second for data before it rejects a silent one
 		select {
 		case a := <-answers:
 			if a.Code == http.StatusTooManyRequests {
 				got.TurnedAway++
 			}
 			if got.TurnedAway == many-maxConnections {
-				late = time.After(200 * time.Millisecond) // and no more than these
+				late = time.After(200 * time.Millisecond) // only a short time for the rest
 			}
 		case <-late:
 			late = nil
@@ -155,13 +155,13 @@ func hold(socket string, args []string) error {
 	return err
 }
 
-// maxConnections is how many a user may have.
+// maxConnections is a user's maximum number of connections.
 const maxConnections = 256
 
-// Sockets that are opened and never used, however far they get, keep nobody else out.
+// Connections that are opened and never used, at any stage of a request, do not keep other clients out.
 func TestT61HalfOpenSocketsKeepNobodyOut(t *testing.T) {
 	t.Parallel()
-	const most = 192 << 20 // which is 256 times not much, and a flood of refusals; with a race detector all takes several times as much
+	const most = 192 << 20 // 256 times little memory, and a flood of refusals; the race detector needs several times as much
 	many := int(shareOf(10_000, 300))
 	for _, how := range []string{"silent", "half a header", "half a body", "half a stream"} {
 		d := boxtest.Start(t)
@@ -190,7 +190,7 @@ func TestT61HalfOpenSocketsKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// A client that never ends its header is ended after a while.
+// A client that never finishes its header is disconnected after a while.
 func TestT62SlowHeadersEnd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)
@@ -213,7 +213,7 @@ func TestT62SlowHeadersEnd(t *testing.T) {
 	}
 }
 
-// Headers without bounds are refused before they cost anything; so is what is no HTTP/1.1 at all.
+// Oversized headers are refused before they cost anything; so is anything but HTTP/1.1.
 func TestT62HeaderBombs(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)
@@ -236,7 +236,7 @@ func TestT62HeaderBombs(t *testing.T) {
 		"noise":               {"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03\r\n\r\n", "400"},
 	} {
 		a, err := boxtest.Ask(t.Context(), d.Socket, tc.text)
-		if a.Code == 0 || !strings.Contains(tc.want, fmt.Sprint(a.Code)) { // it may be cut off behind its answer
+		if a.Code == 0 || !strings.Contains(tc.want, fmt.Sprint(a.Code)) { // the connection may be closed after the answer
 			t.Errorf("%s: %d %s, %v, want %s", name, a.Code, a.Body, err, tc.want)
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// One session renames and links in a workspace for as long as others start with it, have directories for their output
-// made in it, read it as an input, and end: nothing is made, changed or removed outside it, and who is refused is told so.
+// One session renames and links in a workspace while other sessions start with it, get output directories in it, read it as an
+// input, and end: nothing outside it is created, changed or removed, and refusals are reported.
 func TestARenamerInASharedWorkspaceReachesNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)
@@ -27,7 +27,7 @@ func TestARenamerInASharedWorkspaceReachesNothing(t *testing.T) {
 	if err := os.Mkdir(outside, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(outside, 0o777); err != nil { // for everybody, so that only the box's walls are in the way
+	if err := os.Chmod(outside, 0o777); err != nil { // writable for everybody, so that only the box's isolation prevents writing
 		t.Fatal(err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "enemy", Workspace: "shared"})

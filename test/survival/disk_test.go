@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// ownDisk is a filesystem of its own, in a file: it can stand still, vanish and come back.
+// ownDisk is a separate filesystem, in a file: it can be frozen, vanish and come back.
 type ownDisk struct {
 	t          *testing.T
 	dir, image string
@@ -44,12 +44,12 @@ func newDisk(t *testing.T) *ownDisk {
 	return o
 }
 
-// Requests of ioctl(2) for a filesystem, of linux/fs.h and fs/ext4/ext4.h.
+// ioctl(2) requests for a filesystem, from linux/fs.h and fs/ext4/ext4.h.
 const (
 	freezeFilesystem   = 0xc0045877 // FIFREEZE
 	thawFilesystem     = 0xc0045878 // FITHAW
 	shutdownFilesystem = 0x8004587d // EXT4_IOC_SHUTDOWN
-	shutdownNoSync     = 2          // nothing more is written: the disk is not there
+	shutdownNoSync     = 2          // nothing more is written, as if the disk were gone
 )
 
 func (o *ownDisk) control(request uint, value int) {
@@ -64,22 +64,22 @@ func (o *ownDisk) control(request uint, value int) {
 	}
 }
 
-// stand lets every write wait until the returned function is called, as a disk does that is overloaded, or whose cable is loose.
+// stand blocks every write until the returned function is called, like an overloaded disk, or one with a loose cable.
 func (o *ownDisk) stand() (goOn func()) {
 	o.t.Helper()
 	o.control(freezeFilesystem, 0)
 	goOn = sync.OnceFunc(func() { o.control(thawFilesystem, 0) })
-	o.t.Cleanup(goOn) // or whoever writes can never be killed
+	o.t.Cleanup(goOn) // otherwise blocked writers could not be killed
 	return goOn
 }
 
-// start starts a boxd that has its state there.
+// start starts a boxd whose state is on this disk.
 func (o *ownDisk) start() *boxtest.Daemon {
 	o.t.Helper()
 	return boxtest.StartWith(o.t, fmt.Sprintf("state_dir = %q\n", filepath.Join(o.dir, "state")), boxtest.Kept, boxtest.BestEffort, "[host]\nkeep_free_disk = \"1MiB\"\n")
 }
 
-// fill makes sessions: running with a process, and some that are stopped with a file.
+// fill creates sessions: a running one with a process, and some stopped ones with a file.
 func (o *ownDisk) fill(d *boxtest.Daemon, stopped ...string) (running api.Session) {
 	o.t.Helper()
 	d.NewSession(o.t, api.SessionRequest{ID: "running"})
@@ -98,7 +98,7 @@ func (o *ownDisk) fill(d *boxtest.Daemon, stopped ...string) (running api.Sessio
 	return running
 }
 
-// answers looks whether boxd tells what it knows without its disk.
+// answers checks that boxd still reports what it knows without its disk.
 func answers(t *testing.T, d *boxtest.Daemon, want api.Session, when string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -117,8 +117,8 @@ func answers(t *testing.T, d *boxtest.Daemon, want api.Session, when string) {
 	}
 }
 
-// A disk that takes no writes for a time holds up what is to be written, and nothing else. What was asked meanwhile happens when it
-// goes on; a boxd that is killed meanwhile has done it or not, and says which.
+// A disk that blocks writes for a while delays what has to be written, and nothing else. Pending requests are done once it
+// continues; a boxd killed meanwhile has done each or not, and a retry shows which.
 func TestADiskThatStandsStillLosesNothing(t *testing.T) {
 	o := newDisk(t)
 	d := o.start()
@@ -158,7 +158,7 @@ func TestADiskThatStandsStillLosesNothing(t *testing.T) {
 		if killed {
 			d.Kill()
 			d.Restart()
-			for name, ask := range asked { // once more, whether it has happened or not
+			for name, ask := range asked { // retried, whether or not it was done
 				results[name] = ask(t.Context())
 			}
 		}
@@ -177,7 +177,7 @@ func TestADiskThatStandsStillLosesNothing(t *testing.T) {
 		if got := d.Sh(t, "begin", "cat file"); got != "begin\n" {
 			t.Errorf("killed %v: the session that was started has %q", killed, got)
 		}
-		for _, id := range []string{"begin", "change"} { // as they were
+		for _, id := range []string{"begin", "change"} { // for the next round
 			if err := d.DeleteSession(t.Context(), id); err != nil {
 				t.Fatal(err)
 			}
@@ -200,7 +200,7 @@ func TestADiskThatStandsStillLosesNothing(t *testing.T) {
 	}
 }
 
-// waits reports whether a thread of a process waits in the kernel for what cannot be interrupted.
+// waits reports whether a thread of a process is in uninterruptible sleep.
 func waits(pid int) bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, name := range threads {
@@ -212,8 +212,8 @@ func waits(pid int) bool {
 	return false
 }
 
-// A boxd whose disk vanishes does nothing more that it could not write down, and says so; it goes on telling what it knows. When the
-// disk is back, and boxd started anew, what was stopped is there.
+// If its disk vanishes, boxd does nothing more that it could not record, and says so; it still reports what it knows. Once the
+// disk is back and boxd restarted, stopped sessions exist.
 func TestADiskThatVanishesLosesNothingThatWasStopped(t *testing.T) {
 	o := newDisk(t)
 	d := o.start()
@@ -230,12 +230,12 @@ func TestADiskThatVanishesLosesNothingThatWasStopped(t *testing.T) {
 	answers(t, d, running, "after requests without its disk")
 	d.Kill()
 	keeper := d.Keeper()
-	_ = unix.Kill(keeper, unix.SIGKILL) // it has files there
+	_ = unix.Kill(keeper, unix.SIGKILL) // it has open files there
 	boxtest.Eventually(t, "the keeper has ended", func() bool { return !boxtest.Lives(keeper) })
 	if err := unix.Unmount(o.dir, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
-	must(t, "cp", "--sparse=always", o.image, o.image+".back") // the kernel takes the same file for the disk that is gone, which boxes still have
+	must(t, "cp", "--sparse=always", o.image, o.image+".back") // by the same file the kernel would find the dead disk, which boxes still have
 	if err := os.Rename(o.image+".back", o.image); err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A boxd that has stood still for longer than anything may take in a box loses nothing when it goes on: it has not
-// heard yet of what happened meanwhile.
+// A boxd that was stopped by a signal for longer than any timeout in a box loses nothing when it continues: it has not been told
+// yet of what happened meanwhile.
 func TestNothingIsLostWhenBoxdStandsStill(t *testing.T) {
 	d := start(t)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
@@ -22,7 +22,7 @@ func TestNothingIsLostWhenBoxdStandsStill(t *testing.T) {
 	for range 20 {
 		go func() { // ends: executions have a timeout
 			r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Argv: []string{"sleep", "1"}, Timeout: new(quantity.Duration(2 * time.Second))})
-			if err == nil && r.Status != "exited" && r.Status != "timed_out" { // on a slow host
+			if err == nil && r.Status != "exited" && r.Status != "timed_out" { // the latter on a slow host
 				err = fmt.Errorf("it is %s: %+v", r.Status, r)
 			}
 			ends <- err

@@ -24,7 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// A boxd to which the kernel gives no more memory ends in the middle of what it does, and loses no more than one that is killed.
+// A boxd that gets no more memory from the kernel ends in mid-operation, and loses no more than one that is killed.
 func TestNothingIsLostWhenBoxdGetsNoMemory(t *testing.T) {
 	under(t, max(kills()/40, 2), func(d *boxtest.Daemon) {
 		starve(t, d)
@@ -32,7 +32,7 @@ func TestNothingIsLostWhenBoxdGetsNoMemory(t *testing.T) {
 	})
 }
 
-// starve takes from boxd the right to more memory than it has, asks for what takes some, and waits until it has ended.
+// starve limits boxd to the memory that it has, sends requests that need more, and waits until it has ended.
 func starve(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.PID()))
@@ -50,12 +50,12 @@ func starve(t *testing.T, d *boxtest.Daemon) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	large := strings.Repeat("\n", 6<<20) // each is two bytes on the way
+	large := strings.Repeat("\n", 6<<20) // each newline is sent as two bytes
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				_, _ = d.Exec(ctx, "s1", &api.ExecRequest{Argv: []string{"true"}, Stdin: large}) // it is to die of it
+				_, _ = d.Exec(ctx, "s1", &api.ExecRequest{Argv: []string{"true"}, Stdin: large}) // this is meant to kill it
 			}
 		})
 	}
@@ -65,16 +65,16 @@ func starve(t *testing.T, d *boxtest.Daemon) {
 	}
 	cancel()
 	all.Wait()
-	// How a program dies of it has many forms, with the race detector and without: a fault of boxd's own has this one.
+	// Running out of memory ends a program in many ways, with and without the race detector: a fault of boxd itself has this one.
 	if text := d.Log()[min(before, len(d.Log())):]; strings.Contains(text, "panic: ") {
 		t.Errorf("boxd has not died for want of memory:\n%.2000s", text)
 	}
 }
 
-// failslab is the directory in which the kernel is told which allocations fail (Documentation/fault-injection of the kernel).
+// failslab is the directory for the kernel's fault injection of allocations (Documentation/fault-injection of the kernel).
 type failslab string
 
-// newFailslab lets allocations fail for tasks that are marked for it, and for nobody yet.
+// newFailslab makes allocations fail for marked tasks; none is marked yet.
 func newFailslab(t *testing.T) failslab {
 	t.Helper()
 	boxtest.RequireRoot(t)
@@ -113,7 +113,7 @@ func (f failslab) write(t *testing.T, path, text string) {
 	}
 }
 
-// next lets one allocation fail, after so many bytes, for the threads of these processes and what they start from now on.
+// next makes one allocation fail, after that many bytes, in the threads of these processes and in what they start from now on.
 func (f failslab) next(t *testing.T, bytes int, pids ...int) {
 	t.Helper()
 	f.set(t, "probability", 0)
@@ -133,18 +133,18 @@ func (f failslab) next(t *testing.T, bytes int, pids ...int) {
 	f.set(t, "probability", 100)
 }
 
-// A kernel that lacks memory for one thing refuses the session that is just made, at most. What there is goes on, and nothing of what
-// has failed is left, whichever allocation it was: of the keeper, of a zygote, or of a box that comes into being.
+// A failed kernel allocation fails at most the session that is being created. Existing ones go on, and nothing of the failed one
+// is left, whichever allocation it was: of the keeper, of a zygote, or of the box being created.
 func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
 	f := newFailslab(t)
 	d := start(t)
 	stays := d.NewSession(t, api.SessionRequest{ID: "stays"})
 	d.NewProcess(t, "stays", "p", &api.ProcessRequest{Argv: []string{"sleep", "100000"}})
 	before := d.Look()
-	const least = 3 // sessions that fail; most allocations can do without, or are tried again
+	const least = 3 // sessions that fail; most failed allocations are not needed, or retried
 	failed, rounds := 0, max(kills()/4, 20)
 	for i := 0; i < rounds || failed < least && i < 40*rounds; i++ {
-		bytes := int(math.Exp(rand.Float64() * math.Log(1<<21))) // as often below a thousand as above it
+		bytes := int(math.Exp(rand.Float64() * math.Log(1<<21))) // as often below a thousand as above
 		f.next(t, bytes, append(d.Zygotes(), d.Keeper())...)
 		begun := time.Now()
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "made"})
@@ -164,7 +164,7 @@ func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
 				t.Errorf("after %d bytes: %v", bytes, err)
 			}
 		}
-		boxtest.Eventually(t, "what is there of it is removed", func() bool { // by a new keeper, if that is what has failed
+		boxtest.Eventually(t, "what is there of it is removed", func() bool { // by a new keeper, if the old one has failed
 			err := d.DeleteSession(t.Context(), "made")
 			return err == nil || errors.Is(err, client.NotFound)
 		})

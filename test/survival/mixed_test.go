@@ -20,14 +20,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// victims are what is killed besides boxd and its keeper, and what is known of it.
+// victims are other processes to kill, besides boxd and its keeper, with what is known about them.
 type victims struct {
 	t      *testing.T
 	killed map[string]int
 	made   int
 }
 
-// kill kills one of all that there is, by chance. What it finds wrong it tells.
+// kill kills one at random. It reports what it finds wrong.
 func (v *victims) kill(d *boxtest.Daemon) {
 	switch n := rand.IntN(10); {
 	case n < 3:
@@ -36,7 +36,7 @@ func (v *victims) kill(d *boxtest.Daemon) {
 		d.Restart()
 	case n < 5:
 		v.killed["the keeper"]++
-		_ = unix.Kill(d.Keeper(), unix.SIGKILL) // it may be in the making just now
+		_ = unix.Kill(d.Keeper(), unix.SIGKILL) // it may just be starting
 	case n < 6:
 		for _, pid := range d.Zygotes() {
 			v.killed["a zygote"]++
@@ -57,8 +57,8 @@ func (v *victims) kill(d *boxtest.Daemon) {
 	}
 }
 
-// box kills PID 1 of a box of its own: that session is lost and says so, its files go with it, and there can be another by
-// its name at once.
+// box kills PID 1 of a box of its own: that session is lost and says so, its files are removed, and a new session can have its
+// name at once.
 func (v *victims) box(d *boxtest.Daemon) {
 	v.t.Helper()
 	v.made++
@@ -111,8 +111,8 @@ func (v *victims) client(d *boxtest.Daemon) {
 	}
 }
 
-// Whatever is killed, and in whatever order, under load of every kind: no byte of a stream is lost or comes twice, no
-// command runs twice, no session is lost but those whose PID 1 was killed, the audit log is whole, and nothing is left.
+// Whatever is killed, in any order, under load of every kind: no byte of a stream is lost or duplicated, no command runs twice,
+// no session is lost except those whose PID 1 was killed, the audit log is intact, and nothing is left.
 func TestNothingIsLostWhateverIsKilled(t *testing.T) {
 	v := &victims{t: t, killed: map[string]int{}}
 	times := 8
@@ -131,8 +131,8 @@ func TestNothingIsLostWhateverIsKilled(t *testing.T) {
 	t.Logf("killed: %v; %d records of the audit log", v.killed, report.Records)
 }
 
-// A disk of boxd that is full, or that cannot be written to when boxd starts, fails what needs it, says so, and loses nothing
-// that was there: when there is room again, everything goes on as before.
+// A full disk of boxd, or one that is read-only when boxd starts, fails what needs it, with an error, and loses nothing that
+// existed: once there is space again, everything works as before.
 func TestNothingIsLostWhenTheDiskOfBoxdFails(t *testing.T) {
 	disk := boxtest.TempDir(t)
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=64m,nr_inodes=20000,mode=755"); err != nil {
@@ -165,7 +165,7 @@ func TestNothingIsLostWhenTheDiskOfBoxdFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := false
-	for i := 0; i < 50 && !refused; i++ { // what still fits is done
+	for i := 0; i < 50 && !refused; i++ { // what still fits succeeds
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: fmt.Sprint("full-", i)})
 		if refused = err != nil; refused && boxtest.StatusOf(err) < 500 {
 			t.Errorf("a session is refused with %v", err)
@@ -197,12 +197,12 @@ func TestNothingIsLostWhenTheDiskOfBoxdFails(t *testing.T) {
 			}
 		}
 	}
-	keeper := d.Keeper() // which has a file of the disk open
+	keeper := d.Keeper() // it has a file of the disk open
 	d.Kill()
 	_ = unix.Kill(keeper, unix.SIGKILL)
 	boxtest.Eventually(t, "the keeper has ended", func() bool { return !boxtest.Lives(keeper) })
-	// Programs that the keeper has just forked have its descriptors until they exec, so that the mount may still be
-	// written to, mount(2): EBUSY.
+	// Processes that the keeper has just forked have its descriptors until they exec, so the mount may still be open for writing,
+	// mount(2): EBUSY.
 	boxtest.Eventually(t, "the disk is read-only", func() bool {
 		err := unix.Mount("", disk, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
 		if err != nil && !errors.Is(err, unix.EBUSY) {
@@ -224,7 +224,7 @@ func TestNothingIsLostWhenTheDiskOfBoxdFails(t *testing.T) {
 	}
 }
 
-// fillUp makes a file of all the room there is.
+// fillUp fills all free space with a file.
 func fillUp(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

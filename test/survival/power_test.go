@@ -22,32 +22,32 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// cuts is how often the power is cut.
+// cuts is the number of power cuts.
 const cuts = 2
 
-// powered is a boxd whose state is on a disk of its own: a file, of which a copy at any moment is what a loss of power
-// leaves, since what the kernel has not written yet is not in it.
+// powered is a boxd whose state is on a disk of its own: a file, of which a copy at any moment is what a power cut leaves, since
+// it lacks what the kernel has not written yet.
 type powered struct {
 	t           *testing.T
 	d           *boxtest.Daemon
 	disk, image string
 
 	mu       sync.Mutex
-	promised map[string]string // sessions whose stop has been answered, with what is in their file
+	promised map[string]string // sessions whose stop was answered, with the content of their file
 	made     int
 }
 
-// must runs a program of the host.
+// must runs a program of the host, which must succeed.
 func must(t *testing.T, name string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
-	if out, err := cmd.CombinedOutput(); err != nil && (name != "e2fsck" || cmd.ProcessState.ExitCode() > 1) { // 1: it has mended something
+	if out, err := cmd.CombinedOutput(); err != nil && (name != "e2fsck" || cmd.ProcessState.ExitCode() > 1) { // 1: it has fixed errors
 		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
 	}
 }
 
-// attach mounts a file that is a disk, if this host can.
+// attach mounts a disk image, if this host can.
 func attach(t *testing.T, image, dir string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), "mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
@@ -55,7 +55,7 @@ func attach(t *testing.T, image, dir string) {
 	}
 }
 
-// work makes sessions, writes files in them and stops them, one after the other, until enough is closed.
+// work creates sessions, writes files in them and stops them, one by one, until enough is closed.
 func (p *powered) work(n int, enough <-chan struct{}) {
 	for {
 		select {
@@ -86,7 +86,7 @@ func (p *powered) work(n int, enough <-chan struct{}) {
 	}
 }
 
-// cut takes the power away: everything stands still, the disk is what the kernel had written, and everything is dead.
+// cut simulates a power cut: it stops all processes, takes what the kernel has written as the disk, and kills everything.
 func (p *powered) cut(enough chan struct{}, working *sync.WaitGroup) {
 	p.t.Helper()
 	var pids []int
@@ -101,11 +101,11 @@ func (p *powered) cut(enough chan struct{}, working *sync.WaitGroup) {
 	for _, pid := range pids {
 		_ = unix.Kill(pid, unix.SIGSTOP)
 	}
-	p.mu.Lock() // whatever has been answered by now
+	p.mu.Lock() // what has been answered so far
 	promised := maps.Clone(p.promised)
 	p.mu.Unlock()
 	must(p.t, "cp", "--sparse=always", p.image, p.image+".cut")
-	_ = unix.Kill(p.d.PID(), unix.SIGCONT) // so that its clients end; the copy is made
+	_ = unix.Kill(p.d.PID(), unix.SIGCONT) // so that its clients end; the copy is done
 	for _, pid := range pids {
 		_ = unix.Kill(pid, unix.SIGCONT)
 	}
@@ -136,8 +136,8 @@ func (p *powered) cut(enough chan struct{}, working *sync.WaitGroup) {
 	must(p.t, "e2fsck", "-fy", p.image)
 }
 
-// A host whose power is cut has, when it is back, every session whose stop was answered, with its files and environment, and
-// an audit log that is whole up to where it ends.
+// After a power cut a host has every session whose stop was answered, with its files and environment, and an audit log that is
+// intact up to its end.
 func TestAPowerCutLosesNothingThatWasStopped(t *testing.T) {
 	disk := newDisk(t)
 	p := &powered{t: t, disk: disk.dir, image: disk.image, promised: map[string]string{}}

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// An MCP server answers every question, and is never started again, while its session is given two skills and loses one.
+// An MCP server answers every request and is never restarted while skills are added to its session and removed.
 func TestAnMCPServerAnswersWhileSkillsComeAndGo(t *testing.T) {
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})

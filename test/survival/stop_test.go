@@ -25,25 +25,25 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A boxd that is asked to end while it takes boxes over leaves them to the next one.
+// A boxd that is told to exit while it adopts boxes leaves them to the next one.
 func TestNoSessionIsLostByAStopDuringTheTakeover(t *testing.T) {
 	stopped(t, start(t), (*boxtest.Daemon).Kill)
 }
 
-// So it does where boxes end with a boxd that is killed: the one before has told them to stay.
+// So it does with adopt_grace = 0, where boxes end with a killed boxd: the previous boxd has told them to stay.
 func TestNoSessionIsLostByAStopDuringTheTakeoverWithoutAGrace(t *testing.T) {
 	stopped(t, boxtest.StartWith(t, "adopt_grace = \"0s\"", boxtest.Kept, boxtest.BestEffort), (*boxtest.Daemon).Stop)
 }
 
-// The last thing a boxd that stops tells a box is to stay. It is not lost where PID 1 is late and hears of the next boxd
-// before it has read that.
+// The last request of a boxd that shuts down tells a box to stay. It is not lost if PID 1 is late and sees the next boxd's
+// connection before it has read that request.
 func TestTheLastRequestOfABoxdIsRead(t *testing.T) {
 	d := boxtest.StartWith(t, "adopt_grace = \"0s\"", boxtest.Kept, boxtest.BestEffort, "[sessions]\nping = \"1s\"\n")
 	s := d.NewSession(t, api.SessionRequest{ID: "s"})
 	if err := syscall.Kill(int(s.PID), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(1500 * time.Millisecond) // it is asked for a sign of life, which it reads before what comes after
+	<-time.After(1500 * time.Millisecond) // meanwhile it gets a ping, which it reads first
 	d.Stop()
 	next := exec.Command(filepath.Join(boxtest.Programs(t), "boxd"), "-config", d.Config)
 	if err := next.Start(); err != nil {
@@ -63,7 +63,7 @@ func TestTheLastRequestOfABoxdIsRead(t *testing.T) {
 	}
 }
 
-// boxes is how many boxes a boxd is connected with: it has a descriptor of PID 1 of each (pidfd_open(2)).
+// boxes is how many boxes a boxd is connected to: it has a pidfd of PID 1 of each (pidfd_open(2)).
 func boxes(pid int) (n int) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
@@ -78,7 +78,7 @@ func boxes(pid int) (n int) {
 	return n
 }
 
-// stopped has boxds stopped that take boxes over, after the end of the one that has made them.
+// stopped starts boxds that are told to exit while they adopt boxes, after the end of the boxd that created them.
 func stopped(t *testing.T, d *boxtest.Daemon, end func(*boxtest.Daemon)) {
 	t.Helper()
 	pids := map[string]uint32{}
@@ -105,7 +105,7 @@ func stopped(t *testing.T, d *boxtest.Daemon, end func(*boxtest.Daemon)) {
 	}
 }
 
-// A boxd that lacks descriptors takes no box for dead, or for nobody's, which it cannot look at.
+// A boxd without descriptors treats no box as dead, or as unknown, because it cannot inspect it.
 func TestNoSessionIsLostByABoxdWithoutDescriptors(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Kept, "[profiles.default]\nwarm = 3\n")
 	boxtest.Eventually(t, "boxes are ahead of need", func() bool {
@@ -113,7 +113,7 @@ func TestNoSessionIsLostByABoxdWithoutDescriptors(t *testing.T) {
 		return err == nil && len(s.Warm) == 1 && s.Warm[0].Ready == 3
 	})
 	pids := map[string]uint32{}
-	for i := range 6 { // some of which have a box that was made ahead, and whose key is another
+	for i := range 6 { // some get a preforked box, which has another key
 		id := fmt.Sprint("s", i)
 		s := d.NewSession(t, api.SessionRequest{ID: id})
 		d.NewProcess(t, id, "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}})
@@ -140,7 +140,7 @@ func TestNoSessionIsLostByABoxdWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// servesWith starts a boxd that may have so many descriptors, and ends it once it serves, if it ever does.
+// servesWith starts a boxd with a limit of descriptors, and stops it once it serves, if it ever does.
 func servesWith(t *testing.T, d *boxtest.Daemon, descriptors int) (serves bool) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", `ulimit -n "$2"; exec "$0" -config "$1"`, filepath.Join(boxtest.Programs(t), "boxd"), d.Config, strconv.Itoa(descriptors))
@@ -154,14 +154,14 @@ func servesWith(t *testing.T, d *boxtest.Daemon, descriptors int) (serves bool) 
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if strings.Contains(lines.Text(), "boxd serves") {
 			serves = true
-			_ = cmd.Process.Signal(syscall.SIGTERM) // or it has ended, which Wait tells
+			_ = cmd.Process.Signal(syscall.SIGTERM) // unless it has exited, which Wait reports
 		}
 	}
-	_ = cmd.Wait() // one that does not serve says so
+	_ = cmd.Wait() // one that does not serve exits with an error
 	return serves
 }
 
-// What an earlier boxd has left and nobody can remove keeps no boxd from serving all others.
+// Leftovers of an earlier boxd that cannot be removed do not prevent boxd from serving everything else.
 func TestABoxdStartsWhereSomethingCannotBeCleanedUp(t *testing.T) {
 	d := start(t)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
@@ -185,7 +185,7 @@ func TestABoxdStartsWhereSomethingCannotBeCleanedUp(t *testing.T) {
 		t.Errorf("the box of %d is that of %d, %v", s.PID, now.PID, err)
 	}
 	if _, err := os.Stat(busy); err != nil {
-		t.Error(err) // or the test has shown nothing
+		t.Error(err) // otherwise the test proves nothing
 	}
 	d.Kill()
 	free()
@@ -195,7 +195,7 @@ func TestABoxdStartsWhereSomethingCannotBeCleanedUp(t *testing.T) {
 	}
 }
 
-// interrupted starts a boxd, asks it to end when it has taken a box over, and counts those it has taken.
+// interrupted starts a boxd, tells it to exit after it has adopted a box, and counts the boxes it has adopted.
 func interrupted(t *testing.T, d *boxtest.Daemon) (taken int) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(boxtest.Programs(t), "boxd"), "-config", d.Config)
@@ -213,10 +213,10 @@ func interrupted(t *testing.T, d *boxtest.Daemon) (taken int) {
 			continue
 		}
 		if taken++; taken == 1 {
-			_ = cmd.Process.Signal(syscall.SIGTERM) // or it has ended, which Wait tells
+			_ = cmd.Process.Signal(syscall.SIGTERM) // unless it has exited, which Wait reports
 		}
 	}
-	_ = cmd.Wait() // one that did not come as far as to serve says so
+	_ = cmd.Wait() // one that was not serving yet exits with an error
 	if taken == 0 {
 		t.Fatalf("boxd has taken nothing over:\n%s", log.String())
 	}

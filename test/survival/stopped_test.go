@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A boxd, or its keeper, that is killed at any moment of a stop or a start leaves a session that runs or one that is stopped,
-// with its files and its environment, and no box that is nobody's. The moments are spread over how long either takes.
+// A boxd or keeper that is killed at any moment of a stop or a start leaves a session that either runs or is stopped, with its
+// files and environment, and no box without a session. The moments are spread over the duration of either.
 func TestASessionIsStoppedOrRunsWhateverIsKilled(t *testing.T) {
 	const moments = 16
 	d := start(t)
@@ -83,7 +83,7 @@ func TestASessionIsStoppedOrRunsWhateverIsKilled(t *testing.T) {
 		if boxes := boxesOf(t, d); len(boxes) != 1 {
 			t.Errorf("%d: it runs, and there are the boxes %q", i, boxes)
 		}
-		if i+1 < 4*moments && i%2 == 0 { // what the next round starts
+		if i+1 < 4*moments && i%2 == 0 { // started by the next round
 			if err := do[true](); err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +92,7 @@ func TestASessionIsStoppedOrRunsWhateverIsKilled(t *testing.T) {
 	t.Logf("%v; a stop takes %v, a start %v", left, takes[true], takes[false])
 }
 
-// boxesOf lists the directories of the boxes that the keeper knows.
+// boxesOf lists the directories of the boxes that the keeper has.
 func boxesOf(t *testing.T, d *boxtest.Daemon) (list []string) {
 	t.Helper()
 	entries, err := os.ReadDir(d.Dir + "/run/boxes")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package survival_test kills boxd, its keeper and its zygotes under load, and looks for what is lost.
+// Package survival_test kills boxd, its keeper and its zygotes under load, then looks for what is lost.
 package survival_test
 
 import (
@@ -45,8 +45,8 @@ func start(t *testing.T) *boxtest.Daemon {
 	return d
 }
 
-// load is what goes on while daemons die. Each part runs until stop is closed, goes on over any loss of
-// its connection, and then checks that it has lost nothing.
+// load is the work done while daemons are killed. Each part runs until stop is closed, resumes after any loss of its connection,
+// and then checks that it has lost nothing.
 type load struct {
 	t    *testing.T
 	d    *boxtest.Daemon
@@ -81,7 +81,7 @@ func (l *load) again(what string, call func(ctx context.Context) error) error {
 	}
 }
 
-// transient reports whether an error says that a daemon was dead, and not what has become of the request.
+// transient reports whether an error only means that a daemon was dead, whatever became of the request.
 func transient(err error) bool {
 	e, ok := errors.AsType[*client.Error](err)
 	if ok {
@@ -90,7 +90,7 @@ func transient(err error) bool {
 	return true
 }
 
-// attach joins a process, and leaves it to the client to stay there once it has.
+// attach attaches to a process; once attached, reconnecting is up to the client.
 func (l *load) attach(ctx context.Context, name string, o client.AttachOptions, stdio client.Stdio) error {
 	o.From, o.Lossless = &[2]int64{}, true
 	for begun := false; ; {
@@ -103,7 +103,7 @@ func (l *load) attach(ctx context.Context, name string, o client.AttachOptions, 
 	}
 }
 
-// startProcess starts a process, or finds it.
+// startProcess starts a process, or finds the existing one.
 func (l *load) startProcess(name string, req *api.ProcessRequest) error {
 	return l.again(name, func(ctx context.Context) error {
 		_, _, err := l.d.StartProcess(ctx, "s1", name, req)
@@ -127,7 +127,7 @@ func (l *load) count() {
 	l.counted.Store(int64(out.last))
 }
 
-// numbers checks that lines count up.
+// numbers checks that the lines count up.
 type numbers struct {
 	t     *testing.T
 	name  string
@@ -157,7 +157,7 @@ func (n *numbers) Write(p []byte) (int, error) {
 	}
 }
 
-// echo sends numbered lines to a process, through a pipe or a terminal, and gets each back once.
+// echo sends numbered lines to a process, through a pipe or a terminal, and checks that each comes back once.
 func (l *load) echo(name string, req *api.ProcessRequest, done *atomic.Int64) {
 	if l.startProcess(name, req) != nil {
 		return
@@ -193,7 +193,7 @@ func (l *load) echo(name string, req *api.ProcessRequest, done *atomic.Int64) {
 
 const echoScript = `echo ready; while read x && [ "$x" != stop ]; do echo "<$x>"; done`
 
-// execute runs commands under ids of their own, each until it has its result: none runs twice.
+// execute runs commands with ids, each until it has its result: none runs twice.
 func (l *load) execute(n int) {
 	for i := 0; !l.stopped(); i++ {
 		id := fmt.Sprintf("exec-%d-%d", n, i)
@@ -213,8 +213,8 @@ func (l *load) execute(n int) {
 	}
 }
 
-// stream runs commands that nobody has named and whose output comes as they write it. One whose first connection is
-// cut before anything has come of it, nobody knows the end of.
+// stream runs commands without an id, with streamed output. If the first connection is cut before any output, the result is
+// unknown.
 func (l *load) stream() {
 	for !l.stopped() {
 		var out strings.Builder
@@ -232,7 +232,7 @@ func (l *load) stream() {
 	}
 }
 
-// upload sends a large input to a command and compares what has come.
+// upload sends a large input to a command and compares what arrived.
 func (l *load) upload() {
 	data := make([]byte, 300_000)
 	for i := range data {
@@ -254,7 +254,7 @@ func (l *load) upload() {
 	}
 }
 
-// gone makes what is already so no error.
+// gone ignores an error that says the target does not exist.
 func gone(err error) error {
 	if errors.Is(err, client.NotFound) {
 		return nil
@@ -262,7 +262,7 @@ func gone(err error) error {
 	return err
 }
 
-// make makes sessions and removes them.
+// make creates and deletes sessions.
 func (l *load) make(n int) {
 	for i := 0; !l.stopped(); i++ {
 		id := fmt.Sprintf("made-%d-%d", n, i)
@@ -285,8 +285,7 @@ func (l *load) make(n int) {
 	}
 }
 
-// ask asks an MCP server, one question after the other: each is answered once, by a server that has never
-// been started again.
+// ask sends requests to an MCP server, one by one: each is answered once, by a server that is never restarted.
 func (l *load) ask() {
 	if l.startProcess("mcp", &api.ProcessRequest{Argv: []string{"/workspace/mcpserver"}, Stdin: true, Restart: &api.Restart{Policy: "on-failure"}}) != nil {
 		return
@@ -354,7 +353,7 @@ func (l *load) run() {
 	l.work.Go(l.upload)
 }
 
-// finish ends the load and checks what it can only check then.
+// finish ends the load and makes the final checks.
 func (l *load) finish() {
 	close(l.stop)
 	_ = l.again("enough", func(ctx context.Context) error {
@@ -374,7 +373,7 @@ func (l *load) finish() {
 		l.counted.Load(), l.echoed.Load(), l.typed.Load(), l.asked.Load(), l.executed.Load(), l.streamed.Load(), l.made.Load(), l.uploaded.Load())
 }
 
-// goesOn waits until each kind of work has been done once more, but for count, which tells at its end.
+// goesOn waits until each kind of work has been done once more, except count, which is checked at its end.
 func (l *load) goesOn() {
 	l.t.Helper()
 	for name, n := range map[string]*atomic.Int64{
@@ -396,7 +395,7 @@ func under(t *testing.T, times int, kill func(d *boxtest.Daemon)) {
 	for i := range times {
 		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond)
 		kill(d)
-		if i%5 == 4 { // clients give up where half a minute has brought them nothing
+		if i%5 == 4 { // clients give up after half a minute without progress
 			l.goesOn()
 		}
 	}
@@ -421,7 +420,7 @@ func TestNothingIsLostWhenBoxdIsKilled(t *testing.T) {
 	})
 }
 
-// An end in order leaves as much as one without warning.
+// An orderly shutdown leaves as much as a kill.
 func TestNothingIsLostWhenBoxdIsStopped(t *testing.T) {
 	under(t, kills()/4, func(d *boxtest.Daemon) {
 		d.Stop()
@@ -431,7 +430,7 @@ func TestNothingIsLostWhenBoxdIsStopped(t *testing.T) {
 
 func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
 	under(t, kills(), func(d *boxtest.Daemon) {
-		_ = unix.Kill(d.Keeper(), unix.SIGKILL) // it may be in the making just now
+		_ = unix.Kill(d.Keeper(), unix.SIGKILL) // it may just be starting
 		for _, pid := range d.Zygotes() {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}

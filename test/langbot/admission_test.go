@@ -14,14 +14,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc"
 )
 
-// grant is one of the Workspace for a while.
+// grant is a grant for the Workspace with a limited lifetime.
 func grant(revision int, life time.Duration) string {
 	return fmt.Sprintf(`{"instance_uuid":%q,"workspace_uuid":%q,"execution_generation":1,"entitlement_revision":%d,"expires_at":%q,"max_sessions":1,"max_managed_processes":0}`,
 		instance, workspace, revision, time.Now().Add(life).UTC().Format(time.RFC3339Nano))
 }
 
-// LangBot requires its own admission: boxes are looked at, grants admit and end, and a boxd that starts again admits
-// nobody. Where no cgroups of version 2 keep limits it is not ready, and says so, and that is all of it.
+// LangBot requires admission: boxes are attested, grants admit and end, and a restarted boxd admits no Workspace. If no cgroup v2
+// enforces limits it is not ready, says so, and does nothing else.
 func TestAConversationWithGrants(t *testing.T) {
 	t.Parallel()
 	b := start(t, "allow_soft_storage_limits = true", boxtest.Kept)
@@ -48,7 +48,7 @@ func TestAConversationWithGrants(t *testing.T) {
 	if ready.Ready != groups || ready.Mode != "grant_enforced" || len(ready.Checks) != 14 || ready.Backend["name"] != "nsjail" || ready.Error != "" {
 		t.Fatalf("%d %+v", status, ready)
 	}
-	own := filepath.Join(b.shared, "own") // made by who looked at boxes
+	own := filepath.Join(b.shared, "own") // created by the attestation
 	if info, err := os.Stat(own); err != nil || !info.IsDir() {
 		t.Error(err)
 	}
@@ -79,7 +79,7 @@ func TestAConversationWithGrants(t *testing.T) {
 	c.refused("box_exec", hello, "BoxAdmissionError: Sandbox admission grant is missing")
 	c.workspace = workspace
 
-	// What runs ends with a revocation, and with the time of a grant.
+	// What runs is ended by a revocation, and by the expiry of a grant.
 	const long = `{"session_id":"s","cmd":"echo up >>marks; sleep 100"}`
 	ended := func(answer <-chan reply) {
 		t.Helper()
@@ -99,7 +99,7 @@ func TestAConversationWithGrants(t *testing.T) {
 	c.gets("box_upsert_sandbox_admission_grant", grant(2, 5*time.Second), nil)
 	ended(c.send("box_exec", long, true))
 
-	// No link leads to another's directory.
+	// No link leads to another Workspace's directory.
 	if err := os.Rename(home, home+"-away"); err != nil {
 		t.Fatal(err)
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// What another Workspace has is for this one as what nobody has: every action that is about a session, a process or a
-// skill answers the same, whatever else is in the request.
+// Whatever another Workspace has looks missing to this one: every action on a session, a process or a skill gives the same
+// answer, whatever else is in the request.
 func TestT58WhatAnotherWorkspaceHasIsMissing(t *testing.T) {
 	t.Parallel()
 	b := start(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// TestMain makes the test binary, which is static, the shell of the image that is made here.
+// TestMain makes the static test binary act as the shell of an image that these tests create.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) != "sh" {
 		os.Exit(m.Run())
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	fmt.Println("the image's shell:", os.Args[len(os.Args)-1])
 }
 
-// imports makes an image that has a shell.
+// imports creates an image that has a shell.
 func (b *bot) imports(t *testing.T, name string) {
 	t.Helper()
 	program, err := os.ReadFile("/proc/self/exe")
@@ -34,7 +34,7 @@ func (b *bot) imports(t *testing.T, name string) {
 	}
 }
 
-// in is box_exec in a session of an image, and what it prints.
+// in is box_exec in a session with an image, and its output.
 func (c *rpc) in(session, image, cmd string) any {
 	c.t.Helper()
 	var r map[string]any
@@ -42,7 +42,7 @@ func (c *rpc) in(session, image, cmd string) any {
 	return r["stdout"]
 }
 
-// A session has the image that LangBot names, if it is on this host, and otherwise that of its profile.
+// A session has the image that LangBot names, if that is on this host, and otherwise the one of its profile.
 func TestASessionHasTheImageThatLangBotNames(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -56,7 +56,7 @@ func TestASessionHasTheImageThatLangBotNames(t *testing.T) {
 	if got := c.in("b", "tools:2", "echo the host"); got != "the host" {
 		t.Errorf("of an image that is not there: %v", got)
 	}
-	b.imports(t, "tools:2") // living sessions keep what they have
+	b.imports(t, "tools:2") // running sessions keep theirs
 	if err := b.DeleteImage(t.Context(), "docker.io/library/tools:1"); err != nil {
 		t.Error(err)
 	}
@@ -84,7 +84,7 @@ func TestAnImageThatIsMissingCanBeRefused(t *testing.T) {
 	}
 }
 
-// A profile that locks its image has it, whatever LangBot names.
+// A profile that locks its image applies it, whatever LangBot names.
 func TestAProfileKeepsItsImage(t *testing.T) {
 	t.Parallel()
 	b := start(t, "missing_image = \"refuse\"\nprofile = \"mine\"\n[profiles.mine]\nlocked = [\"image\"]\n")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package langbot_test speaks LangBot's Box protocol with a real boxd with real boxes, as LangBot does.
+// Package langbot_test tests LangBot's Box protocol on a real boxd with real boxes, as LangBot uses it.
 package langbot_test
 
 import (
@@ -26,20 +26,20 @@ import (
 const (
 	instance  = "probe-instance"
 	workspace = "w1"
-	owner     = 4243 // of the directories that are lent
+	owner     = 4243 // of the mounted directories
 )
 
-// bot is a boxd that LangBot is pointed at.
+// bot is a boxd that serves LangBot.
 type bot struct {
 	*boxtest.Daemon
 	address string
-	shared  string // what LangBot calls its host_root
+	shared  string // LangBot's host_root
 }
 
-// start starts a boxd; more configures it after the table [langbot], and may begin with keys of that.
+// start starts a boxd; more is configuration that follows the table [langbot], and may begin with keys of that table.
 func start(t *testing.T, more ...string) *bot {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // a free port
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func start(t *testing.T, more ...string) *bot {
 	return &bot{d, address, shared}
 }
 
-// header is what LangBot sends with a handshake.
+// header is the header of LangBot's handshake.
 func header(values ...string) http.Header {
 	h := http.Header{"X-Langbot-Instance-Id": {instance}}
 	for i := 0; i < len(values); i += 2 {
@@ -74,7 +74,7 @@ func header(values ...string) http.Header {
 	return h
 }
 
-// rpc is a connection of the action RPC.
+// rpc is an action RPC connection.
 type rpc struct {
 	t          *testing.T
 	ws         *websocket.Conn
@@ -86,7 +86,7 @@ type rpc struct {
 	waiting map[int]chan reply
 }
 
-// reply is an answer, as a client gets it.
+// reply is an answer as a client gets it.
 type reply struct {
 	Seq     *int            `json:"seq_id"`
 	Code    *int            `json:"code"`
@@ -116,7 +116,7 @@ func (b *bot) dial(t *testing.T) *rpc {
 	return c
 }
 
-// listen hands answers to who waits for them, until the connection ends.
+// listen passes answers to those waiting for them, until the connection ends.
 func (c *rpc) listen() {
 	for {
 		_, text, err := c.ws.Read(context.WithoutCancel(c.t.Context()))
@@ -143,7 +143,7 @@ func (c *rpc) listen() {
 
 var errHungUp = errors.New("the connection has ended")
 
-// send sends a request, and returns where its answer comes.
+// send sends a request, and returns the channel for its answer.
 func (c *rpc) send(action, data string, tenant bool) <-chan reply {
 	c.t.Helper()
 	c.mu.Lock()
@@ -159,15 +159,15 @@ func (c *rpc) send(action, data string, tenant bool) <-chan reply {
 	if tenant {
 		text += fmt.Sprintf(`,"context":{"instance_uuid":%q,"workspace_uuid":%q,"placement_generation":%d}`, instance, c.workspace, c.generation)
 	}
-	// Where the connection has ended, the listener says so to who waits.
+	// If the connection has ended, the listener closes the channel.
 	_ = c.ws.Write(c.t.Context(), websocket.MessageText, []byte(text+"}"))
 	return ch
 }
 
-// host are the actions that are about no Workspace.
+// host are the actions that concern no Workspace.
 var host = regexp.MustCompile(`^(__|box_(health|get_backend_info|init|shutdown|verify|upsert|revoke))`)
 
-// ask makes a request and waits for its answer, which has the shape of all answers.
+// ask makes a request and waits for its answer, which has the common form.
 func (c *rpc) ask(action, data string) reply {
 	c.t.Helper()
 	r, ok := <-c.send(action, data, !host.MatchString(action))
@@ -180,7 +180,7 @@ func (c *rpc) ask(action, data string) reply {
 	return r
 }
 
-// gets wants success, and reads what comes with it.
+// gets expects success, and decodes the data.
 func (c *rpc) gets(action, data string, v any) {
 	c.t.Helper()
 	r := c.ask(action, data)
@@ -194,7 +194,7 @@ func (c *rpc) gets(action, data string, v any) {
 	}
 }
 
-// refused wants an error, whose text has every id of boxd's in it as PHYS-.
+// refused expects an error, in whose text boxd's ids are replaced by PHYS-.
 func (c *rpc) refused(action, data, want string) {
 	c.t.Helper()
 	r := c.ask(action, data)

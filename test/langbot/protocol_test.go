@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// get is a request that is no WebSocket.
+// get is a plain HTTP request.
 func (b *bot) get(t *testing.T, path string, h http.Header) boxtest.Answer {
 	t.Helper()
 	return boxtest.Get(t, "http://"+b.address+path, h)
@@ -42,7 +42,7 @@ func TestAnybodyMayAskHowItIs(t *testing.T) {
 			t.Errorf("there is no %s", name)
 		}
 	}
-	status, ready := b.ready(t) // before anybody has come
+	status, ready := b.ready(t) // before the first connection
 	if status != 200 || !ready.Ready || ready.Mode != "standard" || !ready.Checks["backend_available"] || len(ready.Checks) != 1 {
 		t.Errorf("%d %+v", status, ready)
 	}
@@ -77,7 +77,7 @@ func TestRequiredAdmissionFailsClosedAndSaysWhy(t *testing.T) {
 	c.refused("box_exec", `{"session_id":"s","cmd":"true"}`, "BoxReadinessError: Invalid sandbox admission configuration: Sandbox admission enforcement cannot be disabled without restarting the Box Runtime")
 }
 
-// Connections that say nothing, however many there are, keep LangBot neither in nor out of its work.
+// Idle connections, however many, neither disturb LangBot's connection nor keep out a new one.
 func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -97,7 +97,7 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// What a page of the web has a browser send comes from this host too, by a name that leads here, or from another origin.
+// Requests of a web page in a browser come from this host too, under a host name that resolves here, or with another origin.
 func TestPagesOfTheWebAreRefused(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -132,7 +132,7 @@ func TestPagesOfTheWebAreRefused(t *testing.T) {
 func TestOneInstanceIsServed(t *testing.T) {
 	t.Parallel()
 	b := start(t)
-	for _, id := range []string{"asks", "first"} { // which pins nothing
+	for _, id := range []string{"asks", "first"} { // this pins no instance
 		if a := b.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", id)); a.Code != 400 {
 			t.Errorf("%d %s", a.Code, a.Body)
 		}
@@ -150,7 +150,7 @@ func TestOneInstanceIsServed(t *testing.T) {
 	}
 	b.Stop()
 	b.Restart()
-	b.dial(t).gets("box_status", `{}`, nil) // the first after a restart
+	b.dial(t).gets("box_status", `{}`, nil) // the first one after a restart
 	named := start(t, `instance = "named"`)
 	for id, want := range map[string]int{instance: 401, "named": 400, "na med": 401, "": 401} {
 		if a := named.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", id)); a.Code != want {
@@ -246,7 +246,7 @@ func TestOneCallTooManyIsRefusedAndPingsAreAnswered(t *testing.T) {
 	if err := c.ws.Ping(t.Context()); err != nil {
 		t.Error(err)
 	}
-	second := start(t).dial(t) // a connection of its own is free
+	second := start(t).dial(t) // another connection is free
 	second.gets("__ping", `{}`, nil)
 	c.ws.Close(websocket.StatusNormalClosure, "")
 	for _, ch := range under {
@@ -256,7 +256,7 @@ func TestOneCallTooManyIsRefusedAndPingsAreAnswered(t *testing.T) {
 	}
 }
 
-// Whatever a payload has in it, there is an answer, and boxd goes on.
+// Whatever a payload contains, it is answered, and boxd goes on.
 func TestPayloadsOfAnyKindAreAnswered(t *testing.T) {
 	t.Parallel()
 	c := start(t).dial(t)
@@ -286,7 +286,7 @@ func TestPayloadsOfAnyKindAreAnswered(t *testing.T) {
 	c.gets("__ping", `{}`, nil)
 }
 
-// Answers that nobody takes are held for a while, and not without an end: more requests are not listened to then.
+// Answers that a client does not read are buffered for a while, and up to a limit: then no more requests are read.
 func TestAClientThatTakesNoAnswersIsNotListenedTo(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -319,7 +319,7 @@ func TestAClientThatTakesNoAnswersIsNotListenedTo(t *testing.T) {
 	b.dial(t).gets("__ping", `{}`, nil) // others are served
 }
 
-// What LangBot cannot say of a session: how long it lives unused.
+// A setting that LangBot cannot express: how long a session may be idle.
 func TestOnlyPersistentSessionsStay(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -405,11 +405,11 @@ func TestAnUploadIsUsedUp(t *testing.T) {
 	}
 	c.refused("box_install_skill_zip", install, "BoxValidationError: Uploaded file must be a valid .zip archive")
 	c.refused("box_preview_skill_zip", install, "BoxValidationError: there is no uploaded file of that key")
-	c.gets("box_init", `{"limits":{"max_rpc_file_bytes":1}}`, nil) // at once
+	c.gets("box_init", `{"limits":{"max_rpc_file_bytes":1}}`, nil) // takes effect at once
 	c.refused("__file_chunk", `{"file_key":"a.zip","chunk_index":0,"chunk_amount":1,"chunk_base64":"eHg="}`, "ValueError: File transfer exceeds the configured size limit")
 }
 
-// A client that is none of ours: python3 alone, with a WebSocket of its own.
+// An independent client: python3 with its own WebSocket implementation.
 func TestAClientInPythonSpeaksWithBoxd(t *testing.T) {
 	t.Parallel()
 	b := start(t)

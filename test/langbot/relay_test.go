@@ -23,7 +23,7 @@ func of(workspace, generation string) http.Header {
 	return header("X-LangBot-Workspace-Id", workspace, "X-LangBot-Placement-Generation", generation)
 }
 
-// physical is the id that the session of a connection has in boxd.
+// physical is boxd's id for a session of this connection.
 func (c *rpc) physical(session string) string {
 	return actionrpc.Prefix(actionrpc.Namespace(instance, c.workspace), int64(c.generation)) + session
 }
@@ -40,7 +40,7 @@ func (b *bot) attach(t *testing.T, c *rpc, session, process string) *websocket.C
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws.SetReadLimit(1 << 20) // as LangBot's client
+	ws.SetReadLimit(1 << 20) // like LangBot's client
 	t.Cleanup(func() { ws.CloseNow() })
 	if ws.Subprotocol() != "mcp" {
 		t.Errorf("subprotocol %q", ws.Subprotocol())
@@ -63,7 +63,7 @@ func hears(t *testing.T, ws *websocket.Conn, want string) {
 	}
 }
 
-// ends wants the connection to be closed with a code.
+// ends expects the connection to be closed with a code.
 func ends(t *testing.T, ws *websocket.Conn, code websocket.StatusCode) {
 	t.Helper()
 	for {
@@ -79,7 +79,7 @@ func ends(t *testing.T, ws *websocket.Conn, code websocket.StatusCode) {
 	}
 }
 
-// echo answers every line with itself.
+// echo is a process that echoes every line.
 const echo = `{"session_id":"s","spec":{"process_id":"p","command":"sh","args":["-c","echo ready; while read -r l; do echo \"got $l\"; done; echo bye >&2; echo end"],"env":{"B":"x","A":"y"}}}`
 
 func TestAProcessIsStartedAskedAndStopped(t *testing.T) {
@@ -111,7 +111,7 @@ func TestAProcessIsStartedAskedAndStopped(t *testing.T) {
 		t.Errorf("%v", stopped)
 	}
 	c.refused("box_get_managed_process", `{"session_id":"s","process_id":"p"}`, "BoxManagedProcessNotFoundError: session PHYS-s has no managed process with process_id=p")
-	// One in a directory of the image, of which it is told as it was asked for.
+	// A process in a directory of the image, which is reported as it was requested.
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"process_id":"u","command":"sh","args":["-c","pwd >&2; exec sleep 1000"],"cwd":"/usr"}}`, nil)
 	boxtest.Eventually(t, "it is there", func() bool {
 		c.gets("box_get_managed_process", `{"session_id":"s","process_id":"u"}`, &p)
@@ -120,7 +120,7 @@ func TestAProcessIsStartedAskedAndStopped(t *testing.T) {
 	if got := fmt.Sprintf("%v %v %v", p["command"], p["args"], p["cwd"]); got != "sh [-c pwd >&2; exec sleep 1000] /usr" {
 		t.Errorf("%v", p)
 	}
-	// The end of one, with its code and what it has said.
+	// The end of a process, with its exit code and output.
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"sh","args":["-c","echo one >&2; echo two >&2; exit 5"]}}`, nil)
 	boxtest.Eventually(t, "it has ended", func() bool {
 		c.gets("box_get_managed_process", `{"session_id":"s"}`, &p)
@@ -143,7 +143,7 @@ func TestARelayIsLinesEitherWay(t *testing.T) {
 	c.gets("box_create_session", `{"session_id":"s"}`, nil)
 	c.gets("box_start_managed_process", echo, nil)
 	first := b.attach(t, c, "s", "p")
-	hears(t, first, "ready\n") // from before it came
+	hears(t, first, "ready\n") // written before it attached
 	say(t, first, `{"a": "ä"}`)
 	hears(t, first, "got {\"a\": \"ä\"}\n")
 	if err := first.Write(t.Context(), websocket.MessageBinary, []byte("not this")); err != nil {
@@ -157,7 +157,7 @@ func TestARelayIsLinesEitherWay(t *testing.T) {
 	if p["attached"] != true {
 		t.Errorf("%v", p)
 	}
-	second := b.attach(t, c, "s", "p") // waits, and what it says too
+	second := b.attach(t, c, "s", "p") // it waits, and so does its input
 	say(t, second, "from the second")
 	say(t, first, "from the first")
 	hears(t, first, "got from the first\n")
@@ -167,7 +167,7 @@ func TestARelayIsLinesEitherWay(t *testing.T) {
 	ends(t, second, websocket.StatusNormalClosure)
 }
 
-// What a client says before it goes is said.
+// Data that a client sends before it closes is delivered.
 func TestTheLastWordsOfAClientArrive(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -341,13 +341,13 @@ func TestSocketsAreClosedInOrderWhenBoxdStops(t *testing.T) {
 	b.Restart()
 }
 
-// resources are in the answers that anybody gets.
+// resources are the counts in unauthenticated answers.
 type resources struct {
 	Sessions  *int `json:"sessions"`
 	Processes *int `json:"managed_processes"`
 }
 
-// readiness is the object of LangBot's, as far as it is looked at.
+// readiness is the part of LangBot's object that the tests check.
 type readiness struct {
 	Ready     bool
 	Mode      string

@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// As the real client does it: a ping, an INIT with LangBot's own defaults, a session, a command, the end.
+// Like the real client: a ping, an INIT with LangBot's own defaults, a session, a command, the end.
 func TestTheFirstConversation(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -119,12 +119,12 @@ func TestEveryRefusalHasItsClassAndText(t *testing.T) {
 			t.Errorf("%s: %q", data, r.Message)
 		}
 	}
-	for _, name := range []string{"box_list_skills", "box_get_skill"} { // which LangBot asks whenever it connects
+	for _, name := range []string{"box_list_skills", "box_get_skill"} { // LangBot requests these whenever it connects
 		c.gets(name, `{"name":"x"}`, nil)
 	}
 }
 
-// A network is for the operator to give, and LangBot asks for one by itself.
+// Only the operator can permit a network, even though LangBot requests one by itself.
 func TestANetworkThatThePolicyDoesNotGive(t *testing.T) {
 	t.Parallel()
 	c := start(t, "[policy.closed]\nprincipals = [\"langbot\"]\nnetworks = [\"off\"]").dial(t)
@@ -211,7 +211,7 @@ func TestCommandsOfASessionTakeTurnsAndThoseOfOthersDoNot(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
-			session := "one" // whose commands would see each other's directory
+			session := "one" // its commands would see each other's directory
 			if i%2 == 0 {
 				session = fmt.Sprintf("s%d", i)
 			}
@@ -228,7 +228,7 @@ func TestDeletingASessionEndsWhatRunsAndWaits(t *testing.T) {
 	c := start(t).dial(t)
 	c.gets("box_create_session", `{"session_id":"s"}`, nil)
 	running := c.send("box_exec", `{"session_id":"s","cmd":"touch /workspace/begun; sleep 100","timeout_sec":110}`, true)
-	// What waits in the box for the command is a process, which does not wait for its turn.
+	// A process waits in the box for the command, since processes do not wait in the queue.
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"process_id":"look","command":"sh","args":["-c","until test -e /workspace/begun; do sleep 0.05; done"]}}`, nil)
 	boxtest.Eventually(t, "the command has begun", func() bool {
 		var p map[string]any
@@ -241,7 +241,7 @@ func TestDeletingASessionEndsWhatRunsAndWaits(t *testing.T) {
 	}
 }
 
-// A file that LangBot has put into its workspace is read there by a box, or it is said why not.
+// A file that LangBot has put into its workspace can be read by a box there; otherwise the error says why not.
 func TestASharedWorkspaceIsVerified(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -256,7 +256,7 @@ func TestASharedWorkspaceIsVerified(t *testing.T) {
 		c.refused("box_verify_shared_workspace", ask, "BoxReadinessError: "+want)
 	}
 	work := filepath.Join(b.shared, "default")
-	if err := os.Remove(work); err != nil { // which INIT has made
+	if err := os.Remove(work); err != nil { // created by INIT
 		t.Fatal(err)
 	}
 	refused("Managed sandbox admission requires box.local.default_workspace")
@@ -291,11 +291,11 @@ func TestASharedWorkspaceIsVerified(t *testing.T) {
 	elsewhere := boxtest.TempDir(t)
 	must(os.Mkdir(filepath.Join(elsewhere, "default"), 0o755))
 	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q}}`, elsewhere), nil)
-	refused("Box Runtime cannot read the Core shared Workspace probe") // it is not lent
+	refused("Box Runtime cannot read the Core shared Workspace probe") // it is not mounted
 	b.NothingLeft(before)
 }
 
-// What LangBot lends: the directory of a Workspace, which is made where it is missing, and skills below it.
+// LangBot's mounts: the directory of a Workspace, which is created if missing, and skills below it.
 func TestDirectoriesOfTheHostBelongToLangBot(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -323,14 +323,14 @@ func TestDirectoriesOfTheHostBelongToLangBot(t *testing.T) {
 			t.Errorf("%s is %d's", path, st.Uid)
 		}
 	}
-	// Other directories to write to: the session is made anew, unless a process runs in it.
+	// With another writable directory the session is recreated, unless a process runs in it.
 	c.gets("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":"ls -A .skills/x; cat made","host_path":%q}`, dir), &r)
 	if r["stdout"] != "hi" {
 		t.Errorf("%v", r)
 	}
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"sleep","args":["1000"]}}`, nil)
 	c.gets("box_exec", `{"session_id":"s","cmd":"true",`+spec+`}`, &r)
-	// Those to read come and go while the session lives, with what runs in it.
+	// Read-only mounts are added and removed in the running session, without disturbing its programs.
 	lent := func(name string) string {
 		return fmt.Sprintf(`{"host_path":%q,"mount_path":"/workspace/.skills/%s","mode":"ro"}`, skill, name)
 	}
@@ -367,7 +367,7 @@ func TestShutdownEndsTheSessionsOfLangBotAlone(t *testing.T) {
 	if s, err := b.Session(t.Context(), other.ID); err != nil || s.State != "ready" {
 		t.Errorf("somebody else's session: %+v, %v", s, err)
 	}
-	c.gets("box_create_session", `{"session_id":"s"}`, nil) // it goes on being served
+	c.gets("box_create_session", `{"session_id":"s"}`, nil) // it is still served
 }
 
 func TestThereAreOnlyAsManySessionsAsLangBotWants(t *testing.T) {
@@ -379,11 +379,11 @@ func TestThereAreOnlyAsManySessionsAsLangBotWants(t *testing.T) {
 	c.gets("box_create_session", `{"session_id":"a"}`, nil)
 	c.gets("box_start_managed_process", `{"session_id":"a","spec":{"command":"sleep","args":["1000"]}}`, nil)
 	c.refused("box_start_managed_process", `{"session_id":"a","spec":{"process_id":"b","command":"sleep"}}`, "BoxCapacityExceededError: Box managed process capacity reached (1)")
-	c.gets("box_start_managed_process", `{"session_id":"a","spec":{"command":"sleep","args":["1001"]}}`, nil) // in its own place
+	c.gets("box_start_managed_process", `{"session_id":"a","spec":{"command":"sleep","args":["1001"]}}`, nil) // in its own directory
 }
 
-// The home directory of a session is on disk where the kernel bounds it there, with LangBot's directory as the workspace or
-// without; elsewhere it is in memory, and ends where tmp does.
+// The home directory of a session is on disk if the kernel can limit it there, with or without LangBot's directory as the
+// workspace; otherwise it is in memory, limited by tmp.
 func TestTheHomeOfASessionIsOnDiskWhereThatIsBounded(t *testing.T) {
 	t.Parallel()
 	const profile = "[profiles.%s]\ntmp = \"4MiB\"\nworkspace_quota = \"32MiB\"\n"
@@ -414,8 +414,8 @@ func TestTheHomeOfASessionIsOnDiskWhereThatIsBounded(t *testing.T) {
 	}
 }
 
-// A quota of a directory of the host that no kernel keeps here is refused, unless the operator leaves it to LangBot, which
-// looks before and after each command.
+// A quota on a host directory that the kernel cannot enforce here is refused, unless the operator leaves it to LangBot, which
+// checks before and after each command.
 func TestAQuotaThatCannotBeKeptIsTheOperatorsToWaive(t *testing.T) {
 	t.Parallel()
 	ask := func(b *bot) reply {

@@ -19,12 +19,12 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// skillRoot is where the skills of a Workspace are said to be.
+// skillRoot is the path that LangBot is given for the skills of a Workspace.
 func skillRoot(workspace string) string {
 	return "/run/boxd/langbot-skills/tenants/" + actionrpc.Namespace(instance, workspace)
 }
 
-// skills are the names that box_list_skills has.
+// skills are the names in box_list_skills.
 func (c *rpc) skills() (names []string) {
 	c.t.Helper()
 	var list struct{ Skills []struct{ Name string } }
@@ -35,7 +35,7 @@ func (c *rpc) skills() (names []string) {
 	return names
 }
 
-// upload sends an archive of these files, as the real client does, and returns its key.
+// upload sends an archive of files as the real client does, and returns its key.
 func (c *rpc) upload(files map[string]string) string {
 	c.t.Helper()
 	return c.pieces(boxtest.Zip(files))
@@ -82,7 +82,7 @@ func TestSkillsOfAWorkspaceAreItsOwn(t *testing.T) {
 	if made.Skill["description"] != "Anderes." || made.Skill["display_name"] != "Größe" || made.Skill["instructions"] != "Do it." || made.Skill["package_root"] != k["package_root"] {
 		t.Errorf("%v", made.Skill)
 	}
-	// Another Workspace has none of them; a later generation of the same one all of them, and another boxd too.
+	// Another Workspace has none of them; a later generation of the same one has them all, under the next boxd too.
 	other := b.dial(t)
 	other.workspace = "w2"
 	other.gets("box_get_skill", `{"name":"plain"}`, &made)
@@ -136,7 +136,7 @@ func TestFilesOfASkillAreReadWrittenAndListed(t *testing.T) {
 	if fmt.Sprint(read) != "map[content:---\nname: s\n---\n\nx path:SKILL.md skill:map[name:s]]" {
 		t.Errorf("%v", read)
 	}
-	// What a client does not know of the front matter stays.
+	// Front matter that the client does not know is kept.
 	c.gets("box_write_skill_file", fmt.Sprintf(`{"name":"s","path":"SKILL.md","content":%q}`, document("s")), nil)
 	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"y"}}`, nil)
 	c.gets("box_read_skill_file", `{"name":"s","path":"SKILL.md"}`, &read)
@@ -220,7 +220,7 @@ func TestSkillsComeInArchives(t *testing.T) {
 	c.refused("box_preview_skill_zip", `{}`, "BoxValidationError: 'file_key'")
 }
 
-// As LangBot's tool register_skill does it: an agent makes a package in its Workspace, which becomes a skill.
+// Like LangBot's tool register_skill: an agent creates a package in its Workspace, which becomes a skill.
 func TestADirectoryOfAWorkspaceBecomesASkill(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -275,8 +275,7 @@ func TestADirectoryOfAWorkspaceBecomesASkill(t *testing.T) {
 	}
 }
 
-// LangBot wants its skills in every box. A box goes without them, and nothing is done where one would be.
-// lent are extra mounts of skills, where LangBot wants them.
+// lent are extra mounts of skills, at the paths where LangBot wants them.
 func lent(names ...string) string {
 	var list []string
 	for _, name := range names {
@@ -285,7 +284,7 @@ func lent(names ...string) string {
 	return `"extra_mounts":[` + strings.Join(list, ",") + "]"
 }
 
-// says runs a command in a session with skills, which writes this.
+// says runs a command in a session with skills, which must print want.
 func (c *rpc) says(more, cmd, want string) {
 	c.t.Helper()
 	var r struct{ Stdout, Stderr string }
@@ -301,7 +300,7 @@ func TestASessionHasTheSkillsThatLangBotLends(t *testing.T) {
 	c := b.dial(t)
 	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"first\n"}}`, nil)
 	c.gets("box_create_skill", `{"skill":{"name":"Größe_1","instructions":"other\n"}}`, nil)
-	// What LangBot's own runtime has left where skills are to be.
+	// Leftovers of LangBot's own runtime at the paths of skills.
 	at := filepath.Join(b.shared, "w")
 	host := fmt.Sprintf(`"host_path":%q,`, at)
 	for _, dir := range []string{at, at + "/.skills", at + "/.skills/s"} {
@@ -312,11 +311,11 @@ func TestASessionHasTheSkillsThatLangBotLends(t *testing.T) {
 	c.says(host+lent("s", "Größe_1"), "tail -n1 .skills/s/SKILL.md; tail -n1 /workspace/.skills/Größe_1/SKILL.md; ls .skills", "first\nother\nGröße_1\ns")
 	c.says(host+lent("s", "Größe_1"), "touch /skills/s/x 2>&1 | grep -o Read-only; ls /skills/s", "Read-only\nSKILL.md")
 	c.says(host+lent("s", "Größe_1")+`,"workdir":"/workspace/.skills/s"`, "cat SKILL.md | tail -n1", "first")
-	// What a program of the box has removed is there again, and where LangBot wants it now.
+	// Links that a program in the box has removed are restored, at the path that LangBot wants now.
 	c.says(host+lent("s", "Größe_1")+`,"workdir":"/workspace"`, "rm -rf .skills", "")
 	c.says(host+lent("s", "Größe_1"), "tail -n1 .skills/s/SKILL.md; ls .skills", "first\nGröße_1\ns")
 	c.says(host+strings.ReplaceAll(lent("s", "Größe_1"), "/workspace/.skills/s", "/workspace/there/s"), "tail -n1 there/s/SKILL.md", "first")
-	// The session lives on when skills come, change and go, and so does a process in it.
+	// The session goes on when skills are added, changed and removed, and so does a process in it.
 	c.says(host+lent("s", "Größe_1"), "echo kept >/tmp/kept", "")
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"cat","cwd":"/workspace/.skills/Größe_1"}}`, nil)
 	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"second\n"}}`, nil)
@@ -325,13 +324,13 @@ func TestASessionHasTheSkillsThatLangBotLends(t *testing.T) {
 	c.says(host+lent("s"), "ls /skills; cat /tmp/kept", "s\nkept")
 	c.says(host+lent(), "ls /skills; cat /tmp/kept", "kept")
 	c.says(host+lent(), "ls .skills", "") // nothing was written to them
-	// One whose files cannot be where LangBot wants them has them at their own place.
+	// A skill that cannot be linked where LangBot wants it is available at its own path.
 	ro := strings.ReplaceAll(lent("s"), "/workspace/.skills/s", "/opt/s")
 	c.says(host+ro, "tail -n1 /skills/s/SKILL.md", "second")
 }
 
-// LangBot lends skills to be written to, and tells models to work there: what they have written stays for the session,
-// also when the skill changes in the store.
+// LangBot mounts skills writable, and tells models to work there: what programs write is kept for the session, even if the skill
+// changes in the store.
 func TestProgramsWriteToSkills(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
@@ -402,10 +401,10 @@ func TestSkillsOfOtherWorkspacesAreNotLent(t *testing.T) {
 			"BoxValidationError: host_path "+path+" is no skill of this Workspace")
 	}
 	c.says(lent("secret"), "ls /skills", "")
-	c.says(lent("create-skill"), "ls /skills", "") // that boxd brings is not LangBot's
+	c.says(lent("create-skill"), "ls /skills", "") // a built-in skill of boxd is not LangBot's
 }
 
-// Skills that LangBot's own runtime has kept are there after the switch, once: what is deleted then stays so.
+// Skills of LangBot's own runtime are imported once after the switch: one that is deleted later stays deleted.
 func TestSkillsOfBeforeTheSwitchAreTaken(t *testing.T) {
 	t.Parallel()
 	b := start(t, boxtest.Kept)
@@ -451,7 +450,7 @@ func TestSkillsOfBeforeTheSwitchAreTaken(t *testing.T) {
 	}
 }
 
-// A Workspace without skills of before is asked for them once, and nobody is told.
+// A Workspace without earlier skills is checked for them once, and nothing is logged.
 func TestAWorkspaceWithoutEarlierSkillsIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	b := start(t)

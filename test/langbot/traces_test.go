@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// Actions of LangBot begin traces of their own, which the executions belong to.
+// LangBot actions start traces of their own, which their executions belong to.
 func TestActionsLeaveSpans(t *testing.T) {
 	t.Parallel()
 	spans := boxtest.NewCollector(t)

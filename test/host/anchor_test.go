@@ -25,8 +25,7 @@ const (
 	anchorShare = groupMount + "/box.slice/" + anchorUnit
 )
 
-// requireSystemd skips a test, or fails it where skipping is not allowed, on a host without a service
-// manager or with another cgroup than v2.
+// requireSystemd skips a test, or fails it if skipping is not allowed, on a host without systemd or without cgroup v2.
 func requireSystemd(t *testing.T) {
 	t.Helper()
 	boxtest.RequireRoot(t)
@@ -39,10 +38,10 @@ func requireSystemd(t *testing.T) {
 	}
 }
 
-// installUnits puts the shipped units into the running system, with the keeper under test, unless the package has.
+// installUnits installs the shipped units into the running system, with the keeper under test, unless the package has done that.
 func installUnits(t *testing.T) {
 	t.Helper()
-	t.Cleanup(func() { // the last of all: systemd forgets what is no longer there
+	t.Cleanup(func() { // runs last: systemd forgets the removed units
 		boxtest.Systemctl(t, "stop", "box.slice")
 		boxtest.Systemctl(t, "daemon-reload")
 	})
@@ -80,7 +79,7 @@ func installUnits(t *testing.T) {
 	t.Cleanup(func() { exec.Command("systemctl", "reset-failed", anchorUnit).Run() })
 }
 
-// startAnchor starts it and returns its process once controllers are on.
+// startAnchor starts the anchor unit and returns its process once controllers are enabled.
 func startAnchor(t *testing.T) (pid string) {
 	t.Helper()
 	installUnits(t)
@@ -102,7 +101,7 @@ func writeGroup(t *testing.T, group, name, text string) {
 	}
 }
 
-// stubborn starts a process that SIGTERM does not end, in a cgroup or in the test's own.
+// stubborn starts a process that ignores SIGTERM, in a cgroup or in the test's own.
 func stubborn(t *testing.T, group string) (pid int, ended <-chan syscall.WaitStatus) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", `trap "" TERM; echo; exec sleep 1000`)
@@ -144,13 +143,13 @@ func wantKilled(t *testing.T, ended <-chan syscall.WaitStatus) {
 func TestUnitsAreCleanForSystemd(t *testing.T) {
 	requireSystemd(t)
 	dir := t.TempDir()
-	args := []string{"verify", "--man=no"} // there is no man
+	args := []string{"verify", "--man=no"} // man is not installed
 	for _, name := range []string{anchorUnit, "box.slice"} {
 		text, err := os.ReadFile(filepath.Join(unitDir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The one thing that is not on this host is the installed program.
+		// Only the installed program is missing on this host.
 		text = []byte(strings.ReplaceAll(string(text), "/usr/lib/boxd", boxtest.Programs(t)))
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			t.Fatal(err)
@@ -248,7 +247,7 @@ func TestBoxesBelowTheAnchorOutliveReloadAndEndWithIt(t *testing.T) {
 	if got := boxtest.UnitProperty(t, anchorUnit, "ActiveState"); got != "inactive" {
 		t.Errorf("it has ended as %s", got)
 	}
-	boxtest.Systemctl(t, "start", anchorUnit) // nothing of the last life is in its way
+	boxtest.Systemctl(t, "start", anchorUnit) // nothing of its last run is in the way
 	boxtest.Eventually(t, "the anchor starts again", func() bool {
 		text, err := os.ReadFile(filepath.Join(anchorShare, "anchor/cgroup.procs"))
 		return err == nil && len(text) > 1

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host_test proves what only a host with systemd, cgroup v2 and project quota can show.
+// Package host_test tests what only a host with systemd, cgroup v2 and project quota can show.
 package host_test
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation/disk"
 )
 
-// quotaDisk is where the machine has a disk with project quota.
+// quotaDisk is the mount point of the machine's disk with project quota.
 const quotaDisk = "/var/lib/boxd"
 
-// place is a directory with quota, as a keeper has one for its workspaces.
+// place is a directory with quota, like a keeper's for its workspaces.
 type place struct {
 	t      *testing.T
 	path   string
@@ -41,7 +41,7 @@ func newPlace(t *testing.T) *place {
 	return placeAt(t, path)
 }
 
-// require fails a test for an error, or says what the host lacks if it is that.
+// require fails a test on an error, unless the error says what the host lacks.
 func require(t *testing.T, err error) {
 	t.Helper()
 	if why, ok := errors.AsType[*disk.UnavailableError](err); ok {
@@ -73,7 +73,7 @@ type work struct {
 	id    uint32
 }
 
-// plain makes a workspace without limits.
+// plain creates a workspace without limits.
 func (p *place) plain(name string) *work {
 	p.t.Helper()
 	path := filepath.Join(p.path, name)
@@ -104,7 +104,7 @@ func (p *place) make(name string, l disk.Limits) *work {
 		if err := p.root.RemoveAll(name); err != nil {
 			p.t.Error(err)
 		}
-		// The kernel may have a use for a file of which pages were mapped for a moment after it is gone.
+		// A file that had mapped pages may be in use by the kernel for a moment after its removal.
 		var err error
 		boxtest.Eventually(p.t, "the project is out of use", func() bool {
 			err = p.quotas.Remove(id)
@@ -131,7 +131,7 @@ func (w *work) as(act string, more ...*os.File) outcome {
 	return as(w.place.t, act, append([]*os.File{w.dir}, more...)...)
 }
 
-// expect checks an act and what is used after it.
+// expect checks the outcome of an act and the usage after it.
 func (w *work) expect(act string, want outcome, bytes, inodes uint64) {
 	w.place.t.Helper()
 	got := w.as(act)
@@ -147,7 +147,7 @@ const (
 
 func here() disk.Limits { return disk.Limits{Bytes: bytesHere, Inodes: inodesHere} }
 
-// TestDiskLimitsHoldToTheBlock: the directory takes one block and one inode of what is allowed.
+// TestDiskLimitsHoldToTheBlock: the directory itself takes one block and one inode of the limit.
 func TestDiskLimitsHoldToTheBlock(t *testing.T) {
 	p := newPlace(t)
 	for _, tc := range []struct {
@@ -192,7 +192,7 @@ func TestDiskSparseFilesCountWhatTheyHold(t *testing.T) {
 	w := newPlace(t).make("w", here())
 	got := w.as("sparse f")
 	u := w.usage()
-	// Scattered blocks need some more for the file's own index.
+	// Scattered blocks need a few more for the file's own index.
 	if got.err != "EDQUOT" || got.n < 245 || got.n > 255 || u.Bytes > bytesHere || u.Bytes < bytesHere-block {
 		t.Errorf("%+v, %d bytes used", got, u.Bytes)
 	}
@@ -222,7 +222,7 @@ func TestDiskProjectCannotBeLeft(t *testing.T) {
 		{"project f " + strconv.Itoa(int(other.id)) + " 0", "EINVAL"},
 		{"project . 0 0x200", "EINVAL"}, // FS_XFLAG_PROJINHERIT
 	} {
-		// Nobody but the first user namespace may; a box is never in that.
+		// Only the initial user namespace may do that; a box is never in it.
 		if got := inUserNamespace(t, tc.act, w.dir); got != (outcome{0, tc.want}) {
 			t.Errorf("%s: %+v", tc.act, got)
 		}
@@ -266,7 +266,7 @@ func TestDiskDeletedFilesCountWhileOpen(t *testing.T) {
 	}
 	err = p.quotas.Remove(w.id)
 	used, ok := errors.AsType[*disk.UsedError](err)
-	// An open file also keeps the directory it was in.
+	// An open file also keeps the directory that it was in.
 	if !ok || used.Usage.Bytes != bytesHere || used.Usage.Inodes != 2 || w.usage().Limits != here() {
 		t.Errorf("taken back while open: %v, %+v", err, w.usage())
 	}

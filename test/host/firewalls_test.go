@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// docker are the rules that dockerd writes at its start, for either family.
+// docker are the rules that dockerd writes when it starts, for either address family.
 const docker = `*filter
 :FORWARD DROP
 :DOCKER - [0:0]
@@ -44,7 +44,7 @@ COMMIT
 COMMIT
 `
 
-// firewalls are those that are next to boxd on many hosts: how each is started, starts again, and ends.
+// firewalls are the ones that many hosts run besides boxd: how each is started, restarted, and removed.
 func firewalls() []firewall {
 	both := func(do string) string { return "for ip in iptables ip6tables; do " + do + "\ndone" }
 	return []firewall{
@@ -69,7 +69,7 @@ func firewalls() []firewall {
 
 type firewall struct{ name, table, start, reload, end string }
 
-// Addresses of the world outside.
+// Addresses outside the host.
 const (
 	public4, public6 = "11.22.33.44", "2a00:1111::44"
 	outside          = `set -e
@@ -98,10 +98,10 @@ func sh(t *testing.T, script string) string {
 	return string(out)
 }
 
-// newOutside makes a network that boxes can reach by this host, with a server in it.
+// newOutside creates a network that boxes can reach via this host, with a server in it.
 func newOutside(t *testing.T) {
 	t.Helper()
-	t.Cleanup(func() { // the links go with it
+	t.Cleanup(func() { // the links are deleted with it
 		sh(t, "ip netns del there; sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0")
 	})
 	sh(t, outside)
@@ -116,8 +116,8 @@ func newOutside(t *testing.T) {
 	}
 }
 
-// get asks a server for a page, and prints the first line of its answer. It waits for few seconds: a firewall that is just reading
-// its rules again drops the first packets, and a connection that has lost them tries again later and later.
+// get requests a page from a server, and prints the first line of the answer. It waits only a few seconds: a firewall that is
+// reloading its rules drops the first packets, and TCP retransmits at growing intervals.
 func get(seconds int, a string) string {
 	return `timeout ` + strconv.Itoa(seconds) + ` bash -c 'exec 3<>/dev/tcp/` + a + `/80 && printf "GET / HTTP/1.0\r\n\r\n" >&3 && head -n 1 <&3'`
 }
@@ -127,10 +127,10 @@ func asked(argv ...string) string {
 	return string(out)
 }
 
-// ruleset is what all but boxd have told the kernel to filter, without its counters.
+// ruleset is the kernel's packet filter without boxd's tables and without counters.
 func ruleset(t *testing.T) string {
 	t.Helper()
-	out, err := exec.Command("nft", "-s", "list", "ruleset").Output() // on its standard error it explains tables of iptables
+	out, err := exec.Command("nft", "-s", "list", "ruleset").Output() // explanations of iptables tables are on standard error
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func ruleset(t *testing.T) string {
 			others = append(others, table)
 		}
 	}
-	// Of rules of xtables there are counters even so.
+	// Rules of xtables have counters even so.
 	return regexp.MustCompile(`counter packets \d+ bytes \d+`).ReplaceAllString(strings.Join(others, "\n}\n"), "counter")
 }
 
@@ -155,8 +155,8 @@ func network(t *testing.T, d *boxtest.Daemon) api.Check {
 	return doctor.Checks[at]
 }
 
-// Next to firewalls that refuse what is forwarded doctor says which chain of theirs does, and what lets boxes through;
-// that done boxes have their network, also when the firewall starts again. Nothing of theirs is changed by boxd.
+// If a firewall refuses forwarding, doctor names the blocking chain and the rule that lets boxes through; with that rule boxes
+// have their network, also after the firewall restarts. boxd changes nothing of the firewall's.
 func TestBoxesNextToOtherFirewalls(t *testing.T) {
 	requireSystemd(t)
 	for _, program := range []string{"firewall-cmd", "ufw", "iptables", "nft", "ip", "python3"} {
@@ -164,7 +164,7 @@ func TestBoxesNextToOtherFirewalls(t *testing.T) {
 	}
 	newOutside(t)
 	d := boxtest.Start(t)
-	// The kernel may load its modules for longer than doctor waits for an answer.
+	// The kernel may take longer to load its modules than doctor waits.
 	boxtest.Eventually(t, "boxes can have a network without any firewall", func() bool { return network(t, d).Level == "ok" })
 	for _, f := range firewalls() {
 		t.Run(f.name, func(t *testing.T) { f.nextTo(t, d) })

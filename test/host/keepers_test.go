@@ -19,7 +19,7 @@ func TestDiskCrashLeavesNothingForLong(t *testing.T) {
 	if err := p.root.Remove("gone"); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.root.MkdirAll(".quota-proof/x", 0o700); err != nil { // killed in the experiment
+	if err := p.root.MkdirAll(".quota-proof/x", 0o700); err != nil { // left by a keeper killed during the probe
 		t.Fatal(err)
 	}
 	later := placeAt(t, p.path)
@@ -74,7 +74,7 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-// TestDiskKeepersNeverShareAProject: all of them begin with the same id, and sweep in between.
+// TestDiskKeepersNeverShareAProject: all of them start from the same id, and sweep meanwhile.
 func TestDiskKeepersNeverShareAProject(t *testing.T) {
 	p := newPlace(t)
 	const keepers, each = 4, 25
@@ -108,7 +108,7 @@ func TestDiskKeepersNeverShareAProject(t *testing.T) {
 			}
 		}
 	}
-	placeAt(t, p.path) // sweeps
+	placeAt(t, p.path) // this sweeps
 	for id, a := range accounts(t, p.path) {
 		if seen[id] {
 			t.Errorf("after the sweep project %d has %+v", id, a)
@@ -116,7 +116,7 @@ func TestDiskKeepersNeverShareAProject(t *testing.T) {
 	}
 }
 
-// crowd makes projects for the directories of one keeper, and takes back one more each time.
+// crowd creates projects for the directories of one keeper, and removes another one each time.
 func crowd(t *testing.T, p *place, q *disk.Quotas, keeper, each int) []uint32 {
 	var ids []uint32
 	for n := range each {
@@ -135,7 +135,7 @@ func crowd(t *testing.T, p *place, q *disk.Quotas, keeper, each int) []uint32 {
 		id, err = makeIn(p, q, passing)
 		err = errors.Join(err, p.root.Remove(passing), q.Sweep())
 		if gone := q.Remove(id); gone != nil {
-			// Another keeper has swept it, and given it to a directory or looks at it just now.
+			// Another keeper has swept it, and given it to a directory or is inspecting it now.
 			if _, used := errors.AsType[*disk.UsedError](gone); !used {
 				err = errors.Join(err, gone)
 			}

@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// busVariable is where the D-Bus library looks for the system bus.
+// busVariable names the address of the system bus for the D-Bus library.
 const busVariable = "DBUS_SYSTEM_BUS_ADDRESS"
 
 // newScopes returns a client, and a context for its calls.
@@ -36,7 +36,7 @@ func newScopes(t *testing.T) (*systemd.Scopes, context.Context) {
 	return s, ctx
 }
 
-// startScope starts one around a stubborn process.
+// startScope starts a scope around a stubborn process.
 func startScope(ctx context.Context, t *testing.T, s *systemd.Scopes, name string, limits systemd.ScopeLimits) (group string, ended <-chan syscall.WaitStatus) {
 	t.Helper()
 	pid, ended := stubborn(t, "")
@@ -50,7 +50,7 @@ func startScope(ctx context.Context, t *testing.T, s *systemd.Scopes, name strin
 	return filepath.Join(groupMount, path), ended
 }
 
-// wantNoTrace checks that systemd has forgotten every scope with a prefix.
+// wantNoTrace checks that systemd has no scope left with a prefix.
 func wantNoTrace(ctx context.Context, t *testing.T, s *systemd.Scopes, prefix string) {
 	t.Helper()
 	if left, err := s.List(ctx, prefix); err != nil || len(left) > 0 {
@@ -80,7 +80,7 @@ func TestScopeHasItsLimitsUntilTheyAreSet(t *testing.T) {
 		"cpu.max": "30000 20000", "cpu.weight": "20", "io.weight": "default 300",
 	}
 	boxtest.GroupHas(t, "at the start", group, first)
-	// What the keeper makes below is not systemd's.
+	// Cgroups that the keeper creates below are not managed by systemd.
 	work := filepath.Join(group, "work")
 	if err := os.Mkdir(work, 0o755); err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestScopeRefusals(t *testing.T) {
 		}
 	}
 	wantKilled(t, ended)
-	// Its name is free again.
+	// Its name can be used again.
 	_, ended = startScope(ctx, t, s, "box-twice.scope", systemd.ScopeLimits{})
 	if err := s.Stop(ctx, "box-twice.scope"); err != nil {
 		t.Error(err)
@@ -220,7 +220,7 @@ func TestScopeEndsWithItsLastProcess(t *testing.T) {
 	wantNoTrace(ctx, t, s, "box-last")
 }
 
-// Root needs no bus: it reaches systemd by a socket of its own, which ends with every daemon-reexec.
+// Root needs no bus: it reaches systemd through a private socket, which is closed at every daemon-reexec.
 func TestScopesWithoutABusForRoot(t *testing.T) {
 	requireSystemd(t)
 	t.Setenv(busVariable, "unix:path="+filepath.Join(t.TempDir(), "none"))
@@ -235,7 +235,7 @@ func TestScopesWithoutABusForRoot(t *testing.T) {
 	wantNoTrace(ctx, t, s, "box-private")
 }
 
-// untilReached repeats a call while the bus is away, which may show only in a call that fails.
+// untilReached repeats a call while the bus is down, which may only show in a call that fails.
 func untilReached(t *testing.T, what string, call func() error) {
 	t.Helper()
 	boxtest.Eventually(t, what+" reaches systemd", func() bool {
@@ -269,8 +269,8 @@ func TestScopesWithoutABusSaySo(t *testing.T) {
 	}
 }
 
-// relayBus stands between a client and the system bus, so that the bus can be lost without the host
-// losing it. The function it returns cuts all connections.
+// relayBus is a proxy for the system bus, so that a client's connection can be cut without affecting the host. The returned
+// function cuts all connections.
 func relayBus(t *testing.T) (address string, cut func()) {
 	t.Helper()
 	path := filepath.Join(boxtest.TempDir(t), "bus")
@@ -332,7 +332,7 @@ func TestScopesConnectAgainAfterTheBusWasLost(t *testing.T) {
 	}
 }
 
-// A bus that takes connections and says nothing costs a caller no more than its own deadline.
+// A bus that accepts connections and never answers costs a caller no more than its own deadline.
 func TestScopesDoNotHangOnASilentBus(t *testing.T) {
 	requireSystemd(t)
 	path := filepath.Join(boxtest.TempDir(t), "bus")

@@ -27,7 +27,7 @@ const storeSize = 96 << 20 // bytes
 // plainDisk is on a disk without project quota; /tmp is in memory on some systems.
 const plainDisk = "/var/tmp"
 
-// newState makes a state directory on the disk that has no project quota.
+// newState creates a state directory on the disk without project quota.
 func newState(t *testing.T) *os.Root {
 	t.Helper()
 	boxtest.RequireRoot(t)
@@ -44,7 +44,7 @@ func newState(t *testing.T) *os.Root {
 	return root
 }
 
-// openStore opens a store that is unmounted at the end of the test, if it still is mounted.
+// openStore opens a store that is unmounted at the end of the test, if it is still mounted.
 func openStore(t *testing.T, state *os.Root, size uint64) *disk.Store {
 	t.Helper()
 	return openStoreAs(t, state, isolation.StoreExt4, size)
@@ -65,13 +65,13 @@ func closeStore(t *testing.T, state *os.Root, s *disk.Store) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// Who looks at new devices, as udev does, may have this one open for a moment.
+	// A program that probes new devices, such as udev, may have this one open for a moment.
 	if !within(5*time.Minute, func() bool { return len(mounts(t, state)) == 0 && len(loops(t, state)) == 0 }) {
 		t.Fatalf("left: mounts %v, loop devices %v", mounts(t, state), loops(t, state))
 	}
 }
 
-// within looks until something is so, for at most that long.
+// within polls until a condition holds, for at most that long.
 func within(patience time.Duration, so func() bool) bool {
 	deadline, tick := time.After(patience), time.NewTicker(10*time.Millisecond)
 	defer tick.Stop()
@@ -85,7 +85,7 @@ func within(patience time.Duration, so func() bool) bool {
 	return true
 }
 
-// mounts lists those below a state directory.
+// mounts lists the mounts below a state directory.
 func mounts(t *testing.T, state *os.Root) []string {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/mountinfo")
@@ -145,7 +145,7 @@ func TestStoreHasTheQuotaThatTheDiskLacks(t *testing.T) {
 	w.expect("files", outcome{inodesHere - 2, "EDQUOT"}, bytesHere, inodesHere)
 }
 
-// allocated is what the image takes of the disk, in bytes.
+// allocated is how much of the disk the image occupies, in bytes.
 func allocated(t *testing.T, state *os.Root) int64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -164,7 +164,7 @@ func TestStoreIsFoundAgain(t *testing.T) {
 	if err := first.Root().WriteFile("f", []byte("kept"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// As after a crash of the first: it is mounted and nobody knows.
+	// As after a crash of the first: it is mounted without an owner.
 	second := openStore(t, state, storeSize)
 	if m, l := mounts(t, state), loops(t, state); len(m) != 1 || len(l) != 1 {
 		t.Errorf("mounts %v, loop devices %v", m, l)
@@ -206,7 +206,7 @@ func TestStoreGrowsWhileUsed(t *testing.T) {
 			t.Errorf("a smaller size: %v", err)
 		}
 	})
-	// Interrupted between the image and the filesystem in it.
+	// Interrupted between the creation of the image and of the filesystem in it.
 	if err := os.Truncate(filepath.Join(state.Name(), disk.StoreImage), 320<<20); err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestStoreGivesBackWhatIsDeleted(t *testing.T) {
 	if err := s.Root().Remove("f"); err != nil {
 		t.Fatal(err)
 	}
-	syncStore(t, s) // the kernel gives the blocks back soon after
+	syncStore(t, s) // the kernel frees the blocks soon after
 	now := full
 	if !within(5*time.Minute, func() bool { now = allocated(t, state); return now < full-(28<<20) }) || full < 32<<20 {
 		t.Errorf("%d bytes with 32 MiB in it, %d without", full, now)
@@ -241,7 +241,7 @@ func TestStoreGivesBackWhatIsDeleted(t *testing.T) {
 	closeStore(t, state, s)
 }
 
-// A store of xfs is what one of ext4 is, and its files can share blocks. One that is there stays what it is.
+// An xfs store works like one on ext4, and its files can share blocks. An existing store keeps its filesystem.
 func TestAStoreCanBeXFS(t *testing.T) {
 	const size = 300 << 20
 	state := newState(t)
@@ -305,7 +305,7 @@ func TestAStoreCanBeXFS(t *testing.T) {
 	}
 	from.Close()
 	to.Close()
-	// Interrupted between the image and the filesystem in it, and configured otherwise meanwhile.
+	// Interrupted between the creation of the image and of the filesystem in it, and configured differently since.
 	if err := os.Truncate(filepath.Join(state.Name(), disk.StoreImage), 640<<20); err != nil {
 		t.Fatal(err)
 	}
@@ -348,11 +348,11 @@ func syncStore(t *testing.T, s *disk.Store) {
 	}
 }
 
-// TestStoreOfAnotherMountNamespaceIsTheSame: a second loop device for an image that is mounted where
-// nobody sees it would destroy what is in it.
+// TestStoreOfAnotherMountNamespaceIsTheSame: a second loop device for an image that is mounted in another mount namespace would
+// destroy its content.
 func TestStoreOfAnotherMountNamespaceIsTheSame(t *testing.T) {
 	state := newState(t)
-	closeStore(t, state, openStore(t, state, storeSize)) // it can be had here
+	closeStore(t, state, openStore(t, state, storeSize)) // a store is possible here
 	dir, err := state.Open(".")
 	if err != nil {
 		t.Fatal(err)
@@ -374,7 +374,7 @@ func TestStoreOfAnotherMountNamespaceIsTheSame(t *testing.T) {
 	}
 	said, err := bufio.NewReader(out).ReadString('\n')
 	if said != "held\n" {
-		t.Fatalf("%q, %v", said, err) // the standard error says why
+		t.Fatalf("%q, %v", said, err) // the reason is on standard error
 	}
 	if m := mounts(t, state); len(m) != 0 {
 		t.Fatalf("its mounts show here: %v", m)
@@ -393,7 +393,7 @@ func TestStoreOfAnotherMountNamespaceIsTheSame(t *testing.T) {
 	closeStore(t, state, s)
 }
 
-// holdStore opens the store of the directory on descriptor 3 and keeps it until its input ends.
+// holdStore opens the store of the directory on descriptor 3 and keeps it open until EOF on its input.
 func holdStore() error {
 	path, err := os.Readlink("/proc/self/fd/3")
 	if err != nil {
@@ -417,8 +417,7 @@ func holdStore() error {
 	return err
 }
 
-// TestQuotaThatOnlyCountsIsNone: without the mount option ext4 keeps accounts and limits, and lets
-// everybody exceed them.
+// TestQuotaThatOnlyCountsIsNone: without the mount option ext4 accounts and has limits, but does not enforce them.
 func TestQuotaThatOnlyCountsIsNone(t *testing.T) {
 	state := newState(t)
 	closeStore(t, state, openStore(t, state, storeSize))

@@ -20,12 +20,12 @@ import (
 	"github.com/boxd-dev/boxd/isolation/disk"
 )
 
-// user is a host id that nobody has. Limits are tried as it: root may exceed them on ext4.
+// user is an unused uid of the host. Limits are tested as this user: root may exceed them on ext4.
 const user = 4242
 
 const block = 4096 // of all filesystems here
 
-// actVariable makes the test program do one thing in the directory on descriptor 3, as an act names it.
+// actVariable makes the test binary do one act in the directory on descriptor 3.
 const actVariable = "BOXD_HOST_ACT"
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// play does one act and prints what came of it: how often it went well, and the error that ended it.
+// play does one act and prints the outcome: how often it succeeded, and the error that ended it.
 func play(act []string) error {
 	if act[0] == "hold-store" {
 		return holdStore()
@@ -81,7 +81,7 @@ func acts() map[string]func(args []string) (int, error) {
 	}
 }
 
-// most bounds what an act without a limit would do.
+// most limits an act that no quota limits.
 const most = 2000
 
 func repeat(f func(name string) error) (int, error) {
@@ -104,11 +104,11 @@ func writeBlocks(name string, how int) (int, error) {
 		_, err := f.Write(data)
 		return err
 	})
-	// What was taken is really there: delayed allocation has nothing to take back.
+	// What was written is allocated: no delayed allocation can fail later.
 	return n, errors.Join(err, f.Sync())
 }
 
-// sparse makes a large file of holes and writes into every second block.
+// sparse creates a large file of holes and writes to every second block.
 func sparse(args []string) (int, error) {
 	f, err := os.Create(args[0])
 	if err != nil {
@@ -140,7 +140,7 @@ func fallocate(args []string) (int, error) {
 	return 0, unix.Fallocate(int(f.Fd()), 0, 0, size)
 }
 
-// touchMapped writes to every page of a mapped file of holes. A page that cannot be had is SIGBUS.
+// touchMapped writes to every page of a mapped file of holes. A page that cannot be allocated raises SIGBUS.
 func touchMapped(args []string) (int, error) {
 	size, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -172,7 +172,7 @@ func hardlinks(args []string) (int, error) {
 	return repeat(func(name string) error { return os.Link(args[0], name+strings.Repeat("-", 240)) })
 }
 
-// fsxattr is struct fsxattr of linux/fs.h, written down a second time to check the first.
+// fsxattr is struct fsxattr of linux/fs.h, defined a second time to check the first.
 type fsxattr struct {
 	flags, extentSize, extents, project, cowSize uint32
 	_                                            [8]byte
@@ -214,7 +214,7 @@ type outcome struct {
 	err string // name of the errno, or empty
 }
 
-// as does an act as the user, in a directory, perhaps with a second one.
+// as does an act as the user, in a directory, possibly with a second one.
 func as(t *testing.T, act string, dirs ...*os.File) outcome {
 	t.Helper()
 	out, stderr, err := run(t.Context(), act, dirs...)
@@ -249,7 +249,7 @@ func actor(ctx context.Context, act string, dirs ...*os.File) *exec.Cmd {
 	return cmd
 }
 
-// boxUser is the user as it is called in a user namespace.
+// boxUser is the user's uid inside a user namespace.
 const boxUser = 1000
 
 // inUserNamespace does an act as the user in a user namespace, with all capabilities there.
@@ -276,13 +276,13 @@ func output(cmd *exec.Cmd) (stdout, stderr string, err error) {
 	return o.String(), e.String(), err
 }
 
-// account is struct if_nextdqblk of linux/quota.h, a second time as well.
+// account is struct if_nextdqblk of linux/quota.h, also a second time.
 type account struct {
 	spaceHard, spaceSoft, space, inodesHard, inodesSoft, inodes, spaceTime, inodesTime uint64
 	valid, id                                                                          uint32
 }
 
-// accounts lists the projects of ours that a filesystem has anything about.
+// accounts lists the projects of ours for which a filesystem has quota records.
 func accounts(t *testing.T, dir string) map[uint32]account {
 	t.Helper()
 	f, err := os.Open(dir)

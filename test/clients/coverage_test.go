@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// notAgents are the routes that no client has a method for: monitors and MCP clients ask for them.
+// notAgents are the routes without client methods: they are for monitoring and MCP clients.
 var notAgents = []string{"GET /healthz", "GET /metrics", "GET /v1/openapi.json", "POST /mcp", "GET /mcp", "DELETE /mcp"}
 
 var answered = regexp.MustCompile(`(?m)^boxd_requests_total\{code="(?:1..|2..|501)",route="([^"]+)"\} ([0-9]+)$`)
 
-// done is how often each route has been asked for with success, or with what this host cannot do.
+// done is how often each route was called with success, or with an error that this host cannot do it.
 func (h *host) done(t *testing.T) map[string]string {
 	t.Helper()
 	a := h.Raw(t, "GET", "/metrics", "")
@@ -30,7 +30,7 @@ func (h *host) done(t *testing.T) map[string]string {
 	return counts
 }
 
-// asksForAll wants what runs to have asked for every route of the description, but for some.
+// asksForAll expects that runs has called every documented route, except some.
 func (h *host) asksForAll(t *testing.T, without []string, runs func()) {
 	t.Helper()
 	text, err := os.ReadFile("../../relay/openapi.json")

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// examples are what the examples of every language print.
+// examples are the outputs of the examples, the same in every language.
 var examples = map[string]string{
 	"run":     "exited 0 42\n",
 	"live":    "name?\nhello world 1\nhello world 2\nhello world 3\nexited 3\n",
@@ -48,7 +48,7 @@ func TestExamplesOfPython(t *testing.T) {
 	start(t).examples(t, python, ".py", fromSource, "python3")
 }
 
-// The Go client gets the same examples. They are programs that are in no package, so that go build leaves them out.
+// The Go client has the same examples. They are separate programs in no package, so that go build leaves them out.
 func TestExamplesOfGo(t *testing.T) {
 	h, bin := start(t), boxtest.TempDir(t)
 	if err := os.Mkdir(filepath.Join(bin, "examples"), 0o755); err != nil {

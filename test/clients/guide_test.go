@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// followed runs the programs of a page as one, and wants it to print what their comments say. Empty lines do not count.
+// followed runs the programs of a page as one, which must print what their comments say. Empty lines do not count.
 func (h *host) followed(t *testing.T, page, language, program string, printed *regexp.Regexp, dir string, env []string, argv ...string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../docs/guide", page))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clients_test runs the clients in other languages, and the examples of all, with a real boxd with real boxes.
+// Package clients_test runs the clients in other languages, with all examples, against a real boxd with real boxes.
 package clients_test
 
 import (
@@ -17,19 +17,19 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// host is a boxd that listens on a socket and on the loopback.
+// host is a boxd that listens on a socket and on loopback addresses.
 type host struct {
 	*boxtest.Daemon
-	env []string // what clients find it by
+	env []string // tells clients where it is
 }
 
-// start starts a boxd. more configures it.
+// start starts a boxd; more is configuration.
 func start(t *testing.T, more ...string) *host {
 	t.Helper()
 	return startAt(t, "", more...)
 }
 
-// startAt is start with a line for the state directory.
+// startAt is start with a state_dir line.
 func startAt(t *testing.T, state string, more ...string) *host {
 	t.Helper()
 	address, byTLS := boxtest.FreeAddress(t, "127.0.0.2"), boxtest.FreeAddress(t, "127.0.0.1")
@@ -68,7 +68,7 @@ func known(t *testing.T, ca *boxtest.Authority) string {
 	return file
 }
 
-// runs runs a program in a directory, and returns what it prints.
+// runs runs a program in a directory, and returns its output.
 func (h *host) runs(t *testing.T, dir string, env []string, argv ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
@@ -82,7 +82,7 @@ func (h *host) runs(t *testing.T, dir string, env []string, argv ...string) stri
 	return string(out) + problems.String()
 }
 
-// need is a program of this host that runs a client.
+// need requires a program of this host that runs a client.
 func need(t *testing.T, name string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {

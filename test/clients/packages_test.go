@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// packaged makes a package of a client, and returns its path.
+// packaged builds a package of a client, and returns its path.
 func packaged(t *testing.T, kind string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "../../packaging/clients.sh", kind, boxtest.TempDir(t))
@@ -34,7 +34,7 @@ func packaged(t *testing.T, kind string) string {
 	return strings.TrimSpace(string(path))
 }
 
-// twice makes a package twice, and wants the same bytes.
+// twice builds a package twice, and expects the same bytes.
 func twice(t *testing.T, kind, name string) (path string) {
 	t.Helper()
 	var all [2][]byte
@@ -55,7 +55,7 @@ func twice(t *testing.T, kind, name string) (path string) {
 	return path
 }
 
-// holds wants files in a package, and no others than those and Python or JavaScript with types.
+// holds expects certain files in a package, and no others than these and Python or JavaScript with types.
 func holds(t *testing.T, files map[string]string, want ...string) {
 	t.Helper()
 	for _, name := range want {
@@ -70,7 +70,7 @@ func holds(t *testing.T, files map[string]string, want ...string) {
 	}
 }
 
-// The wheel is reproducible, has what it should, and works in a fresh environment without a network.
+// The wheel is reproducible, has the right files, and works in a fresh environment without a network.
 func TestTheWheel(t *testing.T) {
 	need(t, "python3")
 	need(t, "pip3")
@@ -105,7 +105,7 @@ func TestTheWheel(t *testing.T) {
 	if got := h.runs(t, dir, nil, interpreter, "-c", "import boxd; print(boxd.__version__, boxd.__file__)"); !strings.HasPrefix(got, "9.8.7.dev20260102030405+0abcdef "+dir) {
 		t.Errorf("it is %q", got)
 	}
-	source, err := filepath.Abs(python) // which pip builds by the same script
+	source, err := filepath.Abs(python) // pip builds it with the same script
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestTheWheel(t *testing.T) {
 	}
 }
 
-// The npm package is reproducible, has what it should, and works where npm has installed it without a network.
+// The npm package is reproducible, has the right files, and works where npm has installed it without a network.
 func TestTheNpmPackage(t *testing.T) {
 	need(t, "node")
 	need(t, "npm")

@@ -15,12 +15,12 @@ import (
 
 const python = "../../clients/python"
 
-// fromSource has Python take the client as it is in the tree, and take a warning, such as of a socket left open, for an error.
+// fromSource makes Python use the client from the tree, and treat warnings, such as of an open socket, as errors.
 var fromSource = []string{"PYTHONPATH=.", "PYTHONDONTWRITEBYTECODE=1", "PYTHONWARNINGS=error"}
 
 var ranTests = regexp.MustCompile(`(?m)^Ran (\d+) tests? in`)
 
-// The tests of the Python client pass, those with faulty servers and those with boxd. They use every route that is for agents.
+// The tests of the Python client pass, both against faulty servers and against boxd. They use every route for agents.
 func TestThePythonClient(t *testing.T) {
 	need(t, "python3")
 	h, out := start(t), ""
@@ -32,7 +32,7 @@ func TestThePythonClient(t *testing.T) {
 	}
 }
 
-// Where the filesystem can share blocks, snapshots are what the Python client and the TypeScript client have asked for.
+// On a filesystem with shared blocks the Python and TypeScript clients can take and restore snapshots.
 func TestClientsTakeSnapshots(t *testing.T) {
 	need(t, "python3")
 	dir := compiled(t)
@@ -46,7 +46,7 @@ func TestClientsTakeSnapshots(t *testing.T) {
 	}
 }
 
-// mypy finds nothing in the Python client, its tests and its examples, for the oldest Python too.
+// mypy finds no error in the Python client, its tests and its examples, for the oldest Python too.
 func TestTypesOfThePythonClient(t *testing.T) {
 	need(t, "mypy")
 	for _, version := range []string{"3.9", "3.13"} {
@@ -58,7 +58,7 @@ func TestTypesOfThePythonClient(t *testing.T) {
 	}
 }
 
-// pyright, which editors have, finds nothing in the Python client and its examples, for the oldest Python.
+// pyright, which editors use, finds no error in the Python client and its examples, for the oldest Python.
 func TestTypesOfThePythonClientByPyright(t *testing.T) {
 	pyright := filepath.Join(boxtest.NPM(t, "pyright@1.1.414"), "node_modules/pyright/index.js")
 	cmd := exec.CommandContext(t.Context(), "node", pyright, "--pythonversion", "3.9", "boxd", "examples")

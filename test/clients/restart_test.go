@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// outlives runs a script of testdata, kills boxd and stops it while the script works, and wants it to have noticed nothing.
+// outlives runs a script of testdata, kills and stops boxd while the script works, and expects it not to notice.
 func (h *host) outlives(t *testing.T, dir string, env []string, want string, argv ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
@@ -42,7 +42,7 @@ func (h *host) outlives(t *testing.T, dir string, env []string, want string, arg
 		h.Stop()
 		h.Restart()
 	}
-	_, _ = io.WriteString(in, "go on\n") // it has ended if that fails
+	_, _ = io.WriteString(in, "go on\n") // fails if it has ended
 	rest, err := io.ReadAll(lines)
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func (h *host) outlives(t *testing.T, dir string, env []string, want string, arg
 	}
 }
 
-// Streams in both directions, calls with an id, logs and events go on when boxd is killed, or stopped, and started again.
+// Streams in both directions, calls with an id, logs and events go on when boxd is killed, or stopped, and restarted.
 func TestThePythonClientOutlivesBoxd(t *testing.T) {
 	need(t, "python3")
 	script, err := filepath.Abs("testdata/restart.py")
@@ -62,7 +62,7 @@ func TestThePythonClientOutlivesBoxd(t *testing.T) {
 	start(t, boxtest.Kept).outlives(t, python, fromSource, "(5, True) (True, True) 5 True 5 True\n", "python3", script)
 }
 
-// The same of the TypeScript client.
+// The same for the TypeScript client.
 func TestTheTypeScriptClientOutlivesBoxd(t *testing.T) {
 	dir := compiled(t)
 	copyFile(t, "testdata/restart.js", filepath.Join(dir, "restart.js"))

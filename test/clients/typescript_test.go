@@ -28,7 +28,7 @@ func npm(t *testing.T, dir string, args ...string) {
 	}
 }
 
-// compiler is a directory with the compiler that the package names, which is fetched once.
+// compiler is a directory with the compiler that the package names, which is downloaded once.
 func compiler(t *testing.T) string {
 	t.Helper()
 	need(t, "node")
@@ -75,7 +75,7 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// compiled is a copy of the TypeScript client that has been compiled.
+// compiled is a compiled copy of the TypeScript client.
 func compiled(t *testing.T) string {
 	t.Helper()
 	modules := filepath.Join(compiler(t), "node_modules")
@@ -97,8 +97,8 @@ func compiled(t *testing.T) string {
 
 var passed = regexp.MustCompile(`(?m)^# pass (\d{2,})$`)
 
-// The TypeScript client compiles, and its tests pass, those with faulty servers and those with boxd. They use every route that is
-// for agents, but for the one that passes descriptors, which Node cannot take. The types of tests and examples are right.
+// The TypeScript client compiles, and its tests pass, both against faulty servers and against boxd. They use every route for
+// agents, except the one that passes descriptors, which Node cannot receive. Tests and examples pass the type check.
 func TestTheTypeScriptClient(t *testing.T) {
 	dir := compiled(t)
 	npm(t, dir, "run", "check")

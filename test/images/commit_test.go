@@ -19,8 +19,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// What programs have made of an image becomes another one: with what they have removed, other kinds of files, links, and
-// modes. What is mounted in the box, and what every box has, is no part of it. The session and its image stay as they are.
+// The changes of programs to an image become another image: with removals, other file types, links, and modes. Mounts of the box,
+// and what every box has, are no part of it. The session and its image are unchanged.
 func TestWhatABoxHasChangedBecomesAnImage(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[images]\nmax_bytes = \"64MiB\"\nmax_entries = 200\n")
@@ -61,7 +61,7 @@ func TestWhatABoxHasChangedBecomesAnImage(t *testing.T) {
 	if to, err := os.Readlink(tree + "/var/run"); err != nil || to != "/run" {
 		t.Errorf("a link of the image that boxes hide: %q, %v", to, err)
 	}
-	// The session goes on, and the image that it is of stays as it is; a second one has the same content and the same tree.
+	// The session goes on, and its image is unchanged; a second commit has the same content and the same tree.
 	if got := does(t, d, "a", "cat=/usr/lib/old", "write=/top"); got != "written" {
 		t.Errorf("in the session: %q", got)
 	}
@@ -83,7 +83,7 @@ func TestWhatABoxHasChangedBecomesAnImage(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// refusesCommits asks for what does not become an image, and leaves nothing.
+// refusesCommits requests commits that must be refused, and leave nothing.
 func refusesCommits(t *testing.T, d *boxtest.Daemon, c *client.Client) {
 	there := trees(t, d)
 	if got := does(t, d, "a", "write=/opt/secret"); got != "" {
@@ -112,7 +112,7 @@ func refusesCommits(t *testing.T, d *boxtest.Daemon, c *client.Client) {
 	})
 }
 
-// changes is what of the program only images that boxes make are tried with.
+// changes are the verbs of the program that are only used with images that boxes create.
 func changes(what, from, to string) error {
 	switch what {
 	case "hardlink":
@@ -140,7 +140,7 @@ func changes(what, from, to string) error {
 	return unix.EINVAL
 }
 
-// onlyTree is the one tree whose /usr/lib has a name.
+// onlyTree is the one tree whose /usr/lib has a file of that name.
 func onlyTree(t *testing.T, d *boxtest.Daemon, name string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(treesDir(t, d), "*", "rootfs/usr/lib", name))

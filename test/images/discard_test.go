@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// What programs have changed of their image is undone while they run, all of it or at some paths; afterwards nothing is other,
-// and what is mounted, of the host's too, is as it was.
+// Changes of programs to their image are undone while they run, all of them or at some paths; everything else is unchanged, and
+// so are mounts, also those of the host.
 func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.MountSources)
@@ -55,7 +55,7 @@ func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 			t.Errorf("%s: %+v, %v", path, done, err)
 		}
 	}
-	// A directory that programs have made has something of the host's in it.
+	// A directory that programs have created contains a mount from the host.
 	if _, _, err := d.AddMount(t.Context(), "a", &api.MountRequest{Source: lent, Target: "/opt/mine/one", Mode: "ro"}); err != nil {
 		t.Fatal(err)
 	}

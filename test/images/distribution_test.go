@@ -23,8 +23,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// installed are the entries of programs of the host's distribution, with the libraries that they are linked with, at
-// their own places: through /bin, /lib and /lib64, which are links on most distributions.
+// installed are the entries of programs of the host's distribution and the libraries that they are linked with, at their own
+// paths: through /bin, /lib and /lib64, which are links on most distributions.
 func installed(t *testing.T, programs ...string) (entries []entry) {
 	t.Helper()
 	boxtest.RequireProgram(t, "ldd")
@@ -64,7 +64,7 @@ func installed(t *testing.T, programs ...string) (entries []entry) {
 	return entries
 }
 
-// Programs of a distribution find their loader and their libraries in an image of several layers.
+// Programs of a distribution find their loader and libraries in an image of several layers.
 func TestProgramsOfADistributionRunInAnImage(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -88,7 +88,7 @@ func TestProgramsOfADistributionRunInAnImage(t *testing.T) {
 	}
 }
 
-// split makes two archives of one: in the second is what is listed.
+// split splits an archive in two: the second has the listed entries.
 func split(t *testing.T, all io.Reader, listed func(name string) bool) (base, above []byte) {
 	t.Helper()
 	var out [2]bytes.Buffer
@@ -118,14 +118,14 @@ func split(t *testing.T, all io.Reader, listed func(name string) bool) (base, ab
 	return out[0].Bytes(), out[1].Bytes()
 }
 
-// A distribution that debootstrap's successor has built, in two layers, is pulled from a registry and does its work. The
-// virtual machine has no such program, and no network for it.
+// A distribution built by mmdebstrap, in two layers, is pulled from a registry and works. The virtual machine has no mmdebstrap,
+// and no network for it.
 func TestADistributionIsPulledAndRuns(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "mmdebstrap")
 	const suite, pkg = "bookworm", "hello"
 	made := filepath.Join(t.TempDir(), "debian.tar")
-	// Packages are unpacked and not set up: that would take a minute, and what boxes have of it is the same.
+	// Packages are unpacked but not configured, which would take a minute and makes no difference in a box.
 	const base = "base-files,base-passwd,bash,coreutils,dash,findutils,grep,sed,libc-bin,perl-base"
 	build := exec.CommandContext(t.Context(), "mmdebstrap", "--quiet", "--format=tar", "--variant=extract", "--include="+base+","+pkg, suite, made)
 	if out, err := build.CombinedOutput(); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// What leads out of an image, claims what is not so, or becomes too much is refused by name, and nothing of it stays.
+// An image that leads out of its tree, contradicts itself, or is too large is refused by name, and leaves nothing.
 func TestHostileArchivesAreRefused(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[images]\nmax_archive = \"64MiB\"\nmax_bytes = \"32MiB\"\nmax_entries = 200\n")
@@ -90,7 +90,7 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// An image may have anything in the places where a box has its own: that is hidden, and leads nowhere.
+// Whatever an image has at paths that a box provides itself is hidden, and leads nowhere.
 func TestAnImageCannotReplaceWhatABoxHas(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

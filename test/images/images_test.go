@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// An image of several layers is what / of a box is, with what it says about its programs; of the host nothing is there.
+// An image of several layers becomes / of a box, with its configuration of the programs; nothing of the host is there.
 func TestABoxIsMadeOfAnImage(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -77,7 +77,7 @@ func TestABoxIsMadeOfAnImage(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// A mount in a directory of an image, or at the top, leaves everything else of the image where it is.
+// A mount in a directory of an image, or at the top level, leaves everything else of the image visible.
 func TestAMountLeavesTheRestOfAnImageInSight(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.MountSources)

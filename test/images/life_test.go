@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// cats returns a file of a session that lives.
+// cats returns a file of a running session.
 func cats(t *testing.T, d *boxtest.Daemon, id, file string) string {
 	t.Helper()
 	r, err := d.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"/bin/program", "cat=" + file}})
@@ -27,8 +27,8 @@ func cats(t *testing.T, d *boxtest.Daemon, id, file string) string {
 	return r.Stdout
 }
 
-// A session keeps the image it was made of, whatever becomes of its name, of boxd and of the keeper; when the last one
-// has ended, nothing of the image is left.
+// A session keeps its image, whatever happens to the image's name, to boxd and to the keeper; when the last such session has
+// ended, nothing of the image is left.
 func TestASessionKeepsItsImage(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting+"[profiles.default]\nimage = \"now:1\"\n[profiles.host]\n[profiles.locked]\nlocked = [\"image\"]\n[sessions]\ndefault_profile = \"host\"\n")
@@ -59,7 +59,7 @@ func TestASessionKeepsItsImage(t *testing.T) {
 	}
 	imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "young"})).layout(t), "")
 	d.Kill()
-	left := treesDir(t, d) + "/.doomed-left" // by a removal that was interrupted
+	left := treesDir(t, d) + "/.doomed-left" // of a removal that was interrupted
 	if err := errors.Join(os.Mkdir(left, 0o700), os.WriteFile(left+"/file", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestASessionKeepsItsImage(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// Boxes ahead of need have the tree of an image that is removed: it goes when they have ended.
+// Warm boxes have the tree of an image that is removed: the tree is removed when they have ended.
 func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.ready]\nimage = \"now:1\"\nread_only_root = false\nwarm = 2\n")
@@ -115,8 +115,8 @@ func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// In an image the user of a session has the name and the home that it is to have, and the image keeps its other users; what it
-// has in place of these files is not followed.
+// In an image the user of a session has the configured name and home, and the image keeps its other users; links in place of
+// these files are not followed.
 func TestAUserOfAnImageHasTheNameAndTheHomeOfItsSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -160,7 +160,7 @@ func TestAUserOfAnImageHasTheNameAndTheHomeOfItsSession(t *testing.T) {
 	}
 }
 
-// A stopped session keeps the tree of its image, whatever becomes of the image, and its changes to that.
+// A stopped session keeps the tree of its image, whatever happens to the image, and its own changes.
 func TestAStoppedSessionKeepsItsImage(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -194,8 +194,8 @@ func TestAStoppedSessionKeepsItsImage(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// A mount in a living box hides nothing of an image but what is at its target, as mount(8) does: what a directory at the top has
-// beside that stays, so that a missing one there, which would cover it, is refused. Without anything beside it is made.
+// A mount in a running box hides nothing of an image except at its target, like mount(8): a missing target in a top-level
+// directory that is not empty is refused, since it would cover the rest of that directory. In an empty one it is created.
 func TestALiveMountHidesNothingBesideIt(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.MountSources)
@@ -233,13 +233,13 @@ func TestALiveMountHidesNothingBesideIt(t *testing.T) {
 		says(want, "ls=/opt", "cat=/opt/tool/run", "cat="+target+"/given")
 		unmount(target)
 	}
-	if err := mount("/opt"); err != nil { // itself, over all that is there
+	if err := mount("/opt"); err != nil { // covering everything in it
 		t.Fatal(err)
 	}
 	says("given \n", "ls=/opt")
 	unmount("/opt")
 	says("empty tool \nrun\n", "ls=/opt", "cat=/opt/tool/run")
-	// Where the root can be written to, a directory is made beside what is there, and goes with the mount; and so it is when a box is made.
+	// In a writable root the directory is created beside the others, and removed with the mount; so it is in a new box.
 	if err := d.DeleteSession(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package images_test imports images into a real boxd and makes real boxes of them.
+// Package images_test imports images into a real boxd, then starts real boxes from them.
 package images_test
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// programVariable makes the test binary the one program of the images that are made here: it is static.
+// programVariable makes the static test binary act as the one program of the images created here.
 const programVariable = "BOXD_TEST_IMAGE_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// verb does one thing in a box, and prints what comes of it.
+// verb does one thing in a box, and prints the result.
 func verb(arg string) error {
 	what, rest, _ := strings.Cut(arg, "=")
 	switch what {
@@ -82,7 +82,7 @@ func verb(arg string) error {
 	return nil
 }
 
-// entry is one of a layer.
+// entry is an entry of a layer.
 type entry struct {
 	name, content, link string
 	kind                byte // 0: a file
@@ -90,7 +90,7 @@ type entry struct {
 	uid                 int
 }
 
-// layer is a tar archive of these entries.
+// layer is a tar archive of entries.
 func layer(t testing.TB, entries ...entry) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -119,7 +119,7 @@ func layer(t testing.TB, entries ...entry) []byte {
 	return b.Bytes()
 }
 
-// program is the entry of the program of an image.
+// program is the entry of an image's program.
 func program(t testing.TB) entry {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/exe")
@@ -147,14 +147,14 @@ func packed(t testing.TB, data []byte) []byte {
 	return b.Bytes()
 }
 
-// image is one that is written as an OCI image layout. What of it is wrong, tests set.
+// image is an image to be written as an OCI image layout. Tests set what is wrong in it.
 type image struct {
 	name   string
 	arch   string // "": this one
 	config map[string]any
-	layers [][]byte          // as they are in the archive
-	plain  [][]byte          // what they are
-	also   map[string]string // files of the archive besides, or instead
+	layers [][]byte          // as stored in the archive
+	plain  [][]byte          // uncompressed
+	also   map[string]string // additional files of the archive, or replacements
 }
 
 // layout writes an image.
@@ -202,7 +202,7 @@ func (i *image) layout(t testing.TB) []byte {
 	return layer(t, all...)
 }
 
-// simple is an image with the program, and layers that lie on it.
+// simple is an image with the program, and further layers on top.
 func simple(t testing.TB, name string, layers ...[]byte) *image {
 	t.Helper()
 	i := &image{name: name, config: map[string]any{
@@ -215,7 +215,7 @@ func simple(t testing.TB, name string, layers ...[]byte) *image {
 	return i
 }
 
-// imports makes an image.
+// imports imports an image.
 func imports(t *testing.T, d *boxtest.Daemon, archive []byte, name string) api.Image {
 	t.Helper()
 	img, err := d.ImportImage(t.Context(), bytes.NewReader(archive), name, "")
@@ -225,7 +225,7 @@ func imports(t *testing.T, d *boxtest.Daemon, archive []byte, name string) api.I
 	return img
 }
 
-// runs runs the program of an image in a session of its own, and returns what it has printed.
+// runs runs the image's program in a new session, and returns its output.
 func runs(t *testing.T, d *boxtest.Daemon, image string, args ...string) string {
 	t.Helper()
 	out, err := tries(t.Context(), d.Client, image, args...)
@@ -250,14 +250,14 @@ func tries(ctx context.Context, c *client.Client, image string, args ...string) 
 	return r.Stdout, nil
 }
 
-// trees are the trees of images that are on the disk.
+// trees is the number of image trees on disk.
 func trees(t *testing.T, d *boxtest.Daemon) int {
 	t.Helper()
 	entries, _ := os.ReadDir(treesDir(t, d)) // none before the first image
 	return len(entries)
 }
 
-// treesDir is where they are, which the host decides.
+// treesDir is their directory, which depends on the host.
 func treesDir(t *testing.T, d *boxtest.Daemon) string {
 	t.Helper()
 	if _, err := os.Stat(d.State + "/store/image-trees"); err == nil {
@@ -266,7 +266,7 @@ func treesDir(t *testing.T, d *boxtest.Daemon) string {
 	return d.State + "/image-trees"
 }
 
-// saved writes an image as docker save does that knows no OCI: directories with layer.tar, those that it has twice as links.
+// saved writes an image like a docker save without OCI support: directories with layer.tar, duplicates as links.
 func (i *image) saved(t testing.TB) []byte {
 	t.Helper()
 	var ids, layers []string

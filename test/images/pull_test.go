@@ -26,7 +26,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// pushes puts an image into a registry.
+// pushes pushes an image to a registry.
 func pushes(t *testing.T, to string, is v1.Config, layers ...[]byte) {
 	t.Helper()
 	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: is})
@@ -53,7 +53,7 @@ func withProgram() v1.Config {
 	return v1.Config{Env: []string{programVariable + "=1", "COLOR=green"}, Entrypoint: []string{"/bin/program"}, Cmd: []string{"env=COLOR"}}
 }
 
-// pulls has boxctl pull. An error is what boxctl says of it.
+// pulls runs boxctl images pull. The error has boxctl's message.
 func pulls(t *testing.T, d *boxtest.Daemon, args ...string) (string, error) {
 	t.Helper()
 	var said bytes.Buffer
@@ -66,16 +66,16 @@ func pulls(t *testing.T, d *boxtest.Daemon, args ...string) (string, error) {
 	return string(out), err
 }
 
-// An image is pulled from a registry, once, and boxes are made of it; of one that comes in half nothing stays.
+// An image is pulled from a registry, once, and boxes start from it; an incomplete pull leaves nothing.
 func TestABoxIsMadeOfWhatARegistryHas(t *testing.T) {
 	t.Parallel()
-	var blobs atomic.Int64 // that were asked for
+	var blobs atomic.Int64 // requests for blobs
 	var broken atomic.Bool
 	next := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") && blobs.Add(1) > 1 && broken.Load() {
 			w.Header().Set("Content-Length", "1000000")
-			return // and the connection with it
+			return // closes the connection
 		}
 		next.ServeHTTP(w, r)
 	}))
@@ -96,7 +96,7 @@ func TestABoxIsMadeOfWhatARegistryHas(t *testing.T) {
 		t.Errorf("in the box: %q", got)
 	}
 	blobs.Store(0)
-	if again, err := pulls(t, d, "--insecure", ref); again != out || err != nil || blobs.Load() > 1 { // the configuration is looked at
+	if again, err := pulls(t, d, "--insecure", ref); again != out || err != nil || blobs.Load() > 1 { // only the configuration is fetched
 		t.Errorf("again: %q, %v, %d blobs", again, err, blobs.Load())
 	}
 	pushes(t, ref, withProgram(), layer(t, program(t)), layer(t, entry{name: "version", content: "young"}))

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// does runs the program of an image in a session that lives, and returns what it has printed.
+// does runs the image's program in a running session, and returns its output.
 func does(t *testing.T, d *boxtest.Daemon, id string, args ...string) string {
 	t.Helper()
 	r, err := d.Exec(t.Context(), id, &api.ExecRequest{Argv: append([]string{"/bin/program"}, args...)})
@@ -30,7 +30,7 @@ func does(t *testing.T, d *boxtest.Daemon, id string, args ...string) string {
 	return r.Stdout + r.Stderr
 }
 
-// tree lists all that is in a directory, with modes and contents.
+// tree lists everything in a directory, with modes and contents.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -59,8 +59,8 @@ func tree(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// What programs change of a root they can write to is theirs alone, for as long as the session lives; the image stays
-// as it is, and what every box has is not theirs to move.
+// Changes of programs to a writable root are private to their session, for as long as it lives; the image is unchanged, and
+// programs cannot move what every box has.
 func TestARootThatCanBeWrittenTo(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -115,7 +115,7 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// more is what of the program only roots that can be written to are tried with.
+// more are the verbs of the program that are only used with writable roots.
 func more(what, rest string) error {
 	from, to, _ := strings.Cut(rest, ":")
 	switch what {
@@ -123,7 +123,7 @@ func more(what, rest string) error {
 		return os.Rename(from, to)
 	case "setuid":
 		return os.Chmod(rest, 0o755|fs.ModeSetuid)
-	case "mark": // as overlayfs marks what it has on disk
+	case "mark": // like overlayfs's own marks on disk
 		for _, name := range []string{"user.overlay.redirect", "user.overlay.opaque", "trusted.overlay.redirect", "trusted.overlay.opaque", "user.mine"} {
 			err := unix.Setxattr(rest, name, []byte("/../../etc"), 0)
 			if strings.HasPrefix(name, "trusted.") || name == "user.mine" {
@@ -150,7 +150,7 @@ func more(what, rest string) error {
 	return nil
 }
 
-// uppers are where sessions that live keep what they have changed of their images.
+// uppers are the directories where running sessions keep their changes to images.
 func uppers(t *testing.T, d *boxtest.Daemon) []string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(filepath.Dir(treesDir(t, d)), "workspaces", "*", "upper"))
@@ -160,7 +160,7 @@ func uppers(t *testing.T, d *boxtest.Daemon) []string {
 	return list
 }
 
-// A program that may change its root cannot mislead the host by it, nor what boxd has in the box; what it makes there counts
+// A program that may change its root can mislead neither the host nor boxd's own files in the box; what it creates there counts
 // against its quota.
 func TestARootThatCanBeWrittenToIsNoWayOut(t *testing.T) {
 	t.Parallel()
@@ -214,7 +214,7 @@ func TestARootThatCanBeWrittenToIsNoWayOut(t *testing.T) {
 	if f, err := d.StatFile(t.Context(), "a", &api.FileStat{Path: "/usr/lib/old"}); err != nil || f.Size != 3 {
 		t.Errorf("files by the API: %+v, %v", f, err)
 	}
-	// Where the host keeps no quota, as it was told to do without, there is none to run into.
+	// On a host without quotas, where boxd was told to do without, there is no limit to reach.
 	if kept := s.Enforcement["workspace"]; kept != "none" {
 		if got := does(t, d, "a", "fill=/usr/lib/big", "write=/workspace/x", "remove=/usr/lib/big", "write=/workspace/x"); !strings.HasPrefix(got, "full\n") || strings.Count(got, "quota")+strings.Count(got, "no space") > 1 {
 			t.Errorf("kept by %s: %q", kept, got)

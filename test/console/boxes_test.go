@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// manage lets a script make and remove boxes, run lines in them, and stop and start boxd.
+// manage lets a script create and remove boxes, run shell lines in them, and stop and start boxd.
 func manage(t *testing.T, d *boxtest.Daemon) acts {
 	t.Helper()
 	return acts{
@@ -67,7 +67,7 @@ func manage(t *testing.T, d *boxtest.Daemon) acts {
 	}
 }
 
-// Every text of the console is there in every language that it has.
+// Every text of the console is translated into each of its languages.
 func TestNoTextLacksATranslation(t *testing.T) {
 	t.Parallel()
 	requireSources(t)
@@ -80,7 +80,7 @@ func TestNoTextLacksATranslation(t *testing.T) {
 	}
 }
 
-// The list has the boxes of the person, follows what happens to them, and makes new ones by a form that tells what policy allows.
+// The list shows the boxes of the person, is updated live, and creates new boxes with a form that shows what policy allows.
 func TestTheListOfBoxesIsLive(t *testing.T) {
 	t.Parallel()
 	requireBrowser(t)
@@ -89,8 +89,8 @@ func TestTheListOfBoxesIsLive(t *testing.T) {
 	browse(t, "boxes.mjs", login(t, admin, d.Socket, boxtest.Programs(t)), manage(t, d))
 }
 
-// One box is seen and changed: its processes and what they write, files, limits, mounts, network, and a terminal in it; and
-// the page says so when it ends.
+// A box can be inspected and changed: its processes and their output, files, limits, mounts, network, and a terminal in it; the
+// page says so when it ends.
 func TestABoxIsSeenAndChanged(t *testing.T) {
 	t.Parallel()
 	requireBrowser(t)
@@ -100,7 +100,7 @@ func TestABoxIsSeenAndChanged(t *testing.T) {
 	browse(t, "box.mjs", login(t, admin, d.Socket, boxtest.Programs(t)), manage(t, d), "CONSOLE_SHARED="+shared)
 }
 
-// What boxd lets a person see is what the console shows: it asks as that person.
+// The console shows a person what boxd allows that person to see: it makes its requests as that person.
 func TestEachPersonSeesWhatTheyMay(t *testing.T) {
 	t.Parallel()
 	requireBrowser(t)
@@ -119,7 +119,7 @@ func TestEachPersonSeesWhatTheyMay(t *testing.T) {
 	}
 }
 
-// The pages of the host, of what happens, and of what outlives boxes show what boxd tells.
+// The pages of the host, its activity, and what outlives boxes show what boxd reports.
 func TestHostActivityAndStorage(t *testing.T) {
 	t.Parallel()
 	requireBrowser(t)
@@ -139,7 +139,7 @@ func TestHostActivityAndStorage(t *testing.T) {
 		d.Raw(t, "POST", "/v1/images?form=rootfs&name="+name, archive, "Content-Type: application/x-tar")
 		return d.NewSession(t, api.SessionRequest{ID: "pictured", Image: &name}).Image
 	}
-	do["break"] = func(string) string { // the audit log: another byte in the middle of a record
+	do["break"] = func(string) string { // the audit log: changes a byte in the middle of a record
 		file := d.State + "/audit/audit-00000000000000000001.log"
 		data, err := os.ReadFile(file)
 		if err != nil {
@@ -154,7 +154,7 @@ func TestHostActivityAndStorage(t *testing.T) {
 	browse(t, "host.mjs", login(t, admin, d.Socket, boxtest.Programs(t)), do)
 }
 
-// The page of the host shows who waits for room and for what, until they have it, and the boxes that are started ahead of need.
+// The page of the host shows who is queued for what, until they have it, and the warm boxes.
 func TestAQueueAndAPoolAreSeen(t *testing.T) {
 	t.Parallel()
 	requireBrowser(t)
@@ -174,7 +174,7 @@ func TestAQueueAndAPoolAreSeen(t *testing.T) {
 		return id
 	}
 	programs, end := context.WithCancel(ctx)
-	do["run"] = func(id string) string { // one runs, and one waits for it to end
+	do["run"] = func(id string) string { // one runs, and one waits for its end
 		for range 2 {
 			all.Go(func() {
 				if r, err := d.Exec(programs, id, &api.ExecRequest{Argv: []string{"sleep", "infinity"}, Timeout: boxtest.Duration("10m")}); programs.Err() == nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// packaged makes the package of the console for Debian.
+// packaged builds the Debian package of the console.
 func packaged(t *testing.T) string {
 	t.Helper()
 	root, err := boxtest.ModuleRoot()
@@ -38,8 +38,8 @@ func packaged(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// serveInstalled serves Cockpit in a copy of this host where the package is installed, and returns the address of its first page. The
-// namespaces of the copy end with the test, and with them all that is in it.
+// serveInstalled serves Cockpit in a copy of this host with the package installed, and returns the address of its first page. The
+// namespaces of the copy end with the test, and everything in them.
 func serveInstalled(t *testing.T, socket string) string {
 	t.Helper()
 	at := boxtest.FreeAddress(t, "127.0.0.1")
@@ -83,7 +83,7 @@ func serveInstalled(t *testing.T, socket string) string {
 	return "http://" + at + "/"
 }
 
-// visit asks Cockpit for something, with a cookie or the words of a login, and returns what it answers, and the cookie that it sets.
+// visit makes a request to Cockpit, with a cookie or login credentials, and returns the answer and the cookie that it sets.
 func visit(t *testing.T, address, header, value string) (code int, cookie, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
@@ -106,7 +106,7 @@ func visit(t *testing.T, address, header, value string) (code int, cookie, body 
 	return resp.StatusCode, cookie, string(text)
 }
 
-// The package is installed by dpkg, and a person logs in by PAM with a password: Cockpit has its pages then, and asks as that person.
+// The package is installed by dpkg, and a person logs in through PAM with a password: then Cockpit has the pages, and acts as that person.
 func TestALoginToTheInstalledPackage(t *testing.T) {
 	t.Parallel()
 	requireBrowser(t)
@@ -141,7 +141,7 @@ func TestALoginToTheInstalledPackage(t *testing.T) {
 	if _, _, body := visit(t, address+"cockpit/@localhost/manifests.json", "Cookie", cookie); json.Unmarshal([]byte(body), &list) != nil || list.Boxd.Socket != "/run/boxd/boxd.sock" {
 		t.Errorf("the list of what Cockpit has: %s", body)
 	}
-	// What the pages have the bridge do, it does as the person.
+	// What the pages request from the bridge is done as the person.
 	channel, err := json.Marshal(map[string]any{"payload": "stream", "spawn": []string{"sh", "-c", "id -un; boxctl run -- echo from a box"}})
 	if err != nil {
 		t.Fatal(err)

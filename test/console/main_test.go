@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package console_test looks at the console as a person does: in a browser, by Cockpit, on a real boxd with real boxes.
+// Package console_test tests the console as a person uses it: in a browser, in Cockpit, with a real boxd with real boxes.
 package console_test
 
 import (
@@ -29,20 +29,20 @@ const (
 	bridge    = "/usr/bin/cockpit-bridge"
 )
 
-// browsers are where distributions have Chromium. The second has no windows, and is what the machine of test/run has.
+// browsers are the paths of Chromium in distributions. The second is headless, and the one of the machine of test/run.
 var browsers = []string{"/usr/bin/chromium", "/usr/bin/chromium-headless-shell"}
 
-// suiteVariable names a directory that test/vm/console.sh has filled, for the machine of test/run, which has neither sources nor npm.
+// suiteVariable names a directory filled by test/vm/console.sh, for the machine of test/run, which has neither sources nor npm.
 const suiteVariable = "BOXD_TEST_CONSOLE"
 
-// built is the console, and what drives a browser.
+// built is the built console, with what drives a browser.
 type built struct {
 	pages   string // directory of the built package
-	modules string // where the modules of npm are
+	modules string // directory of the npm modules
 	node    string
 }
 
-// person is who is logged in to Cockpit. Cockpit wants to know them by a name, so they are system users of every Debian.
+// person is a user logged in to Cockpit. Cockpit needs a user name, so these are system users of every Debian.
 type person struct {
 	uid, gid uint32
 }
@@ -51,11 +51,11 @@ var (
 	admin    = person{0, 0}
 	user     = person{5, boxtest.OtherGID} // games
 	operator = person{9, boxtest.OtherGID} // news
-	stranger = person{10, 10}              // uucp, who may not open the socket
-	locked   = person{7, boxtest.OtherGID} // lp, who may open it, and no more
+	stranger = person{10, 10}              // uucp, not allowed to open the socket
+	locked   = person{7, boxtest.OtherGID} // lp, allowed to open it, and nothing else
 )
 
-// roles configures a boxd for them.
+// roles configures a boxd for these users.
 const roles = "[principals.operators]\nuid = 9\nrole = \"operator\"\n"
 
 // suite is what test/vm/console.sh has built.
@@ -66,7 +66,7 @@ func suite() (built, bool) {
 	return b, dir != "" && err == nil
 }
 
-// bundle is built once, unless it is there.
+// bundle is built once, unless it exists.
 var bundle = sync.OnceValues(func() (built, error) {
 	if b, ok := suite(); ok {
 		return b, nil
@@ -103,7 +103,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// browser is the first that this host has; "": none.
+// browser is the first one that this host has; "": none.
 func browser() string {
 	for _, path := range browsers {
 		if _, err := os.Stat(path); err == nil {
@@ -113,7 +113,7 @@ func browser() string {
 	return ""
 }
 
-// requireBrowser leaves a test out where a program is missing that the tests drive, or the processor is too slow for a browser.
+// requireBrowser skips a test if a program that the tests drive is missing, or the processor is too slow for a browser.
 func requireBrowser(t *testing.T) {
 	t.Helper()
 	boxtest.RequireSpeed(t)
@@ -131,10 +131,10 @@ func requireBrowser(t *testing.T) {
 	}
 }
 
-// oldestNode is the oldest one that what drives the browser runs in.
+// oldestNode is the oldest Node version in which the browser driver runs.
 const oldestNode = 20
 
-// requireSources leaves a test out that needs the sources of the console, where nothing can be built of them.
+// requireSources skips a test that needs the console's sources, if these cannot be built here.
 func requireSources(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"node", "npm"} {
@@ -152,8 +152,8 @@ func requireSources(t *testing.T) {
 	}
 }
 
-// login starts Cockpit as a person, with the console of a boxd, and returns the address of the page. programs is where
-// boxctl is; "": nowhere, even if this host has it installed.
+// login starts Cockpit as a person, with the console of a boxd, and returns the address of the page. programs is the directory of
+// boxctl; "": none, even if this host has it installed.
 func login(t *testing.T, who person, socket, programs string) string {
 	t.Helper()
 	console, err := bundle()
@@ -227,10 +227,10 @@ func login(t *testing.T, who person, socket, programs string) string {
 	return "http://" + at + "/cockpit/@localhost/boxd/index.html"
 }
 
-// acts are what a script can have done on the host, by name.
+// acts are actions on the host that a script can request, by name.
 type acts map[string]func(argument string) string
 
-// browse runs a script of testdata in a browser that has opened the console, and holds it to its steps.
+// browse runs a script of testdata in a browser that has opened the console, and checks that it does all its steps.
 func browse(t *testing.T, script, address string, do acts, env ...string) {
 	t.Helper()
 	console, err := bundle()
@@ -268,7 +268,7 @@ func browse(t *testing.T, script, address string, do acts, env ...string) {
 			}
 			continue
 		}
-		t.Log(line) // as it comes: who waits sees how far it is
+		t.Log(line) // as it arrives, to show progress
 		text.WriteString(line + "\n")
 	}
 	in.Close()
@@ -286,7 +286,7 @@ func browse(t *testing.T, script, address string, do acts, env ...string) {
 	}
 }
 
-// serve answers at a Unix socket in a directory of its own as boxd might, and returns the path.
+// serve serves a handler in place of boxd on a Unix socket in a directory of its own, and returns the path.
 func serve(t *testing.T, handler http.Handler) string {
 	t.Helper()
 	path := filepath.Join(boxtest.TempDir(t), "boxd.sock")

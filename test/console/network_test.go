@@ -18,15 +18,15 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Addresses of a network with a way out: of the host, of what is next to it, and of a server out there.
+// Addresses of a network with an uplink: of the host, of its neighbour, and of a server outside.
 const (
 	hostAddress   = "45.33.0.2"
 	nextAddress   = "45.33.0.1"
 	serverAddress = "11.22.33.44"
 )
 
-// newNetwork gives the test a network of its own with a way out, where a server answers at port 80 of one address. The test's goroutine and
-// what it starts are in it; its thread ends with it.
+// newNetwork gives the test a network namespace of its own with an uplink, where a server listens on port 80 of one address. The
+// test's goroutine and what it starts are in it; its thread ends with it.
 func newNetwork(t *testing.T) {
 	t.Helper()
 	boxtest.RequireRoot(t)
@@ -43,7 +43,7 @@ func newNetwork(t *testing.T) {
 	end := make(chan struct{})
 	t.Cleanup(func() { close(end) })
 	go func() {
-		runtime.LockOSThread() // its thread ends with it, and with that the network of the server
+		runtime.LockOSThread() // its thread ends with the goroutine, and so does the server's network
 		server, err := outside(int(here.Fd()))
 		ready <- err
 		if err == nil {
@@ -70,7 +70,7 @@ func newNetwork(t *testing.T) {
 	}
 }
 
-// outside makes the network of the server, with a link to that of the host, and begins to serve.
+// outside creates the server's network namespace, with a link to the host's, and starts to listen.
 func outside(host int) (net.Listener, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return nil, err
@@ -93,14 +93,14 @@ func outside(host int) (net.Listener, error) {
 			if err != nil {
 				return
 			}
-			fmt.Fprintln(conn, "hello from outside") // the caller sees what it gets
+			fmt.Fprintln(conn, "hello from outside") // the client sees failures
 			conn.Close()
 		}
 	}()
 	return server, nil
 }
 
-// address gives a link an address, unless it is "", and sets it up.
+// address gives a link an address, unless it is "", and sets the link up.
 func address(link, text string) error {
 	l, err := netlink.LinkByName(link)
 	if err != nil {
@@ -118,11 +118,11 @@ func address(link, text string) error {
 	return netlink.LinkSetUp(l)
 }
 
-// The page of a box with a network shows its addresses, rules and traffic, and each connection that was refused with what would allow it, as
-// it happens; the rule is added there, and then the connection is made.
+// The page of a box with a network shows its addresses, rules and traffic, and each refused connection with the rule that would
+// allow it, live; the rule is added there, and then the connection succeeds.
 func TestTheNetworkOfABoxIsSeenAndChanged(t *testing.T) {
 	requireBrowser(t)
-	if _, err := bundle(); err != nil { // before there is no way to npm
+	if _, err := bundle(); err != nil { // later npm is unreachable
 		t.Fatal(err)
 	}
 	newNetwork(t)

@@ -18,13 +18,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// picturesVariable is the directory that the pictures of the guide are written to; "": they are made, and thrown away.
+// picturesVariable names the directory for the pictures of the guide; "": they are taken, and discarded.
 const picturesVariable = "BOXD_TEST_PICTURES"
 
 // largestPicture keeps the repository and the guide small.
 const largestPicture = 150 << 10
 
-// example is what is told of a box in the pictures: they do not depend on what the host counts, nor on how busy it is.
+// example is the usage shown for a box in the pictures: it depends neither on what the host counts nor on its load.
 type example struct {
 	cpu, memory, disk float64 // shares of the limits
 	pids              int
@@ -46,13 +46,13 @@ func (e example) usage(s *api.Session, seconds float64) *api.SessionUsage {
 	}
 }
 
-// Limits of the boxes of the examples.
+// Limits of the boxes in the examples.
 const (
 	exampleMemory    = 512 << 20
 	exampleWorkspace = 1 << 30
 )
 
-// history is an hour of a box that works in turns.
+// history is an hour of a box with changing load.
 func (e example) history(now time.Time) api.UsageHistory {
 	h := api.UsageHistory{Interval: quantity.Duration(5 * time.Second), Kept: quantity.Duration(time.Hour)}
 	for i := range 720 {
@@ -70,13 +70,13 @@ func (e example) history(now time.Time) api.UsageHistory {
 	return h
 }
 
-// told has the answers about boxes say what the examples use, and those about the host what a good one says.
+// told makes answers about boxes report the usage of the examples, and those about the host what a good one reports.
 func told(boxd http.Handler, w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	seconds := float64(now.UnixMilli()%(1<<30)) / 1000
 	send := func(v any) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(v) // the client sees what it gets
+		_ = json.NewEncoder(w).Encode(v) // the client sees failures
 	}
 	fill := func(s *api.Session) {
 		if e, ok := examples[s.ID]; ok {
@@ -106,20 +106,20 @@ func told(boxd http.Handler, w http.ResponseWriter, r *http.Request) {
 			_, _ = w.Write(answer.Body.Bytes())
 		case r.URL.Path == "/v1/sessions":
 			var list api.SessionList
-			_ = json.Unmarshal(answer.Body.Bytes(), &list) // boxd's own
+			_ = json.Unmarshal(answer.Body.Bytes(), &list) // from boxd itself
 			for i := range list.Sessions {
 				fill(&list.Sessions[i])
 			}
 			send(list)
 		case r.URL.Path == "/v1/status":
 			var s api.Status
-			_ = json.Unmarshal(answer.Body.Bytes(), &s) // boxd's own
+			_ = json.Unmarshal(answer.Body.Bytes(), &s) // from boxd itself
 			s.Version, s.ControlGroups, s.Unenforced, s.StartedAt = "v1.0.0", "systemd", []string{}, now.Add(-26*time.Hour)
 			s.Warm = []api.Warm{{Profile: "default", Ready: 2, Want: 2}}
 			send(s)
 		default:
 			var s api.Session
-			_ = json.Unmarshal(answer.Body.Bytes(), &s) // boxd's own
+			_ = json.Unmarshal(answer.Body.Bytes(), &s) // from boxd itself
 			fill(&s)
 			send(s)
 		}
@@ -134,7 +134,7 @@ func told(boxd http.Handler, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// The pictures of the guide are what the console shows, and they are small. What is used in them are examples.
+// The pictures of the guide show the console, with example usage, and are small.
 func TestPicturesOfTheGuide(t *testing.T) {
 	t.Parallel()
 	requireBrowser(t)

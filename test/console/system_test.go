@@ -14,13 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// packagesVariable names the directory of the packages under test. Whoever sets it gives the host away.
+// packagesVariable names the directory of the packages under test. Setting it permits changes to the host.
 const packagesVariable = "BOXD_TEST_PACKAGES"
 
-// Where Cockpit listens once systemd has its socket.
+// Where Cockpit listens through systemd's socket.
 const cockpitAddress = "127.0.0.1:9090"
 
-// system runs a command of an administrator, also when the test has ended, and returns what it has printed.
+// system runs a command as an administrator, even after the test has ended, and returns its output.
 func system(t *testing.T, argv ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), argv[0], argv[1:]...)
@@ -32,8 +32,8 @@ func system(t *testing.T, argv ...string) string {
 	return string(out)
 }
 
-// On a host where boxd, the console and Cockpit are installed from their packages and systemd has started them, a person logs in by PAM in
-// a browser, finds the boxes in Cockpit's menu, makes one and works in it as that person, and logs out.
+// On a host where boxd, the console and Cockpit are installed from packages and started by systemd, a person logs in through PAM
+// in a browser, finds the boxes in Cockpit's menu, creates one and works in it as that person, and logs out.
 func TestAPersonLogsInAtTheInstalledCockpit(t *testing.T) {
 	requireBrowser(t)
 	file := filepath.Join(os.Getenv(packagesVariable), "boxd-cockpit.deb")

@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// before stands between the console and a boxd, and answers by a function, which passes on to boxd what it likes.
+// before is a proxy between the console and a boxd that answers with a function, which may pass requests on to boxd.
 func before(t *testing.T, d *boxtest.Daemon, answer func(boxd http.Handler, w http.ResponseWriter, r *http.Request)) (socket string) {
 	t.Helper()
 	proxy := &httputil.ReverseProxy{
@@ -38,7 +38,7 @@ func before(t *testing.T, d *boxtest.Daemon, answer func(boxd http.Handler, w ht
 	}))
 }
 
-// Each reason why the console cannot show boxes has a state of its own, which says what to do, and goes when the reason does.
+// Each reason why the console cannot show boxes has its own state, which says what to do, and disappears with the reason.
 func TestWhatIsWrongIsSaid(t *testing.T) {
 	t.Parallel()
 	requireBrowser(t)
@@ -50,7 +50,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	})
 	t.Run("older", func(t *testing.T) {
 		t.Parallel()
-		socket := before(t, d, func(boxd http.Handler, w http.ResponseWriter, r *http.Request) { // as an older one would
+		socket := before(t, d, func(boxd http.Handler, w http.ResponseWriter, r *http.Request) { // as an older boxd would
 			switch {
 			case r.URL.Query().Has("usage"):
 				problem(w, http.StatusBadRequest, "invalid", `unknown query parameter "usage" (known: all, label, metadata, owner)`)
@@ -65,16 +65,16 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
 		again := make(chan string, 64)
-		socket := before(t, d, func(boxd http.Handler, w http.ResponseWriter, r *http.Request) { // as a connection of which nobody tells that it is dead
+		socket := before(t, d, func(boxd http.Handler, w http.ResponseWriter, r *http.Request) { // like a dead connection without any error
 			if r.URL.Path != "/v1/events" {
 				boxd.ServeHTTP(w, r)
 				return
 			}
 			select {
 			case again <- r.URL.Query().Get("after"):
-			default: // nobody looks any more
+			default: // the result is not read any more
 			}
-			_, _ = io.WriteString(w, ": boxd\n\nid: x-7\nevent: config.reloaded\ndata: {\"id\":\"x-7\",\"type\":\"config.reloaded\"}\n\n") // the client sees what it gets
+			_, _ = io.WriteString(w, ": boxd\n\nid: x-7\nevent: config.reloaded\ndata: {\"id\":\"x-7\",\"type\":\"config.reloaded\"}\n\n") // the client sees failures
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		})
@@ -102,14 +102,13 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 func problem(w http.ResponseWriter, status int, kind, detail string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(api.Problem{Type: api.ProblemType + kind, Status: status, Detail: detail}) // the client sees what it gets
+	_ = json.NewEncoder(w).Encode(api.Problem{Type: api.ProblemType + kind, Status: status, Detail: detail}) // the client sees failures
 }
 
-// manyBoxes is how many boxes a list has to be shown in time.
+// manyBoxes is the size of a list that must be shown in time.
 const manyBoxes = 2000
 
-// many are sessions that are no real ones: so many of them take more memory than the hosts of tests have. What they use differs
-// from one look to the next.
+// many are made-up sessions: that many real ones need more memory than test hosts have. Their usage differs each time.
 func many(look int64) []byte {
 	list := api.SessionList{Sessions: make([]api.Session, manyBoxes)}
 	now := time.Now()
@@ -121,12 +120,12 @@ func many(look int64) []byte {
 			Usage: &api.SessionUsage{CPUMS: float64(look) * 1000, Memory: quantity.Size(1+7*look%500) << 20, Pids: int(look)%100 + 1},
 		}
 	}
-	data, _ := json.Marshal(list) // it can be
+	data, _ := json.Marshal(list) // cannot fail
 	return data
 }
 
-// Two thousand boxes are shown, and each update of the list takes less than 100 ms in the browser. While nobody sees the page it asks
-// for nothing, so boxd can end.
+// Two thousand boxes are shown, and each update of the list takes less than 100 ms in the browser. While the page is hidden it
+// makes no requests, so boxd can exit when idle.
 func TestTwoThousandBoxesAreShownInTime(t *testing.T) {
 	t.Parallel()
 	requireBrowser(t)
@@ -140,7 +139,7 @@ func TestTwoThousandBoxesAreShownInTime(t *testing.T) {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(many(looks.Add(1))) // the client sees what it gets
+		_, _ = w.Write(many(looks.Add(1))) // the client sees failures
 	})
 	browse(t, "many.mjs", login(t, admin, socket, boxtest.Programs(t)), acts{
 		"requests": func(string) string { return strconv.FormatInt(requests.Load(), 10) },

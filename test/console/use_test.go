@@ -11,11 +11,11 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// What bars and plots show of a box is what the kernel counts of it, and a limit that is changed in the browser is the kernel's at once.
+// Bars and plots of a box show what the kernel counts for it, and a limit changed in the browser applies in the kernel at once.
 func TestTheUseOfABoxIsSeen(t *testing.T) {
 	requireBrowser(t)
 	boxtest.RequireGroups(t)
-	t.Setenv("TMPDIR", "/var/lib/boxd") // the disk of the machine that keeps project quotas, which is for root alone
+	t.Setenv("TMPDIR", "/var/lib/boxd") // the machine's disk with project quotas, for root only
 	d := boxtest.StartWith(t, "[usage]\nhistory = \"1h\"\n")
 	s := d.NewSession(t, api.SessionRequest{ID: "work", Patch: limits.Patch{
 		Memory: new(256 * quantity.MiB), CPUs: new(0.5), Pids: new(40), WorkspaceQuota: new(64 * quantity.MiB),

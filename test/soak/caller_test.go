@@ -20,23 +20,23 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// caller is one client. It does one thing after the other, and knows what there must be of its own.
+// caller is one client. It works sequentially, and knows what it must own.
 type caller struct {
 	t    *testing.T
 	s    *soak
 	name string // of its principal
-	id   string // that all its sessions begin with
+	id   string // prefix of all its session ids
 	rng  *rand.Rand
 	http *http.Client
 	n    int
 
-	own map[string]*box // its sessions that have not been deleted, by id
+	own map[string]*box // its sessions that were not deleted, by id
 }
 
 // box is what a caller knows of a session.
 type box struct {
 	processes []string
-	file      string // what is in it; "": that is not known
+	file      string // its content; "": unknown
 	ran       int    // executions that have left a line
 }
 
@@ -51,19 +51,19 @@ func (c *caller) next() string {
 	return c.id + "-" + strconv.Itoa(c.n)
 }
 
-// answer is one of boxd.
+// answer is an answer of boxd.
 type answer struct {
 	status int
 	body   []byte
-	shaken bool // the boxd that gave it may have been ending
+	shaken bool // the boxd that gave it may have been shutting down
 }
 
-// refused reports whether a quota or a queue that is full says no: nothing has begun.
+// refused reports whether a quota or a full queue has refused the request: nothing has started.
 func (a answer) refused() bool { return a.status == http.StatusTooManyRequests }
 
 func (a answer) ok() bool { return a.status < http.StatusMultipleChoices }
 
-// once makes a request and notes it if it was answered.
+// once makes a request and records it if it was answered.
 func (c *caller) once(ctx context.Context, method, path string, body any) (answer, error) {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -93,7 +93,7 @@ func (c *caller) once(ctx context.Context, method, path string, body any) (answe
 	return answer{status: resp.StatusCode, body: data}, nil
 }
 
-// patience is how long a caller asks again until it is answered. It decides no test.
+// patience is how long a caller retries until it is answered. No test result depends on it.
 const patience = 2 * time.Minute
 
 // deed is what a call may have added to the ledger.
@@ -101,15 +101,15 @@ type deed struct {
 	who              string
 	execs, sessions  int
 	begin, end       time.Duration // CLOCK_BOOTTIME
-	first, last      int           // numbers of the boxds that may have served it
+	first, last      int           // numbers of the boxds that may have handled it
 	surely, answered bool
 }
 
-// sure reports whether the ledger of one boxd must have it.
+// sure reports whether the ledger of one boxd must contain it.
 func (d *deed) sure() bool { return d.answered && d.surely && d.first == d.last }
 
-// ask makes a request whose success means so many executions and sessions begun; with again it repeats it until
-// boxd has answered. ok is false if it was refused, or nobody knows.
+// ask makes a request whose success starts that many executions and sessions; with again it retries until boxd has answered. ok
+// is false if the request was refused, or its result is unknown.
 func (c *caller) ask(method, path string, body any, again bool, execs, sessions int) (a answer, ok bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -139,7 +139,7 @@ func (c *caller) ask(method, path string, body any, again bool, execs, sessions 
 	return a, d.answered && a.ok()
 }
 
-// must fails the test if an answer is neither what was asked for nor a refusal.
+// must fails the test if an answer is neither success nor a refusal.
 func (c *caller) must(what string, a answer, allowed ...int) {
 	if a.status == 0 || a.ok() || a.refused() || slices.Contains(allowed, a.status) {
 		return
@@ -147,9 +147,9 @@ func (c *caller) must(what string, a answer, allowed ...int) {
 	c.t.Errorf("%s of %s: %d %s", what, c.name, a.status, a.body)
 }
 
-// now is the clock of the ledger.
+// now reads the clock of the ledger.
 func now() time.Duration {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail for a clock there is
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail for an existing clock
 	return time.Duration(ts.Nano())
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// used is what a principal has, of all days.
+// used is a principal's usage, of all days.
 type used struct{ Executions, Started int }
 
-// book is what a ledger has on disk.
+// book is a ledger as found on disk.
 type book struct {
 	use     map[string]used
-	at      time.Duration // when it was written; what came later a kill has lost
-	inOrder bool          // its boxd was stopped: it has lost nothing
+	at      time.Duration // when it was written; a kill has lost what came later
+	inOrder bool          // its boxd was stopped: nothing is lost
 }
 
 // read reads the ledger of a boxd that has ended.
@@ -56,7 +56,7 @@ func (s *soak) read() book {
 	return b
 }
 
-// usage is what boxd answers.
+// usage is the usage that boxd reports.
 func (s *soak) usage() map[string]used {
 	s.t.Helper()
 	list, err := s.d.Usage(s.t.Context(), 400, true)
@@ -70,8 +70,8 @@ func (s *soak) usage() map[string]used {
 	return all
 }
 
-// bounds are the least and the most that a ledger may say, of a boxd that began with what the one before had left: what
-// was answered before it was written, and what was asked for before then.
+// bounds are the minimum and maximum in the ledger of a boxd that started from its predecessor's: calls answered before it was
+// written, and calls made before then.
 func (s *soak) bounds(boxd int, at time.Duration) (least, most map[string]used) {
 	begun := s.books[boxd-1].use
 	least, most = maps.Clone(begun), maps.Clone(begun)
@@ -89,7 +89,7 @@ func (s *soak) bounds(boxd int, at time.Duration) (least, most map[string]used) 
 	return least, most
 }
 
-// within compares what there is with its bounds.
+// within checks counts against their bounds.
 func (s *soak) within(what string, got, least, most map[string]used) {
 	s.t.Helper()
 	for who := range most {
@@ -100,13 +100,13 @@ func (s *soak) within(what string, got, least, most map[string]used) {
 	}
 }
 
-// always is a time after all that has been.
+// always is later than everything.
 const always = time.Duration(math.MaxInt64)
 
-// quiet checks, while nobody asks for anything, that all is as the callers know it.
+// quiet checks, while no caller is active, that the state matches what the callers know.
 //
-// The ledger of a boxd that was killed has every execution and session that was answered before it was written last
-// (ledger.Every at most before the kill), and none that was asked for later. One that was stopped has them all.
+// The ledger of a killed boxd has every execution and session that was answered before it was last written (at most ledger.Every
+// before the kill), and none that was requested later. That of a boxd that was stopped has them all.
 func (s *soak) quiet() {
 	s.t.Helper()
 	s.sessions()
@@ -125,8 +125,7 @@ func (s *soak) quiet() {
 	s.deeds = slices.DeleteFunc(s.deeds, func(d deed) bool { return d.last < s.checked })
 }
 
-// exactly checks that while do is done, in which nobody kills boxd, the ledger gets all that was answered, and
-// nothing else.
+// exactly checks that during do, while boxd is not killed, the ledger gets exactly what was answered.
 func (s *soak) exactly(do func()) {
 	s.t.Helper()
 	from, first := s.usage(), len(s.deeds)
@@ -155,8 +154,7 @@ func (s *soak) status() api.Status {
 	return st
 }
 
-// sessions checks that there are the sessions and processes that there must be, and no other. What nobody waits for
-// any more may still be ending.
+// sessions checks that exactly the expected sessions and processes exist. One whose client has given up may still be ending.
 func (s *soak) sessions() {
 	s.t.Helper()
 	want, sessions, processes := map[string][]string{}, 0, 0
@@ -198,7 +196,7 @@ func (s *soak) sessions() {
 	}
 }
 
-// noLeaks checks that boxd has found nothing that nobody has, in two looks of which it makes one in five seconds.
+// noLeaks checks that boxd has found no leaks, in two of its checks, which it makes every five seconds.
 func (s *soak) noLeaks() {
 	s.t.Helper()
 	root := s.callers[len(s.callers)-1]
@@ -222,7 +220,7 @@ func (s *soak) noLeaks() {
 	look()
 }
 
-// recorded checks that the audit log is whole, with one record for each call that was answered.
+// recorded checks that the audit log is intact, with one record for each answered call.
 func (s *soak) recorded() {
 	s.t.Helper()
 	dir := filepath.Join(s.d.State, "audit")

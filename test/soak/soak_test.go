@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package soak_test has clients of several users do what clients do, by chance, while boxd is given other
-// configurations, stopped and killed; and then counts. SOAK=1 lets it go on for about 20 minutes.
+// Package soak_test runs clients of several users with random work, while boxd is reconfigured, stopped or killed; then it checks
+// all counts. With SOAK=1 it runs for about 20 minutes.
 package soak_test
 
 import (
@@ -24,15 +24,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Sizes of a soak. How long it takes is for the host to say.
+// Sizes of a soak. Its duration depends on the host.
 const (
 	usual  = 4   // rounds
 	long   = 240 // with SOAK=1
-	stormy = 30  // things that each caller does in a round while boxd is disturbed
-	calm   = 10  // and while nobody kills it
+	stormy = 30  // operations of each caller in a round while boxd is disturbed
+	calm   = 10  // and while it is not killed
 )
 
-// rounds is how many there are; SOAK_ROUNDS sets another number.
+// rounds is the number of rounds; SOAK_ROUNDS sets another one.
 func rounds() int {
 	if n, err := strconv.Atoi(os.Getenv("SOAK_ROUNDS")); err == nil {
 		return n
@@ -43,8 +43,7 @@ func rounds() int {
 	return usual
 }
 
-// seed is another one each time; SOAK_SEED sets that of an earlier run. What is done is the same again; who is
-// first is not.
+// seed is random; SOAK_SEED sets that of an earlier run. The operations are then the same; their interleaving is not.
 func seed() uint64 {
 	if n, err := strconv.ParseUint(os.Getenv("SOAK_SEED"), 10, 64); err == nil {
 		return n
@@ -52,7 +51,7 @@ func seed() uint64 {
 	return rand.Uint64()
 }
 
-// base is what every configuration here has.
+// base is in every configuration here.
 const base = boxtest.Kept + `
 [queue]
 wait = "1m"
@@ -63,7 +62,7 @@ max_files = 1000
 [profiles.cold]
 `
 
-// The callers: of two users there are two each. One of the others is held by a policy, one is root.
+// The callers: two for each of two users. Of the others, one has a policy and one is root.
 func users() []uint32 { return []uint32{4242, 4242, 4243, 4243, 4245, 0} }
 
 // soak is one run.
@@ -71,16 +70,16 @@ type soak struct {
 	t       *testing.T
 	d       *boxtest.Daemon
 	rng     *rand.Rand
-	plain   string // the configuration that it begins and ends with
+	plain   string // the configuration at the beginning and the end
 	callers []*caller
-	lives   atomic.Int64 // twice the number of the boxd that serves; one more while none does, or maybe the next
+	lives   atomic.Int64 // twice the number of the boxd that serves; one more while there is none, or possibly the next
 	counts  map[string]int
-	checked int // so many books have been compared
+	checked int // number of books that have been checked
 
 	mu    sync.Mutex
-	asked map[string]int // calls that were answered and have to have a record, by id
+	asked map[string]int // answered calls that must have a record, by id
 	deeds []deed
-	books []book // what each boxd has left, in their order
+	books []book // what each boxd has left, in order
 }
 
 func (s *soak) servedFrom() int { return int(s.lives.Load() / 2) }
@@ -98,7 +97,7 @@ func (s *soak) did(d deed) {
 	s.deeds = append(s.deeds, d)
 }
 
-// configuration is one by chance.
+// configuration is a random configuration.
 func (s *soak) configuration() string {
 	n := func(from, to int) int { return from + s.rng.IntN(to-from+1) }
 	return s.plain + fmt.Sprintf(`
@@ -122,7 +121,7 @@ executions = %d
 `, n(9, 24), n(3, 9), n(1, 4), n(1, 5), n(100, 400), n(0, 2), n(100, 104), n(1, 4), n(1, 5), n(1, 3))
 }
 
-// wrong is a configuration that is refused.
+// wrong is an invalid configuration.
 func (s *soak) wrong() string {
 	text := []string{"[sessions]\nmax = \"many\"\n", "[nonsense]\nx = 1\n", "[sessions\n", "[sessions]\nmax = 0\nmax = 1\n", "[policy.ci]\nprincipals = [\"uid:4245\"]\nsessions = -1\n"}
 	return s.plain + text[s.rng.IntN(len(text))]
@@ -147,7 +146,7 @@ var (
 	refused = regexp.MustCompile(`the one before stays in force`)
 )
 
-// reload puts a configuration in force, and waits until the log says what has come of it.
+// reload applies a configuration, and waits until the log has the result.
 func (s *soak) reload(text string, want *regexp.Regexp) {
 	s.t.Helper()
 	log := filepath.Join(s.d.Dir, "log")
@@ -163,7 +162,7 @@ func (s *soak) reload(text string, want *regexp.Regexp) {
 	})
 }
 
-// end lets end end this boxd, keeps what it has left, and starts the next.
+// end ends this boxd with end, records its ledger, and starts the next.
 func (s *soak) end(end func(*boxtest.Daemon), inOrder bool) {
 	s.t.Helper()
 	s.lives.Add(1)
@@ -178,7 +177,7 @@ func (s *soak) end(end func(*boxtest.Daemon), inOrder bool) {
 func (s *soak) kill() { s.end((*boxtest.Daemon).Kill, false) }
 func (s *soak) stop() { s.end((*boxtest.Daemon).Stop, true) }
 
-// disturb does to boxd what its operators and its host may do.
+// disturb does to boxd what operators and hosts do.
 func (s *soak) disturb() {
 	what := "reload"
 	switch n := s.rng.IntN(20); {
@@ -207,7 +206,7 @@ func (s *soak) disturb() {
 	s.counts[what]++
 }
 
-// round has every caller do so much, and calls between again and again meanwhile.
+// round has every caller do each operations, and calls between repeatedly meanwhile.
 func (s *soak) round(each int, between func()) {
 	var all sync.WaitGroup
 	s.t.Cleanup(all.Wait) // the test may end early, and boxd with it
@@ -250,12 +249,12 @@ func start(t *testing.T) *soak {
 	return s
 }
 
-// After whatever has happened, everything adds up: nothing is lost or there twice, and nothing is left.
+// Whatever has happened, all counts add up: nothing is lost or duplicated, and nothing is left.
 func TestEverythingAddsUp(t *testing.T) {
 	s := start(t)
 	s.d.Warm()
 	before := s.d.Look()
-	s.stop() // so that what was used until now is on disk
+	s.stop() // to have the usage so far on disk
 	for range rounds() {
 		s.round(stormy, s.disturb)
 		s.quiet()
@@ -263,7 +262,7 @@ func TestEverythingAddsUp(t *testing.T) {
 			s.round(calm, func() { s.reload(s.configuration(), taken) })
 		})
 		s.quiet()
-		if s.rng.IntN(2) == 0 { // with nobody there
+		if s.rng.IntN(2) == 0 { // while no caller is active
 			s.kill()
 			s.quiet()
 		}

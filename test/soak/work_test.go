@@ -14,10 +14,10 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// most is how many sessions a caller has at most.
+// most is a caller's maximum number of sessions.
 const most = 4
 
-// work does something by chance.
+// work does a random operation.
 func (c *caller) work() {
 	ids := slices.Sorted(maps.Keys(c.own))
 	if len(ids) == 0 {
@@ -74,13 +74,13 @@ func (c *caller) create() {
 
 func (c *caller) remove(id string) {
 	a, ok := c.ask(http.MethodDelete, "/v1/sessions/"+id, nil, true, 0, 0)
-	if c.must("delete", a, http.StatusNotFound); ok || a.status == http.StatusNotFound { // a boxd that was killed has deleted it
+	if c.must("delete", a, http.StatusNotFound); ok || a.status == http.StatusNotFound { // deleted by a boxd that was killed
 		delete(c.own, id)
 	}
 }
 
-// crowd runs executions with ids at the same time, some of which may have to wait for the others. Each is asked
-// for until it is answered, and runs once.
+// crowd runs executions with ids concurrently, some of which may be queued. Each is requested until it is answered, and runs
+// once.
 func (c *caller) crowd(id string, n int) {
 	names := make([]string, n)
 	for i := range names {
@@ -89,7 +89,7 @@ func (c *caller) crowd(id string, n int) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for i, name := range names {
-		each := *c // with numbers of its own
+		each := *c // with ids of its own
 		each.id, each.n = name, 0
 		all.Go(func() {
 			req := api.ExecRequest{ID: name, Command: new(fmt.Sprintf("echo %s >> /workspace/ran; sleep 0.0%d; echo %s", name, i*2, name))}
@@ -109,7 +109,7 @@ func (c *caller) crowd(id string, n int) {
 	all.Wait()
 }
 
-// unnamed runs something that nobody can ask about again.
+// unnamed makes an execution without an id, so that its result cannot be requested again.
 func (c *caller) unnamed(id string) {
 	want, argv := "exited", []string{"echo", "here"}
 	if c.rng.IntN(4) == 0 {
@@ -125,7 +125,7 @@ func (c *caller) unnamed(id string) {
 	}
 }
 
-// canceled reports whether a boxd that stops has ended an execution to which nobody could come back.
+// canceled reports whether a boxd that shut down has ended an execution without an id.
 func canceled(a answer, r api.ExecResult) bool { return a.shaken && r.Status == "canceled" }
 
 func (c *caller) oneShot() {
@@ -169,7 +169,7 @@ func (c *caller) write(id string) {
 	}
 }
 
-// look reads what the last write has left, and how many executions have.
+// look reads the result of the last write, and checks how many executions have left a line.
 func (c *caller) look(id string) {
 	b := c.own[id]
 	if b.file != "" {

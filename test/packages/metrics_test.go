@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/relay"
 )
 
-// promtool is Prometheus's own, out of its package: installed, that would start a server on this host.
+// promtool is Prometheus's promtool, extracted from its package: installing that would start a server on this host.
 func promtool(t *testing.T) string {
 	t.Helper()
 	if found, err := exec.LookPath("promtool"); err == nil {
@@ -39,7 +39,7 @@ type rule struct {
 	Expr   string `yaml:"expr"`
 }
 
-// dashboard writes the expressions of the dashboard as rules, with what Grafana puts in for its variables.
+// dashboard writes the dashboard's expressions as rules, with values for Grafana's variables.
 func dashboard(t *testing.T) string {
 	t.Helper()
 	var board struct {
@@ -76,7 +76,7 @@ func dashboard(t *testing.T) string {
 	return path
 }
 
-// Prometheus reads the rules, the dashboard's expressions and what boxd says, and the rules fire when they should.
+// Prometheus can read the rules, the dashboard's expressions and boxd's metrics, and the rules fire when they should.
 func TestPrometheusReadsWhatIsMadeForIt(t *testing.T) {
 	tool := promtool(t)
 	if said, err := check(t, tool, "check", "rules", "../../packaging/metrics/boxd-alerts.yaml", dashboard(t)); err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packages_test builds the packages twice and has them read by the tools of the distributions.
+// Package packages_test builds the packages twice, then checks them with the distributions' tools.
 package packages_test
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// Of a release that does not exist, so that the tests depend on no commit.
+// A release that does not exist, so that the tests depend on no commit.
 const (
 	version = "9.8.7~test1"
 	epoch   = "1700000000"
@@ -23,8 +23,8 @@ const (
 
 const fleet = "fleet "
 
-// build makes a package from the sources in a directory, and returns its path. arch may have the word fleet before it, for
-// the package of boxfleet.
+// build builds a package from the sources in a directory, and returns its path. arch may have the prefix fleet, for the package
+// of boxfleet.
 func build(t *testing.T, source, format, arch string) string {
 	t.Helper()
 	out, script := t.TempDir(), "build.sh"
@@ -42,7 +42,7 @@ func build(t *testing.T, source, format, arch string) string {
 	return strings.TrimSpace(string(path))
 }
 
-// elsewhere is a copy of the sources under another path, where nothing is that git does not know.
+// elsewhere is a copy of the sources at another path, with only the files that git knows.
 func elsewhere(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "a", "longer", "path")
@@ -57,7 +57,7 @@ func elsewhere(t *testing.T) string {
 	return dir
 }
 
-// The same sources make the same bytes, wherever they lie and whatever modes they have there.
+// The same sources produce the same bytes, wherever they are and whatever their modes.
 func TestPackagesAreReproducible(t *testing.T) {
 	copied := elsewhere(t)
 	for _, format := range []string{"deb", "rpm"} {
@@ -77,7 +77,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 	}
 }
 
-// check runs a tool over a package, and returns what it has said.
+// check runs a tool on a package, and returns its output.
 func check(t *testing.T, argv ...string) (string, error) {
 	t.Helper()
 	if _, err := exec.LookPath(argv[0]); errors.Is(err, exec.ErrNotFound) {
@@ -87,7 +87,7 @@ func check(t *testing.T, argv ...string) (string, error) {
 	return string(out), err
 }
 
-// What the tools of the distributions find is mended, or has its reason beside it: packaging/deb/lintian,
+// Findings of the distributions' tools are fixed, or have their reason beside them: packaging/deb/lintian,
 // packaging/rpm/rpmlint.toml.
 func TestToolsOfTheDistributionsFindNothing(t *testing.T) {
 	withinItsDirectory(t)
@@ -102,8 +102,8 @@ func TestToolsOfTheDistributionsFindNothing(t *testing.T) {
 	}
 }
 
-// withinItsDirectory has rpmlint unpack packages where it looks for what was unpacked. It gives cpio the names as they are in the package, which
-// begin with a slash: it would find nothing, and as root it would write over the files of this host.
+// withinItsDirectory makes rpmlint unpack packages where it looks for the files. It passes cpio the names as in the package, with
+// a leading slash: it would find nothing, and as root it would overwrite files of this host.
 func withinItsDirectory(t *testing.T) {
 	t.Helper()
 	cpio, err := exec.LookPath("cpio")
@@ -117,7 +117,7 @@ func withinItsDirectory(t *testing.T) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// Both packages have the same programs, units and documents at the places of their distribution.
+// Both packages have the same programs, units and documents at the paths of their distribution.
 func TestBothPackagesHoldTheSame(t *testing.T) {
 	deb, err := check(t, "dpkg-deb", "--fsys-tarfile", build(t, "../..", "deb", "arm64"))
 	if err != nil {
@@ -148,8 +148,8 @@ func TestBothPackagesHoldTheSame(t *testing.T) {
 	}
 }
 
-// The package of boxfleet has all that makes a host a node or a gateway, and boxd's has nothing of it: it is for no host that is
-// in no fleet. What it brings of box.toml is read by boxd.
+// The package of boxfleet has everything for a node or a gateway, and boxd's package has nothing of it, as most hosts are in no
+// fleet. Its part of box.toml is accepted by boxd.
 func TestThePackageOfTheFleet(t *testing.T) {
 	dir := t.TempDir()
 	if out, err := check(t, "dpkg-deb", "--raw-extract", build(t, "../..", "deb", fleet+"amd64"), dir); err != nil {
@@ -189,7 +189,7 @@ func TestThePackageOfTheFleet(t *testing.T) {
 			t.Errorf("%s: %v: %s", script, err, out)
 		}
 	}
-	// Every user whom a unit has is made, and the one of boxd's principal is that of the agent.
+	// Every user in a unit is created, and the user of boxd's principal is that of the agent.
 	users, err := os.ReadFile(filepath.Join(dir, "usr/lib/sysusers.d/boxfleet.conf"))
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestThePackageOfTheFleet(t *testing.T) {
 	}
 	own := t.TempDir()
 	rule, err := os.ReadFile(filepath.Join(dir, "usr/lib/boxd/box.toml.d/50-boxfleet.toml"))
-	rule = bytes.ReplaceAll(rule, []byte(`user = "boxfleet-node"`), []byte(`user = "nobody"`)) // whom this host has
+	rule = bytes.ReplaceAll(rule, []byte(`user = "boxfleet-node"`), []byte(`user = "nobody"`)) // this user exists here
 	if err != nil || os.WriteFile(filepath.Join(own, "box.toml"), rule, 0o600) != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestThePackageOfTheFleet(t *testing.T) {
 	}
 }
 
-// The package of the console has the pages, what Cockpit and software centres read of them, and the licences of what is bundled. It has
+// The console's package has the pages, the metadata for Cockpit and software centres, and the licences of what is bundled. It has
 // no program, and starts nothing.
 func TestThePackageOfTheConsole(t *testing.T) {
 	dir := t.TempDir()
@@ -242,7 +242,7 @@ func TestThePackageOfTheConsole(t *testing.T) {
 			t.Errorf("it has a %s", script)
 		}
 	}
-	const largest = 700 << 10 // what is bundled has 460 kB; much more would be a framework
+	const largest = 700 << 10 // the bundle has 460 kB; much more would be a framework
 	if about, err := os.Stat(filepath.Join(dir, "usr/share/cockpit/boxd/boxd.js")); err != nil || about.Size() > largest {
 		t.Errorf("%v: %+v", err, about)
 	}

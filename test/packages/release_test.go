@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// A release is packages for both architectures, what they are made of, packages of the clients, the changes, and checksums of all
-// that.
+// A release consists of packages for both architectures, their sources, packages of the clients, the changes, and checksums of
+// them all.
 func TestARelease(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "dist")
 	cmd := exec.CommandContext(t.Context(), "../../packaging/release.sh", dir)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// The module for SELinux compiles, with the labels of its files. That is all that is known of it.
+// The SELinux module compiles, with its file labels. Nothing more is tested here.
 func TestTheModuleForSELinuxCompiles(t *testing.T) {
 	module := filepath.Join(t.TempDir(), "boxd.mod")
 	if said, err := check(t, "checkmodule", "-M", "-m", "-o", module, "../../packaging/selinux/boxd.te"); err != nil {
@@ -27,15 +27,15 @@ func TestTheModuleForSELinuxCompiles(t *testing.T) {
 	}
 }
 
-// The profile for AppArmor is one, wherever it is compiled: the machine's tests have it in force.
+// The AppArmor profile compiles on any host; the tests in the machine enforce it.
 func TestTheProfileForAppArmorCompiles(t *testing.T) {
 	if said, err := check(t, "apparmor_parser", "--skip-kernel-load", "--skip-cache", "../../packaging/apparmor/boxd"); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
 }
 
-// The exposure that "systemd-analyze security" finds in the units, in tenths, is no more than it was;
-// docs/design/privilege.md says what keeps that of boxkeeper where it is.
+// The exposure that "systemd-analyze security" finds in the units, in tenths, has not grown; docs/design/privilege.md explains
+// that of boxkeeper.
 func TestUnitsAreNoMoreExposedThanBefore(t *testing.T) {
 	for unit, most := range map[string]string{"boxd.service": "20", "boxd-keeper.service": "67", "boxd-scopes.service": "11", "boxd-boxes.service": "36", "boxd-names.service": "12", "boxd-push@.service": "12", "boxfleet-node.service": "15", "boxfleet-gateway.service": "12"} {
 		said, err := check(t, "systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold="+most, "../../systemd/units/"+unit)
@@ -45,7 +45,7 @@ func TestUnitsAreNoMoreExposedThanBefore(t *testing.T) {
 	}
 }
 
-// Each capability of boxkeeper's unit is in the table that says what for, and the other way round.
+// Each capability of boxkeeper's unit is in the table that says what it is for, and vice versa.
 func TestTheKeeperHasTheCapabilitiesOfItsTable(t *testing.T) {
 	unit, err := os.ReadFile("../../systemd/units/boxd-keeper.service")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// database makes a database of vulnerabilities, with one in the versions of a module that are older than fixed.
+// database creates a vulnerability database with one entry, for the versions of a module before fixed.
 func database(t *testing.T, module, fixed string) string {
 	t.Helper()
 	const id, at = "GO-2020-9999", "2020-01-02T03:04:05Z"
@@ -34,7 +34,7 @@ func database(t *testing.T, module, fixed string) string {
 	return "file://" + dir
 }
 
-// A vulnerability in what is linked is found, and a database that cannot be had is not taken for one without any.
+// A vulnerability in linked code is found, and an unavailable database is not treated as an empty one.
 func TestKnownVulnerabilitiesAreLookedUp(t *testing.T) {
 	const linked = "github.com/BurntSushi/toml"
 	for name, c := range map[string]struct {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package buckets_test moves drives between boxd and a real server that speaks S3.
+// Package buckets_test moves drives between boxd and a real S3 server.
 package buckets_test
 
 import (
@@ -26,7 +26,7 @@ import (
 
 const secret = "hush-hush-hush"
 
-// gateway is a server of packaging/tools/s3.mod, with a way to it on which things can go wrong.
+// gateway is a server of packaging/tools/s3.mod, behind a proxy that can cause failures.
 type gateway struct {
 	*httptest.Server
 	dir     string // of its buckets
@@ -39,7 +39,7 @@ func (g *gateway) does(what func(w http.ResponseWriter, r *http.Request, next ht
 
 func fine(w http.ResponseWriter, r *http.Request, next http.Handler) { next.ServeHTTP(w, r) }
 
-// program is the server, of those that are built already or built now.
+// program is the server, already built or built now.
 func program(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(boxtest.Programs(t), "versitygw")
@@ -74,7 +74,7 @@ func startGateway(t *testing.T) *gateway {
 	}
 	t.Cleanup(func() {
 		cancel()
-		_ = cmd.Wait() // it has been killed
+		_ = cmd.Wait() // it was killed
 		if t.Failed() {
 			t.Log(said.String())
 		}
@@ -89,7 +89,7 @@ func startGateway(t *testing.T) *gateway {
 	way := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: "s3"})
-			r.Out.Host = r.In.Host // it is signed
+			r.Out.Host = r.In.Host // the signature covers it
 		},
 		Transport: &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -101,7 +101,7 @@ func startGateway(t *testing.T) *gateway {
 	return g
 }
 
-// story is a boxd and a server, and who goes between them.
+// story is a boxd with an S3 server.
 type story struct {
 	*testing.T
 	boxd   *boxtest.Daemon
@@ -109,7 +109,7 @@ type story struct {
 	secret string
 }
 
-// boxctl runs it and returns what it says and whether that went well. What it says never has the secret.
+// boxctl runs boxctl and returns its output and whether it succeeded. The output must never contain the secret.
 func (s *story) boxctl(args ...string) (string, bool) {
 	s.Helper()
 	if len(args) > 1 && args[0] == "drives" && strings.Contains(strings.Join(args, " "), "s3://") {
@@ -124,7 +124,7 @@ func (s *story) boxctl(args ...string) (string, bool) {
 	return string(out), err == nil
 }
 
-// does has boxctl do something, which must go well and say this.
+// does runs a boxctl that must succeed with this in its output.
 func (s *story) does(says string, args ...string) {
 	s.Helper()
 	if out, ok := s.boxctl(args...); !ok || !strings.Contains(out, says) {
@@ -132,7 +132,7 @@ func (s *story) does(says string, args ...string) {
 	}
 }
 
-// fails has boxctl try something, which must not go well.
+// fails runs a boxctl that must fail with this in its output.
 func (s *story) fails(says string, args ...string) {
 	s.Helper()
 	if out, ok := s.boxctl(args...); ok || !strings.Contains(out, says) {
@@ -140,7 +140,7 @@ func (s *story) fails(says string, args ...string) {
 	}
 }
 
-// version is the newest of a drive.
+// version is the newest version of a drive, and whether it is being pushed.
 func (s *story) version(drive string) (api.DriveVersion, bool) {
 	s.Helper()
 	out, ok := s.boxctl("--json", "drives", "show", drive)
@@ -156,12 +156,12 @@ func start(t *testing.T) *story {
 	return &story{t, boxtest.Start(t), startGateway(t), secret}
 }
 
-// full refuses whatever is to be written after so many.
+// full refuses every write after a number of them.
 func full(after int64) func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	var puts atomic.Int64
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if r.Method == http.MethodPut && puts.Add(1) > after {
-			_, _ = io.Copy(io.Discard, r.Body) // who is still sending would not hear the answer
+			_, _ = io.Copy(io.Discard, r.Body) // a client that is still sending would miss the answer
 			w.WriteHeader(http.StatusInsufficientStorage)
 			_, _ = io.WriteString(w, "<Error><Code>XMinioStorageFull</Code><Message>no room</Message></Error>")
 			return
@@ -170,7 +170,7 @@ func full(after int64) func(w http.ResponseWriter, r *http.Request, next http.Ha
 	}
 }
 
-// A version goes to a bucket through failures, goes on where it was, and comes back as it was.
+// A version is uploaded to a bucket despite failures, resuming where it was, and comes back unchanged.
 func TestAVersionGoesToABucketAndBack(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -239,7 +239,7 @@ func TestAVersionGoesToABucketAndBack(t *testing.T) {
 	}
 }
 
-// A file that is larger than a part goes there in parts; what has come of one that fails is given up.
+// A file larger than a part is uploaded in parts; a failed multipart upload is aborted.
 func TestALargeFileGoesToABucketInParts(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -296,7 +296,7 @@ func (c *cutter) Write(p []byte) (int, error) {
 	return c.ResponseWriter.Write(p)
 }
 
-// What a box has made is not lost, whatever becomes of the bucket and the box.
+// Results of a box are not lost, whatever happens to the bucket and to the box.
 func TestResultsReachABucketInTheEnd(t *testing.T) {
 	t.Parallel()
 	s := start(t)

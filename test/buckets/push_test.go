@@ -15,13 +15,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// TestMain makes the test binary a caller of boxd where a test has it be one.
+// TestMain makes the test binary act as a client of boxd if a test starts it as one.
 func TestMain(m *testing.M) {
 	boxtest.BeCaller(nil)
 	os.Exit(m.Run())
 }
 
-// pushing is a boxd that has a bucket, and the server of that.
+// pushing is a boxd with a bucket, and the bucket's server.
 func pushing(t *testing.T, more ...string) *story {
 	t.Helper()
 	boxtest.RequireRoot(t)
@@ -34,16 +34,16 @@ func pushing(t *testing.T, more ...string) *story {
 	return &story{t, boxtest.Start(t, append(more, table)...), s3, secret}
 }
 
-// arrives waits for an object and looks at what it has.
+// arrives waits for an object with this content.
 func (s *story) arrives(object, want string) {
 	s.Helper()
 	boxtest.Eventually(s, fmt.Sprintf("%s is in the bucket, with %q", object, want), func() bool {
-		got, err := os.ReadFile(filepath.Join(s.s3.dir, "results", object)) // of which there may be an earlier version
+		got, err := os.ReadFile(filepath.Join(s.s3.dir, "results", object)) // there may be an earlier version of it
 		return err == nil && string(got) == want
 	})
 }
 
-// pushed waits until a session says that of its results.
+// pushed waits until a session's report on its results satisfies is.
 func (s *story) pushed(session string, is func(*api.Pushed) bool) (last api.Pushed) {
 	s.Helper()
 	boxtest.Eventually(s, "session "+session+" says what has become of its results", func() bool {
@@ -75,17 +75,17 @@ func (s *story) happened(words ...string) {
 	})
 }
 
-// down answers everything with an error, as a server that is overloaded does.
+// down answers everything with an error, like an overloaded server.
 func down(w http.ResponseWriter, r *http.Request, _ http.Handler) {
-	_, _ = io.Copy(io.Discard, r.Body) // who is still sending would not hear the answer
+	_, _ = io.Copy(io.Discard, r.Body) // a client that is still sending would miss the answer
 	w.WriteHeader(http.StatusServiceUnavailable)
 	_, _ = io.WriteString(w, "<Error><Code>SlowDown</Code><Message>too much</Message></Error>")
 }
 
 const makes = "echo $0 > $OUTPUT_DIR/result"
 
-// What an execution leaves in its output directory goes to the bucket that its session names, whichever way it was asked for, and who waits
-// for the execution does not wait for that. Nothing of the credentials is in the box.
+// The output directory of an execution is pushed to the bucket that its session names, whichever way it was requested, and the
+// answer of the execution does not wait for that. No credential is in the box.
 func TestResultsArePushedByThemselves(t *testing.T) {
 	t.Parallel()
 	s := pushing(t)
@@ -97,9 +97,9 @@ func TestResultsArePushedByThemselves(t *testing.T) {
 	s.boxd.Result(t, "work", api.ExecRequest{ID: "named", Argv: []string{"sh", "-c", makes, "three"}, OutputVersion: "v3"})
 	s.arrives("base/run/v3/result", "three\n")
 	s.pushed("work", func(p *api.Pushed) bool { return p.Waiting == 0 })
-	// Who asks again for an execution that has ended has its answer, and nothing is pushed again.
+	// Requesting an execution with an id again returns its answer, and pushes nothing again.
 	s.boxd.Result(t, "work", api.ExecRequest{ID: "named", Argv: []string{"sh", "-c", makes, "three"}, OutputVersion: "v3"})
-	// What a version has later is what counts, and what is equal is sent no second time.
+	// Later content of a version replaces the earlier one, and unchanged files are not sent again.
 	s.boxd.Result(t, "work", api.ExecRequest{Argv: []string{"sh", "-c", makes + "; mkdir $OUTPUT_DIR/sub; echo x > $OUTPUT_DIR/sub/more", "four"}, OutputVersion: "v1"})
 	s.arrives("base/run/v1/sub/more", "x\n")
 	s.arrives("base/run/v1/result", "four\n")
@@ -107,7 +107,7 @@ func TestResultsArePushedByThemselves(t *testing.T) {
 		t.Errorf("of its results the session says %+v", p)
 	}
 	s.happened("push.done", "work", "run/v2")
-	// No place is asked for: that of the session.
+	// Without a path the results go to that of the session.
 	s.does("", "run", "--name", "once", "--push", "results", "--output-version", "v1", "--", "sh", "-c", makes, "five")
 	s.arrives("base/once/v1/result", "five\n")
 	// An execution without an output version has no results.
@@ -123,7 +123,7 @@ func TestResultsArePushedByThemselves(t *testing.T) {
 	}
 }
 
-// A server that does not take results keeps nobody waiting; it is told, and tried again after the session and boxd have ended.
+// A server that rejects results delays nothing; the failure is reported, and retried after the session and boxd have ended.
 func TestResultsWaitForTheirBucket(t *testing.T) {
 	t.Parallel()
 	s := pushing(t)
@@ -145,7 +145,7 @@ func TestResultsWaitForTheirBucket(t *testing.T) {
 	s.happened("push.done", "late/v1")
 }
 
-// Results of a program that goes on without its boxd are pushed by the next.
+// Results of a program that outlives its boxd are pushed by the next boxd.
 func TestResultsOfAProgramThatOutlivesBoxdArePushed(t *testing.T) {
 	t.Parallel()
 	s := pushing(t, boxtest.Lasting)
@@ -164,7 +164,7 @@ func TestResultsOfAProgramThatOutlivesBoxdArePushed(t *testing.T) {
 	s.pushed("work", func(p *api.Pushed) bool { return p.Waiting == 0 && p.Done == 1 })
 }
 
-// What is no bucket of the configuration is refused, and so is a bucket that a policy does not have.
+// A bucket that is not in the configuration is refused, and so is one that a policy does not include.
 func TestABucketIsTheOperatorsToGive(t *testing.T) {
 	t.Parallel()
 	s := pushing(t, fmt.Sprintf("[policy.few]\nprincipals = [\"uid:%d\"]\n", boxtest.OtherUID))

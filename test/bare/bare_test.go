@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bare_test runs the commands of README.md on Debian as it is when it has git and make and nothing else.
+// Package bare_test runs the commands of README.md on a Debian that only has git and make.
 package bare_test
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// host is a root directory that enter.sh makes a host of, with this repository in /boxd.
+// host is a root directory that enter.sh turns into a host, with this repository in /boxd.
 type host struct{ root string }
 
-// debian makes a host of a suite of Debian. Its apt and Go reach what those of this host reach, by the same way.
+// debian creates a host of a Debian suite. Its apt and Go use the same archives and proxies as this host.
 func debian(t *testing.T, suite string) host {
 	t.Helper()
 	boxtest.RequireRoot(t)
@@ -40,13 +40,13 @@ func debian(t *testing.T, suite string) host {
 		output(t, "env", "-u", "TMPDIR", "chroot", root, "update-ca-certificates")
 	}
 	output(t, "git", "clone", "--quiet", "--no-hardlinks", "../..", filepath.Join(root, "boxd"))
-	// What is not committed is tested too.
+	// Uncommitted changes are tested too.
 	output(t, "bash", "-c", `set -o pipefail; git -C ../.. diff --binary HEAD | git -C "$0" apply --allow-empty`, filepath.Join(root, "boxd"))
 	return host{root}
 }
 
-// base returns an archive of a suite as mmdebstrap makes it. It is kept, by what has gone into it, since that takes a
-// minute; that it ages is what hosts do.
+// base returns an archive of a suite made by mmdebstrap. It is cached by its inputs, since that takes a minute; like a real host,
+// it ages.
 func base(t *testing.T, suite string) string {
 	t.Helper()
 	args := []string{"--quiet", "--format=tar", "--variant=minbase", "--include=git,make,ca-certificates"}
@@ -76,10 +76,10 @@ func base(t *testing.T, suite string) string {
 	return archive
 }
 
-// way matches settings of apt that say how it reaches archives, and whether it believes their dates.
+// way matches apt settings about access to archives, and whether their dates are checked.
 var way = regexp.MustCompile(`^Acquire::((?i:https?)::|Check-|ForceIPv|Retries)`)
 
-// variables are those by which Go and others reach what they fetch.
+// variables are the environment variables with proxies for Go and other downloads.
 func variables(t *testing.T) []string {
 	t.Helper()
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8"}
@@ -96,7 +96,7 @@ func variables(t *testing.T) []string {
 	return env
 }
 
-// output runs a program of this host that has to succeed.
+// output runs a program of this host that must succeed.
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -109,14 +109,14 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// running is a command on a host.
+// running is a running command on a host.
 type running struct {
 	host
 	cmd *exec.Cmd
-	out string // name of the file of its output
+	out string // path of its output file
 }
 
-// said is what it has written until now.
+// said is its output so far.
 func (r running) said(t *testing.T) string {
 	t.Helper()
 	out, err := os.ReadFile(r.out)
@@ -126,7 +126,7 @@ func (r running) said(t *testing.T) string {
 	return string(out)
 }
 
-// start starts a command, by a shell, when another, prepare, has made the host what the test needs.
+// start starts a command in a shell, after the script prepare has prepared the host.
 func (h host) start(t *testing.T, prepare, command string) running {
 	t.Helper()
 	enter, err := filepath.Abs("enter.sh")
@@ -150,8 +150,8 @@ func (h host) start(t *testing.T, prepare, command string) running {
 	return r
 }
 
-// process waits for a process of the name in the PID namespace of the host once the command has said something, and
-// returns its PID here.
+// process waits until the command has printed a text and its PID namespace has a process of this name, and returns that process's
+// pid here.
 func (r running) process(t *testing.T, said, name string) (pid int) {
 	t.Helper()
 	namespace := func(pid string) string {
@@ -181,7 +181,7 @@ func (r running) process(t *testing.T, said, name string) (pid int) {
 	return 0
 }
 
-// end waits for the command, says whether it has succeeded, and fails the test if it has left something.
+// end waits for the command, returns its output and whether it succeeded, and fails the test if it has left something.
 func (r running) end(t *testing.T) (out string, succeeded bool) {
 	t.Helper()
 	err := r.cmd.Wait()
@@ -204,8 +204,8 @@ func (r running) end(t *testing.T) (out string, succeeded bool) {
 	return r.said(t), err == nil
 }
 
-// sentences are the lines of an output that say why it has come to nothing: neither what make says of its recipes and
-// its end, nor what has been announced.
+// sentences are the lines of an output that say why the command failed: without make's messages about recipes and errors, and
+// without announcements.
 func sentences(out string) (lines []string) {
 	for line := range strings.Lines(out) {
 		if line = strings.TrimSpace(line); line != "" && !announced.MatchString(line) {
@@ -226,7 +226,7 @@ func wantOne(t *testing.T, out string, succeeded bool, sentence string) {
 	}
 }
 
-// TestABareHost takes a host from bare to one on which the demo has run, and does at each stage what may go wrong there.
+// TestABareHost takes a host from bare to one that has run the demo, and at each stage tries what may go wrong there.
 func TestABareHost(t *testing.T) {
 	for _, suite := range []string{"bookworm", "trixie"} {
 		t.Run(suite, func(t *testing.T) {
@@ -245,8 +245,7 @@ func TestABareHost(t *testing.T) {
 	}
 }
 
-// failure is a command that cannot be done on a host, once prepare has made that what it is; what prepare mounts goes
-// with the command.
+// failure is a command that fails on a host after prepare; mounts made by prepare end with the command.
 type failure struct{ name, prepare, command, sentence string }
 
 func failures(t *testing.T, h host, all []failure) {
@@ -258,7 +257,7 @@ func failures(t *testing.T, h host, all []failure) {
 	}
 }
 
-// smallUsr has 100 MiB left in /usr, and forgets what is done there and in /var.
+// smallUsr has 100 MiB left in /usr, and discards changes there and in /var.
 const smallUsr = `
 	for dir in usr var; do
 		mount -t tmpfs -o size=${size=100m} tmpfs /mnt
@@ -337,7 +336,7 @@ var failuresWithGo = []failure{
 	},
 }
 
-// version makes what root does in a checkout of somebody else, to which git says no unless that has called sudo.
+// version is root's build in a checkout of another user, which git rejects unless that user has called sudo.
 func version(t *testing.T, h host) {
 	out, succeeded := h.start(t, "", `bash -c 'chown -R 1000 . && make -n build && SUDO_UID=1000 make -n build; chown -R 0 .'`).end(t)
 	if !succeeded || !regexp.MustCompile(`(?s)^[^\n]*main\.version=0\.1\.0~devel'[^\n]*\n[^\n]*main\.version=[0-9.]+~git[^\n]*\n$`).MatchString(out) {
@@ -358,8 +357,8 @@ func demo(t *testing.T, h host) {
 	}
 }
 
-// nothingToDo needs no network where all is there. A Go in /usr/local comes before that of a package; it is used as it
-// is if it is new enough, as is one that is in PATH.
+// nothingToDo needs no network if everything is installed. A Go in /usr/local precedes that of a package; it is used as it is if
+// it is new enough, as is one in PATH.
 func nothingToDo(t *testing.T, h host) {
 	out, succeeded := h.start(t, "", `unshare --net bash -c 'test/setup.sh root disk:1 tmp:1 usr:1 go gcc:gcc+libc6-dev /usr/bin/git:git -- go env GOROOT && make build'`).end(t)
 	if !succeeded || !regexp.MustCompile(`^/root/go/pkg/mod/golang\.org/toolchain\S+\nCGO_ENABLED=0 [^\n]*\n$`).MatchString(out) {
@@ -374,7 +373,7 @@ func nothingToDo(t *testing.T, h host) {
 	}
 }
 
-// stale installs on a host whose lists of packages name files that the archive does not have any more.
+// stale installs on a host whose package lists name files that the archive no longer has.
 func stale(t *testing.T, h host) {
 	out, succeeded := h.start(t, `
 		sed -i 's/^\(Filename: .*\)\.deb$/\1-gone.deb/' /var/lib/apt/lists/*_Packages
@@ -386,11 +385,11 @@ func stale(t *testing.T, h host) {
 	}
 }
 
-// moment is when a command is interrupted: once it has said something and there is a process of this name.
+// moment is when a command is interrupted: once it has printed said and a process of this name exists.
 type moment struct{ name, prepare, said, process, sentence string }
 
 var momentsOfBare = []moment{
-	// On a slow host packages may be unpacked by the time that it is seen.
+	// On a slow host packages may be unpacked by the time this is noticed.
 	{"lists are fetched", "rm -rf /var/lib/apt/lists/*", "setup: installing ", "apt-get", `setup: interrupted; (missing: /usr/bin/python3 /usr/bin/gcc Go|dpkg ends what it has begun)`},
 }
 
@@ -401,7 +400,7 @@ var momentsWithGo = []moment{
 	{"the demo runs", "", "A private boxd", "boxd", "demo: interrupted"},
 }
 
-// interrupts ends a demo in its midst, by ctrl-c, which all its processes get, and by kill, which is for make alone.
+// interrupts interrupts a demo, by ctrl-c, which all its processes get, and by kill, which only make gets.
 func interrupts(t *testing.T, h host, moments []moment) {
 	for _, when := range moments {
 		t.Run("ctrl-c while "+when.name, func(t *testing.T) { interrupt(t, h, when, -1, syscall.SIGINT) })
@@ -426,7 +425,7 @@ func interrupt(t *testing.T, h host, when moment, to int, sig syscall.Signal) {
 			t.Errorf("the sentence is not %q; output:\n%s", when.sentence, out)
 		}
 	}
-	// dpkg has nothing to finish.
+	// No package is left half installed.
 	if audit := output(t, "dpkg", "--root="+h.root, "--audit"); audit != "" {
 		t.Errorf("packages are half installed:\n%s", audit)
 	}

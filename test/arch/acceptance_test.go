@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// A test is named in docs/acceptance as `directory.TestName`, a script by its path.
+// docs/acceptance names a test as `directory.TestName`, and a script by its path.
 var (
 	testReference   = regexp.MustCompile("`([a-z0-9_/]*)\\.((?:Test|Fuzz|Example)[A-Za-z0-9_]*)`")
 	scriptReference = regexp.MustCompile("`([a-z0-9_/]+/testdata/script/[a-z0-9_-]+\\.txtar)`")
@@ -59,7 +59,7 @@ func TestAcceptanceNamesTestsThatExistAndRun(t *testing.T) {
 	}
 }
 
-// The threat model says by which test each of its claims is shown.
+// The threat model names, for each of its claims, a test that exists.
 func TestTheThreatModelNamesTestsThatExist(t *testing.T) {
 	t.Parallel()
 	const page = "docs/design/threats.md"
@@ -82,15 +82,15 @@ func TestTheThreatModelNamesTestsThatExist(t *testing.T) {
 	}
 }
 
-// inAssets reports whether a line is of the table of what is protected, which claims nothing.
+// inAssets reports whether a line is in the table of assets, which makes no claims.
 func inAssets(text, line string) bool {
 	_, assets, _ := strings.Cut(text, "## What is protected")
 	assets, _, _ = strings.Cut(assets, "## Boundaries")
 	return strings.Contains(assets, line)
 }
 
-// declaredTests lists the tests of the module by directory and name; true means that the test can
-// skip itself otherwise than through internal/boxtest, where skipping can be forbidden.
+// declaredTests lists the tests of the module by directory and name; true means that the test can skip itself by other means than
+// internal/boxtest, where skipping can be forbidden.
 func declaredTests(t *testing.T) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
@@ -129,8 +129,8 @@ func callsSkip(f *ast.FuncDecl) bool {
 	return skips
 }
 
-// Which tests test/run leaves out of its machine, and which it runs there with SELinux or on arm64, are lists of names; one that
-// names nothing would be silence.
+// The tests that test/run omits from its machine, or runs there with SELinux or on arm64, are lists of names; a name without a
+// test would go unnoticed.
 func TestListsOfTheMachineNameTests(t *testing.T) {
 	t.Parallel()
 	tests := declaredTests(t)

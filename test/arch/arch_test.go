@@ -21,7 +21,7 @@ import (
 
 const module = "github.com/boxd-dev/boxd"
 
-// TestMain looks at the module from its root.
+// TestMain runs the tests in the module's root.
 func TestMain(m *testing.M) {
 	if err := os.Chdir("../.."); err != nil {
 		panic(err)
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Bounds of the tree: how many packages one has to know, and how far one may have to read down.
+// Limits of the tree: how many packages a reader has to know, and how deep a chain of imports may be.
 const (
 	maxPackages = 56
 	maxDepth    = 9
@@ -38,10 +38,10 @@ const (
 // area is a part of the tree, whose packages may import each other, and those of the areas that it names.
 type area struct{ dir, may string }
 
-// areas is the map. The first whose directory a package is in, or is, has it.
+// areas is the map. A package belongs to the first area that its directory is in.
 func areas() []area {
 	return []area{
-		// What the API says sizes and limits in, so that programs of others can import it as they do relay/client.
+		// Sizes and limits in the API, so that other programs can import them as they can relay/client.
 		{"quantity", ""},
 		{"limits", "quantity"},
 		{"internal/boxtest", "internal relay/api relay/client limits quantity"},
@@ -52,17 +52,17 @@ func areas() []area {
 		{"skills", "isolation internal quantity"},
 		{"supervisor/access", "internal limits quantity"},
 		{"supervisor", "supervisor/access skills systemd isolation cgroup internal limits quantity"},
-		// A client knows what goes over the wire, and nothing of the server; what callers of it need is not internal.
+		// A client knows the wire types, and nothing of the server; what its callers need is not internal.
 		{"relay/api", "limits quantity"},
 		{"relay/client", "relay/api internal limits quantity"},
 		{"relay/render", "relay/client relay/api internal limits quantity"},
 		{"relay/conns", "relay/api supervisor/access internal limits quantity"},
-		// What of E2B's protocol a gateway reads too.
+		// The part of the E2B protocol that a gateway reads too.
 		{"relay/e2b/wire", "supervisor/access internal limits quantity"},
 		{"relay/mcp", "relay/render relay/client relay/api internal limits quantity"},
 		{"relay", "relay/conns relay/e2b/wire relay/mcp relay/render relay/client relay/api supervisor supervisor/access skills isolation cgroup internal limits quantity"},
 		{"cmd/boxctl", "relay/mcp relay/render relay/client relay/api internal limits quantity"},
-		// A gateway authenticates its callers as boxd does; nothing else of the server is in it.
+		// A gateway authenticates callers as boxd does; it has nothing else of the server.
 		{"cmd/boxfleet", "relay/conns relay/e2b/wire relay/client relay/api supervisor/access internal limits quantity"},
 		{"cmd/boxinit", "isolation cgroup internal"},
 		{"cmd/boxfiles", "isolation internal"},
@@ -75,7 +75,7 @@ func areas() []area {
 	}
 }
 
-// areaOf is where a package is.
+// areaOf is the area of a package.
 func areaOf(name string) (area, bool) {
 	for _, a := range areas() {
 		if name == a.dir || strings.HasPrefix(name, a.dir+"/") {
@@ -85,25 +85,25 @@ func areaOf(name string) (area, bool) {
 	return area{}, false
 }
 
-// mustNotLink lists what a program may not contain, with its dependencies counted in. What does not
-// exist in the build any more fails too, so that no rule outlives its reason.
+// mustNotLink lists the packages that a program may not contain, not even through dependencies. A package that does not exist
+// fails too, so that no rule outlives its reason.
 func mustNotLink() map[string][]string {
 	return map[string][]string{
-		// PID 1 of every box: small, and nothing that parses or connects, nor what has work to do before main, as cryptography has.
+		// PID 1 of every box: small, without parsers and connections, and without work before main, as in cryptography packages.
 		"cmd/boxinit": {"fmt", "crypto/sha256", "encoding/hex", "net", "log", "encoding/json", "net/http", "reflect:never", module + "/isolation/disk", module + "/supervisor"},
-		// A gateway knows its callers as boxd does; nothing else of the server is in it. It has a server of NATS for "boxfleet dev" alone.
+		// A gateway authenticates callers as boxd does, and has nothing else of the server. Its NATS server is only for "boxfleet dev".
 		"cmd/boxfleet": {module + "/relay", module + "/supervisor", module + "/isolation", module + "/isolation/client"},
-		// It runs in boxes, and everything it does it does there.
+		// It runs in boxes only.
 		"cmd/boxfiles": {"net", "log", "net/http", "os/exec", module + "/supervisor", module + "/isolation/client"},
 		// The privileged half parses one binary protocol and nothing else. What the network of boxes needs is in boxnet.
 		"cmd/boxkeeper": {"net", module + "/isolation/network", "github.com/vishvananda/netlink", "github.com/google/nftables", "encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", module + "/internal/archive", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml", "github.com/nats-io/nats.go"},
-		// It has a part of the keeper's privilege, for the network alone.
+		// It has a part of the keeper's privilege, for the network only.
 		"cmd/boxnet": {"encoding/json", "net/http", "crypto/tls", module + "/isolation/mounts", module + "/isolation/disk", module + "/supervisor", module + "/relay"},
-		// It speaks with strangers, and has nothing to do anything with. Requests of boxes are read by net/http.
+		// It talks to untrusted peers, and cannot do anything else. net/http reads the requests of boxes.
 		"cmd/boxnames": {"os/exec", module + "/supervisor", module + "/isolation/client", module + "/relay"},
-		// A client knows the wire and nothing of the server.
+		// A client knows the wire types and nothing of the server.
 		"cmd/boxctl": {module + "/supervisor", module + "/isolation", module + "/isolation/client", module + "/relay"},
-		// boxd asks for what is privileged and cannot do it; its API's description is JSON when it is built.
+		// boxd requests privileged operations and cannot do them; the API description is converted to JSON at build time.
 		"cmd/boxd": {"github.com/nats-io/nats.go", "github.com/getkin/kin-openapi/openapi3", module + "/isolation/mounts", module + "/isolation/disk", module + "/isolation/seccomp"},
 	}
 }
@@ -119,19 +119,20 @@ func prescribed() map[string][]string {
 	}
 }
 
-// sizes of the programs, static and stripped, in bytes. Of boxfleet 9 MB are the server of NATS. Of boxd 1.6 MB are the library of the RPCs of E2B. Of boxctl 2.2 MB are the library of MCP, 0.7 that of registries, 2 that of S3.
+// maxSize is the maximum size of each program, static and stripped, in bytes. 9 MB of boxfleet are the NATS server, 1.6 MB of boxd the
+// library for E2B's RPCs, and of boxctl 2.2 MB are the library for MCP, 0.7 that for registries, 2 that for S3.
 func maxSize() map[string]int64 {
 	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 4 << 20, "boxnet": 5 << 20, "boxnames": 9 << 20, "boxctl": 15 << 20, "boxd": 22 << 20, "boxfleet": 22 << 20}
 }
 
-// maxLines bounds what runs as root of the host: lines of Go, tests and the standard library left out, of this module and of
-// all modules together. docs/design/privilege.md says what they are and which could go.
+// maxLines bounds what runs as the host's root: lines of Go without tests and the standard library, of this module and of all
+// modules. docs/design/privilege.md says what they are and which could go.
 const (
 	maxLinesOurs = 19_900
 	maxLinesAll  = 42_500
 )
 
-// maxWritable bounds the data and bss of PID 1 of a box, in bytes.
+// maxWritable is the maximum of data and bss of PID 1 of a box, in bytes.
 const maxWritable = 1 << 20
 
 type goPackage struct {
@@ -145,7 +146,7 @@ type goPackage struct {
 	XTestGoFiles []string
 }
 
-// packages lists those that match, by their path in the module.
+// packages lists the matching packages, by their path in the module.
 func packages(t *testing.T, patterns ...string) map[string]goPackage {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json"}, patterns...)...)
@@ -173,7 +174,7 @@ func TestImportsPointDown(t *testing.T) {
 	used := map[string]bool{}
 	for name, p := range packages(t, "./...") {
 		if len(p.GoFiles) == 0 {
-			continue // tests alone
+			continue // only tests
 		}
 		from, ok := areaOf(name)
 		if !ok {
@@ -209,7 +210,7 @@ func ofTheProduct(name string) bool {
 	return name != "internal/boxtest" && !strings.HasPrefix(name, "test/") && !strings.HasPrefix(name, "packaging")
 }
 
-// One person is to know all packages, and follow a call down.
+// A single person should be able to know all packages, and to follow a call down.
 func TestTheTreeIsSmallAndFlat(t *testing.T) {
 	t.Parallel()
 	all := packages(t, "./...")
@@ -307,7 +308,7 @@ func TestProgramsAreStaticAndSmall(t *testing.T) {
 	}
 }
 
-// What runs as root does not grow unnoticed.
+// The amount of code that runs as root must not grow unnoticed.
 func TestThePrivilegedProgramDoesNotGrow(t *testing.T) {
 	t.Parallel()
 	program := packages(t, "./cmd/boxkeeper")["cmd/boxkeeper"]
@@ -339,7 +340,7 @@ func TestThePrivilegedProgramDoesNotGrow(t *testing.T) {
 
 func TestEveryPackageHasOneShortComment(t *testing.T) {
 	t.Parallel()
-	const most = 12 // lines: what fits where a reader meets it
+	const most = 12 // in lines, to stay readable
 	for name, p := range packages(t, "./...") {
 		var comments []string
 		for _, file := range p.GoFiles {
@@ -371,7 +372,7 @@ func TestFilesBeginWithTheirLicence(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Generated files begin with that.
+			// Generated files begin with another line.
 			if !bytes.HasPrefix(data, []byte("// SPDX-License-Identifier: Apache-2.0\n")) && !bytes.Contains(data, []byte("\n// SPDX-License-Identifier: Apache-2.0\n")) {
 				t.Errorf("%s/%s does not begin with its licence", name, file)
 			}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// casesPage is the table of what is tried against boxd, which `make abuse` runs.
+// casesPage is the table of abuse cases, which `make abuse` runs.
 const casesPage = "test/abuse/cases.md"
 
 var (
@@ -18,8 +18,7 @@ var (
 	caseTest = regexp.MustCompile(`^Test(T\d\d)(And\d\d)?[A-Z]`)
 )
 
-// Every case has one number and one row; a test that is called after a case is in its row, so that one that is renamed,
-// or new, is noticed.
+// Every case has one number and one row; a test named after a case is in its row, so that new and renamed tests are noticed.
 func TestCasesOfAbuseAndTheirTests(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(casesPage)

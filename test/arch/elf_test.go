@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// interpreter reports whether a program asks for a dynamic linker.
+// interpreter reports whether a program needs a dynamic linker.
 func interpreter(t *testing.T, path string) bool {
 	t.Helper()
 	f, err := elf.Open(path)
@@ -19,7 +19,7 @@ func interpreter(t *testing.T, path string) bool {
 	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
-// writable is how much memory a program has to write to before it has asked for any: its data and bss, in bytes.
+// writable is the writable memory of a program before it allocates any: its data and bss, in bytes.
 func writable(t *testing.T, path string) (bytes uint64) {
 	t.Helper()
 	f, err := elf.Open(path)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// A refusal is about a field, of which it says what is allowed, or has a hint: whoever is refused can do something.
+// A refusal names a field and what is allowed there, or has a hint: the caller can do something about it.
 func TestRefusalsSayWhatCanBeDone(t *testing.T) {
 	t.Parallel()
 	found := 0
@@ -48,11 +48,11 @@ func TestRefusalsSayWhatCanBeDone(t *testing.T) {
 	}
 }
 
-// refusalsOf lists the calls of fault.Errorf; helped are those whose result gets a hint or a field, in the same
-// expression or as a variable.
+// refusalsOf lists the calls of fault.Errorf; helped are those whose result gets a hint or a field, in the same expression or
+// through a variable.
 func refusalsOf(body *ast.BlockStmt) (list []*ast.CallExpr, helped map[*ast.CallExpr]bool) {
 	helped = map[*ast.CallExpr]bool{}
-	variables := map[string][]*ast.CallExpr{} // what was assigned to them
+	variables := map[string][]*ast.CallExpr{} // the calls assigned to them
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.CallExpr:

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// parsersPage lists what reads bytes from outside.
+// parsersPage lists the functions that read bytes from outside.
 const parsersPage = "test/parsers.md"
 
 var (
@@ -22,8 +22,8 @@ var (
 	listedName  = regexp.MustCompile("`([a-z0-9_/]+)\\.(\\w+)`")
 )
 
-// Whatever reads bytes from outside has a fuzz target: what is listed has one that exists, every target is listed, and so
-// is every function whose name says that it reads something.
+// Every function that reads bytes from outside has a fuzz target: each listed one has an existing target, every target is listed,
+// and so is every function whose name says that it parses something.
 func TestEveryParserHasAFuzzTarget(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(parsersPage)
@@ -63,7 +63,7 @@ func TestEveryParserHasAFuzzTarget(t *testing.T) {
 	}
 }
 
-// parsers finds the functions of the programs whose names say that they read something, each with its file.
+// parsers finds the functions of the programs whose names say that they parse something, each with its file.
 func parsers(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// Where help says BOX, Tab offers boxes; and nothing is offered for a command or a flag that is not there.
+// Where the help says BOX, Tab completes boxes; and no missing command or flag is offered.
 func TestTabOffersBoxesWhereverHelpSaysBox(t *testing.T) {
 	var a app
 	root := a.root()

@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// Every command of these pages does what the page says, for somebody who is not root and does them in this order.
+// Every command of these pages does what the page says, for a user other than root and in this order.
 func TestCommandsOfTheGuideDoWhatItSays(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
@@ -50,7 +50,7 @@ func TestCommandsOfTheGuideDoWhatItSays(t *testing.T) {
 
 var textOfSVG = regexp.MustCompile(`<text[^>]*>(.*)</text>`)
 
-// picture is what a picture of a terminal shows, as an indented block of a page.
+// picture is the text of a terminal picture, as an indented block of a page.
 func picture(svg string) string {
 	var block strings.Builder
 	for _, m := range textOfSVG.FindAllStringSubmatch(svg, -1) {

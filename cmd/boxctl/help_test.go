@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// flagsOf are the flags that are in the help of a command, of which all have --help.
+// flagsOf are the flags in the help of a command, except --help, which all have.
 func flagsOf(cmd *cobra.Command) (list []*pflag.Flag) {
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden && f.Name != "help" {
@@ -140,7 +140,7 @@ func TestHelpIsInPlainWords(t *testing.T) {
 	})
 }
 
-// verbs are the words a command may be introduced with.
+// verbs are the words that may introduce a command.
 var verbs = strings.Fields(`Accept Add Apply Attach Change Check Copy Create Delete Describe Detach Discard Edit End Execute Export Fetch Find Forward Freeze
 	Grant Import Install List Manage Mount Open Preview Print Promote Publish Pull Push Read Remove Rename Replace Reset Restore Resume Revoke Run Save Search
 	Set Show Start Stop Switch Turn Undo Unmount Update Validate Verify Wait Write`)
@@ -162,10 +162,10 @@ func TestEveryCommandIsIntroducedByAVerb(t *testing.T) {
 	})
 }
 
-// properNames may begin the text of a flag in capital letters.
+// properNames may start a flag's text with a capital letter.
 var properNames = []string{"CPU", "S3"}
 
-// valueNames are the names of values with other than capital letters.
+// valueNames are value names that are not all capital letters.
 var valueNames = []string{"NAME=value", "s3://BUCKET/PREFIX"}
 
 func TestEveryFlagSaysWhatItTakes(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// A missing name is asked for before anything is sent; whatever else is wrong with an archive, boxd says.
+// A missing name is reported before anything is sent; boxd reports any other fault of an archive.
 func TestAMissingNameIsAskedForBeforeAnythingIsSent(t *testing.T) {
 	t.Parallel()
 	const (

@@ -15,22 +15,21 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// inspector is npm's MCP inspector in its CLI mode, which is a client that is not ours. What npm has once fetched it has
-// at hand for the next time.
+// inspector is npm's MCP inspector in its CLI mode, an independent client. npm caches what it has downloaded.
 type inspector struct {
 	t    *testing.T
 	bin  string // the directory of its programs, with a Node that is new enough
 	list string // an mcp.json
 }
 
-// The packages of npm that these tests install, of versions that were tried.
+// The npm packages that these tests install, in tested versions.
 const (
 	inspectorPackage  = "@modelcontextprotocol/inspector@2.12.0"
 	everythingPackage = "@modelcontextprotocol/server-everything@2026.8.31"
 	filesystemPackage = "@modelcontextprotocol/server-filesystem@2026.8.31"
 )
 
-// installed is where npm has a program of some packages, which it fetches if it must.
+// installed is the directory where npm has a program of some packages, which it downloads if necessary.
 func installed(t *testing.T, program string, packages ...string) (bin string) {
 	t.Helper()
 	boxtest.RequireProgram(t, "npx")
@@ -68,7 +67,7 @@ func stdio(t *testing.T, d *boxtest.Daemon, args ...string) map[string]any {
 	return map[string]any{"command": filepath.Join(boxtest.Programs(t), "boxctl"), "args": args, "env": map[string]string{"BOXD_SOCKET": d.Socket}}
 }
 
-// ask makes the inspector connect to a server, ask one thing and print the answer, which must have something in it.
+// ask makes the inspector connect to a server, make one request and print the answer, which must contain want.
 func (i *inspector) ask(want, server, method string, args ...string) {
 	i.t.Helper()
 	argv := append([]string{"--cli", "--config", i.list, "--server", server, "--method", method}, args...)
@@ -112,8 +111,8 @@ func TestTheInspectorDoesATask(t *testing.T) {
 	}
 }
 
-// Reference servers of the protocol's authors run in boxes and are themselves to their clients; what they are let at is
-// what their box has.
+// Reference servers of the protocol's authors run in boxes and behave normally to their clients; they have access to what their
+// box has.
 func TestReferenceServersRunInBoxes(t *testing.T) {
 	t.Parallel()
 	ref := filepath.Join(installed(t, "mcp-server-everything", everythingPackage, filesystemPackage), "../..")

@@ -26,7 +26,7 @@ const (
 	ctrlQ = "\x11"
 )
 
-// prompt is a shell whose lines can be waited for.
+// prompt is a shell without a prompt, so that its output can be matched.
 func prompt(verb ...string) []string {
 	return append(verb, "--", "env", "PS1=", "ENV=", "/bin/sh")
 }
@@ -38,7 +38,7 @@ func (term *terminal) sized(rows, cols uint16) {
 	}
 }
 
-// notes waits until the terminal shows a line that matches, and returns its first group.
+// notes waits until the terminal shows a line that matches, and returns the first group.
 func (term *terminal) notes(pattern string) (group string) {
 	term.t.Helper()
 	re := regexp.MustCompile("(?m)" + pattern)
@@ -70,14 +70,14 @@ func TestAShellInABoxHasTheTerminal(t *testing.T) {
 			return strings.Contains(term.text(), "\n33 111\n")
 		})
 		term.sized(20, 70)
-		if err := cmd.Process.Signal(syscall.SIGWINCH); err != nil { // the kernel's, where the terminal has a foreground group
+		if err := cmd.Process.Signal(syscall.SIGWINCH); err != nil { // the kernel sends it if the terminal has a foreground group
 			t.Fatal(err)
 		}
 		boxtest.Eventually(t, "the new size has come", func() bool {
 			term.types("stty size\n")
 			return strings.Contains(term.text(), "\n20 70\n")
 		})
-		// Ctrl-C is the foreground program's, and nobody else's.
+		// Ctrl-C only affects the foreground program.
 		term.types("sleep 1000; echo slept\n")
 		boxtest.Eventually(t, "it sleeps", func() bool { return running(d, "sleep") == 1 })
 		term.types(ctrlC)
@@ -106,16 +106,16 @@ func TestATerminalCanBeLeftAndComeBackTo(t *testing.T) {
 	name := term.notes(`^boxctl: detached; 'boxctl attach work ([^']+)' attaches again$`)
 	term.ends(0)
 
-	// What was shown is shown again, and what was typed is there.
+	// Earlier output is shown again, and what was typed is still there.
 	term = onTerminal(t, d.Boxctl(t, "attach", "--detach-keys", "ctrl-a,d", "work", name))
 	term.shows("before")
-	term.types("\x15echo $x\n") // Ctrl-U takes it back
+	term.types("\x15echo $x\n") // Ctrl-U deletes it
 	term.shows("kept")
 	term.types("\x01d")
 	term.notes("boxctl: (detached)")
 	term.ends(0)
 
-	// One writes; another may take its place.
+	// One client writes; another may take over.
 	first := onTerminal(t, d.Boxctl(t, "attach", "work", name))
 	first.shows("kept")
 	term = onTerminal(t, d.Boxctl(t, "attach", "work", name))
@@ -149,7 +149,7 @@ func TestATerminalIsRestoredWhateverEndsBoxctl(t *testing.T) {
 			t.Fatal(err)
 		}
 		term.ends(8)
-		// attach only leaves.
+		// attach only detaches.
 		term = onTerminal(t, d.Boxctl(t, "attach", "work", "shell"))
 		term.types("echo rea''dy\n")
 		term.shows("ready")
@@ -229,7 +229,7 @@ func TestARestartOfBoxdIsNotNoticed(t *testing.T) {
 	session(t, d, "rm", "work")
 }
 
-// checkLog looks whether JSON lines are all of what the writer has written, which ends with how much that was.
+// checkLog checks that JSON lines contain everything that the writer has written, which ends with its size.
 func checkLog(t *testing.T, written io.Reader) {
 	t.Helper()
 	var all []byte

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/limits"
 )
 
-// Every limit that can be asked for has a flag of its name, which asks for that and nothing else.
+// Every limit in a request has a flag of its name, which sets that limit and nothing else.
 func TestEveryLimitHasItsFlag(t *testing.T) {
 	t.Parallel()
 	value := map[reflect.Kind]string{reflect.Float64: "1.5", reflect.Int: "7", reflect.Uint64: "1GiB", reflect.Int64: "5m", reflect.String: "session"}

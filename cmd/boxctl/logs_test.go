@@ -21,7 +21,7 @@ func TestSinceIsATimeOrHowLongAgo(t *testing.T) {
 		"2026-11-20 08:15:30":       time.Date(2026, 11, 20, 8, 15, 30, 0, zone),
 		"2026-11-20T08:15:30":       time.Date(2026, 11, 20, 8, 15, 30, 0, zone),
 		"2026-11-20T08:15:30Z":      time.Date(2026, 11, 20, 8, 15, 30, 0, time.UTC),
-		"2026-11-20T08:15:30.5Z":    time.Date(2026, 11, 20, 8, 15, 30, 5e8, time.UTC), // as logs --timestamps prints it
+		"2026-11-20T08:15:30.5Z":    time.Date(2026, 11, 20, 8, 15, 30, 5e8, time.UTC), // as printed by logs --timestamps
 		"2026-11-20T08:15:30-02:00": time.Date(2026, 11, 20, 10, 15, 30, 0, time.UTC),
 	} {
 		if got, err := parseSince(text, now); err != nil || !got.Equal(want) {

@@ -36,7 +36,7 @@ func TestEnvIsGivenOrPassedOn(t *testing.T) {
 		{[]string{"A=1", "B=x=y", "C="}, map[string]string{"A": "1", "B": "x=y", "C": ""}, ""},
 		{[]string{"A=1", "A=2"}, map[string]string{"A": "2"}, ""},
 		{[]string{"BOXCTL_TEST", "BOXCTL_EMPTY"}, map[string]string{"BOXCTL_TEST": "of boxctl", "BOXCTL_EMPTY": ""}, ""},
-		{[]string{"=x"}, map[string]string{"": "x"}, ""}, // boxd's to refuse
+		{[]string{"=x"}, map[string]string{"": "x"}, ""}, // boxd refuses it
 		{[]string{"A=1", "BOXCTL_ABSENT"}, nil, "--env BOXCTL_ABSENT: not in the environment of boxctl"},
 		{[]string{""}, nil, "--env : not in the environment of boxctl"},
 	} {
@@ -103,7 +103,7 @@ func TestOnlyFlagsThatWereGivenAreAskedFor(t *testing.T) {
 		}
 		return f.request("id")
 	}
-	// A field that is there is a wish, which a profile may lock; zero is one too.
+	// A field that is set is a request, which a profile may lock; so is zero.
 	for _, tc := range []struct {
 		args []string
 		want api.SessionRequest
@@ -212,8 +212,8 @@ func TestErrorsHaveACodeAndAHint(t *testing.T) {
 	}
 }
 
-// passing runs a signalPasser against what a person and a stream do. It returns what the stream was
-// handed, with the time of each, and when the passer hung up, zero if it did not.
+// passing runs a signalPasser with signals from a user and a stream. It returns what the stream was handed, with the time of
+// each, and when the passer hung up, or zero.
 func passing(t *testing.T, takes int, life time.Duration, signals map[time.Duration]syscall.Signal) (handed []string, hungUp time.Duration, first syscall.Signal) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -26,10 +26,10 @@ const writeVariable = "BOXCTL_WRITE"
 // shipped is where the packages take manual pages and completion from.
 const shipped = "../../packaging"
 
-// manualDate is when the text of the pages was last gone through. Pages must not differ from build to build.
+// manualDate is when the text of the pages was last reviewed. Pages must not differ from build to build.
 const manualDate = "2026-11-26"
 
-// shippedRoot is the command table as whoever has set nothing sees it.
+// shippedRoot is the command table with default settings.
 func shippedRoot(t *testing.T) *cobra.Command {
 	t.Helper()
 	t.Setenv("BOXD_SOCKET", "")
@@ -39,7 +39,7 @@ func shippedRoot(t *testing.T) *cobra.Command {
 	return root
 }
 
-// Not parallel, as the rest of this file: the environment is set.
+// Not parallel, like the rest of this file: the environment is set.
 func TestShippedManualPagesAreOfTheCommands(t *testing.T) {
 	root := shippedRoot(t)
 	want := map[string]string{"boxctl.1": rootPage(root)}
@@ -66,7 +66,7 @@ func TestShippedCompletionIsOfTheCommands(t *testing.T) {
 	comparePages(t, filepath.Join(shipped, "completion"), "*boxctl*", want)
 }
 
-// comparePages holds the files of a directory against what they should be: no other, none missing.
+// comparePages checks that a directory has exactly the expected files.
 func comparePages(t *testing.T, dir, pattern string, want map[string]string) {
 	t.Helper()
 	have, err := filepath.Glob(filepath.Join(dir, pattern))
@@ -101,14 +101,14 @@ func documented(root *cobra.Command) []*cobra.Command {
 	return slices.DeleteFunc(slices.Clone(root.Commands()), func(c *cobra.Command) bool { return c.Hidden || c.Name() == "help" })
 }
 
-// use is how a command is called, after the name of the command above it.
+// use is how a command is called, after the name of its parent.
 func use(cmd *cobra.Command) string {
 	return strings.TrimPrefix(useLine(cmd), cmd.Parent().CommandPath()+" ")
 }
 
 func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// roffText is text in a page: nothing of it is taken for a request, a macro or another character.
+// roffText is text in a page, escaped so that nothing in it is a request, a macro or a special character.
 func roffText(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`, `"`, `\(dq`).Replace(s)
 	if strings.HasPrefix(s, ".") {
@@ -117,7 +117,7 @@ func roffText(s string) string {
 	return s
 }
 
-// filled is text in lines as long as they should be in a page.
+// filled is text in lines of the right length for a page.
 func filled(text string) string {
 	const most = 78
 	var b strings.Builder
@@ -142,7 +142,7 @@ func filled(text string) string {
 // placeholder is a word that stands for something else.
 var placeholder = regexp.MustCompile(`\b[A-Z][A-Z]+\b(\.\.\.)?`)
 
-// roffUse is a line of usage, with its placeholders apart.
+// roffUse is a usage line with its placeholders marked.
 func roffUse(use string) string {
 	name, rest, _ := strings.Cut(use, " ")
 	return strings.TrimSpace(`\fB` + roffText(name) + `\fR ` + placeholder.ReplaceAllString(roffText(rest), `\fI$0\fR`))
@@ -154,7 +154,7 @@ func pageHeader(b *bytes.Buffer, name, what string) {
 	fmt.Fprintf(b, ".SH NAME\n%s \\-\n%s\n", roffText(name), filled(strings.ToLower(what[:1])+what[1:]))
 }
 
-// paragraphs writes text as commands have it: paragraphs, and examples that are indented.
+// paragraphs writes the text of a command: paragraphs, and indented examples.
 func paragraphs(b *bytes.Buffer, text string) {
 	for i, part := range strings.Split(strings.TrimSpace(text), "\n\n") {
 		if i > 0 {
@@ -172,7 +172,7 @@ func paragraphs(b *bytes.Buffer, text string) {
 	}
 }
 
-// options writes flags as the help of their command has them: many of them under headings.
+// options writes flags as in the help of their command: many of them under headings.
 func options(b *bytes.Buffer, set *pflag.FlagSet) {
 	titles, flags := flagsByTopic(set)
 	for i, list := range flags {
@@ -237,7 +237,7 @@ func examplesOf(b *bytes.Buffer, text string) {
 	b.WriteString(".EE\n")
 }
 
-// subcommands writes those of a command, with the options that are theirs alone.
+// subcommands writes the subcommands of a command, with their own options.
 func subcommands(b *bytes.Buffer, cmd *cobra.Command) {
 	if cmd.HasAvailableSubCommands() {
 		b.WriteString(".SH COMMANDS\n")
@@ -265,7 +265,7 @@ func subcommands(b *bytes.Buffer, cmd *cobra.Command) {
 	}
 }
 
-// related are the commands that have to do with one: those of the same things.
+// related are the commands related to one: those about the same objects.
 func related(cmd *cobra.Command) (list []string) {
 	for _, group := range [][]string{
 		{"run", "create", "exec", "shell", "start"},
@@ -283,7 +283,7 @@ func related(cmd *cobra.Command) (list []string) {
 	return slices.DeleteFunc(slices.Compact(list), func(s string) bool { return s == cmd.Name() })
 }
 
-// rootEnd are the sections of boxctl(1) that are of all commands.
+// rootEnd are the sections of boxctl(1) that apply to all commands.
 const rootEnd = `.SH EXIT STATUS
 .BR run " and " exec
 exit with the exit code of the program. So does

@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// hints are what a tool is annotated with: read-only, destructive, idempotent, open world.
+// hints are a tool's annotations: read-only, destructive, idempotent, open world.
 func hints(t *mcp.Tool) (list [4]bool) {
 	a := t.Annotations
 	return [4]bool{a.ReadOnlyHint, a.DestructiveHint == nil || *a.DestructiveHint, a.IdempotentHint, a.OpenWorldHint == nil || *a.OpenWorldHint}
@@ -191,7 +191,7 @@ func TestAnAgentHasBoxesOfItsOwnAlone(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	session(t, d, "rm", "of-the-user") // is still there
+	session(t, d, "rm", "of-the-user") // it still exists
 	d.NothingLeft(before)
 }
 
@@ -215,8 +215,8 @@ func TestANamedSessionStays(t *testing.T) {
 	session(t, d, "rm", "project")
 }
 
-// bare starts boxctl mcp without a client's library, sends requests to it and returns when the last one, whose id is 2,
-// has been answered, if that is waited for.
+// bare starts boxctl mcp without a client library, sends requests to it, and with wait returns once the last one, whose id is 2,
+// has been answered.
 func bare(t *testing.T, d *boxtest.Daemon, last string, wait bool, args ...string) (cmd *exec.Cmd, in io.Closer) {
 	t.Helper()
 	cmd = d.Boxctl(t, append([]string{"mcp"}, args...)...)
@@ -261,7 +261,7 @@ func noBoxes(t *testing.T, d *boxtest.Daemon) {
 	})
 }
 
-// What ends the server ends its boxes, at once or by their ttl.
+// When the server ends, its boxes are ended, at once or by their ttl.
 func TestAnEndLeavesNoBox(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -283,7 +283,7 @@ func TestAnEndLeavesNoBox(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// Its input ends when a client has crashed. What runs is not waited for.
+// EOF on its input means that the client has crashed. Running programs are not waited for.
 func TestAClientThatGoesEndsWhatRuns(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -301,7 +301,7 @@ func TestAClientThatGoesEndsWhatRuns(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// A server of somebody else's is the same to its client when it runs in a box.
+// A third-party server behaves the same to its client when it runs in a box.
 func TestAServerInABoxIsStillAServer(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, scriptConfig)
@@ -350,7 +350,7 @@ func TestManyCallsAtOnceHaveOneBox(t *testing.T) {
 	for i := range calls {
 		all.Go(func() {
 			r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "box_write", Arguments: in{"path": fmt.Sprintf("%d", i), "content": "x"}})
-			if err != nil || r.IsError && !strings.Contains(textOf(r), "its limit (exec.max_per_session)") { // a caller may have only so much under way
+			if err != nil || r.IsError && !strings.Contains(textOf(r), "its limit (exec.max_per_session)") { // a caller may only run so many at once
 				t.Errorf("%v, %+v", err, r)
 			}
 		})
@@ -359,7 +359,7 @@ func TestManyCallsAtOnceHaveOneBox(t *testing.T) {
 	a.own() // there is one
 }
 
-// A restart of boxd ends nothing: the call that waits gets its answer.
+// A restart of boxd ends nothing: a pending call gets its answer.
 func TestACallOutlivesARestartOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
@@ -407,7 +407,7 @@ func TestAnAgentReadsSkills(t *testing.T) {
 	a.says("hello", "skill_read", in{"name": "greeting", "path": "words.txt"})
 	a.fails("none", "skill_read", in{"name": "none"})
 	a.fails("", "skill_read", in{"name": "greeting", "path": "../../etc/passwd"})
-	a.says("no box yet", "box_status", nil) // skills need none
+	a.says("no box yet", "box_status", nil) // skills need no box
 	list, err := a.ListResources(t.Context(), nil)
 	if err != nil || !slices.ContainsFunc(list.Resources, func(r *mcp.Resource) bool {
 		return r.URI == "skill://greeting/SKILL.md" && r.Description == "says hello to people"

@@ -39,7 +39,7 @@ func runHosted(t *testing.T, d *boxtest.Daemon, args ...string) *hosted {
 	return h
 }
 
-// seen waits until boxctl mcp status shows a server with these, of which "" is anything, and returns it.
+// seen waits until boxctl mcp status shows a server with these values, of which "" matches any, and returns its session.
 func seen(t *testing.T, d *boxtest.Daemon, name, phase, attempt, health, stderr string) (session string) {
 	t.Helper()
 	var answer struct {
@@ -67,8 +67,8 @@ func seen(t *testing.T, d *boxtest.Daemon, name, phase, attempt, health, stderr 
 
 const greeting = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}` + "\n"
 
-// How far a server has come is in its session, also for who did not start it: what is installed, how often that was
-// tried, what was said last; and whether it answers pings, of which its client hears nothing.
+// The progress of a server is in its session, also for other clients: what is being installed, how often that was tried, the last
+// output; and whether it answers pings, of which its client sees nothing.
 func TestHowFarAServerHasComeIsSeen(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -115,7 +115,7 @@ esac; done`,
 		t.Errorf("the client has heard %q, %v, %s", h.out.String(), err, h.err.String())
 	}
 
-	// One that is silent is ended, and said to be.
+	// A server that does not answer is ended, which is reported.
 	h = runHosted(t, d, "--health", "100ms", "deaf", "--", "sh", "-c", `read -r l; echo '{"jsonrpc":"2.0","id":1,"result":{}}'; exec sleep 1000`)
 	if _, err := io.WriteString(h.in, greeting); err != nil {
 		t.Fatal(err)

@@ -20,12 +20,12 @@ type agent struct {
 	*mcp.ClientSession
 
 	t        *testing.T
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	progress []string
-	changed  int // announcements of tools
+	changed  int // tool list notifications
 }
 
-// connect starts boxctl mcp and shakes hands. What it asks for ends with the test at the latest.
+// connect starts boxctl mcp and performs the handshake. Its requests end with the test at the latest.
 func connect(t *testing.T, d *boxtest.Daemon, args ...string) *agent {
 	t.Helper()
 	a := &agent{t: t}
@@ -70,7 +70,7 @@ func textOf(result *mcp.CallToolResult) string {
 	return strings.Join(all, "\n")
 }
 
-// says uses a tool whose answer must be no error and have something in it.
+// says uses a tool whose answer must be no error and contain want.
 func (a *agent) says(want, tool string, args map[string]any) string {
 	a.t.Helper()
 	text, result := a.call(tool, args)
@@ -80,7 +80,7 @@ func (a *agent) says(want, tool string, args map[string]any) string {
 	return text
 }
 
-// fails uses a tool whose answer must be an error that says something.
+// fails uses a tool whose answer must be an error that contains want.
 func (a *agent) fails(want, tool string, args map[string]any) {
 	a.t.Helper()
 	if text, result := a.call(tool, args); !result.IsError || !strings.Contains(text, want) {
@@ -99,7 +99,7 @@ func TestAnAgentDoesAWholeTask(t *testing.T) {
 	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {
 		t.Errorf("before the first use there is %+v, %v", list, err)
 	}
-	if got := a.InitializeResult().ProtocolVersion; got != "2026-07-28" { // the tests of lines speak older ones
+	if got := a.InitializeResult().ProtocolVersion; got != "2026-07-28" { // the tests with raw lines use older ones
 		t.Errorf("the protocol is %s", got)
 	}
 	a.says("no box yet", "box_status", nil)
@@ -143,7 +143,7 @@ func TestAnAgentIsToldWhatWasWrong(t *testing.T) {
 	a.fails("network", "box_create", in{"network": "all-of-it"})
 	a.fails("none", "process_output", in{"name": "none"})
 	a.fails("output that is still stored", "box_read", in{"path": "boxd://output/7/stdout"})
-	a.says("exit code 3", "box_exec", in{"command": "exit 3"}) // is no error: what it means is the agent's to say
+	a.says("exit code 3", "box_exec", in{"command": "exit 3"}) // no error: the agent decides what it means
 	if err := d.DeleteSession(t.Context(), a.own()); err != nil {
 		t.Fatal(err)
 	}

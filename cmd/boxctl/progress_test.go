@@ -23,13 +23,13 @@ func TestProgressIsOneLineThatGoes(t *testing.T) {
 		want []string
 	}{
 		{of: 0, add: []int64{1 << 20}},
-		{of: 0, add: []int64{2 << 20, 0}, want: []string{"sent 2MiB  4MiB/s"}}, // nothing before half a second
+		{of: 0, add: []int64{2 << 20, 0}, want: []string{"sent 2MiB  4MiB/s"}}, // nothing in the first half second
 		{of: 0, add: []int64{8 << 20, 0, 16 << 20}, want: []string{"sent 8MiB  16MiB/s", "sent 24MiB  32MiB/s"}},
 		{of: 32 << 20, add: []int64{4 << 20, 4 << 20, 0, 8 << 20}, want: []string{
 			"sent [#####...............]  25% of 32MiB  16MiB/s  1s left", "sent [#####...............]  25% of 32MiB  10MiB/s  2s left",
 			"sent [##########..........]  50% of 32MiB  16MiB/s  1s left",
 		}},
-		{of: 8 << 20, add: []int64{0, 9 << 20}, want: []string{"sent [####################] 100% of 8MiB  18MiB/s"}}, // there was more than was said
+		{of: 8 << 20, add: []int64{0, 9 << 20}, want: []string{"sent [####################] 100% of 8MiB  18MiB/s"}}, // more than announced
 		{of: 100, add: []int64{0, 1}, want: []string{"sent [....................]   1% of 100B  2B/s  49s left"}},
 		{of: 100, add: []int64{0, 0}, want: []string{"sent [....................]   0% of 100B"}},
 		{of: 32 << 20, cols: most, add: []int64{0, 16 << 20}, want: []string{"sent [##########..."}},
@@ -68,11 +68,11 @@ func TestProgressIsForWhoLooksOn(t *testing.T) {
 	}
 }
 
-// What sends may read on while the answer is shown, and after: it writes nothing into that.
+// A sender may still be reading while the answer is shown, and afterwards: its progress must not be written into that.
 func TestProgressEndsWhoeverReadsOn(t *testing.T) {
 	t.Parallel()
 	var shown bytes.Buffer
-	p := &Progress{to: &shown, word: "sent", after: "unpacking", now: time.Now} // which has begun long ago
+	p := &Progress{to: &shown, word: "sent", after: "unpacking", now: time.Now} // started long ago
 	r := &countedReader{bytes.NewReader(make([]byte, 10<<20)), p}
 	piece := make([]byte, 1<<20)
 	if _, err := io.ReadFull(r, piece); err != nil {
@@ -96,7 +96,7 @@ func TestProgressEndsWhoeverReadsOn(t *testing.T) {
 	}
 }
 
-// A person sees how far a transfer is. Who asks for JSON, or for silence, does not.
+// A user sees the progress of a transfer, but not with JSON output or --quiet.
 func TestATerminalShowsProgress(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -104,8 +104,8 @@ func TestATerminalShowsProgress(t *testing.T) {
 	before := d.Look()
 	slow := func(command string) string {
 		t.Helper()
-		// An archive that takes its time: more of it than a pipe holds, so that it is being read, and the rest when more than
-		// half a second has gone by since.
+		// An archive that takes time: more of it than a pipe holds, so that reading has started, and the rest more than half a
+		// second later.
 		cmd := commandOf(t, d, "/bin/sh", "-c", `(printf hello >f; tar -cf - f; head -c 1000000 /dev/zero; sleep 0.7; head -c 100000 /dev/zero) | "$0" `+command+`; echo done`, boxtest.Programs(t)+"/boxctl")
 		cmd.Dir = t.TempDir()
 		term := onTerminal(t, cmd)

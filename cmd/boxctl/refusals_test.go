@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// typing is a command line that was read and not run.
+// typing is a command line that was parsed and not run.
 func typing(t *testing.T, args ...string) typed {
 	t.Helper()
 	root := (&app{}).root()
@@ -67,7 +67,7 @@ func TestRefusalsNameWhatWasTyped(t *testing.T) {
 		{"drives keep a", "keep_versions", "x", "more", `keep versions "x": must be more`},
 	} {
 		err := refused(tc.field, tc.value, tc.allowed)
-		if strings.HasPrefix(tc.want, "session.") { // the value of one request in another has a name of its own
+		if strings.HasPrefix(tc.want, "session.") { // a request nested in another has its own field names
 			tc.want = `--memory "1B": must be more`
 		}
 		if got := typing(t, strings.Fields(tc.line)...).sentence(err); got != tc.want {
@@ -101,7 +101,7 @@ func TestRefusalsNameWhatWasTyped(t *testing.T) {
 	}
 }
 
-// fieldsOf are the names of a request's fields, and of those in them.
+// fieldsOf are the names of a request's fields, including nested ones.
 func fieldsOf(typ reflect.Type, prefix string) []string {
 	for typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()
@@ -124,7 +124,7 @@ func fieldsOf(typ reflect.Type, prefix string) []string {
 	return names
 }
 
-// Every field of every request that flags make is refused in the one form, by a name that a person knows.
+// Every refused field of every request that flags set is reported in one form, by a name that users know.
 func TestEveryRefusalOfAFlagHasTheForm(t *testing.T) {
 	t.Parallel()
 	wire := regexp.MustCompile(`[a-z]_[a-z]|\[\d+\]| = |allowed is|session`)
@@ -160,13 +160,13 @@ func TestEveryRefusalOfAFlagHasTheForm(t *testing.T) {
 	}
 }
 
-// Every hint that stands in the source of boxd, as boxctl shows it: without a field of the API, whatever command has it.
+// Every hint in boxd's source, as boxctl shows it: without API field names, whatever the command.
 func TestHintsOfBoxdNameFlags(t *testing.T) {
 	t.Parallel()
 	hint := regexp.MustCompile(`WithHint\("((?:[^"\\]|\\.)*)"`)
 	key := regexp.MustCompile(`[a-z]+(\.[A-Za-z_]+)+|"[^"]*"|/[a-z/]+_[a-z_]+|boxctl [a-z -]+`) // of box.toml, or a value
 	wire := regexp.MustCompile(`[a-z]_[a-z]|\bsessions?\b`)
-	// Keys of box.toml without their table, and words of tools for agents.
+	// Keys of box.toml without their table, and words for agents' tools.
 	others := regexp.MustCompile(`in box.toml|template|role = |list_skills|box_create|take_over|\[principals`)
 	var lines []typed
 	for _, line := range []string{"run -- true", "exec work -- true", "diff work", "ls", "forward work 1:1", "skills activate work a"} {
@@ -312,7 +312,7 @@ func TestMistakesNameWhatWasMeant(t *testing.T) {
 	}
 }
 
-// What a hint tells to type exists.
+// The commands and flags in a hint exist.
 func TestHabitsPointAtCommandsAndFlagsThereAre(t *testing.T) {
 	t.Parallel()
 	root := (&app{}).root()

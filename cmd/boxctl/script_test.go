@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"boxctl": main})
 }
 
-// TestScripts tells the stories of testdata/script, each to a boxd of its own. What they find in the
-// environment, and the commands they have beyond those of testscript, is in their setup.
+// TestScripts runs the scripts in testdata/script, each with a boxd of its own. Their environment, and their commands beyond
+// those of testscript, are in their setup.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
@@ -39,13 +39,13 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// lentOwner owns the directory that scripts can lend for writing; root's cannot be.
+// lentOwner owns the directory that scripts can mount writable; root's cannot be.
 const lentOwner = 1000
 
-// scriptConfig lets sessions mount what lend has made.
+// scriptConfig lets sessions mount the directories that lend creates.
 const scriptConfig = "[mounts]\nallow = [\"%DIR%/lent\", \"%DIR%/rooted\"]\n"
 
-// lend makes the directories of scriptConfig, and one beside them that nobody may mount.
+// lend creates the directories of scriptConfig, and one beside them that must not be mounted.
 func lend(t testing.TB, d *boxtest.Daemon) (lent string) {
 	t.Helper()
 	lent = filepath.Join(d.Dir, "lent")
@@ -60,7 +60,7 @@ func lend(t testing.TB, d *boxtest.Daemon) (lent string) {
 	return lent
 }
 
-// stage is what a script's commands need of its setup, and stageKey where they find it.
+// stage is what a script's commands need from its setup, and stageKey where they find it.
 type (
 	stage struct {
 		daemon *boxtest.Daemon
@@ -81,16 +81,16 @@ func setUp(env *testscript.Env) error {
 	env.Setenv("BOXD_SOCKET", d.Socket)
 	env.Setenv("XDG_STATE_HOME", filepath.Join(d.Dir, "state"))
 	env.Setenv("LENT", lent)                                // may be mounted
-	env.Setenv("ROOTED", filepath.Join(d.Dir, "rooted"))    // too, but is root's
+	env.Setenv("ROOTED", filepath.Join(d.Dir, "rooted"))    // too, but belongs to root
 	env.Setenv("OTHER", filepath.Join(d.Dir, "other"))      // may not
-	env.Setenv("LONG", strings.Repeat("x", 10_000))         // an id that is none
+	env.Setenv("LONG", strings.Repeat("x", 10_000))         // an invalid id
 	env.Setenv("BIN", boxtest.Programs(t))                  // for other users, who cannot open ours
-	env.Setenv("NO_SOCKET", filepath.Join(d.Dir, "nobody")) // where no boxd is
-	env.Setenv("RIGHT_TO_LEFT", "\u202e")                   // would turn what follows it around
+	env.Setenv("NO_SOCKET", filepath.Join(d.Dir, "nobody")) // without a boxd
+	env.Setenv("RIGHT_TO_LEFT", "\u202e")                   // would reverse the text that follows
 	return nil
 }
 
-// exits CODE PROGRAM ARG...: the program ends with this code.
+// exits CODE PROGRAM ARG...: the program exits with this code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE PROGRAM ARG...")
@@ -110,8 +110,8 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// json PATH [VALUE]: the output of the last program is one JSON value and has this in it. A path is
-// keys and indexes with dots between them, the empty one the whole; ! is for what is not there.
+// json PATH [VALUE]: the output of the last program is one JSON value that contains this. A path is keys and indexes joined with
+// dots, the empty one the whole value; with ! the path must be missing.
 func jsonHas(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 1 || len(args) > 2 || neg && len(args) > 1 {
 		ts.Fatalf("usage: [!] json PATH [VALUE]")
@@ -134,7 +134,7 @@ func jsonHas(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// walk returns what is at a path of a JSON value, as JSON; text without the quotes around it.
+// walk returns the value at a path of a JSON value, as JSON; a string without quotes.
 func walk(v any, path string) *string {
 	for step := range strings.SplitSeq(path, ".") {
 		switch at := v.(type) {

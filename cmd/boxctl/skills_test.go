@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// A skill is looked at before it is trusted. Nothing in one may speak to the terminal of who does: neither its name,
-// which may be none that is allowed, nor what it says of itself.
+// A skill is previewed before it is trusted. Nothing in it may control the terminal during that: neither its name, which may be
+// an invalid one, nor its description.
 func TestSkillsDoNotSpeakToTheTerminal(t *testing.T) {
 	t.Parallel()
 	const evil, nel = `\u001b]0;gone\u0007`, `\u009b31m`

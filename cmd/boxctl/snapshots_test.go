@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// The commands of snapshots, on a filesystem that has them.
+// The snapshot commands, on a filesystem that supports snapshots.
 func TestSnapshotsAreTakenAndRestored(t *testing.T) {
 	t.Parallel()
 	d := boxtest.StartWith(t, fmt.Sprintf("state_dir = %q\n", filepath.Join(boxtest.NewFilesystem(t, "xfs"), "state")), boxtest.BestEffort)

@@ -31,20 +31,20 @@ func commandOf(t *testing.T, d *boxtest.Daemon, program string, args ...string) 
 	return cmd
 }
 
-// terminal is a person's terminal with one program in it.
+// terminal is a user's terminal with one program in it.
 type terminal struct {
 	t      *testing.T
-	screen *os.File // where the person types and reads
-	line   *os.File // where the program does
+	screen *os.File // the user's end
+	line   *os.File // the program's end
 	cmd    *exec.Cmd
-	read   chan struct{} // closed when there is no more to read
-	before *unix.Termios // its settings, before the program had it
+	read   chan struct{} // closed when there is nothing more to read
+	before *unix.Termios // its settings before the program started
 
 	mu   sync.Mutex // guards the field below
 	seen strings.Builder
 }
 
-// onTerminal starts a program as the leader of a terminal's session.
+// onTerminal starts a program as the session leader of a terminal.
 func onTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 	t.Helper()
 	screen, line, err := pty.Open()
@@ -52,7 +52,7 @@ func onTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 		t.Fatal(err)
 	}
 	term := &terminal{t: t, screen: screen, line: line, cmd: cmd, read: make(chan struct{})}
-	// Settings nobody has by default: a program that restores "the usual" changes them.
+	// Unusual settings: a program that restores "the usual" ones changes them.
 	settings := term.settings()
 	settings.Cc[unix.VEOF], settings.Lflag = 5, settings.Lflag&^unix.ECHO
 	term.control(func(fd int) error { return unix.IoctlSetTermios(fd, unix.TCSETS, settings) })
@@ -67,7 +67,7 @@ func onTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 		_, _ = io.Copy(term, screen)
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // of a test that has failed
+		_ = cmd.Process.Kill() // of a failed test
 		line.Close()
 		screen.Close()
 		<-term.read
@@ -75,7 +75,7 @@ func onTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 	return term
 }
 
-// Write takes what the program prints.
+// Write receives the program's output.
 func (term *terminal) Write(p []byte) (int, error) {
 	term.mu.Lock()
 	defer term.mu.Unlock()
@@ -127,10 +127,10 @@ func (term *terminal) settings() (settings *unix.Termios) {
 	return settings
 }
 
-// ends waits for the program and checks what it leaves: an exit code, and a terminal as it was.
+// ends waits for the program and checks its exit code, and that the terminal settings are restored.
 func (term *terminal) ends(code int) {
 	term.t.Helper()
-	_ = term.cmd.Wait() // its code says it all
+	_ = term.cmd.Wait() // the code says it all
 	if got := term.cmd.ProcessState.ExitCode(); got != code {
 		term.t.Errorf("boxctl ended with %v, want exit code %d; the terminal shows %q", term.cmd.ProcessState, code, term.text())
 	}
@@ -151,7 +151,7 @@ func TestATerminalShowsOutputAsItComesAndKeepsWhatIsTyped(t *testing.T) {
 	term := onTerminal(t, commandOf(t, d, "/bin/sh", "-c", `"$0" "$@"; read line; echo "left for the shell: $line"`,
 		filepath.Join(boxtest.Programs(t), "boxctl"), "run", "-v", lent+":/data:ro", "-c",
 		`cat; echo first; echo second >&2; test -t 0 || test -t 1 || echo no terminal; until [ -e /data/go ]; do sleep 0.01; done; echo last`))
-	// Each line arrives while the program waits for what happens only after it has been read.
+	// Each line arrives while the program waits for something that only happens after the line was read.
 	term.shows("first")
 	term.shows("second")
 	term.shows("no terminal")
@@ -183,7 +183,7 @@ func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
 		{"Ctrl-C", "echo ready; exec sleep 1000", typed, 130},
 		{"Ctrl-C and a program in the foreground of a shell", "echo ready; sleep 1000; echo after", typed, 130},
 		{"Ctrl-C is the program's to catch", "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.01; done", typed, 7},
-		// What says "ready" is what gets the signal: a bash that has had a trap forgets one on its way to exec.
+		// The process that prints "ready" must get the signal: a bash that has had a trap loses one just before its exec.
 		{"Ctrl-C and what it has started", "trap '' INT; (trap - INT; setsid sleep 1000 &); trap - INT; echo ready >/tmp/r; exec tail -f /tmp/r", typed, 130},
 		{"SIGTERM", "echo ready; exec sleep 1000", sent(syscall.SIGTERM), 143},
 		{"SIGTERM is the program's to catch", "trap 'echo caught; exit 8' TERM; echo ready; while :; do sleep 0.01; done", sent(syscall.SIGTERM), 8},
@@ -204,7 +204,7 @@ func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
 			d := boxtest.Start(t)
 			d.Warm()
 			before := d.Look()
-			// Not sh: dash catches SIGINT by itself, and forgets one that comes just before it forks.
+			// Not sh: dash catches SIGINT itself, and loses one that arrives just before it forks.
 			term := onTerminal(t, d.Boxctl(t, "run", "-l", "bash", "--code", tc.program))
 			term.shows("ready")
 			tc.signal(term)
@@ -258,11 +258,11 @@ func TestATerminalThatHangsUpEndsTheProgram(t *testing.T) {
 	term.shows("ready")
 	term.line.Close()
 	term.screen.Close()
-	_ = term.cmd.Wait() // by whatever it noticed first
+	_ = term.cmd.Wait() // by whichever it noticed first
 	d.NothingLeft(before)
 }
 
-// running counts the processes of a name in the boxes of a boxd.
+// running counts the processes with a name in the boxes of a boxd.
 func running(d *boxtest.Daemon, name string) (n int) {
 	for _, p := range d.Look().Processes {
 		if strings.Contains(p, " "+name+" ") {
@@ -272,7 +272,7 @@ func running(d *boxtest.Daemon, name string) (n int) {
 	return n
 }
 
-// What stands out does so for a person at a terminal alone, and only if that person wants it to.
+// Highlighting is only used for a user at a terminal, and only if the user wants it.
 func TestColoursAreForAPersonAtATerminal(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -310,7 +310,7 @@ func TestColoursAreForAPersonAtATerminal(t *testing.T) {
 	}
 }
 
-// A boxd that hangs keeps nobody from leaving.
+// A boxd that hangs does not prevent the user from quitting top.
 func TestTopEndsWhileBoxdHangs(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -321,14 +321,14 @@ func TestTopEndsWhileBoxdHangs(t *testing.T) {
 	if err := syscall.Kill(d.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = syscall.Kill(d.PID(), syscall.SIGCONT) }() // before it is asked to end
-	<-time.After(3 * time.Second / 2)                             // it looks every second, and gets no answer
+	defer func() { _ = syscall.Kill(d.PID(), syscall.SIGCONT) }() // before it is told to exit
+	<-time.After(3 * time.Second / 2)                             // it refreshes every second, and gets no answer
 	term.types("q")
 	term.ends(0)
 }
 
-// slowDown stops boxd again and again, so that what it is sent takes longer than a person waits without a word. In between boxd gets
-// its time of the processors, however many want that. What it returns ends that.
+// slowDown stops boxd repeatedly, so that a transfer takes longer than the delay before progress is shown. In between boxd gets
+// its CPU time, however busy the host is. The returned function ends that.
 func slowDown(t *testing.T, d *boxtest.Daemon) (end func()) {
 	t.Helper()
 	stop, ended := make(chan struct{}), make(chan struct{})
@@ -365,9 +365,9 @@ func slowDown(t *testing.T, d *boxtest.Daemon) (end func()) {
 	return end
 }
 
-// processorTicks is how long a process has had a processor, in hundredths of a second: utime and stime of proc_pid_stat(5).
+// processorTicks is the CPU time of a process, in hundredths of a second: utime and stime of proc_pid_stat(5).
 func processorTicks(pid int) (n int) {
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // of one that has ended nothing waits
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // an ended process needs no waiting
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	for i, field := range strings.Fields(rest) {
 		if i == 11 || i == 12 {
@@ -378,7 +378,7 @@ func processorTicks(pid int) (n int) {
 	return n
 }
 
-// A long copy shows a person how far it is, on one line that goes; a program that reads it hears nothing.
+// A long copy shows its progress to a user, on one line that is cleared; a program that reads the output gets none.
 func TestALongCopyShowsHowFarItIs(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -394,7 +394,7 @@ func TestALongCopyShowsHowFarItIs(t *testing.T) {
 	if text := term.text(); !strings.Contains(text, "% of 24MiB") || strings.Contains(text, "\x1b") {
 		t.Errorf("a person sees %q", text)
 	}
-	for i, args := range [][]string{{"drives", "fill", "me/large"}, {"skills", "preview"}} { // the second is refused: it is none
+	for i, args := range [][]string{{"drives", "fill", "me/large"}, {"skills", "preview"}} { // the second is refused: it is no skill
 		term := onTerminal(t, d.Boxctl(t, append(args, filepath.Dir(large))...))
 		term.ends(i)
 		boxtest.Eventually(t, "it has said how far it is", func() bool { return strings.Contains(term.text(), "% of 24MiB") })
@@ -405,7 +405,7 @@ func TestALongCopyShowsHowFarItIs(t *testing.T) {
 	}
 }
 
-// A shell on a terminal is a shell with a terminal, and what the person types there is its input.
+// A shell on a terminal has that terminal, and gets what the user types there as input.
 func TestAShellHasThisTerminal(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, scriptConfig)
@@ -414,7 +414,7 @@ func TestAShellHasThisTerminal(t *testing.T) {
 	before := d.Look()
 	cmd := d.Boxctl(t, "shell")
 	cmd.Dir = lent
-	cmd.Env = append(cmd.Env, "SHELL=/bin/bash", "TERM=dumb") // which gets no bracketed paste
+	cmd.Env = append(cmd.Env, "SHELL=/bin/bash", "TERM=dumb") // for which it uses no bracketed paste
 	term := onTerminal(t, cmd)
 	term.types("test -t 0 && echo te''rminal; pwd; echo made >result; exit 6\n")
 	term.shows("terminal")
@@ -436,7 +436,7 @@ func TestAShellHasThisTerminal(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// Who removes all boxes is asked, and only yes is yes.
+// Removing all boxes asks for confirmation, and only yes is accepted.
 func TestRemovingAllBoxesIsAskedForOnATerminal(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -459,7 +459,7 @@ func TestRemovingAllBoxesIsAskedForOnATerminal(t *testing.T) {
 	}
 }
 
-// A terminal that dies hangs its program up, and ends one that ignores that: whoever reads what boxctl has said is told.
+// When its terminal is closed, a program gets SIGHUP, and is ended if it ignores that: boxctl's standard error says so.
 func TestATerminalThatDiesTakesItsProgramAlong(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -484,12 +484,12 @@ func TestATerminalThatDiesTakesItsProgramAlong(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		line.Close() // boxctl has it
+		line.Close() // boxctl has it open
 		if shown, err := bufio.NewReader(screen).ReadString('\n'); err != nil || strings.TrimSpace(shown) != "ready" {
 			t.Errorf("%s: it shows %q, %v", tc.line, shown, err)
 		}
 		screen.Close()
-		_ = cmd.Wait() // whether it hears of it by the signal or by the end of its input first, and when the program is killed, nobody knows
+		_ = cmd.Wait() // it may notice the signal or EOF on its input first, and it varies when the program is killed
 		codes := []int{exitSignalBase + int(syscall.SIGHUP), exitSignalBase + int(syscall.SIGKILL), exitBoxd}
 		if got := cmd.ProcessState.ExitCode(); !slices.Contains(codes, got) || !strings.Contains(said.String(), tc.said) {
 			t.Errorf("%s: code %d, %q", tc.line, got, said.String())

@@ -16,13 +16,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// belongings is what boxd, its keeper and its zygote hold: how many things of a kind.
+// belongings are counts of what boxd, its keeper and its zygote hold, by kind.
 type belongings map[string]int
 
-// holds looks closer than Look: at the zygote, at every mount namespace, and at every file.
+// holds inspects more than Look: the zygote, every mount namespace, and every file.
 func holds(t *testing.T, d *boxtest.Daemon) belongings {
 	t.Helper()
-	d.Close() // idle connections are descriptors of boxd
+	d.Close() // idle connections are descriptors in boxd
 	b := belongings{}
 	pids := []int{d.PID()}
 	for i := 0; i < len(pids); i++ {
@@ -50,7 +50,7 @@ func holds(t *testing.T, d *boxtest.Daemon) belongings {
 	}
 	err := filepath.WalkDir(d.State, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.IsDir() && e.Name() == "usage" {
-			return fs.SkipDir // what everybody has used is kept
+			return fs.SkipDir // usage records are kept
 		}
 		b[path]++
 		return err
@@ -61,12 +61,12 @@ func holds(t *testing.T, d *boxtest.Daemon) belongings {
 	return b
 }
 
-// Not parallel: two hundred programs at once are enough for one machine.
+// Not parallel: two hundred concurrent programs are enough for one machine.
 func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 	const most = 200
 	runs := most
 	if boxtest.Grouped() {
-		runs = 40 // an emulated machine takes as long for them
+		runs = 40 // in an emulated machine they take as long
 	}
 	d := boxtest.Start(t, "[profiles.default]\nmax_timeout = \"1h\"")
 	d.Warm()
@@ -74,7 +74,7 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 	var all sync.WaitGroup
 	var gates [most]*io.PipeWriter
 	for i := range runs {
-		// Every program waits for a word, so that all boxes are there at once.
+		// Every program waits for input, so that all boxes exist at the same time.
 		gate, word := io.Pipe()
 		gates[i] = word
 		all.Go(func() {
@@ -83,7 +83,7 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 			cmd := d.Boxctl(t, "run", "--timeout", "30m", "--", "sh", "-c", `echo "$0" >file; read -r word; echo "$word $(cat file)"; echo "$word" >&2; exit "$1"`,
 				fmt.Sprint(i), fmt.Sprint(i%100))
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = gate, &stdout, &stderr
-			_ = cmd.Run() // its code says it all
+			_ = cmd.Run() // the code says it all
 			wantOut, wantErr := fmt.Sprintf("word%d %d\n", i, i), fmt.Sprintf("word%d\n", i)
 			if cmd.ProcessState.ExitCode() != i%100 || stdout.String() != wantOut || stderr.String() != wantErr {
 				t.Errorf("run %d: %v, %q, %q", i, cmd.ProcessState, stdout.String(), stderr.String())
@@ -123,13 +123,13 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 func TestKilledClientLeaksNothing(t *testing.T) {
 	t.Parallel()
 	const program = "trap '' TERM INT HUP PIPE; (setsid sleep 1000 &); sleep 1000"
-	const limit = "--timeout=2m" // longer than anything here is waited for: its time is not what ends the program
+	const limit = "--timeout=2m" // longer than any wait here: the timeout does not end the program
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
 	kill := func(t *testing.T, args ...string) {
 		t.Helper()
-		input, typing, err := os.Pipe() // stays open: the end of the input is not what ends the program
+		input, typing, err := os.Pipe() // stays open: EOF on the input does not end the program
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,8 +174,8 @@ func TestKilledClientLeaksNothing(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// The kernel lets one argument of boxctl be 128 KiB, with the zero at its end; boxd's own limit is
-// exec.max_command for all of them. What is longer comes as input: see testdata/script/input.txtar.
+// The kernel allows one argument of boxctl 128 KiB, including the NUL at its end; boxd's own limit is exec.max_command for all of
+// them. Longer ones are passed as input: see testdata/script/input.txtar.
 func TestCommandsAsLongAsArgumentsCanBe(t *testing.T) {
 	t.Parallel()
 	const longest = 128<<10 - 1
@@ -203,7 +203,7 @@ func TestCommandsAsLongAsArgumentsCanBe(t *testing.T) {
 	var stderr bytes.Buffer
 	cmd := d.Boxctl(t, append(many, many[len(many)-2:]...)...)
 	cmd.Stderr = &stderr
-	_ = cmd.Run() // its code says it all
+	_ = cmd.Run() // the code says it all
 	if got := stderr.String(); cmd.ProcessState.ExitCode() != exitBoxd || !strings.HasPrefix(got, "boxctl: program ") || !strings.Contains(got, ": must be at most 1MiB (exec.max_command)") {
 		t.Errorf("more than exec.max_command: %v, %q", cmd.ProcessState, got)
 	}

@@ -26,7 +26,7 @@ func TestWhatAltersHasARecord(t *testing.T) {
 	}
 }
 
-// No secret gets from a request into the audit log: values of variables, input.
+// No secret of a request gets into the audit log: values of variables, input.
 func TestWhatIsRecordedOfARequest(t *testing.T) {
 	t.Parallel()
 	const secret = "hush"

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// serving runs a server until the test or ctx ends; ended is closed then.
+// serving runs a server until the test or ctx ends; then it closes ended.
 func serving(ctx context.Context, t *testing.T, s *Server, ln net.Listener) (ended <-chan struct{}) {
 	t.Helper()
 	ctx, stop := context.WithCancel(ctx)
@@ -80,7 +80,7 @@ func TestServeEndsOnlyWithoutACaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	conn := dial(t, ln) // and says nothing
+	conn := dial(t, ln) // an idle one
 	ended := serving(t.Context(), t, s, ln)
 	select {
 	case <-ended:
@@ -90,12 +90,12 @@ func TestServeEndsOnlyWithoutACaller(t *testing.T) {
 	if err := s.Check(t.Context()); err != nil {
 		t.Errorf("a check: %v", err)
 	}
-	conn.Close() // the check is no caller
+	conn.Close() // the check does not count as a client
 	await(t, "it does not end without a caller", ended)
 	if !strings.Contains(log.String(), "no sessions and no connections") {
 		t.Errorf("it says %s", log)
 	}
-	// The socket is still somebody's: who calls now is served by the next.
+	// The socket stays open: a client that connects now is served by the next boxd.
 	late := dial(t, ln)
 	next, err := net.FileListener(held)
 	if err != nil {

@@ -75,7 +75,7 @@ func TestLogsAreAskedForExactly(t *testing.T) {
 	}
 }
 
-// pieces are chunks of output: "1:text" is of standard error, "0-5" a gap.
+// pieces are chunks of output: "1:text" is standard error, "0-5" a gap.
 func pieces(text ...string) []output.Chunk {
 	var list []output.Chunk
 	at := [2]int64{}
@@ -115,7 +115,7 @@ func TestLogsAsText(t *testing.T) {
 	}
 }
 
-// What comes as JSON is what was written, whatever it is, and the ids say where to go on.
+// Logs as JSON contain what was written, whatever that is, and the ids say where to resume.
 func TestLogsAsLines(t *testing.T) {
 	t.Parallel()
 	in := []string{"0:a\n€", "1:\xe2\x82", "0:\xe2", "1:\xac<&>\n", "0:\x82\xac\n", "0:b\xffc", "0:\xe2\x82", "0-5", "0:d", "1:\xf0\x9f"}

@@ -44,7 +44,7 @@ func TestDescriptorsHaveToBeAskedFor(t *testing.T) {
 	}
 }
 
-// A caller that takes nothing is waited for only so long.
+// A client that does not receive its descriptors is waited for only for a limited time.
 func TestDescriptorsAreNotSentForEver(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// A request whose head is any bytes is answered once, and nobody without a name takes a route that needs one.
+// A request with arbitrary bytes as its head is answered once, and an unauthenticated caller gets no route that needs a role.
 func FuzzHead(f *testing.F) {
 	for _, text := range []string{
 		"GET /v1/sessions HTTP/1.1\r\nHost: boxd\r\n\r\n", "POST /v1/sessions/a%2fb/exec HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
@@ -26,7 +26,7 @@ func FuzzHead(f *testing.F) {
 	}
 	s, _ := quiet()
 	ok := func(*Call) (any, error) { return api.Health{}, nil }
-	for i := range s.routes { // which is about finding, not about doing
+	for i := range s.routes { // this is about finding routes, not executing them
 		s.routes[i].Handle = ok
 	}
 	f.Fuzz(func(t *testing.T, head []byte) {
@@ -45,14 +45,14 @@ func FuzzHead(f *testing.F) {
 		}
 		w := httptest.NewRecorder()
 		r.Body = io.NopCloser(strings.NewReader(""))
-		s.ServeHTTP(w, r) // of nobody: there is no peer in its context
+		s.ServeHTTP(w, r) // unauthenticated: its context has no peer
 		if rt.Role > access.Role(Anyone) && w.Code < http.StatusBadRequest {
 			t.Errorf("%q of nobody: %d", head, w.Code)
 		}
 	})
 }
 
-// A control message of a client is what it says, and one that is accepted says one thing.
+// A client's control message is decoded as it was meant, and an accepted one says one thing.
 func FuzzControl(f *testing.F) {
 	for _, text := range []string{`{"signal":"SIGINT"}`, `{"resize":{"rows":1,"cols":2}}`, `{"attach":{}}`, `{"start":{"argv":["true"]}}`, `{"signal":"SIGINT","attach":{}}`, `{"detach":true}`, `{`, `{"Signal":"SIGINT"}`} {
 		f.Add([]byte(text))

@@ -25,7 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/conns"
 )
 
-// enter takes as many connections as a caller gets, of at most that many.
+// enter takes as many connections as a caller gets, up to most.
 func enter(c *conns.Limiter, name string, most int) (taken int, err error) {
 	for range most {
 		if _, refused := c.Enter(name); refused != nil {
@@ -36,7 +36,7 @@ func enter(c *conns.Limiter, name string, most int) (taken int, err error) {
 	return taken, nil
 }
 
-// byUser names everybody by the uid.
+// byUser names every peer by its uid.
 func byUser(peer *access.Peer) string { return access.OfUser(peer.UID) }
 
 func listen(t *testing.T) net.Listener {
@@ -73,7 +73,7 @@ func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 		}
 		accepted <- conn
 	}()
-	resp, err := http.ReadResponse(bufio.NewReader(refused), nil) // nothing was asked
+	resp, err := http.ReadResponse(bufio.NewReader(refused), nil) // without a request
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 	}
 }
 
-// A client that is still sending its request hears why it is turned away, and not of a broken pipe.
+// A client that is still sending its request gets the reason of the refusal, and no broken pipe.
 func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
 	t.Parallel()
 	ln := peerListener{Listener: listen(t), callers: conns.New(conns.Each, conns.All), name: byUser}
@@ -145,12 +145,12 @@ func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 		t.Errorf("a body of another user: %v", err)
 	}
 	release()
-	for range 10 { // what was reserved is given back
+	for range 10 { // reservations are released
 		if err := post(t.Context(), user, "{}", -1); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, length := range []int64{MaxBody + 1, 1 << 40} { // refused before anything is read or kept
+	for _, length := range []int64{MaxBody + 1, 1 << 40} { // refused before anything is read or stored
 		f, ok := errors.AsType[*fault.Error](post(t.Context(), user, "", length))
 		if !ok || f.Field != "body" || f.Allowed != "at most 16MiB" {
 			t.Errorf("%d bytes: %+v", length, f)
@@ -162,7 +162,7 @@ func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 	}
 }
 
-// serveRoute makes a server answer requests on a socket as http.Server does it, and tells when each was dealt with.
+// serveRoute makes a server answer requests on a socket as http.Server does, and signals when each is done.
 func serveRoute(t *testing.T, s *Server) (ln net.Listener, done chan struct{}) {
 	t.Helper()
 	done = make(chan struct{}, 1)
@@ -208,7 +208,7 @@ func TestAnAnswerNobodyReadsIsGivenUp(t *testing.T) {
 	}
 }
 
-// A body that is announced, not needed and never sent holds nothing up for ever.
+// A body that is announced, not needed and never sent does not block the connection forever.
 func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
 	t.Parallel()
 	for _, request := range []string{
@@ -230,7 +230,7 @@ func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
 	}
 }
 
-// deadlines is a listener of one connection that notes what its writing deadline becomes.
+// deadlines is a listener for one connection that records its write deadlines.
 type deadlines struct {
 	net.Listener
 	set chan time.Time
@@ -251,7 +251,7 @@ func (c notingConn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// The deadline of one answer is not that of the connection, whose next request may take longer.
+// The deadline of an answer does not apply to the connection, whose next request may take longer.
 func TestPatienceIsForOneAnswer(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
@@ -268,7 +268,7 @@ func TestPatienceIsForOneAnswer(t *testing.T) {
 	begun := time.Now()
 	conn := dial(t, ln)
 	r := bufio.NewReader(conn)
-	for range 2 { // the first is over for certain when the second is answered
+	for range 2 { // the first is certainly over once the second is answered
 		if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -318,14 +318,14 @@ func TestWhatItsMakerDoesNotLearnOfIsUndone(t *testing.T) {
 			if undone != tc.want {
 				t.Errorf("undone: %v", undone)
 			}
-			if tc.gone && answer.Code != http.StatusServiceUnavailable { // it is boxd that goes, for all we know
+			if tc.gone && answer.Code != http.StatusServiceUnavailable { // to the server this looks like its own shutdown
 				t.Errorf("the answer is %d %q", answer.Code, answer.Body)
 			}
 		})
 	}
 }
 
-// deaf is the connection of a caller that has hung up.
+// deaf is the connection of a client that has disconnected.
 type deaf struct{ http.ResponseWriter }
 
 func (deaf) FlushError() error { return net.ErrClosed }

@@ -25,7 +25,7 @@ func load(t *testing.T) *openapi3.T {
 	return doc
 }
 
-// What boxd serves is what people have written. With UPDATE in the environment it is written anew.
+// The served document is generated from openapi.yaml. With UPDATE in the environment it is written again.
 func TestWhatIsServedIsWhatWasWritten(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("openapi.yaml")
@@ -46,14 +46,14 @@ func TestWhatIsServedIsWhatWasWritten(t *testing.T) {
 		if err := os.WriteFile("openapi.json", want.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		return // what is embedded is of before
+		return // the embedded one is older
 	}
 	if diff := cmp.Diff(want.String(), openAPI()); diff != "" {
 		t.Errorf("openapi.json is not openapi.yaml, write it with UPDATE=1 (-yaml +json):\n%s", diff)
 	}
 }
 
-// toJSON writes a node with its keys in the order they are written in.
+// toJSON writes a node with its keys in their original order.
 func toJSON(t *testing.T, w *bytes.Buffer, n *yaml.Node) {
 	t.Helper()
 	switch n.Kind {
@@ -119,7 +119,7 @@ func scalar(t *testing.T, w *bytes.Buffer, v any) {
 	}
 }
 
-// The document is OpenAPI 3.1, its examples are what its schemas say, and nothing is written for nobody.
+// The document is valid OpenAPI 3.1, its examples match their schemas, and every component is used.
 func TestTheDocumentIsValid(t *testing.T) {
 	t.Parallel()
 	doc := load(t)
@@ -150,7 +150,7 @@ func keys[V any](m map[string]V) (list []string) {
 	return list
 }
 
-// A person reads it, too: every operation has a short summary and an id of its own, and no text is long.
+// The document is readable: every operation has a short summary and an id of its own, and no text is long.
 func TestTheDocumentReadsWell(t *testing.T) {
 	t.Parallel()
 	ids := map[string]bool{}

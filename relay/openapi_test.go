@@ -36,10 +36,10 @@ func described(t *testing.T) *openapi3.T {
 	return doc
 }
 
-// row is a line of the route table as the document has it.
+// row is a route in the form of the document.
 type row struct{ Role, Query, Path string }
 
-// Every route is described, with its role and parameters, and what is described is a route.
+// Every route is described, with its role and parameters, and everything described is a route.
 func TestRoutesAreWhatIsDescribed(t *testing.T) {
 	t.Parallel()
 	table, document := map[string]row{}, map[string]row{}
@@ -78,7 +78,7 @@ func sorted(list []string) string {
 	return strings.Join(list, " ")
 }
 
-// Every kind of fault has a type of problem, and there are no others.
+// Every kind of fault has a problem type, and there are no others.
 func TestProblemTypesAreTheKindsOfFault(t *testing.T) {
 	t.Parallel()
 	var want, got []string
@@ -94,7 +94,7 @@ func TestProblemTypesAreTheKindsOfFault(t *testing.T) {
 	}
 }
 
-// Whoever can connect gets the document, as it is.
+// Every client that can connect gets the document unchanged.
 func TestTheDocumentIsServed(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
@@ -109,7 +109,7 @@ func TestTheDocumentIsServed(t *testing.T) {
 	}
 }
 
-// A list of words that is closed has every word there is in the code.
+// A closed list of words has every word in the code.
 func TestClosedListsAreThoseOfTheCode(t *testing.T) {
 	t.Parallel()
 	schemas := described(t).Components.Schemas
@@ -139,7 +139,7 @@ func TestClosedListsAreThoseOfTheCode(t *testing.T) {
 	}
 }
 
-// words are the constants of a package that are texts and whose names begin so.
+// words are the string constants of a package whose names begin with prefix.
 func words(t *testing.T, dir, prefix string) (list []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -171,7 +171,7 @@ func words(t *testing.T, dir, prefix string) (list []string) {
 	return list
 }
 
-// The guide has the bounds of the API as they are.
+// The guide has the actual limits of the API.
 func TestTheGuideHasTheBoundsOfTheAPI(t *testing.T) {
 	t.Parallel()
 	guide, err := os.ReadFile("../docs/guide/api.md")

@@ -18,7 +18,7 @@ var (
 	labels = regexp.MustCompile(`\bboxd_[a-z0-9_]+\{([a-z]+)=`)
 )
 
-// expressions are those of the alert rules and of the dashboard.
+// expressions are those of the alert rules and the dashboard.
 func expressions(t *testing.T) (list []string) {
 	t.Helper()
 	var rules struct {
@@ -61,7 +61,7 @@ func expressions(t *testing.T) (list []string) {
 	return list
 }
 
-// Alert rules and the dashboard ask for metrics and labels that there are. Prometheus reads them in test/packages.
+// Alert rules and the dashboard use existing metrics and labels. Prometheus reads them in test/packages.
 func TestAlertsAndDashboardAskForWhatThereIs(t *testing.T) {
 	t.Parallel()
 	m := happened(t)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A program that answers on a port of a box speaks for itself: what only boxd and gateways of a fleet say is taken from its answer.
+// A program on a port of a box cannot speak for boxd: headers that only boxd and gateways may set are removed from its answer.
 func TestAProgramDoesNotSpeakForBoxd(t *testing.T) {
 	t.Parallel()
 	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{

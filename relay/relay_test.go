@@ -30,14 +30,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// quiet is a server whose supervisor has nothing, for what does not need one, and its log.
+// quiet is a server with an empty supervisor, for tests that need none, and its log.
 func quiet() (*Server, *bytes.Buffer) {
 	var log bytes.Buffer
 	to := slog.New(slog.NewTextHandler(&log, nil))
 	return New(Config{Gate: usualGate(to)}, new(supervisor.Supervisor), to), &log
 }
 
-// usualGate is that of a boxd without any rules, tokens and grants.
+// usualGate is the gate of a boxd without any rules, tokens and grants.
 func usualGate(log *slog.Logger) *access.Gate {
 	state, err := access.Prepare(&access.GateConfig{Access: access.Config{DefaultRole: access.User}}, access.LookupHost(), "")
 	if err != nil {
@@ -74,7 +74,7 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 	}
 }
 
-// as makes a request of a caller.
+// as is a request of a caller.
 func as(ctx context.Context, who access.Principal, method, target string) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, method, target, nil)
 	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{limits: conns.NewLimits(), self: &who}))
@@ -239,7 +239,7 @@ func TestEveryKindOfFaultHasAnAnswer(t *testing.T) {
 	if p := s.common.Problem(gone, fmt.Errorf("x: %w", context.Canceled)); p.Status != http.StatusServiceUnavailable {
 		t.Errorf("a request that was canceled: %+v", p)
 	}
-	// Canceled by nobody we know: a defect, not an answer.
+	// Canceled by none of our contexts: a defect, not an answer.
 	if p := s.common.Problem(t.Context(), context.Canceled); p.Status != http.StatusInternalServerError {
 		t.Errorf("%+v", p)
 	}
@@ -262,7 +262,7 @@ func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
 	}
 }
 
-// What a boxd that ends has let go of already is not missing.
+// A boxd that is shutting down does not report as missing what it has already released.
 func TestNothingIsMissingFromABoxdThatEnds(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()

@@ -25,7 +25,7 @@ func TestAnIdleListenerGivesUpAfterItsTime(t *testing.T) {
 	t.Parallel()
 	const after = 40 * time.Millisecond
 	looked := 0
-	var busy time.Time // when boxd was in use for the last time
+	var busy time.Time // when boxd was last in use
 	l := idling(t, after, func() bool {
 		looked++
 		if looked == 2 { // after the first it cannot have given up, however late it looks

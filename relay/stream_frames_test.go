@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// served is a WebSocket of ours and its client.
+// served is a WebSocket of this package and its client.
 func served(t *testing.T, options *websocket.DialOptions) (server *frames, ours, client *websocket.Conn) {
 	t.Helper()
 	type accepted struct {
@@ -46,14 +46,14 @@ func served(t *testing.T, options *websocket.DialOptions) (server *frames, ours,
 	return a.f, a.ws, client
 }
 
-// Each length around those where a header grows arrives as one message, also while the library writes its own.
+// A message of each length around those where the header grows arrives as one message, also while the library writes its own.
 func TestMessagesPastTheLibrary(t *testing.T) {
 	t.Parallel()
 	server, ours, client := served(t, nil)
 	sizes := []int{0, 1, 124, 125, 126, 127, 1<<16 - 2, 1<<16 - 1, 1 << 16, 1 << 20, 8 << 20}
 	var tasks, sent sync.WaitGroup
 	defer tasks.Wait()
-	tasks.Go(func() { _, _, _ = ours.Read(t.Context()) }) // takes the pongs
+	tasks.Go(func() { _, _, _ = ours.Read(t.Context()) }) // receives the pongs
 	sent.Go(func() {
 		for range 100 {
 			if err := ours.Ping(t.Context()); err != nil {
@@ -79,10 +79,10 @@ func TestMessagesPastTheLibrary(t *testing.T) {
 			t.Fatalf("%d bytes: %v, %d of %d bytes, %v", n, kind, len(data), n+1, err)
 		}
 	}
-	_, _, _ = client.Read(t.Context()) // the rest of the pings
+	_, _, _ = client.Read(t.Context()) // the remaining pings
 }
 
-// A client that takes nothing holds a message up until its context ends; nothing can come after a part of one.
+// A client that does not read blocks a message until its context ends; nothing can follow a partial message.
 func TestAMessageIsCutShort(t *testing.T) {
 	t.Parallel()
 	server, _, client := served(t, nil)
@@ -95,7 +95,7 @@ func TestAMessageIsCutShort(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := server.send(ctx, make([]byte, 64<<20)); !errors.Is(err, context.Canceled) { // more than any buffer takes
+	if err := server.send(ctx, make([]byte, 64<<20)); !errors.Is(err, context.Canceled) { // larger than all buffers
 		t.Errorf("%v", err)
 	}
 	if err := server.send(t.Context(), []byte("x")); err == nil {
@@ -119,23 +119,23 @@ func TestWhatIsLeftOfBuffers(t *testing.T) {
 	}
 }
 
-// closedConn is a descriptor that writing to fails.
+// closedConn is a descriptor that fails writes.
 type closedConn struct{}
 
 func (closedConn) Control(f func(uintptr)) error    { f(^uintptr(0)); return nil }
 func (closedConn) Read(f func(uintptr) bool) error  { f(^uintptr(0)); return nil }
 func (closedConn) Write(f func(uintptr) bool) error { f(^uintptr(0)); return nil }
 
-// A client that answers pings stays, and so does one that has something to take; one that does neither is gone.
+// A client that answers pings is kept, and so is one with unsent output; one that does neither is dropped.
 func TestAClientThatDoesNotAnswerIsDropped(t *testing.T) {
 	t.Parallel()
-	const patience = 5 * time.Second // more than a busy host takes for an answer
+	const patience = 5 * time.Second // more than a busy host needs for an answer
 	var mute, unsent atomic.Bool
 	answered, unanswered, looks := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	tell := func(what chan<- struct{}) {
 		select {
 		case what <- struct{}{}:
-		default: // it has been told
+		default: // already signaled
 		}
 	}
 	server, ours, client := served(t, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool {
@@ -156,7 +156,7 @@ func TestAClientThatDoesNotAnswerIsDropped(t *testing.T) {
 	c.taken.Store(time.Now().UnixNano())
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
-	tasks.Go(func() { _, _, _ = ours.Read(t.Context()) }) // takes the pongs
+	tasks.Go(func() { _, _, _ = ours.Read(t.Context()) }) // receives the pongs
 	tasks.Go(func() { _, _, _ = client.Read(t.Context()) })
 	gone := make(chan struct{})
 	tasks.Go(func() {
@@ -176,7 +176,7 @@ func TestAClientThatDoesNotAnswerIsDropped(t *testing.T) {
 	mute.Store(true)
 	<-unanswered
 	unsent.Store(true)
-	stays("a client that is behind", looks) // and whose answer is late by then
+	stays("a client that is behind", looks) // and its answer is late by then
 	unsent.Store(false)
 	<-gone
 	_ = ours.CloseNow()

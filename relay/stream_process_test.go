@@ -18,8 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// cutFrame feeds a cutter pieces; "-N" is a gap of N bytes. It returns the messages, "-N" being what is
-// missing.
+// cutFrame feeds a cutter with pieces; "-N" is a gap of N bytes. It returns the messages, with "-N" for what is missing.
 func cutFrame(t *testing.T, k *cutter, pieces ...string) []string {
 	t.Helper()
 	got := []string{}
@@ -73,7 +72,7 @@ func TestMessagesAreWholeLines(t *testing.T) {
 	}
 }
 
-// Room for a long line is taken once and given back with it; one that is too long is left out.
+// Memory for a long line is reserved once and released with it; a line that is too long is left out.
 func TestLongLinesAreBounded(t *testing.T) {
 	t.Parallel()
 	held, most := 0, 0
@@ -111,7 +110,7 @@ func TestLongLinesAreBounded(t *testing.T) {
 	}
 }
 
-// However a stream is cut into pieces, the lines and gaps are all of it.
+// However a stream is cut into pieces, its lines and gaps add up to all of it.
 func FuzzLines(f *testing.F) {
 	f.Add("one\ntwo\n\nthree", uint64(1))
 	f.Add("\n\n\n", uint64(2))
@@ -187,7 +186,7 @@ func TestAttachSaysWhereAndHow(t *testing.T) {
 	}
 }
 
-// What a client is told of the beginning and of gaps adds up to where it is.
+// The start offset and the gaps that a client is told add up to its position.
 func TestAnOutputBeginsWhereItsClientBelieves(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

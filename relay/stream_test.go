@@ -72,7 +72,7 @@ func TestALongStartOfAStreamWaitsForRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go send(api.MaxFrame) // what is short needs none
+	go send(api.MaxFrame) // short data needs no room
 	if m := <-got; m.err != nil {
 		t.Fatal(m.err)
 	}
@@ -130,7 +130,7 @@ func TestInputIsBoundedByItsWindow(t *testing.T) {
 	}
 }
 
-// discards is a program that reads all that comes.
+// discards is a program that reads all its input.
 func discards() writer {
 	return writer{write: func([]byte) error { return nil }, end: func() {}}
 }
@@ -149,7 +149,7 @@ func TestInputEndsOnce(t *testing.T) {
 	}
 }
 
-// A long line may be under way alone, and goes to the program in one piece with its end.
+// A long line may be in transit alone, and goes to the program in one piece with its newline.
 func TestALineOfInputIsWritten(t *testing.T) {
 	t.Parallel()
 	var got []string

@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Every limit is asked for when a session is made and while it lives, and told wherever a session or a profile is. That these types are
-// described, with what they embed, is what TestSchemasAreTheTypesOfTheWire is for.
+// Every limit can be set when a session is created and while it lives, and is reported wherever a session or a profile is. That
+// these types are described, with what they embed, is tested by TestSchemasAreTheTypesOfTheWire.
 func TestEveryLimitIsOnTheWire(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -37,7 +37,7 @@ func TestEveryLimitIsOnTheWire(t *testing.T) {
 	}
 }
 
-// The description of a request with parts knows their fields, and no others.
+// The schema of a request with parts knows the parts' fields, and no others.
 func TestARequestForLimitsHasNoOtherFields(t *testing.T) {
 	t.Parallel()
 	schemas := described(t).Components.Schemas

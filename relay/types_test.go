@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Types that callers send, and types that boxd does. What they are made of belongs to them.
+// Types that callers send, and types that boxd sends. Types in their fields belong to them.
 func requests() []any {
 	return []any{api.OneShotRequest{}, api.SessionChange{}, api.SessionStart{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.ArchiveRequest{}, api.FileStat{}, api.RootDiff{}, api.RootDiscard{}, api.ImageCommit{}, api.PortTokenRequest{}, api.FileMove{}, api.FileRemove{}, api.FileChmod{}, api.FileMkdir{}, api.MountRequest{}, api.SkillRequest{}, api.SkillChange{}, api.SkillIndexRequest{}, api.SkillFileWrite{}, api.SkillEnvironmentRequest{}, api.WorkspaceRequest{}, api.DriveChange{}, api.WorkspaceChange{}, api.WorkspaceKept{}, api.SnapshotRequest{}, api.DrivePushed{}}
 }
@@ -76,7 +76,7 @@ func answers() []any {
 	}
 }
 
-// structs lists the structs that types are made of, by their names.
+// structs lists the structs in these types, by name.
 func structs(of []any) map[string]reflect.Type {
 	found := map[string]reflect.Type{}
 	var walk func(reflect.Type)
@@ -101,7 +101,7 @@ func structs(of []any) map[string]reflect.Type {
 	return found
 }
 
-// schemaOf is the name of the schema of a type.
+// schemaOf is the name of a type's schema.
 func schemaOf(typ reflect.Type) string {
 	if typ == reflect.TypeFor[limits.Patch]() {
 		return "LimitsPatch"
@@ -120,7 +120,7 @@ func (s schema) at(path ...string) schema {
 	return s
 }
 
-// closed reports whether an object may have no other fields: none than its own, or than its own and those of its parts.
+// closed reports whether an object may have no fields other than its own and those of its parts.
 func (s schema) closed() bool {
 	if s["allOf"] != nil {
 		return s["unevaluatedProperties"] == false
@@ -128,7 +128,7 @@ func (s schema) closed() bool {
 	return s["additionalProperties"] == false
 }
 
-// refersTo is the name of the schema that this one is.
+// refersTo is the name of the schema that this one refers to.
 func (s schema) refersTo() string {
 	ref, _ := s["$ref"].(string)
 	if all, ok := s["allOf"].([]any); ok && len(all) == 1 {
@@ -138,8 +138,8 @@ func (s schema) refersTo() string {
 	return strings.TrimPrefix(ref, "#/components/schemas/")
 }
 
-// Every type of the wire is described, field by field: its name, its type, whether it may be left out, and how
-// many elements it may have. What is described and is no type is one of the few that fields have in common.
+// Every wire type is described, field by field: its name, its type, whether it is optional, and how many elements it may have. A
+// described schema that is no type is one of the few that fields share.
 func TestSchemasAreTheTypesOfTheWire(t *testing.T) {
 	t.Parallel()
 	var doc schema
@@ -164,8 +164,8 @@ func TestSchemasAreTheTypesOfTheWire(t *testing.T) {
 		}
 		_, isAsked := asked[name]
 		_, isTold := told[name]
-		// A request with another field is refused; an answer may get one in the next release.
-		isPart := typ == reflect.TypeFor[limits.Patch]() // of such as are closed
+		// A request with an unknown field is refused; an answer may get more fields in the next release.
+		isPart := typ == reflect.TypeFor[limits.Patch]() // a part of closed objects
 		if closed := s.closed(); closed != (isAsked && !isTold && !isPart) {
 			t.Errorf("%s: no other fields is %v; it is asked %v, told %v", name, closed, isAsked, isTold)
 		}
@@ -190,7 +190,7 @@ func (w typeCheck) compare(typ reflect.Type, s schema) (wrong []string) {
 		if f.Anonymous {
 			parts = append(parts, map[string]any{"$ref": "#/components/schemas/" + schemaOf(f.Type)})
 			if typ == reflect.TypeFor[api.Profile]() && f.Type == reflect.TypeFor[limits.Limits]() {
-				required = append(required, "rlimits") // sessions have some or not; every profile has a table of them, see policy.DefaultProfile
+				required = append(required, "rlimits") // optional in sessions; every profile has a table of them, see policy.DefaultProfile
 			}
 			continue
 		}
@@ -220,7 +220,7 @@ func (w typeCheck) compare(typ reflect.Type, s schema) (wrong []string) {
 	return wrong
 }
 
-// differs says in what a field and its schema are not the same.
+// differs says how a field and its schema differ.
 func (w typeCheck) differs(typ reflect.Type, s schema, most string) string {
 	if typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()
@@ -235,7 +235,7 @@ func (w typeCheck) differs(typ reflect.Type, s schema, most string) string {
 		return unlike(s, "type", "string", "format", "date-time")
 	case typ.Kind() == reflect.Struct:
 		want = typ.Name()
-		// What is told may have other fields one day; where it is asked for, it may not.
+		// Answers may get more fields one day; in requests these must not be sent.
 		shared := !w.schemas.at(want).closed()
 		if closed := s["unevaluatedProperties"] == false; closed != (w.asked && !w.told && shared) {
 			return fmt.Sprintf("no other fields is %v", closed)
@@ -283,7 +283,7 @@ func jsonType(k reflect.Kind) string {
 	}
 }
 
-// unlike compares some keywords of a schema; "" is one that must not be there.
+// unlike compares some keywords of a schema; "" is one that must be missing.
 func unlike(s schema, keywords ...string) string {
 	for i := 0; i < len(keywords); i += 2 {
 		got := ""

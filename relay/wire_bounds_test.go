@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// elements is the JSON of a list or map of n of them.
+// elements is the JSON of a list or map with n elements.
 func elements(field string, n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -61,7 +61,7 @@ func TestListsAndMapsHaveTheirMost(t *testing.T) {
 	}
 }
 
-// What the wire takes, policy does too, so that neither bound is in the way of the other.
+// Policy accepts as many elements as the wire format, so that neither limit makes the other pointless.
 func TestPolicyTakesAsManyAsTheWire(t *testing.T) {
 	t.Parallel()
 	c := policy.DefaultConfig()
@@ -119,8 +119,7 @@ func TestEveryListOfARequestHasItsMost(t *testing.T) {
 	}
 }
 
-// A body of empty elements becomes nothing before they are counted. Not parallel: it counts what the
-// process allocates.
+// A body of empty elements is not decoded before they are counted. Not parallel: it counts what the process allocates.
 func TestRefusingABodyTakesNoMemory(t *testing.T) {
 	const size, most = 2 << 20, 64 << 10
 	repeat := func(begin, s, end string) []byte {

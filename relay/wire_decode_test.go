@@ -53,7 +53,7 @@ func TestWhatIsNotExactIsRefusedByName(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, body string
-		field      string // "body" for what is about all of it
+		field      string // "body" for one about the whole body
 		says       string
 	}{
 		{"nothing", "", "body", "empty"},
@@ -172,7 +172,7 @@ func TestProcessesAreAskedForExactly(t *testing.T) {
 	}
 }
 
-// The decoder never panics, and what it takes encoding/json takes for the same.
+// The decoder never panics, and what it accepts encoding/json decodes to the same value.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"session":{"id":"s","memory":"1GiB","ttl":1,"env":{"A":"B"},"mounts":[{"source":"/a"}]},"exec":{"argv":["a"]}}`))
 	f.Add([]byte(`{"exec":{"argv":["\ud83d\ude00","\\","\""],"command":null,"timeout":"1s"}}`))

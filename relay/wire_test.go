@@ -47,7 +47,7 @@ func TestOutputIsTextOrBase64(t *testing.T) {
 	}
 }
 
-// An answer may have megabytes of it.
+// An answer may contain megabytes of it.
 func TestOutputOfTextIsNotCopied(t *testing.T) {
 	t.Parallel()
 	data := []byte("some words")
@@ -72,7 +72,7 @@ func TestStdioIsDirectOrLeftOut(t *testing.T) {
 	}
 }
 
-// A program that does not start, as the box of an earlier boxd does not know what it asks for, is told by the field.
+// If a program fails to start because the box of an earlier boxd does not support a field, the error names that field.
 func TestABoxOfAnEarlierBoxdSaysWhatItLacks(t *testing.T) {
 	t.Parallel()
 	for want, step := range map[string]isolation.StepError{

@@ -97,7 +97,7 @@ func holds(t *testing.T, dir, text string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
-			return nil //nolint:nilerr // it has just been removed
+			return nil //nolint:nilerr // it has just gone
 		}
 		if data, err := os.ReadFile(path); err == nil && bytes.Contains(data, []byte(text)) {
 			t.Errorf("%s has it", path)

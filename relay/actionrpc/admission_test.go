@@ -32,10 +32,10 @@ type host struct {
 	mu       sync.Mutex
 	sessions []string
 	looks    int
-	fails    error // of ending sessions
+	fails    error // error of ending sessions
 }
 
-// all is a proof in which all is so.
+// all is a proof in which every check has passed.
 var all = Proof{Available: true, Groups: true, Namespaces: true, Mounts: true, Network: true, Ephemeral: true, Work: true, Bounded: true}
 
 const policyInit = `{"backend":"local","local":{"host_root":"/srv/box","allowed_mount_roots":["/srv/box"]},"admission":{"required":true}}`
@@ -100,7 +100,7 @@ func (h *host) ask(action, data string, generation int64) (any, error) {
 	return a.do(h.t.Context(), c)
 }
 
-// refused wants an error.
+// refused expects an error.
 func (h *host) refused(action, data string, generation int64, want string) {
 	h.t.Helper()
 	got := ""
@@ -149,7 +149,7 @@ func TestNoActionOfASandboxIsDoneWithoutAGrant(t *testing.T) {
 		h.refused(name, payload, 1, missing)
 	}
 	h.proof.Groups, h.proof.Network = false, false
-	h.seen.init = nil // it is looked at again
+	h.seen.init = nil // checked again
 	for _, name := range eight {
 		h.refused(name, payload, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: cgroup_v2, network_isolation)")
 	}
@@ -163,7 +163,7 @@ func TestNoActionOfASandboxIsDoneWithoutAGrant(t *testing.T) {
 	}
 }
 
-// It failed open there once.
+// Regression test: this once failed open.
 func TestAnInitThatIsRefusedForItsDirectoriesStillRequiresAdmission(t *testing.T) {
 	t.Parallel()
 	h := admitting(t)
@@ -190,7 +190,7 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 	h := admitting(t)
 	h.refused(upsert, grantOf(1, 1, 1, time.Minute), 0, "BoxAdmissionError: Sandbox admission enforcement is not enabled")
 	h.refused(revoke, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0, "BoxAdmissionError: Sandbox admission enforcement is not enabled")
-	for _, data := range []string{`{"instance_uuid":"other"}`, `{"instance_uuid":"other","workspace_uuid":7,"more":true}`} { // before all else, also before what is no grant
+	for _, data := range []string{`{"instance_uuid":"other"}`, `{"instance_uuid":"other","workspace_uuid":7,"more":true}`} { // before everything else, even an invalid grant
 		h.refused(upsert, data, 0, "PermissionError: Sandbox admission grant does not match the trusted instance")
 		h.refused(revoke, data, 0, "PermissionError: Sandbox admission revocation does not match the trusted instance")
 	}
@@ -209,17 +209,17 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 		got["entitlement_revision"] != int64(1) || got["max_sessions"] != int64(1) || got["max_managed_processes"] != int64(0) || len(got) != 7 {
 		t.Fatalf("%v, %v", receipt, err)
 	}
-	h.has(stranger) // a new grant ends all that there was of the Workspace
+	h.has(stranger) // a new grant ends all sessions of the Workspace
 	h.sessions = []string{one + "global", one + "old", stranger}
 	if _, err := h.ask(upsert, grantOf(1, 2, 1, time.Minute), 0); err != nil {
 		t.Fatal(err)
 	}
-	h.has(one+"global", stranger) // one that goes on, all others
+	h.has(one+"global", stranger) // a renewed one keeps its own session, and ends all others
 	h.refused("box_get_session", `{"session_id":"other"}`, 1, "BoxAdmissionError: Managed sandbox session_id is runtime-owned")
 	h.refused("box_start_managed_process", `{"session_id":"global","spec":{"command":"x"}}`, 1, "BoxAdmissionError: Sandbox admission grant does not permit managed processes")
 	h.refused("box_delete_session", `{"session_id":"global"}`, 2, "BoxAdmissionError: Sandbox admission grant belongs to another execution generation")
 
-	if _, err := h.ask(upsert, grantOf(2, 2, 1, time.Minute), 0); err != nil { // placed anew
+	if _, err := h.ask(upsert, grantOf(2, 2, 1, time.Minute), 0); err != nil { // a new placement
 		t.Fatal(err)
 	}
 	h.has(stranger)
@@ -245,11 +245,11 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 	h.refused("box_get_sessions", `{}`, 2, missing)
 	h.refused(upsert, grantOf(2, 3, 0, time.Minute), 0, "BoxAdmissionError: Sandbox admission grant revision was revoked")
 
-	// One whose Workspace cannot be cleared is not in force.
+	// A grant whose Workspace cannot be cleared is not in force.
 	h.fails = errors.New("it does not end")
 	h.refused(upsert, grantOf(2, 4, 1, time.Minute), 0, "BoxError: it does not end")
 	h.refused("box_get_sessions", `{}`, 2, missing)
-	// And a revocation holds though what it ends has not ended.
+	// A revocation is in force even if it cannot end the sessions.
 	h.fails = nil
 	if _, err := h.ask(upsert, grantOf(2, 4, 1, time.Minute), 0); err != nil {
 		t.Fatal(err)
@@ -261,7 +261,7 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 	h.refused("box_get_sessions", `{}`, 2, missing)
 }
 
-// What a grant has admitted ends with it: calls at once, sessions as soon as they are found; also where that fails once.
+// What a grant has admitted ends with it: calls at once, sessions as soon as they are found; also after one failure.
 func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -301,7 +301,7 @@ func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
 		<-time.After(2 * time.Second)
 		synctest.Wait()
 		h.has("not-of-langbot")
-		// What came into being beside all that is found too.
+		// A session created in other ways is found too.
 		h.mu.Lock()
 		h.sessions = []string{global}
 		h.mu.Unlock()
@@ -313,7 +313,7 @@ func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
 	})
 }
 
-// hang has one session not die, which keeps whoever ends it.
+// hang makes one session not end, which blocks whoever ends it.
 func (h *host) hang(id string) (release func()) {
 	gone := make(chan struct{})
 	end := h.end
@@ -337,7 +337,7 @@ func (h *host) hang(id string) (release func()) {
 	return func() { close(gone) }
 }
 
-// One box that does not die keeps no grant, no revocation and no sweep for longer than Patience.
+// A box that does not die blocks grants, revocations and sweeps for no longer than Patience.
 func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 	t.Parallel()
 	const (
@@ -366,13 +366,13 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// A revocation is in force at once, also while somebody else has the turn of its Workspace.
+		// A revocation is in force at once, even while another call holds the turn of its Workspace.
 		h.sessions = []string{stuck, other}
 		done, err := h.grants.Turn(t.Context(), Namespace("i", "w"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.invalid.Store(false) // it was, by what came before
+		h.invalid.Store(false) // set by the steps before
 		took(Patience, func() {
 			if _, err := h.ask(revoke, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0); err != nil {
 				t.Error(err)
@@ -383,7 +383,7 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 		if !h.invalid.Load() {
 			t.Error("nobody ends what a revocation has not ended")
 		}
-		// What has expired meanwhile ends though the other does not, and that one as soon as it can.
+		// Expired sessions are ended although the other one is not, and that one as soon as possible.
 		took(Patience, func() {
 			h.grants.Expire()
 			if h.sweep(t.Context(), h.initConfig.Load()) {
@@ -397,7 +397,7 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 			defer close(over)
 			h.sweeps(ctx)
 		}()
-		<-time.After(50 * time.Second) // it is tried again and again
+		<-time.After(50 * time.Second) // it is retried meanwhile
 		h.mu.Lock()
 		h.sessions = append(h.sessions, other)
 		h.mu.Unlock()
@@ -413,7 +413,7 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 	})
 }
 
-// A sweep looks again at once for what a grant or a revocation has left.
+// A sweep follows at once for what a grant or a revocation has left.
 func TestWhatARevocationHasNotEndedIsEndedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -429,7 +429,7 @@ func TestWhatARevocationHasNotEndedIsEndedSoon(t *testing.T) {
 		}
 		<-time.After(time.Second)
 		synctest.Wait()
-		h.invalid.Store(false) // it was, by what came before
+		h.invalid.Store(false) // set by the steps before
 		h.mu.Lock()
 		h.sessions, h.fails = []string{Prefix(Namespace("i", "w"), 1) + "global"}, errors.New("it does not end")
 		h.mu.Unlock()
@@ -440,7 +440,7 @@ func TestWhatARevocationHasNotEndedIsEndedSoon(t *testing.T) {
 		h.mu.Lock()
 		h.fails = nil
 		h.mu.Unlock()
-		<-time.After(1100 * time.Millisecond) // long before the next sweep of all
+		<-time.After(1100 * time.Millisecond) // long before the next full sweep
 		synctest.Wait()
 		h.has()
 		stop()
@@ -463,7 +463,7 @@ func TestACallThatWasUnderWayWhenAdmissionCameIsHeldToIt(t *testing.T) {
 	}
 }
 
-// A boxd that starts again admits nobody until LangBot has said anew what holds.
+// A restarted boxd admits no Workspace until LangBot has sent its policy again.
 func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 	t.Parallel()
 	h := admitting(t, policyInit)
@@ -483,7 +483,7 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 			t.Errorf("%d %s, want %d", w.Code, w.Body, code)
 		}
 	}
-	ready(200, `{"ready":true,"mode":"standard","backend":{"name":"boxd","available":true},"checks":{"backend_available":true}`) // or LangBot would tell it nothing
+	ready(200, `{"ready":true,"mode":"standard","backend":{"name":"boxd","available":true},"checks":{"backend_available":true}`) // otherwise LangBot sends nothing
 	h.available = func() bool { return false }
 	ready(503, `{"ready":false,"mode":"standard"`)
 	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: workspace_mount)")
@@ -498,7 +498,7 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 	}
 	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, missing)
 	ready(200, `"mode":"grant_enforced"`)
-	// One that was told that it is not required notes that too; and what cannot be noted is an error, and holds.
+	// If LangBot does not require admission, that is recorded too; if it cannot be recorded, that is an error, and the requirement stays.
 	h = admitting(t)
 	h.cfg.Marker = mark
 	h.initConfig.Store(mark.Init())
@@ -569,7 +569,7 @@ func TestReadinessIsWhatWasSeenOfARealBox(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*Proof)
 		failed []string
-		soft   []string // that fail though storage may be soft
+		soft   []string // that fail even if storage may be soft
 	}{
 		"nothing starts": {func(p *Proof) { *p = Proof{Error: "no"} }, slices.DeleteFunc(slices.Clone(checks), func(c string) bool {
 			return slices.Contains([]string{"configuration", "required_backend", "session_cap", "managed_process_cap"}, c)
@@ -627,7 +627,7 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 		<-time.After(15*time.Second + 1)
 		h.readiness(t.Context(), false)
 		looked(2)
-		if _, err := h.ask("box_init", strings.Replace(policyInit, `"required":true`, `"required":true,"readiness_cache_sec":0`, 1), 0); err != nil { // after which it is looked at anew
+		if _, err := h.ask("box_init", strings.Replace(policyInit, `"required":true`, `"required":true,"readiness_cache_sec":0`, 1), 0); err != nil { // this invalidates the result
 			t.Fatal(err)
 		}
 		h.readiness(t.Context(), false)
@@ -635,18 +635,18 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 		<-time.After(1)
 		h.readiness(t.Context(), false)
 		looked(4)
-		for range 9 { // who is not let in makes no boxes
+		for range 9 { // callers that are not admitted cause no checks
 			h.readiness(t.Context(), true)
 			<-time.After(100 * time.Millisecond)
 		}
 		looked(4)
-		// What there is no room for is as it was seen last.
+		// If there is no room for a check, the last result counts.
 		h.proof = Proof{Full: true, Error: "all room is taken"}
 		<-time.After(time.Second)
 		if r := h.readiness(t.Context(), false); !r.Ready {
 			t.Errorf("%+v", r)
 		}
-		// One that has failed is told as it is, and does not take the place of one that was there.
+		// A failed check is reported, but does not replace a result from before.
 		h.proof = Proof{Error: "no"}
 		<-time.After(time.Second)
 		if r := h.readiness(t.Context(), false); r.Ready {
@@ -657,7 +657,7 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 		if r := h.readiness(t.Context(), false); !r.Ready {
 			t.Errorf("%+v", r)
 		}
-		// Many who ask at once have one look.
+		// Concurrent requests share one check.
 		block := make(chan struct{})
 		before := h.looks
 		h.proof = all

@@ -12,7 +12,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// A client that is not read from, since its process does not read, is not dropped for the pongs that nobody hears.
+// A client from which nothing is read, because its process does not read, is not dropped for pongs that are not read either.
 func TestWhoIsNotReadFromIsNotDropped(t *testing.T) {
 	t.Parallel()
 	served := make(chan *websocket.Conn, 1)

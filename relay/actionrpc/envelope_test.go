@@ -128,7 +128,7 @@ func TestThereAreOnlySoManyValuesInAMessage(t *testing.T) {
 		{strings.Repeat("[", maxValues), false},
 		{strings.Repeat(`{"a":`, maxValues), false},
 		{`{"a":"` + strings.Repeat(`,:[{\"\\`, maxValues) + `"}`, true},
-		{`{"a":"` + strings.Repeat(`,`, maxValues), true}, // no JSON: nothing is made of it
+		{`{"a":"` + strings.Repeat(`,`, maxValues), true}, // invalid JSON: it is not decoded
 	} {
 		if ok := fewValues([]byte(tc.text)); ok != tc.ok {
 			t.Errorf("%.20s… (%d bytes): %v", tc.text, len(tc.text), ok)

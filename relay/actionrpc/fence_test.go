@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc"
 )
 
-// world is what the Workspaces have.
+// world is the state of the Workspaces.
 type world struct {
 	mu      sync.Mutex
 	highest int64
@@ -169,7 +169,7 @@ func TestThereAreOnlySoManyWorkspaces(t *testing.T) {
 	}
 }
 
-// A box that does not die keeps nobody for longer than that, and nothing of its Workspace is let in before it has.
+// A box that does not die blocks callers for a limited time, and no call for its Workspace is admitted before it has.
 func TestWhatDoesNotEndIsNotWaitedForWithoutAnEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc"
 )
 
-// object reads the fields of an object; nothing else is one.
+// object decodes the fields of a JSON object, and rejects anything else.
 func object(text json.RawMessage) (fields map[string]json.RawMessage, ok bool) {
 	ok = json.Unmarshal(text, &fields) == nil && fields != nil
 	return fields, ok
@@ -94,7 +94,7 @@ func TestAGrantIsReadOrRefused(t *testing.T) {
 			t.Errorf("%s %s: %v, want %q", tc.field, tc.value, err, want)
 		}
 	}
-	// A name that is a class of errors is not repeated: clients would take it for that.
+	// A name that looks like an error class is not repeated: clients would take it for one.
 	if _, err := actionrpc.ReadGrant(fields(t, with("BoxAdmissionError: x", "1"))); err == nil || strings.Contains(err.Error(), "BoxAdmissionError:") {
 		t.Error(err)
 	}
@@ -147,7 +147,7 @@ func grant(generation, revision, sessions int64, life time.Duration) *actionrpc.
 	return &actionrpc.Grant{Instance: "i", Workspace: "w", Generation: generation, Revision: revision, Expires: time.Now().Add(life).Round(0), MaxSessions: sessions}
 }
 
-// A revocation does not wait for a grant that somebody is about to put in force.
+// A revocation does not wait for a grant that is about to be installed.
 func TestWhatIsRevokedWhileItIsWeighedIsNotInForce(t *testing.T) {
 	t.Parallel()
 	for revision, want := range map[int64]string{1: "", 2: "BoxAdmissionError: Sandbox admission grant revision was revoked"} {
@@ -218,12 +218,12 @@ func TestGrantsAreRefusedInTheOrderAndWordsOfTheProtocol(t *testing.T) {
 			{ns, grant(1, 4, 1, time.Minute), 1, actionrpc.DropNone, "Sandbox admission grant revision is stale"},
 			{ns, grant(1, 5, 0, time.Minute), 1, actionrpc.DropNone, "Sandbox admission execution generation is stale"},
 			{ns, grant(2, 5, 0, time.Minute), 1, actionrpc.DropNone, "Sandbox admission limits changed without a new entitlement revision"},
-			{ns, grant(2, 5, 1, 2*time.Minute), 1, actionrpc.DropOthers, ""}, // it is renewed
-			{ns, grant(2, 6, 1, time.Minute), 1, actionrpc.DropOthers, ""},   // and entitled anew
+			{ns, grant(2, 5, 1, 2*time.Minute), 1, actionrpc.DropOthers, ""}, // renewed
+			{ns, grant(2, 6, 1, time.Minute), 1, actionrpc.DropOthers, ""},   // with a new entitlement
 			{ns, grant(3, 6, 1, time.Minute), 1, actionrpc.DropAll, ""},
 			{ns, grant(3, 7, 0, time.Minute), 1, actionrpc.DropAll, ""},
 			{ns, grant(3, 7, 1, time.Minute), 1, actionrpc.DropNone, "Sandbox admission limits changed without a new entitlement revision"},
-			{ns, grant(3, 8, 1, 300*time.Second), 1, actionrpc.DropOthers, ""}, // as long as one may be
+			{ns, grant(3, 8, 1, 300*time.Second), 1, actionrpc.DropOthers, ""}, // the longest allowed
 		} {
 			_, drop, why := putGrant(b, tc.namespace, tc.g, tc.most)
 			if tc.want != "" {
@@ -233,7 +233,7 @@ func TestGrantsAreRefusedInTheOrderAndWordsOfTheProtocol(t *testing.T) {
 				t.Errorf("%d: %q %v, want %q %v", i, why, drop, tc.want, tc.drop)
 			}
 		}
-		// One that is the same and shorter changes nothing, whoever sends it.
+		// A shorter one of the same revision changes nothing, from whichever client.
 		have, _, why := putGrant(b, ns, grant(3, 8, 1, time.Minute), 1)
 		if have == nil || why != "" || time.Until(have.Expires) != 300*time.Second {
 			t.Errorf("%+v %q", have, why)
@@ -309,7 +309,7 @@ func TestWhoIsAdmitted(t *testing.T) {
 	if err := b.Revoke(ns, &actionrpc.Revocation{Revision: 1}, 9); err != nil {
 		t.Fatal(err)
 	}
-	putGrant(b, ns, grant(2, 2, 1, time.Minute), 9) // anew: what was admitted before is not
+	putGrant(b, ns, grant(2, 2, 1, time.Minute), 9) // new: what was admitted before is not
 	if err := b.Still(ns, 2, &p, pass); err == nil || err.Error() != missing {
 		t.Error(err)
 	}
@@ -317,16 +317,16 @@ func TestWhoIsAdmitted(t *testing.T) {
 	if why := admit(b, 2); why != "BoxAdmissionError: Sandbox admission grant does not permit sessions" {
 		t.Error(why)
 	}
-	if why := admit(actionrpc.NewGrants(time.Now), 2); why != missing { // as a boxd that has started
+	if why := admit(actionrpc.NewGrants(time.Now), 2); why != missing { // like a boxd that has just started
 		t.Error(why)
 	}
 }
 
-// A grant ends by the clock of the host, and by the time that has gone by where that is set back.
+// A grant expires by the host's clock, or by elapsed time if that clock is set back.
 func TestAGrantEndsWhateverTheClockDoes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var jump time.Duration // of the clock, which the time that goes by knows nothing of
+		var jump time.Duration // of the clock, without effect on elapsed time
 		b := actionrpc.NewGrants(func() time.Time { return time.Now().Round(0).Add(jump) })
 		putGrant(b, ns, grant(1, 1, 1, time.Minute), 9)
 		if some, next := b.Expire(); some || next != time.Minute {
@@ -341,11 +341,11 @@ func TestAGrantEndsWhateverTheClockDoes(t *testing.T) {
 				t.Error(why)
 			}
 		}
-		<-time.After(time.Minute) // of the bubble, which does not take it
+		<-time.After(time.Minute) // in the bubble, which takes no time
 		if why := admit(b, 1); why != "BoxAdmissionError: Sandbox admission grant has expired" {
 			t.Error(why)
 		}
-		jump = -time.Hour // it was set back all the while
+		jump = -time.Hour // it was set back meanwhile
 		if some, next := b.Expire(); !some || next != 0 {
 			t.Error(some, next)
 		}

@@ -17,13 +17,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc"
 )
 
-// outcome is what has come of reading a message.
+// outcome is the result of reading a message.
 type outcome struct {
 	m   *actionrpc.Message
 	err error
 }
 
-// connect returns the client's end of a connection whose messages are read into a room, one for every word in more.
+// connect returns the client's end of a connection whose messages are read within the budget room, one for every value in read.
 func connect(t *testing.T, room *actionrpc.MessageBudget) (ws *websocket.Conn, read chan<- struct{}, got <-chan outcome) {
 	t.Helper()
 	more, all := make(chan struct{}, 8), make(chan outcome, 8)
@@ -48,7 +48,7 @@ func connect(t *testing.T, room *actionrpc.MessageBudget) (ws *websocket.Conn, r
 	}
 	t.Cleanup(func() {
 		close(more)
-		_ = ws.CloseNow() // a closed one is fine
+		_ = ws.CloseNow() // it may be closed already
 	})
 	return ws, more, all
 }
@@ -69,7 +69,7 @@ func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
 		t.Fatal(err)
 	}
 	read <- struct{}{}
-	// More than is short, and it goes on: what it may come to is counted now.
+	// Longer than short, and it continues: now the maximum is reserved.
 	if _, err := io.WriteString(w, strings.Repeat("x", 4*actionrpc.Short)); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
 	if one.err != nil || !one.m.Long() || len(one.m.Data) != 4*actionrpc.Short {
 		t.Fatalf("%+v", one)
 	}
-	// What the first one did not take is free again, but not for one of the longest: that is read when the first is done.
+	// What the first did not need is free again, but not enough for a message of maximum length: that is read once the first is done.
 	second, readSecond, gotSecond := connect(t, room)
 	readSecond <- struct{}{}
 	go say(t, second, 2*actionrpc.Short)
@@ -115,7 +115,7 @@ func TestALengthIsReadToTheByte(t *testing.T) {
 			t.Errorf("%d: counted: %v", n, o.m.Long())
 		}
 		o.m.Free()
-		o.m.Free() // nothing happens
+		o.m.Free() // has no effect
 	}
 	read <- struct{}{}
 	go func() {
@@ -143,7 +143,7 @@ func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
 		if o := <-got; o.err == nil {
 			t.Fatal("it is still waited for")
 		}
-		// What it had is free again.
+		// Its share is free again.
 		other, readOther, gotOther := connect(t, room)
 		room.Patience = time.Hour
 		readOther <- struct{}{}
@@ -215,7 +215,7 @@ func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
 	long.m.Free()
 	next.m.Free()
 	read <- struct{}{}
-	go say(t, ws, actionrpc.MaxMessage) // all is free again
+	go say(t, ws, actionrpc.MaxMessage) // everything is free again
 	if o := <-got; o.err != nil {
 		t.Fatal(o.err)
 	}

@@ -13,9 +13,9 @@ func TestEachLineIsAMessage(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name string
-		in   []string // in pieces, as they come
+		in   []string // in pieces, as received
 		want []string
-		rest string // what a flush gives
+		rest string // returned by a flush
 	}{
 		{"several at once", []string{"a\nb\nc"}, []string{"a\n", "b\n"}, "c"},
 		{"one in pieces", []string{"a", "b", "c\n"}, []string{"abc\n"}, ""},

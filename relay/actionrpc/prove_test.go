@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// seen is what a box of a session has printed, with less lines of mounts.
+// seen is the output of a session's box, with fewer mount lines.
 const seen = `ns ipc ipc:[4026532181]
 ns mnt mnt:[4026532179]
 ns net net:[4026532183]
@@ -90,7 +90,7 @@ func FuzzJudge(f *testing.F) {
 	})
 }
 
-// No room now says nothing of what boxes are, and so nothing of the directory either.
+// A lack of room says nothing about isolation, and so nothing about the directory either.
 func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
 	t.Parallel()
 	broken := fault.Errorf(fault.Denied, "not lent")
@@ -148,7 +148,7 @@ func TestABoxThatIsLookedAtWaitsForNoRoom(t *testing.T) {
 	}
 }
 
-// The profile's quota is what holds where nothing is said, so none has to be said.
+// The profile's quota applies if a request has none, so removing a quota needs an explicit zero.
 func TestNoQuotaIsAskedForByName(t *testing.T) {
 	t.Parallel()
 	mount := policy.Mount{Source: "/srv/q/a", Target: isolation.Workspace, Mode: policy.MountReadWrite}
@@ -183,7 +183,7 @@ func TestNoQuotaIsAskedForByName(t *testing.T) {
 		if _, _, err := held.Merge(req); err != nil || req.WorkspaceQuota != nil {
 			t.Errorf("nobody may ask for another than the profile's: %v", err)
 		}
-		for _, of := range []func(string) error{can, cannot} { // what helps with directories of many has none in either case
+		for _, of := range []func(string) error{can, cannot} { // boxes that maintain directories of many Workspaces have none in either case
 			if unbound(req, false, of); req.WorkspaceQuota == nil || *req.WorkspaceQuota != 0 {
 				t.Errorf("%v", req.WorkspaceQuota)
 			}

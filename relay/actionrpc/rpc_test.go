@@ -36,13 +36,13 @@ func TestADefectInAnActionEndsThatCallAlone(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, "box_exec") || !strings.Contains(text, "nil map") || !strings.Contains(text, "rpc_test.go") {
 		t.Errorf("the log says: %s", text)
 	}
-	// One that has no connection breaks before its action: it has an answer all the same.
+	// A request without a connection panics before its action, and is answered all the same.
 	if text := s.answer(t.Context(), c); !bytes.Contains(text, []byte(`{"seq_id":7,"code":1,`)) {
 		t.Errorf("%s", text)
 	}
 }
 
-// A client that asks and asks and takes no answers is cut off when its time is over, with all that is under way for it.
+// A client that keeps sending requests and reads no answers is disconnected at the timeout, and its pending requests are canceled.
 func TestAClientThatTakesNoAnswersIsCutOff(t *testing.T) {
 	t.Parallel()
 	s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler), Patience: 50 * time.Millisecond}, held: NewMessageBudget(maxLongest)}
@@ -60,7 +60,7 @@ func TestAClientThatTakesNoAnswersIsCutOff(t *testing.T) {
 		c.calls.Wait()
 	}))
 	defer web.Close()
-	// Before it connects: a window that shrinks has the kernel drop what was sent into it, acknowledgements with it.
+	// Before it connects: when a window shrinks, the kernel drops data already sent, including acknowledgements.
 	few := &net.Dialer{Control: func(_, _ string, raw syscall.RawConn) (err error) {
 		failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
 		return errors.Join(err, failed)

@@ -17,7 +17,7 @@ func TestTheDialectIsOffAndClosedByItself(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		change func(*actionrpc.Settings)
-		want   string // "": it is allowed
+		want   string // "": allowed
 	}{
 		"off":                            {func(*actionrpc.Settings) {}, ""},
 		"without a token":                {func(c *actionrpc.Settings) { c.Listen = "127.0.0.1:5410" }, "langbot.token_file"},
@@ -65,7 +65,7 @@ func TestATokenIsASecret(t *testing.T) {
 	}
 }
 
-// told is what holds after some INITs, of which only the last may be refused.
+// told is the configuration after some INITs, of which only the last may be refused.
 func told(t *testing.T, inits ...string) (*actionrpc.InitConfig, string) {
 	t.Helper()
 	has := actionrpc.DefaultInit()
@@ -157,7 +157,7 @@ func TestAdmissionFailsClosed(t *testing.T) {
 	}
 }
 
-// An INIT that is refused for LangBot's directories has said what its admission is all the same.
+// An INIT that is refused because of its directories still sets the admission policy.
 func TestAnInitWhoseDirectoriesAreRefusedStillRequiresAdmission(t *testing.T) {
 	t.Parallel()
 	const local = `"local":{"host_root":"/srv/box","default_workspace":"/var/x","allowed_mount_roots":["/srv/box"]}`
@@ -171,7 +171,7 @@ func TestAnInitWhoseDirectoriesAreRefusedStillRequiresAdmission(t *testing.T) {
 			t.Errorf("%s: %+v", admission, next)
 		}
 	}
-	// One with a bad limit changes nothing, as the protocol has it.
+	// One with an invalid limit changes nothing, as the protocol requires.
 	fields, _ := object(json.RawMessage(`{"limits":{"max_sessions":-3},"admission":{"required":true}}`))
 	if next, err := actionrpc.DefaultInit().Merge(fields); next != nil || err == nil {
 		t.Errorf("%+v, %v", next, err)
@@ -211,7 +211,7 @@ func FuzzMerge(f *testing.F) {
 	})
 }
 
-// The note is put in its place whole, on the disk: a file that is opened there would be where a link leads.
+// The marker file is replaced atomically and synced: opening an existing one could follow a link.
 func TestTheNoteOfAnAdmissionIsAFileOfItsOwn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

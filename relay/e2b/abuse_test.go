@@ -31,7 +31,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/e2b/wire"
 )
 
-// onePipe is a listener of one connection.
+// onePipe is a listener for one connection.
 type onePipe struct {
 	conns chan net.Conn
 	ended chan struct{}
@@ -50,8 +50,7 @@ func (l *onePipe) Close() error { close(l.ended); return nil }
 
 func (l *onePipe) Addr() net.Addr { return &net.UnixAddr{} }
 
-// A client that announces a body and does not send it has its answer, and keeps nothing of boxd's, whether or not it has proven
-// who it is.
+// A client that announces a body and does not send it gets its answer, and holds no resources of boxd, authenticated or not.
 func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	for name, request := range map[string]string{
@@ -89,7 +88,7 @@ func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// A body of which a part comes now and then has to be there in a while too, unless it is one that may take long.
+// A body sent in small pieces has a total time limit too, unless it may be a long stream.
 func TestASlowBodyHasAWhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,7 +120,7 @@ func TestASlowBodyHasAWhile(t *testing.T) {
 		go func() {
 			_, err := io.WriteString(near, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
 			for err == nil {
-				<-time.After(bodyPatience / 3) // in no time
+				<-time.After(bodyPatience / 3) // takes no time in a bubble
 				_, err = near.Write([]byte("x"))
 			}
 			sent <- err
@@ -136,14 +135,14 @@ func TestASlowBodyHasAWhile(t *testing.T) {
 	})
 }
 
-// What is held for a message is as much as it may come to, not as much as is sent of it.
+// The memory reserved for a message is its possible size after decompression, not the number of bytes sent.
 func TestAPackedMessageTakesItsRoom(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		header string
 		what   procedure
 		length int64
-		free   bool // room for another of half of all
+		free   bool // room for another one of half the total
 	}{
 		"plain":       {"", procedure{}, 100, true},
 		"packed":      {"Content-Encoding", procedure{}, 100, false},
@@ -156,7 +155,7 @@ func TestAPackedMessageTakesItsRoom(t *testing.T) {
 		if tc.header != "" {
 			r.Header.Set(tc.header, "gzip")
 		}
-		synctest.Test(t, func(t *testing.T) { // where it waits for room, no time passes
+		synctest.Test(t, func(t *testing.T) { // while it waits for room, no time passes
 			limits, leave := conns.New(1, conns.All).Share("a")
 			held := []func(){leave}
 			full := false
@@ -178,7 +177,7 @@ func TestAPackedMessageTakesItsRoom(t *testing.T) {
 	}
 }
 
-// Names that clients make up are in no metrics and no records.
+// Names made up by clients appear in no metrics and no records.
 func TestThereIsNoRPCButThoseThereAre(t *testing.T) {
 	t.Parallel()
 	all := procedures()
@@ -200,7 +199,7 @@ func TestThereIsNoRPCButThoseThereAre(t *testing.T) {
 	}
 }
 
-// A watcher that nobody asks keeps a bounded amount of what programs of the sandbox call their files.
+// A watcher that is not polled stores a bounded amount of file names.
 func TestAWatcherKeepsLittle(t *testing.T) {
 	t.Parallel()
 	w := &watcher{}
@@ -215,7 +214,7 @@ func TestAWatcherKeepsLittle(t *testing.T) {
 	}
 }
 
-// A watcher that nobody asks any more is forgotten, also one that has ended before.
+// A watcher that is no longer polled is removed, also one that has ended before.
 func TestAWatcherThatNobodyAsksIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -225,11 +224,11 @@ func TestAWatcherThatNobodyAsksIsForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(watcherLife - time.Second) // in no time
+		<-time.After(watcherLife - time.Second) // takes no time in a bubble
 		if _, err := w.find(nil, id); err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(watcherLife + time.Second) // in no time
+		<-time.After(watcherLife + time.Second) // takes no time in a bubble
 		synctest.Wait()
 		if len(w.all) != 0 || ctx.Err() == nil {
 			t.Errorf("%d are left, %v", len(w.all), ctx.Err())
@@ -237,7 +236,7 @@ func TestAWatcherThatNobodyAsksIsForgotten(t *testing.T) {
 	})
 }
 
-// Whatever a program of a sandbox writes about a file can be told.
+// Whatever a program in a sandbox stores in a file's metadata can be encoded.
 func TestEveryEntryCanBeTold(t *testing.T) {
 	t.Parallel()
 	for name, e := range map[string]*files.Entry{
@@ -252,7 +251,7 @@ func TestEveryEntryCanBeTold(t *testing.T) {
 	}
 }
 
-// The age of a sandbox is none of the time that it is given, however the clock jumps.
+// A new timeout counts from now, whatever the age of the sandbox and however the clock jumps.
 func TestALifetimeIsOfTheFuture(t *testing.T) {
 	t.Parallel()
 	for _, age := range []time.Duration{math.MinInt64, -time.Hour, 0, time.Hour} {
@@ -269,7 +268,7 @@ func TestALifetimeIsOfTheFuture(t *testing.T) {
 	}
 }
 
-// A listener is served by TLS however its address is written.
+// TLS is recognized however the listener's address is written.
 func TestTheListenerOfTLSIsKnown(t *testing.T) {
 	t.Parallel()
 	for address, others := range map[string]string{"0.0.0.0:0": "127.0.0.1:0", "127.0.0.2:0": "127.0.0.1:0", "[::1]:0": "127.0.0.1:0"} {
@@ -308,7 +307,7 @@ func sign(path, operation, user, token, expires string) string {
 	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
 }
 
-// A signature is good for what was signed, and for nothing else.
+// A signature is valid for what was signed, and for nothing else.
 func FuzzSignedAddress(f *testing.F) {
 	f.Add("GET", "/files", "a b", "user", "17", "x")
 	f.Add("POST", "/upload", "", "", "", "")
@@ -347,7 +346,7 @@ func FuzzSignedAddress(f *testing.F) {
 	})
 }
 
-// Whatever is asked for by metadata is a filter or an error.
+// Every metadata query yields a filter or an error.
 func FuzzMetadataFilter(f *testing.F) {
 	for _, text := range []string{"a%2520b=c%2526d", "a=b&a=c", "%", "a=%25zz", "&&==;", "\x00=\xff", strings.Repeat("a=b&", 100)} {
 		f.Add(text)
@@ -371,7 +370,7 @@ func FuzzMetadataFilter(f *testing.F) {
 	})
 }
 
-// A request is for the control plane, for a sandbox whose id can be one, or for nothing.
+// A request is for the control plane, for a sandbox with a possible id, or for nothing.
 func FuzzRoute(f *testing.F) {
 	f.Add("8000-i123.localhost:5420", "/", "", "")
 	f.Add("localhost", "/files", "i123", "49983")
@@ -407,7 +406,7 @@ func FuzzRoute(f *testing.F) {
 	})
 }
 
-// A part of a file is within it.
+// A range of a file is within the file.
 func FuzzRange(f *testing.F) {
 	for _, text := range []string{"bytes=0-", "bytes=-5", "bytes=5-3", "bytes=9223372036854775807-", "bytes=-9223372036854775808", "bytes=0-0,2-3", "bytes=--1", "bytes= 1-2", "bytes=+1-+2"} {
 		f.Add(text, int64(10))
@@ -441,7 +440,7 @@ func FuzzBasicUser(f *testing.F) {
 	})
 }
 
-// endless is a form whose part has a header without end.
+// endless is a form whose part has an endless header.
 type endless struct{ read int }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -456,7 +455,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// The header of a part is bounded, and its content is not.
+// The header of a part is limited, and its content is not.
 func TestTheHeaderOfAPartIsBounded(t *testing.T) {
 	t.Parallel()
 	from := &endless{}

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Charts are what the kernel of Python makes of figures, see chart() there, or what code has made up.
+// Charts are what the Python kernel makes of figures, see chart() there, or what code has made up.
 func TestChartsAsClientsOfScaleboxReadThem(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]string{
@@ -50,6 +50,6 @@ func TestChartsAsClientsOfScaleboxReadThem(t *testing.T) {
 }
 
 func asText(v any) string {
-	text, _ := json.Marshal(v) // which has come from JSON
+	text, _ := json.Marshal(v) // it was decoded from JSON
 	return string(text)
 }

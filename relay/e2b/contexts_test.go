@@ -124,7 +124,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// Of contexts that were made for one execution the one that was longest not used gives way, unless code runs in it; others do not.
+// Of contexts made for one execution, the least recently used one that runs no code makes room for another; others are kept.
 func TestOnlyImplicitContextsGiveWay(t *testing.T) {
 	t.Parallel()
 	c, sb := newContexts(&Server{}), &sandbox{Session: &session.Session{}}
@@ -162,10 +162,10 @@ func TestOnlyImplicitContextsGiveWay(t *testing.T) {
 	}
 }
 
-// Others find a context in the list while its kernel starts, and may not use it before.
+// Other callers see a context in the list while its kernel starts, and cannot use it yet.
 func TestAContextIsTakenUntilItsKernelHasStarted(t *testing.T) {
 	t.Parallel()
-	c, sb := newContexts(&Server{}), &sandbox{Session: &session.Session{}} // which never starts
+	c, sb := newContexts(&Server{}), &sandbox{Session: &session.Session{}} // it never starts
 	known := len(c.list(sb))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -82,8 +82,8 @@ func TestBashInterrupt(t *testing.T) {
 		if e := n.awaitInterrupted(id); e.failed == nil || e.failed.Name != "KeyboardInterrupt" || e.out != "on\n" {
 			t.Errorf("%q: %+v %v %q", code, e.failed, e.died, e.out)
 		}
-		n.await(n.begin(&kernelRequest{Op: opSync})) // by now it is the bash that has taken over
-		n.interrupt()                                // of nothing
+		n.await(n.begin(&kernelRequest{Op: opSync})) // by now the replaced bash runs
+		n.interrupt()                                // nothing runs
 		if e := n.await(n.begin(&kernelRequest{Op: opSync})); e.died {
 			t.Fatalf("%q: an interrupt of nothing has ended the kernel", code)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// Figures of the real matplotlib are pictures and charts as data, and frames of the real pandas tables and data.
+// Figures of the real matplotlib become pictures and chart data, and frames of the real pandas tables and data.
 func TestPythonShowsRealFiguresAndFrames(t *testing.T) {
 	packages := os.Getenv("E2B_PYTHON_PACKAGES")
 	if packages == "" {
@@ -68,7 +68,7 @@ func TestPythonShowsRealFiguresAndFrames(t *testing.T) {
 	}
 }
 
-// within reports whether a value has all that is wanted, and lists have nothing else.
+// within reports whether a value contains everything wanted, and its lists nothing else.
 func within(want, got any) bool {
 	switch w := want.(type) {
 	case map[string]any:

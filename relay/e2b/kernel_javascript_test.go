@@ -113,7 +113,7 @@ func TestJavaScriptInterrupt(t *testing.T) {
 		if e := n.awaitInterrupted(id); e.failed == nil {
 			t.Errorf("%q: %+v %v", code, e.failed, e.died)
 		}
-		n.write(&kernelRequest{Op: opInterrupt, ID: id}) // of nothing
+		n.write(&kernelRequest{Op: opInterrupt, ID: id}) // nothing runs
 		n.interrupt()
 		for range 3 {
 			if e := n.run("1 + 1"); e.text() != "2" {

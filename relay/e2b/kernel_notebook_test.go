@@ -12,10 +12,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// debianPython is where Debian's packages of Python are, of which python3-ipykernel is one.
+// debianPython is the directory of Debian's Python, for which the package python3-ipykernel is.
 const debianPython = "/usr/bin"
 
-// startNotebook starts a kernel of Python that uses ipykernel, with the Python that boxes of this host have.
+// startNotebook starts a Python kernel that uses ipykernel, with the Python that boxes on this host have.
 func startNotebook(t *testing.T, env ...string) *native {
 	t.Helper()
 	if err := exec.CommandContext(t.Context(), filepath.Join(debianPython, "python3"), "-c", "import ipykernel").Run(); err != nil {
@@ -26,7 +26,7 @@ func startNotebook(t *testing.T, env ...string) *native {
 	return startNativeIn(t, home, languagePython, append([]string{envPythonKernel + "=" + pythonIPykernel, "HOME=" + home}, env...)...)
 }
 
-// Code in ipykernel's shell has what users of notebooks expect, and comes to what it comes to in the own kernel.
+// Code in ipykernel's shell has what users of notebooks expect, with the same results as in the own kernel.
 func TestANotebookRunsCode(t *testing.T) {
 	n := startNotebook(t)
 	n.runs([]codeCase{
@@ -64,7 +64,7 @@ func TestANotebookRunsCode(t *testing.T) {
 	}
 }
 
-// Values are shown by IPython's formatters and display functions, with what E2B's clients show beyond that.
+// Values are shown by IPython's formatters and display functions, with additional data for E2B clients.
 func TestANotebookShowsValues(t *testing.T) {
 	n := startNotebook(t)
 	for code, want := range map[string][2]string{ // a type and what is in it, of the last result
@@ -93,7 +93,7 @@ func TestANotebookShowsValues(t *testing.T) {
 	}
 }
 
-// A code that is interrupted ends, wherever it is, and the kernel goes on with its state.
+// Interrupted code ends, wherever it is, and the kernel keeps its state.
 func TestANotebookIsInterrupted(t *testing.T) {
 	n := startNotebook(t)
 	n.run("x = 5")
@@ -115,8 +115,8 @@ func TestANotebookIsInterrupted(t *testing.T) {
 	}
 }
 
-// Figures of the real matplotlib are shown inline at the end of the code that makes them, with the data of the chart; frames with their
-// data, of a stand-in of pandas.
+// Figures of the real matplotlib are shown inline after the code that makes them, with the chart's data; frames with their data,
+// from a stand-in of pandas.
 func TestANotebookShowsFigures(t *testing.T) {
 	if err := exec.CommandContext(t.Context(), filepath.Join(debianPython, "python3"), "-c", "import matplotlib").Run(); err != nil {
 		boxtest.Missing(t, "matplotlib of "+debianPython+"/python3 (python3-matplotlib)")
@@ -140,8 +140,8 @@ func TestANotebookShowsFigures(t *testing.T) {
 	}
 }
 
-// Where the operator wants ipykernel and Python cannot use it, code fails with that reason; where it may be either, boxd's own
-// shell has all that it has otherwise: a package that cannot be imported, and one whose shell cannot be made, as where the home
+// If the operator requires ipykernel and Python cannot use it, code fails with the reason; if either kernel may be used, boxd's
+// own works as usual: with a package that cannot be imported, and with one whose shell cannot start, for example because the home
 // directory is full.
 func TestWithoutIPykernel(t *testing.T) {
 	t.Parallel()

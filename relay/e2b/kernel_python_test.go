@@ -62,7 +62,7 @@ func TestPythonCountsExecutions(t *testing.T) {
 	}
 }
 
-// A traceback is of the code: it names the line, and no line of the kernel.
+// A traceback is about the user's code: it names the line, and no line of the kernel.
 func TestPythonTracebacks(t *testing.T) {
 	t.Parallel()
 	n := startNative(t, languagePython)
@@ -121,7 +121,7 @@ class Bundle:
 	}
 }
 
-// Libraries that a box may have: what the kernel asks of them, in the least form of each.
+// Libraries that a box may have: minimal stand-ins with what the kernel calls in them.
 func TestPythonShowsFramesAndFigures(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -233,7 +233,7 @@ func TestPythonInterrupt(t *testing.T) {
 		if e := n.awaitInterrupted(id); e.failed == nil || e.failed.Name != "KeyboardInterrupt" {
 			t.Errorf("%q: %+v %v", code, e.failed, e.died)
 		}
-		n.interrupt() // of nothing
+		n.interrupt() // nothing runs
 		if e := n.await(n.begin(&kernelRequest{Op: opSync})); e.died {
 			t.Fatalf("%q: an interrupt of nothing has ended the kernel", code)
 		}
@@ -264,7 +264,7 @@ func TestPythonDies(t *testing.T) {
 	}
 }
 
-// A file of the user that has the name of a module must not be in the way of the kernel, and is there for the code.
+// A user's file with the name of a module must not interfere with the kernel, but can be imported by the code.
 func TestPythonModulesOfTheUser(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -286,7 +286,7 @@ func TestPythonWritesMuch(t *testing.T) {
 	if e := n.run("for i in range(300_000): print(i)"); len(e.out) != 1988890 {
 		t.Errorf("%d bytes", len(e.out))
 	}
-	// Children that write at the same time, as much as they can at once, never get into an event.
+	// Children that write concurrently, as much as possible at once, never corrupt an event.
 	e := n.run("import subprocess\nps = [subprocess.Popen(['head', '-c', '20000000', '/dev/zero']) for _ in range(3)]\nfor i in range(200): display('x' * 20_000)\nfor p in ps: p.wait()\n'end'")
 	if len(e.out) != 60_000_000 || strings.Trim(e.out, "\x00") != "" || len(e.results) != 201 || e.text() != "'end'" {
 		t.Errorf("%d bytes, %d results", len(e.out), len(e.results))

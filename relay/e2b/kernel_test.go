@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// patience is more than an execution takes on a host that is busy.
+// patience is longer than an execution takes on a busy host.
 const patience = 5 * time.Minute
 
 // native is a kernel that runs on this host.
@@ -100,7 +100,7 @@ func (n *native) read(stream int, from io.Reader) {
 	}
 }
 
-// cell is what came of one.
+// cell is the outcome of an execution.
 type cell struct {
 	out, err string
 	count    int64
@@ -193,8 +193,8 @@ func (n *native) await(id string) *cell {
 	return e
 }
 
-// awaitInterrupted does the same of one that has been interrupted. It is interrupted again, for the first signal may have come just
-// before the code began to sleep.
+// awaitInterrupted waits for the end of an interrupted execution. It repeats the interrupt, since the first signal may have come
+// just before the code began to sleep.
 func (n *native) awaitInterrupted(id string) *cell {
 	n.t.Helper()
 	done, over := make(chan struct{}), make(chan struct{})
@@ -223,7 +223,7 @@ func (n *native) interrupt() {
 	}
 }
 
-// awaitOutput waits until the code has written something.
+// awaitOutput waits until the code has written a text.
 func (n *native) awaitOutput(text string) {
 	n.t.Helper()
 	n.mu.Lock()
@@ -243,16 +243,16 @@ func (n *native) awaitOutput(text string) {
 	}
 }
 
-// tailOf is the end of a text, for a message.
+// tailOf is the end of a text, for an error message.
 func tailOf(text string) string { return text[max(0, len(text)-1000):] }
 
-// codeCase is code that a kernel runs, and what it comes to.
+// codeCase is code for a kernel, and the expected result.
 type codeCase struct {
 	name, code           string
-	text, out, err, fail string // fail: the beginning of the name and value of the error, "" if there is none
+	text, out, err, fail string // fail: prefix of the error's name and value, "" for no error
 }
 
-// runs has the kernel run one after the other.
+// runs makes the kernel run the cases one by one.
 func (n *native) runs(cases []codeCase) {
 	n.t.Helper()
 	for _, c := range cases {

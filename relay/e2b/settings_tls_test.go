@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// What is wrong with the files of TLS is told by the keys of box.toml.
+// Errors in TLS files are reported with their keys in box.toml.
 func TestFilesOfTLSAreRefusedByTheirKeys(t *testing.T) {
 	t.Parallel()
 	certificate := filepath.Join(t.TempDir(), "certificate.pem")

@@ -52,7 +52,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *Client {
 	return c
 }
 
-// streamListener is for WebSockets that are cut in the middle of a message: see streamConn.
+// streamListener is for WebSockets that are cut in mid-message: see streamConn.
 type streamListener struct{ net.Listener }
 
 func (l streamListener) Accept() (net.Conn, error) {
@@ -63,7 +63,7 @@ func (l streamListener) Accept() (net.Conn, error) {
 	return streamConn{conn}, nil
 }
 
-// ids are the difficult ones.
+// ids are difficult ids.
 func ids() []string {
 	return []string{"s1", "/", ".", "..", "...", "a/../b", "%2f", "%", "a b", "a+b", "a?b", "a#b", "日本", "😀", "\u202e", "a;b,c", `a"b\c`, "~", "*", "exec"}
 }
@@ -182,7 +182,7 @@ func TestNoBoxdIsAConnectError(t *testing.T) {
 	}
 }
 
-// standin speaks boxd's side of a stream.
+// standin plays boxd's part in a stream.
 func standin(t *testing.T, speak func(ctx context.Context, ws *websocket.Conn)) *Client {
 	t.Helper()
 	return serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -267,7 +267,7 @@ func TestInputWaitsForTheWindow(t *testing.T) {
 			}
 			total += uint64(len(data) - 1)
 			most = max(most, total-taken)
-			if total-taken > api.StdinWindow/2 { // late on purpose
+			if total-taken > api.StdinWindow/2 { // deliberately late
 				taken = total
 				msg, _ := json.Marshal(api.ServerControl{StdinTaken: taken})
 				send(ctx, ws, api.ChannelControl, string(msg))
@@ -329,7 +329,7 @@ func TestCancelingEndsTheStream(t *testing.T) {
 	<-ended
 }
 
-// Where others have filled the queue of a listener, a call waits for its turn.
+// If others have filled a listener's queue, a call waits for its turn.
 func TestACallWaitsForACrowd(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")

@@ -25,13 +25,12 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// soon is a pace for tests, which cut connections all the time.
+// soon are short reconnect times, for tests that cut connections all the time.
 func soon() reconnectTimes {
 	return reconnectTimes{first: time.Millisecond, most: 4 * time.Millisecond, total: 20 * time.Second, writer: 20 * time.Millisecond}
 }
 
-// program is a stand-in of a process: it has output to give, and ends when it has given it and had all
-// its input.
+// program is a stand-in for a process: it ends when it has sent all its output and received all its input.
 type program struct {
 	t     *testing.T
 	out   [2]string
@@ -94,7 +93,7 @@ func say(ctx context.Context, ws *websocket.Conn, msg api.ServerControl) {
 	send(ctx, ws, api.ChannelControl, string(data))
 }
 
-// take takes input that begins at an offset.
+// take receives input that starts at an offset.
 func (p *program) take(ctx context.Context, ws *websocket.Conn, at int64) {
 	begin := at
 	for {
@@ -133,7 +132,7 @@ func (p *program) take(ctx context.Context, ws *websocket.Conn, at int64) {
 	}
 }
 
-// give gives output from an offset.
+// give sends output from an offset.
 func (p *program) give(ctx context.Context, ws *websocket.Conn, at [2]int64) {
 	for at[0] < int64(len(p.out[0])) || at[1] < int64(len(p.out[1])) {
 		i := rand.IntN(2)
@@ -160,7 +159,7 @@ func (p *program) give(ctx context.Context, ws *websocket.Conn, at [2]int64) {
 	}
 }
 
-// cutter lets so many bytes of each connection through, in each direction, and then cuts it.
+// cutter forwards a number of bytes of each connection, in each direction, and then cuts it.
 func cutter(t *testing.T, to string, limit func() int64) (socket string, cuts *atomic.Int64) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "cut")
@@ -203,13 +202,13 @@ func cutter(t *testing.T, to string, limit func() int64) (socket string, cuts *a
 	return socket, cuts
 }
 
-// someBytes are the same for the same seed, and nowhere like themselves.
+// someBytes are pseudo-random bytes, the same for the same seed.
 func someBytes(seed uint64, n int) string {
 	r := rand.NewChaCha8([32]byte{byte(seed)})
 	data := make([]byte, n)
 	_, _ = r.Read(data)
 	for i, b := range data {
-		if b == '{' || b == '\n' { // what the stand-in takes for a control message, and for a line's end
+		if b == '{' || b == '\n' { // to the stand-in a control message, or the end of a line
 			data[i] = 'x'
 		}
 	}
@@ -278,7 +277,7 @@ func TestALostConnectionLosesNoByte(t *testing.T) {
 	}
 }
 
-// talk answers connections one after the other, the first with talks[0]; there are no more than talks.
+// talk answers connections one by one, the first with talks[0]; there are no more than talks.
 func talk(t *testing.T, talks ...func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl)) *Client {
 	t.Helper()
 	n := 0
@@ -341,7 +340,7 @@ func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
 	if err != nil || r.Status != "exited" || out.String() != "rest" || id == "" {
 		t.Errorf("%+v, %v: %q of %q", r, err, out.String(), id)
 	}
-	// What boxd does not know has not begun, or nobody can say.
+	// A program without an id has not started, or its state is unknown.
 	c = talk(t, lose)
 	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); !errors.Is(err, ErrStreamEnded) {
 		t.Errorf("%v", err)
@@ -353,7 +352,7 @@ func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
 	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); errors.Is(err, ErrStreamEnded) || err == nil {
 		t.Errorf("%v", err)
 	}
-	// A process that is joined is joined as it was to be.
+	// Reconnecting to a process uses the original attach parameters.
 	from := [2]int64{5, 6}
 	c = talk(t, func(context.Context, *websocket.Conn, *api.ClientControl) {}, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
 		if a := first.Attach; a == nil || !a.TakeOver || *a.Stdout != 5 || *a.Stderr != 6 {
@@ -371,8 +370,8 @@ func TestAnExecutionIsForgottenOnce(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name      string
-		protocols []string // that boxd knows
-		breaks    bool     // the connection does, behind the exit
+		protocols []string // that boxd supports
+		breaks    bool     // the connection does, after the exit
 		asked     []string
 	}{
 		{"by the end of its stream", []string{api.StreamForget}, false, []string{"GET", "forget"}},
@@ -476,7 +475,7 @@ func TestWhatIsMissingIsTold(t *testing.T) {
 			if a := first.Attach; a == nil || *a.Stdout != 113 || *a.Stderr != 0 || a.Replay {
 				t.Errorf("attaches with %+v", first.Attach)
 			}
-			say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 112, Stderr: 4}}) // one byte again, and some gone
+			say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 112, Stderr: 4}}) // one byte again, and some missing
 			send(ctx, ws, api.ChannelStdout, "fghi")
 			exit(ctx, ws)
 		},
@@ -631,7 +630,7 @@ func TestEveryProcessHasItsPath(t *testing.T) {
 	}
 }
 
-// Who waits for the end of a process does so while boxd is restarted, but not for a boxd or a process that there is not.
+// Waiting for the end of a process continues while boxd restarts, but not without a boxd or for a missing process.
 func TestTheEndOfAProcessIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	asked := new(atomic.Int64)
@@ -671,7 +670,7 @@ func TestTheEndOfAProcessIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Events go on behind the last one, or where boxd said before there was any, also when the connection is cut in the middle of one.
+// Events resume after the last one, or where boxd said before there was any, also after a cut in the middle of one.
 func TestEventsGoOnWhereTheyWereCutOff(t *testing.T) {
 	t.Parallel()
 	var asked []string

@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// message is what a server writes at once, and how many descriptors come with it.
+// message is what a server writes at once, with a number of descriptors.
 type message struct {
 	text string
 	fds  int
@@ -60,7 +60,7 @@ func answering(t *testing.T, files []*os.File, messages ...message) *Client {
 				rights = unix.UnixRights(fds...)
 			}
 			if _, _, err := conn.(*net.UnixConn).WriteMsgUnix([]byte(m.text), rights, nil); err != nil { //nolint:forcetypeassert // it is one
-				return // the client has had enough
+				return // the client has closed the connection
 			}
 		}
 	}()
@@ -109,7 +109,7 @@ func TestThreeDescriptorsAreTaken(t *testing.T) {
 	}
 }
 
-// What is no answer of boxd leaves no descriptor behind.
+// An answer that is not boxd's leaves no descriptor open.
 func TestOtherAnswersThanDescriptors(t *testing.T) { // counts descriptors: not parallel
 	problem := `{"type":"urn:boxd:problem:conflict","status":409,"detail":"taken"}`
 	for name, messages := range map[string][]message{

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// formatted is a list of two kinds of rows: one with all there can be, and one with nothing.
+// formatted is a list of two kinds of rows: one with every field, and one with none.
 type formatted struct {
 	ID        string             `json:"id"`
 	CreatedAt time.Time          `json:"created_at"`
@@ -135,7 +135,7 @@ func TestABadFormatIsNone(t *testing.T) {
 	}
 }
 
-// What people type who come from elsewhere fits the rows there are.
+// Format strings that users of other tools type work with the existing rows.
 func TestFormatsFitWhatBoxdAnswers(t *testing.T) {
 	t.Parallel()
 	for row, text := range map[any]string{

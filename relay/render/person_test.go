@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// Not parallel: it is about the environment.
+// Not parallel: it depends on the environment.
 func TestColoursAreForTerminalsOfPeopleWhoWantThem(t *testing.T) {
 	screen, line, err := pty.Open()
 	if err != nil {
@@ -88,7 +88,7 @@ func TestWhatHasFailedIsWhatNobodyAskedFor(t *testing.T) {
 	}{
 		{api.Process{State: "running"}, false},
 		{api.Process{State: "waiting", Result: &api.ExecResult{Status: "exited", ExitCode: new(1)}}, false},
-		{api.Process{State: "ended"}, false}, // its result is not told here
+		{api.Process{State: "ended"}, false}, // its result is not shown here
 		{api.Process{State: "ended", Result: &api.ExecResult{Status: "exited", ExitCode: new(0)}}, false},
 		{api.Process{State: "ended", Reason: "stopped", Result: &api.ExecResult{Status: "signaled", Signal: "SIGTERM"}}, false},
 		{api.Process{State: "ended", Result: &api.ExecResult{Status: "exited", ExitCode: new(3)}}, true},
@@ -223,7 +223,7 @@ func TestEveryFindingHasCommands(t *testing.T) {
 			}
 		}
 	}
-	// A list in a drop-in takes the place of the one before it, so it has what boxes go without already.
+	// A list in a drop-in replaces the one before it, so it must include what is configured already.
 	limits := []api.Check{check("fail", "memory limit", "", ""), check("fail", "pids limit", "", ""), check("warn", "cpu limit", "best effort: not enforced", ""), check("warn", "io limit", "it cannot be", "")}
 	fixes := Fixes(&api.Doctor{Checks: limits}, familyDebian)
 	if len(fixes) != 2 || fixes[0].Name != "memory limit, pids limit, cpu limit, io limit" ||
@@ -247,7 +247,7 @@ func TestEveryFindingHasCommands(t *testing.T) {
 	}
 }
 
-// What is written into a drop-in is a file that boxd reads: a table, and a line of it.
+// The generated command writes a drop-in that boxd can read: a table, and a line of it.
 func TestADropInIsWrittenByTheShell(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

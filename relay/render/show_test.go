@@ -123,7 +123,7 @@ func TestLogsArePrintedByLines(t *testing.T) {
 	}
 }
 
-// lookAt looks twice at a stand-in of boxd that has what answers says.
+// lookAt samples twice from a stand-in of boxd with the given answers.
 func lookAt(t *testing.T, l Sampler, answers map[string]any) (first, second *Top) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")

@@ -110,7 +110,7 @@ func TestTheTerminalIsRestored(t *testing.T) {
 	t.Parallel()
 	screen, line := openTerminal(t)
 	odd := termios(t, line)
-	odd.Cc[unix.VEOF], odd.Lflag = 5, odd.Lflag&^unix.ECHO // termios that no terminal has by default
+	odd.Cc[unix.VEOF], odd.Lflag = 5, odd.Lflag&^unix.ECHO // unusual terminal settings
 	if err := withDescriptor(line, func(fd int) error { return unix.IoctlSetTermios(fd, unix.TCSETS, odd) }); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestTheTerminalIsRestored(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	line.Close()
-	restore() // on a terminal that has hung up
+	restore() // on a terminal that was hung up
 }
 
 // This test is not parallel: the signal is for the whole process.

@@ -44,7 +44,7 @@ func TestADenialIsOneLine(t *testing.T) {
 		"access.default_role (policy): user, needs admin; operators can change it: boxctl grant":          {Layer: "policy", Rule: "access.default_role", Used: "user", Allowed: "admin", Setting: "boxctl grant"},
 		"images.max (quota): the limit is 100; operators can change it: images.max in box.toml":           {Layer: "quota", Rule: "images.max", Allowed: "100", Setting: "images.max in box.toml"},
 		"policy.a.networks (policy): allows off; operators can change it: x":                              {Layer: "policy", Rule: "policy.a.networks", Allowed: "off", Setting: "x"},
-		"": {Layer: "network", Rule: "network", Allowed: "off"}, // the host cannot do it, whoever asks
+		"": {Layer: "network", Rule: "network", Allowed: "off"}, // the host cannot do it, for any caller
 	} {
 		if got := Denial(&api.Problem{Denial: &d, Detail: "no (policy.x)"}); got != want {
 			t.Errorf("%q, want %q", got, want)

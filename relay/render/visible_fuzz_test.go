@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Text of a box that is shown on a terminal never controls it, wherever it is cut into pieces, and is all there.
+// Text from a box never controls the terminal it is shown on, however it is split into pieces, and nothing of it is missing.
 func FuzzVisible(f *testing.F) {
 	f.Add([]byte("\x1b]0;title\x07 \x9b31m \u0085 \u202e text\n"), 3)
 	f.Add([]byte("é日本\xff\xe6\x97"), 7)
@@ -33,7 +33,7 @@ func FuzzVisible(f *testing.F) {
 			t.Errorf("%q is shown as %q", text, whole.Bytes())
 		}
 		for _, r := range whole.String() {
-			if r != '\n' && r != '\t' && !unicode.IsGraphic(r) { // spaces of any width do no harm
+			if r != '\n' && r != '\t' && !unicode.IsGraphic(r) { // spaces of any width are harmless
 				t.Errorf("%q is shown with %q", text, r)
 			}
 		}

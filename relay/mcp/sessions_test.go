@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// A client may go while a box is made for it: that ends with the others.
+// A client may disconnect while a box is created for it: that box is ended with the others.
 func TestABoxThatIsMadeTooLateEnds(t *testing.T) {
 	t.Parallel()
 	asked, gone, removed := make(chan struct{}), make(chan struct{}), make(chan string, 1)

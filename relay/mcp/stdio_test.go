@@ -20,7 +20,7 @@ const (
 	callSquare = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"square","arguments":{"n":4}}}`
 )
 
-// answer is what comes back.
+// answer is a response.
 type answer struct {
 	ID     any             `json:"id"`
 	Result json.RawMessage `json:"result"`
@@ -30,7 +30,7 @@ type answer struct {
 	} `json:"error"`
 }
 
-// talk sends lines one by one, each when the last one has been answered, and returns the answers.
+// talk sends lines one by one, each after the previous answer, and returns the answers.
 func talk(t *testing.T, lines ...string) (answers []answer) {
 	t.Helper()
 	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
@@ -144,7 +144,7 @@ func TestBatchesAreTakenFromThoseWhoSpeakTheOldProtocol(t *testing.T) {
 	}
 }
 
-// Whatever comes is a message or has a refusal, which is one itself.
+// Every input is a message or gets a refusal, which is a message itself.
 func FuzzParse(f *testing.F) {
 	for _, line := range []string{greeting, settled, callSquare, "[" + callSquare + "]", "{}", "[]", "", "null", `{"jsonrpc":"2.0","id":{},"method":1}`, `{"jsonrpc":"2.0","id":1,"result":{}}`, `{"jsonrpc":"2.0","id":1,"error":{}}`} {
 		f.Add([]byte(line), true)

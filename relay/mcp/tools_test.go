@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// What reaches others says so: from the start where the box has a network, or from when another box has one.
+// Tools that reach outside say so: from the start if the box has a network, or as soon as another box has one.
 func TestProgramsReachOthersWhereABoxHasANetwork(t *testing.T) {
 	t.Parallel()
 	for _, open := range []bool{false, true} {
@@ -57,7 +57,7 @@ func TestProgramsReachOthersWhereABoxHasANetwork(t *testing.T) {
 	}
 }
 
-// properties calls found with every property of a schema that is an object's.
+// properties calls found for every object property of a schema.
 func properties(schema any, where string, found func(where string, property map[string]any)) {
 	node, ok := schema.(map[string]any)
 	if !ok {
@@ -72,7 +72,7 @@ func properties(schema any, where string, found func(where string, property map[
 	properties(node["items"], where+"[]", found)
 }
 
-// A model has nothing but these texts to go by, and each costs it some of its context.
+// A model has only these texts to go by, and each costs it some of its context.
 func TestDescriptionsForAModelAreShortAndPlain(t *testing.T) {
 	t.Parallel()
 	const mostOfTool, mostOfParameter = 36, 15 // words

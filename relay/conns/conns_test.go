@@ -10,7 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// enterLoad takes as many connections as a principal gets, of at most that many.
+// enterLoad takes as many connections as a principal gets, up to most.
 func enterLoad(c *Limiter, name string, most int) (taken int, err error) {
 	for range most {
 		if _, refused := c.Enter(name); refused != nil {
@@ -51,8 +51,8 @@ func TestConnectionsOfOneCallerLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// A person is one, over the socket, by a token and by the visitors of a preview, and leaves room for all others, whatever
-// comes besides without a name.
+// A principal counts as one over the socket, by a token and by the visitors of its previews, and leaves room for others, however
+// many unauthenticated connections there are.
 func TestOneCallerIsOneWhicheverWay(t *testing.T) {
 	t.Parallel()
 	c := New(Each, All)
@@ -89,7 +89,7 @@ func TestOneCallerIsOneWhicheverWay(t *testing.T) {
 	if got := c.Connections("ann"); got != 256 || c.others != 2*256+Unknown {
 		t.Errorf("%d are hers, %d all", got, c.others)
 	}
-	// Where all others are full, strangers are the first to go, though not for who is refused all the same.
+	// When all places are taken, unauthenticated connections are closed first, but not for a caller that is refused anyway.
 	_, _ = enterLoad(c, "cid", 256)
 	_, _ = enterLoad(c, "dan", All-c.others)
 	if _, refused := c.Enter("ann"); refused == nil || c.anonymous.Len() != Unknown {
@@ -101,7 +101,7 @@ func TestOneCallerIsOneWhicheverWay(t *testing.T) {
 	}
 }
 
-// What is counted for a principal is one load, over whichever way its requests come.
+// The load of a principal is counted once, over whichever transport its requests come.
 func TestOneCallerHasOneLoad(t *testing.T) {
 	t.Parallel()
 	c := New(Each, All)

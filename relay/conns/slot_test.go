@@ -9,8 +9,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Who says nothing keeps nobody out: of strangers the one that has been there for longest makes room, and who has
-// said who it is stays.
+// Idle connections do not keep others out: the oldest unauthenticated one is closed to make room, and authenticated ones are
+// kept.
 func TestStrangersMakeRoom(t *testing.T) {
 	t.Parallel()
 	c := New(Each, All)
@@ -41,7 +41,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 	if len(ended) != 2 || !ended[0] || !ended[2] {
 		t.Errorf("have ended: %v", ended)
 	}
-	all[0].Leave() // as its connection does when it is closed
+	all[0].Leave() // as when its connection is closed
 	for i := 3; i < Each+2; i++ {
 		if i == len(all) {
 			sit(1)

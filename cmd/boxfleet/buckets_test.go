@@ -11,14 +11,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// startServer starts a server of NATS with JetStream, and connects to it.
+// startServer starts a NATS server with JetStream, and connects to it.
 func startServer(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	_, js := newServer(t)
 	return js
 }
 
-// newServer is startServer with the server too.
+// newServer is startServer, and returns the server too.
 func newServer(t testing.TB) (*server.Server, jetstream.JetStream) {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir()})
@@ -45,7 +45,7 @@ func newServer(t testing.TB) (*server.Server, jetstream.JetStream) {
 	return s, js
 }
 
-// One server keeps one copy where nobody has said how many; more than it can keep are refused, not silently fewer.
+// A single server keeps one replica by default; more than it can keep are refused, not silently reduced.
 func TestABucketOfOneServer(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)

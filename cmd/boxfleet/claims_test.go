@@ -22,14 +22,14 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// claiming is a gateway that makes a session of ci on nodes that the test is.
+// claiming is a gateway that creates a session of ci on nodes played by the test.
 type claiming struct {
 	t      *testing.T
 	g      *gateway
 	clock  *clock
-	id     string   // of the bucket of claims
-	fences []uint64 // generations that the node a was asked to remember
-	made   int      // requests for a session that have come to a node
+	id     string   // of the claims bucket
+	fences []uint64 // generations that node a was asked to remember
+	made   int      // requests for a session that reached a node
 }
 
 func newClaiming(t *testing.T) *claiming {
@@ -68,7 +68,7 @@ func newClaiming(t *testing.T) *claiming {
 	return h
 }
 
-// hears has the gateway hear of a node that is ready, with the claims of a bucket.
+// hears lets the gateway receive the announcement of a ready node, with the claims of a bucket.
 func (h *claiming) hears(node, bucket string) {
 	h.t.Helper()
 	data, err := json.Marshal(&api.FleetNode{Name: node, State: api.FleetNodeReady, Claims: bucket, Time: h.clock.now()})
@@ -78,7 +78,7 @@ func (h *claiming) hears(node, bucket string) {
 	h.g.heard(named{announced{value: data}, node})
 }
 
-// named is an announcement of a node that is not n.
+// named is an announcement of a node other than n.
 type named struct {
 	announced
 	name string
@@ -86,7 +86,7 @@ type named struct {
 
 func (n named) Key() string { return n.name }
 
-// create asks for a session, and waits for nothing.
+// create requests a session, without waiting.
 func (h *claiming) create() error {
 	h.t.Helper()
 	r := httptest.NewRequestWithContext(h.t.Context(), http.MethodPost, "/v1/sessions", nil)
@@ -103,8 +103,8 @@ func (h *claiming) claim() *sessionClaim {
 	return c
 }
 
-// A session that another gateway is making is left to its node, whatever the clock of that gateway says; and one that is never
-// made is not waited for longer than is promised.
+// A session that another gateway is creating is left to its node, whatever that gateway's clock says; and one that is never
+// created is waited for no longer than promised.
 func TestClocksOfTwoGatewaysThatDifferByHours(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range map[string]time.Duration{"ahead": 5 * time.Hour, "behind": -5 * time.Hour} {
@@ -133,7 +133,7 @@ func TestClocksOfTwoGatewaysThatDifferByHours(t *testing.T) {
 	}
 }
 
-// A node that calls itself ready, and never knows the claims, holds placement up for as long as it could be lost, and no longer.
+// A node that announces itself as ready, but never has these claims, delays placement for as long as it could be lost, and no longer.
 func TestANodeWithOtherClaimsHoldsNobodyUpForLong(t *testing.T) {
 	t.Parallel()
 	h := newClaiming(t)

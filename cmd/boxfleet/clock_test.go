@@ -28,7 +28,7 @@ type announced struct {
 func (a announced) Key() string   { return "n" }
 func (a announced) Value() []byte { return a.value }
 
-// at runs something where the clock says a time: so late after that at which all clocks of the test begin.
+// at runs a function where the clock shows a time: that much after the time at which all clocks of the test start.
 func at(t *testing.T, clock time.Duration, do func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,8 +37,8 @@ func at(t *testing.T, clock time.Duration, do func(t *testing.T)) {
 	})
 }
 
-// A gateway and a node whose clocks differ by hours understand each other: identities are of the node's time, and hold there for
-// as long as others, and no longer.
+// A gateway and a node whose clocks differ by hours understand each other: identities have the node's time, and are valid there
+// for as long as others, and no longer.
 func TestClocksThatDifferByHours(t *testing.T) {
 	t.Parallel()
 	public, key, err := ed25519.GenerateKey(nil)
@@ -50,7 +50,7 @@ func TestClocksThatDifferByHours(t *testing.T) {
 		name          string
 		gateway, node time.Duration
 		later         time.Duration // on the node, after the announcement
-		says          string        // "": it is accepted
+		says          string        // "": accepted
 	}{
 		{"the same", 12 * time.Hour, 12 * time.Hour, 0, ""},
 		{"the node is ahead", 12 * time.Hour, 19 * time.Hour, time.Second, ""},
@@ -78,7 +78,7 @@ func TestClocksThatDifferByHours(t *testing.T) {
 				t.Fatal(err)
 			}
 			said = out.Header.Get("Authorization")
-			// It is lost when it is silent by the clock here, whatever its own says.
+			// It is lost when it is silent by the local clock, whatever its own says.
 			<-time.After(lostAfter + time.Second)
 			if n, _ := g.node("n"); !n.lost {
 				t.Errorf("%s: it is not lost", tc.name)
@@ -95,7 +95,7 @@ func TestClocksThatDifferByHours(t *testing.T) {
 	}
 }
 
-// gateOf is the gate of the node n, on which a gateway may speak for ci.
+// gateOf is the gate of node n, on which a gateway may act for ci.
 func gateOf(t *testing.T, key string) *access.Gate {
 	t.Helper()
 	dir, err := os.OpenRoot(t.TempDir())

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Who says nothing loses its connection when others come, and who has said its name has so many and no more; by TLS too.
+// An unauthenticated idle connection is closed when others come, and an authenticated caller has a limited number; over TLS too.
 func TestConnectionsAreCounted(t *testing.T) {
 	t.Parallel()
 	ca := boxtest.NewAuthority(t)

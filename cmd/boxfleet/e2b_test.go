@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// A request that names no owner finds its claims, and never hears that there is none only because that has not been told yet.
+// A request without an owner finds its claims, and is not told that there are none just because they are not known yet.
 func TestAClaimIsFoundByItsID(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -114,7 +114,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 	}
 }
 
-// Keys are not sent in the clear to other hosts, and a domain is one.
+// Keys are not sent unencrypted to other hosts, and a domain name counts as one.
 func TestAddressesForE2B(t *testing.T) {
 	t.Parallel()
 	for table, says := range map[string]string{
@@ -137,7 +137,7 @@ func TestAddressesForE2B(t *testing.T) {
 	}
 }
 
-// A request that is too long to be signed is refused, and a node gets nothing of it: least of all the key of its caller.
+// A request that is too long to be signed is refused, and no part of it reaches a node: least of all its caller's key.
 func TestNothingIsSentThatIsNotSigned(t *testing.T) {
 	t.Parallel()
 	_, key, err := ed25519.GenerateKey(nil)

@@ -28,7 +28,7 @@ const (
 	deathIsSeen  = 15 * time.Second
 )
 
-// clock is one that a test sets.
+// clock is set by a test.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time
@@ -46,7 +46,7 @@ func (c *clock) pass(d time.Duration) {
 	c.t = c.t.Add(d)
 }
 
-// aGateway is one that knows nothing yet, of a server of NATS.
+// aGateway is a gateway of a NATS server that knows no node yet.
 func aGateway(js jetstream.JetStream, c *clock) *gateway {
 	g := &gateway{cfg: gatewayOptions{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, now: c.now, lookups: make(chan struct{}, maxLookups)}
 	g.metrics = newMetrics(g)
@@ -54,7 +54,7 @@ func aGateway(js jetstream.JetStream, c *clock) *gateway {
 	return g
 }
 
-// state is what a gateway says of the only node.
+// state is the state of the only node, as the gateway reports it.
 func state(t *testing.T, g *gateway) string {
 	t.Helper()
 	list := g.known()
@@ -64,8 +64,8 @@ func state(t *testing.T, g *gateway) string {
 	return list[0].State
 }
 
-// A node is lost when nothing was heard of it for as long as is promised, and not a moment earlier; it has ceased to serve
-// before that. Its sessions are lost with the next look at it, at every gateway, and the node's next word undoes the first.
+// A node is lost when it was silent for the promised time, and not a moment earlier; it stops serving before that. Its sessions
+// are lost at the next check, at every gateway, and its next announcement makes the node ready again.
 func TestADeathIsSeenInTime(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -126,8 +126,8 @@ func TestADeathIsSeenInTime(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	announce()
-	look(api.FleetNodeReady, api.FleetClaimLost) // the node makes its claims live, when it has looked at them
-	// Words of a node that did not reach this gateway, such as those of a connection that hangs, count too.
+	look(api.FleetNodeReady, api.FleetClaimLost) // the node makes its claims live once it has checked them
+	// Announcements that did not reach this gateway, for example because its connection hangs, count too.
 	c.pass(deathIsSeen)
 	data, err := json.Marshal(&api.FleetNode{Name: "a", State: api.FleetNodeReady, Time: c.now()})
 	if err == nil {
@@ -139,7 +139,7 @@ func TestADeathIsSeenInTime(t *testing.T) {
 	look(api.FleetNodeReady, api.FleetClaimLost)
 }
 
-// fakeBoxd answers what an agent asks, with a status that a test changes.
+// fakeBoxd answers an agent's requests, with a status that a test changes.
 type fakeBoxd struct {
 	mu     sync.Mutex
 	status api.Status
@@ -173,7 +173,7 @@ func (f *fakeBoxd) change(what func()) {
 	what()
 }
 
-// anAgent is one of a boxd, and its connection with a server of NATS.
+// anAgent is the agent of a boxd, connected to a NATS server.
 func anAgent(t testing.TB, js jetstream.JetStream, boxd http.Handler) *agent {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -206,8 +206,8 @@ func anAgent(t testing.TB, js jetstream.JetStream, boxd http.Handler) *agent {
 	return a
 }
 
-// What has changed on a host is in its next announcement, and a gateway has it as soon as that was taken. Announcements follow each
-// other so fast that one may even be missed.
+// A change on a host is in its next announcement, which gateways receive as soon as it is published. Announcements are frequent
+// enough that one may even be missed.
 func TestAChangeIsSeenInTime(t *testing.T) {
 	t.Parallel()
 	if 2*renewEvery > changeIsSeen {
@@ -227,7 +227,7 @@ func TestAChangeIsSeenInTime(t *testing.T) {
 		if err := a.beat(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		again, over := time.NewTicker(time.Millisecond), time.After(time.Minute) // the gateway is told, not asked
+		again, over := time.NewTicker(time.Millisecond), time.After(time.Minute) // the gateway is notified, not polled
 		defer again.Stop()
 		for {
 			if list := g.known(); len(list) == 1 && has(&list[0].FleetNode) {
@@ -265,7 +265,7 @@ func TestAChangeIsSeenInTime(t *testing.T) {
 	beat(func(n *api.FleetNode) bool { return n.State == api.FleetNodeOff && n.Reason == "drained" })
 }
 
-// A session that somebody has given up ends, however young it is; one whose claim went with its bucket has it again.
+// A session whose claim was given up is ended, however young it is; one whose claim was lost with its bucket gets a new claim.
 func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -292,7 +292,7 @@ func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
 	if err != nil || c == nil || c.State != api.FleetClaimLive || !c.Sandbox {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	c.Sandbox = false // as a gateway writes it that does not know of sandboxes
+	c.Sandbox = false // as written by a gateway that does not know sandboxes
 	if _, err := putClaim(t.Context(), claims, c); err != nil {
 		t.Fatal(err)
 	}

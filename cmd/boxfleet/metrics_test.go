@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// scrape asks a gateway for its metrics, which have to have lines.
+// scrape gets the metrics of a gateway, which must contain these lines.
 func scrape(t *testing.T, g *gateway, lines ...string) string {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -33,8 +33,8 @@ func scrape(t *testing.T, g *gateway, lines ...string) string {
 	return w.Body.String()
 }
 
-// Claims, refusals, the queue and what nodes announce are told, in names and forms that Prometheus likes. Owners are not: their
-// number has no bound.
+// Claims, refusals, the queue and the announcements of nodes are in the metrics, with valid names and forms for Prometheus.
+// Owners are not: their number is unbounded.
 func TestMetricsOfAGateway(t *testing.T) {
 	t.Parallel()
 	c := &clock{t: time.Unix(1e9, 0)}

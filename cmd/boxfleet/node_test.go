@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// The agent has its settings from boxd, and where systemd holds boxd's socket for gateways it is beside that of callers.
+// The agent gets its settings from boxd, and if systemd owns boxd's socket for gateways that is next to the one for callers.
 func TestTheAgentAsksBoxd(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{"": "fleet.sock", "/elsewhere": "/elsewhere"} {

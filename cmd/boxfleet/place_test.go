@@ -99,7 +99,7 @@ func TestWhatCountsForANode(t *testing.T) {
 	}
 }
 
-// spreadOf places sessions on nodes, and returns how much more memory the fullest has reserved than all on average.
+// spreadOf places sessions on nodes, and returns how much more memory the fullest has reserved than the average.
 func spreadOf(pick func([]seen) *seen) float64 {
 	const nodes, sessions = 200, 10000
 	list := make([]seen, nodes)
@@ -118,8 +118,7 @@ func spreadOf(pick func([]seen) *seen) float64 {
 	return float64(most) / (float64(all) / nodes)
 }
 
-// The best of four drawn at random comes near to the best of all, with which gateways that know the same would all choose the
-// same node.
+// The best of four random nodes is nearly as good as the best of all, which all gateways with the same information would choose.
 func TestTheBestOfAFewIsNearlyTheBest(t *testing.T) {
 	t.Parallel()
 	by := func(list, ask []seen) *seen {
@@ -150,7 +149,7 @@ func TestTheBestOfAFewIsNearlyTheBest(t *testing.T) {
 	}
 }
 
-// A generation is on disk before it counts, and a lower one is refused for ever.
+// A generation is on disk before it counts, and a lower one is refused forever.
 func TestANodeRemembersTheHighestGeneration(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fences")
@@ -199,7 +198,7 @@ func TestANodeRemembersTheHighestGeneration(t *testing.T) {
 		t.Errorf("%+v, %v", live, err)
 	}
 	raise(f, 4, false, 4) // it has ended, and is remembered
-	// Without what it remembers a node could have what another has: it does not start.
+	// Without its record a node could have a session that another has: it does not start.
 	if err := os.WriteFile(filepath.Join(path, key+fenceSuffix), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +212,7 @@ func TestANodeRemembersTheHighestGeneration(t *testing.T) {
 	}
 }
 
-// However many sessions come and go between two announcements, so many are remembered and no more.
+// However many sessions come and go between two announcements, only a fixed number is remembered.
 func TestANodeForgetsTheOldestGenerations(t *testing.T) {
 	t.Parallel()
 	dir, err := os.OpenRoot(t.TempDir())
@@ -246,7 +245,7 @@ func TestANodeForgetsTheOldestGenerations(t *testing.T) {
 	}
 }
 
-// Of each caller the first that wait try again, whatever others wait for, and nobody takes all the places.
+// The first waiters of each caller try again, whatever others wait for, and no caller takes all places.
 func TestWhoWaitsKeepsNobodyElseWaiting(t *testing.T) {
 	t.Parallel()
 	q := &queue{}
@@ -281,7 +280,7 @@ func TestWhoWaitsKeepsNobodyElseWaiting(t *testing.T) {
 	}
 }
 
-// A node tells its sessions in pages. A gateway has them all, and gives up on a node whose list has no end.
+// A node lists its sessions in pages. A gateway gets them all, and gives up on a node whose list does not end.
 func TestAListOfANodeIsWhole(t *testing.T) {
 	t.Parallel()
 	_, key, err := ed25519.GenerateKey(nil)
@@ -322,7 +321,7 @@ func TestAListOfANodeIsWhole(t *testing.T) {
 	}
 }
 
-// Only so many of those who wait ask nodes at once: each may ask all of them.
+// Only a limited number of waiters query nodes at once, since each may query all of them.
 func TestWhoWaitsTakesTurns(t *testing.T) {
 	t.Parallel()
 	r := &reservation{g: &gateway{nodes: map[string]*seen{}, turns: make(chan struct{}, 1)}}

@@ -19,7 +19,7 @@ const (
 	manualPage  = "../../packaging/man/boxfleet.8"
 )
 
-// settings are the keys of a configuration with their values, as they are in a file.
+// settings are the keys of a configuration with their values, as in a file.
 func settings(t *testing.T, cfg *gatewayConfig) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -36,7 +36,7 @@ func settings(t *testing.T, cfg *gatewayConfig) map[string]string {
 				t.Fatal(err)
 			}
 			line := strings.TrimSpace(string(text))
-			if line == "" { // a list without anything in it
+			if line == "" { // an empty list
 				line = key + " = []"
 			}
 			found[table+"."+key] = line
@@ -89,7 +89,7 @@ func TestShippedFileAndManualPageHaveEveryKey(t *testing.T) {
 	}
 }
 
-// A key is made once, for its owner alone, and what could not be finished is not left.
+// A key is created once, readable by its owner only, and an incomplete one is not left behind.
 func TestAKeyIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	me, err := user.Current()

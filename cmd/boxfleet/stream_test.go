@@ -19,7 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// serve starts a server of NATS.
+// serveNATS starts a NATS server.
 func serveNATS(t *testing.T) *server.Server {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true})
@@ -47,7 +47,7 @@ func dialNATS(t *testing.T, address string) *nats.Conn {
 	return nc
 }
 
-// pair are two ends, of which b accepts what a opens.
+// streamPair returns one end, a, and the streams that the other end accepts from it.
 func streamPair(t *testing.T, near, far string) (a *endpoint, accepted chan *stream) {
 	t.Helper()
 	accepted = make(chan *stream, 8)
@@ -83,7 +83,7 @@ func openStream(t *testing.T, a *endpoint, accepted chan *stream) (near, far *st
 	return conn.(*stream), far
 }
 
-// noise is so many bytes that are the same for everybody.
+// noise is that many pseudo-random bytes, always the same.
 func noise(n int) []byte {
 	data := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{1})
@@ -131,7 +131,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// A reader that does not read holds its writer up, and nobody else; no more than a window is held for it.
+// A reader that does not read blocks its writer only, and no more than a window is buffered for it.
 func TestASlowReaderHoldsUpItsWriterAlone(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t)
@@ -149,7 +149,7 @@ func TestASlowReaderHoldsUpItsWriterAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if written < streamWindow || written > 2*streamWindow { // what is held there, and what is not acknowledged
+	if written < streamWindow || written > 2*streamWindow { // buffered there, and not acknowledged
 		t.Errorf("%d bytes were taken, of a window of %d", written, streamWindow)
 	}
 	reader.mu.Lock()
@@ -171,7 +171,7 @@ func TestASlowReaderHoldsUpItsWriterAlone(t *testing.T) {
 	}
 }
 
-// proxy passes connections on, and cuts them when it is told to.
+// proxy forwards connections, and cuts them on request.
 type proxy struct {
 	net.Listener
 	mu   sync.Mutex
@@ -215,7 +215,7 @@ func between(t *testing.T, address string) *proxy {
 	return p
 }
 
-// cut closes every connection, with what is on its way.
+// cut closes every connection, with the data in transit.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,7 +226,7 @@ func (p *proxy) cut() {
 	p.open = nil
 }
 
-// telling is a writer that tells of each write, unless that was told and nobody has heard it.
+// telling is a writer that signals each write, unless a signal is pending.
 type telling chan<- struct{}
 
 func (c telling) Write(p []byte) (int, error) {
@@ -237,7 +237,7 @@ func (c telling) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// What is lost with connections to the server is sent again: nothing is missing, and nothing is there twice.
+// What is lost with connections to the server is sent again: nothing is missing or duplicated.
 func TestNothingIsLostWithConnectionsToTheServer(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t)
@@ -246,7 +246,7 @@ func TestNothingIsLostWithConnectionsToTheServer(t *testing.T) {
 	near, far := openStream(t, a, accepted)
 	data := noise(4 << 20)
 	stop := make(chan struct{})
-	come := make(chan struct{}, 1) // that something has come
+	come := make(chan struct{}, 1) // that something has arrived
 	var cuts sync.WaitGroup
 	cut := 0
 	cuts.Go(func() {
@@ -263,7 +263,7 @@ func TestNothingIsLostWithConnectionsToTheServer(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			case <-come: // or a slow host might never have a connection for long enough
+			case <-come: // otherwise a slow host might never have a connection for long enough
 				p.cut()
 				cut++
 			}
@@ -308,8 +308,8 @@ func TestNobodyIsThere(t *testing.T) {
 	}
 }
 
-// Somebody who can send to an end, and is not where connections come from, opens none; a connection that is over is not
-// opened again by a late frame.
+// A peer that can send to an endpoint, but is not where connections come from, cannot open one; a closed connection is not
+// reopened by a late frame.
 func TestFramesThatDoNotBelong(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t)
@@ -348,13 +348,13 @@ func TestFramesThatDoNotBelong(t *testing.T) {
 		t.Errorf("a connection from %s", c.RemoteAddr())
 	default:
 	}
-	// A frame beyond the window is the end of its connection.
+	// A frame beyond the window ends its connection.
 	near, far = openStream(t, a, accepted)
 	for i := range uint64(streamWindow/maxFrame + 1) {
 		send(near.id, near.reply, (&frame{offset: i * maxFrame, bytes: make([]byte, maxFrame)}).encode())
 	}
 	eventually(t, "it is over", func() bool { return far.e.Open() == 0 })
-	// near hears of that, or before it of bytes that it has not sent, which far acknowledges if the frames take longer than ackDelay.
+	// near is told that, or before it of bytes that it has not sent, which far acknowledges if the frames take longer than ackDelay.
 	_, err = io.Copy(io.Discard, near)
 	if _, ok := errors.AsType[*resetError](err); !ok && !errors.Is(err, errWindow) {
 		t.Errorf("%v", err)
@@ -378,7 +378,7 @@ func TestAnEndpointThatClosesEndsItsConnections(t *testing.T) {
 	}
 }
 
-// Whatever comes, a frame is what it says, or none.
+// Any input is decoded as the frame that it is, or rejected.
 func FuzzFrame(f *testing.F) {
 	f.Add([]byte{})
 	f.Add((&frame{flags: flagOpen | flagEnd, offset: 1, taken: 2, limit: 3, bytes: []byte("x")}).encode())
@@ -394,7 +394,7 @@ func FuzzFrame(f *testing.F) {
 		if !bytes.Equal(a.encode(), data) {
 			t.Errorf("%+v of %x", a, data)
 		}
-		// A connection takes any frame, and holds no more than its window.
+		// A connection accepts any frame, and buffers no more than its window.
 		e := &endpoint{conns: map[string]*stream{}, past: map[string]time.Time{}}
 		c := newStream(e, "x", "y")
 		c.mu.Lock()

@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// manyNodes is a fleet of agents, each with a boxd that is none and with a connection of its own, and a gateway that follows them.
+// manyNodes is a fleet of agents, each with a fake boxd and its own connection, and a gateway that follows them.
 type manyNodes struct {
 	b      *testing.B
 	server *server.Server
@@ -32,7 +32,7 @@ type manyNodes struct {
 	made   int
 }
 
-// makingBoxd is a fakeBoxd that has each session that it is asked for.
+// makingBoxd is a fakeBoxd that creates every session it is asked for.
 type makingBoxd struct{ fakeBoxd }
 
 func (m *makingBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -88,7 +88,7 @@ func newManyNodes(b *testing.B, nodes, sessions int) *manyNodes {
 	}
 }
 
-// node is one with so many sessions that are claimed already.
+// node is a node with that many claimed sessions.
 func (h *manyNodes) node(name string, sessions int, claims jetstream.KeyValue, bucket string) *agent {
 	h.b.Helper()
 	boxd := &makingBoxd{fakeBoxd{status: api.Status{State: "ok", Version: "1", MaxSessions: 1 << 20}}}
@@ -117,18 +117,18 @@ func (h *manyNodes) node(name string, sessions int, claims jetstream.KeyValue, b
 	return a
 }
 
-// beat has each node announce itself once.
+// beat makes each node announce itself once.
 func (h *manyNodes) beat() {
 	h.b.Helper()
 	for _, a := range h.agents {
-		a.renewed.Store(int64(a.clock().Sub(a.began))) // all on one host take their time, which is not to be measured
+		a.renewed.Store(int64(a.clock().Sub(a.began))) // on a single host this takes long, and is not to be measured
 		if err := a.beat(h.b.Context()); err != nil {
 			h.b.Fatal(err)
 		}
 	}
 }
 
-// traffic are messages and bytes that have come to the server of NATS or left it so far.
+// traffic is the number of messages and bytes in and out of the NATS server so far.
 func (h *manyNodes) traffic() (messages, bytes float64) {
 	h.b.Helper()
 	v, err := h.server.Varz(nil)
@@ -138,7 +138,7 @@ func (h *manyNodes) traffic() (messages, bytes float64) {
 	return float64(v.InMsgs + v.OutMsgs), float64(v.InBytes + v.OutBytes)
 }
 
-// measure reports what something costs in messages and bytes, for each time that it is done.
+// measure reports the cost of an operation in messages and bytes.
 func (h *manyNodes) measure(do func()) {
 	h.b.Helper()
 	messages, bytes := h.traffic()
@@ -154,7 +154,7 @@ func (h *manyNodes) measure(do func()) {
 
 var fleetSizes = []struct{ nodes, sessions int }{{5, 0}, {5, 50}, {50, 50}, {200, 0}, {200, 50}}
 
-// BenchmarkTrafficOfAnnouncements is all nodes announcing themselves once, as they do each two seconds.
+// BenchmarkTrafficOfAnnouncements measures one announcement of every node, which they make every two seconds.
 func BenchmarkTrafficOfAnnouncements(b *testing.B) {
 	for _, size := range fleetSizes {
 		b.Run(fmt.Sprintf("nodes=%d/sessions=%d", size.nodes, size.nodes*size.sessions), func(b *testing.B) {
@@ -164,7 +164,7 @@ func BenchmarkTrafficOfAnnouncements(b *testing.B) {
 	}
 }
 
-// BenchmarkReadingClaimsAnew is all nodes reading the claims again, as after NATS was away.
+// BenchmarkReadingClaimsAnew measures all nodes reading the claims again, as after an outage of NATS.
 func BenchmarkReadingClaimsAnew(b *testing.B) {
 	for _, size := range fleetSizes {
 		b.Run(fmt.Sprintf("nodes=%d/sessions=%d", size.nodes, size.nodes*size.sessions), func(b *testing.B) {
@@ -179,7 +179,7 @@ func BenchmarkReadingClaimsAnew(b *testing.B) {
 	}
 }
 
-// BenchmarkPlacement is one session that is placed on a fleet whose nodes create it at once.
+// BenchmarkPlacement measures the placement of a session on a fleet whose nodes create it at once.
 func BenchmarkPlacement(b *testing.B) {
 	for _, size := range fleetSizes {
 		b.Run(fmt.Sprintf("nodes=%d/sessions=%d", size.nodes, size.nodes*size.sessions), func(b *testing.B) {

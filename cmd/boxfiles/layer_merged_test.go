@@ -108,8 +108,7 @@ func packs(image, changed string, b files.Bounds) (string, *files.Archived, erro
 
 func usualBounds() files.Bounds { return files.Bounds{Bytes: 1 << 20, Entries: 100} }
 
-// An archive of an image with the changes of a box contains what programs see, without what every
-// box has.
+// An archive of an image with the changes of a box contains what programs see, except what every box has.
 func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t) // whiteouts of overlayfs are devices, which need root
@@ -141,7 +140,7 @@ func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
 	}
 }
 
-// Too much is refused, and what is no file, directory or link is left out.
+// An archive over the limits is refused, and special files are left out.
 func TestWhatCannotBePacked(t *testing.T) {
 	t.Parallel()
 	image, changed := makeTree(t, "a=12345", "d/b=12345"), makeTree(t)

@@ -152,7 +152,7 @@ func TestChangesTakeFiltersAndLimits(t *testing.T) {
 	}
 }
 
-// Ten thousand changes are counted, and as many of them listed as was asked for.
+// Ten thousand changes are counted, and as many listed as requested.
 func TestTenThousandChangesAreCounted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -193,8 +193,7 @@ func TestTheOrderIsThatOfAWalk(t *testing.T) {
 	}
 }
 
-// A snapshot from boxd is checked although it comes from boxfiles: parsing any bytes does nothing
-// but parse.
+// A snapshot from boxd is checked although boxfiles made it: parsing arbitrary bytes has no side effect.
 func FuzzSnapshot(f *testing.F) {
 	var b bytes.Buffer
 	p := newSnapshotWriter(&b, 1<<20)

@@ -46,7 +46,7 @@ func TestWhatIsOtherThanInTheImage(t *testing.T) {
 	}
 }
 
-// ownFiles gives files to a user who is not root.
+// ownFiles gives files to a user other than root.
 func ownFiles(t *testing.T, dir string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(name string, _ os.DirEntry, err error) error {

@@ -96,7 +96,7 @@ func TestIgnoreRules(t *testing.T) {
 	}
 }
 
-// A .gitignore above the searched directory counts, up to the top of the repository.
+// A .gitignore above the searched directory counts, up to the root of the repository.
 func TestIgnoreFilesAboveCount(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

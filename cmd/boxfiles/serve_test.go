@@ -457,7 +457,7 @@ func TestArchivesComeInWhollyOrNotAtAll(t *testing.T) {
 	if content(t, dir+"/fresh/below/b/two") != "22" {
 		t.Error("the new directory is not what the archive has")
 	}
-	// Something is in the way: nothing changes.
+	// An existing file is in the way: nothing changes.
 	put(t, dir+"/to/b/mine", "mine")
 	put(t, dir+"/to/top", "old")
 	mustFail(t, files.Exists, unpack("to", false), archive...)
@@ -476,15 +476,15 @@ func TestArchivesComeInWhollyOrNotAtAll(t *testing.T) {
 	if content(t, dir+"/to/top") != "new" || content(t, dir+"/to/b/mine") != "mine" || content(t, dir+"/to/a/one") != "1" {
 		t.Error("it was not merged")
 	}
-	// A truncated archive is no archive.
+	// A truncated archive is invalid.
 	mustFail(t, files.BadArchive, unpack("part", false), archive[:700]...)
 	if got := names(t, dir); !slices.Equal(got, []string{"fresh", "from", "to", "way"}) {
 		t.Errorf("there is %q", got)
 	}
 }
 
-// What a killed Unpack has left behind is removed by the next one, but not what a user has given
-// such a name or copied, nor what is still in use.
+// What a killed Unpack has left behind is removed by the next one, except what a user has given such a name or copied, and what
+// is still in use.
 func TestWhatWasCutOffIsSwept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -518,7 +518,7 @@ func TestWhatWasCutOffIsSwept(t *testing.T) {
 	if len(left()) != 0 {
 		t.Errorf("left: %q", left())
 	}
-	// Those not in use: a left-over one, one renamed, a copy, and one without a mark file.
+	// Not in use: a leftover, one that was renamed, a copy, and one without a mark file.
 	ours, copied, named := dir+"/.boxd-AAAAAAAAAAAAAAAAAAAAAAAAAA", dir+"/.boxd-BBBBBBBBBBBBBBBBBBBBBBBBBB", dir+"/.boxd-CCCCCCCCCCCCCCCCCCCCCCCCCC"
 	for _, at := range []string{ours, copied, named} {
 		put(t, at+"/content/file", "mine")

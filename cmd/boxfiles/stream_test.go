@@ -102,7 +102,7 @@ func TestEntriesTellOwnersLinksAndAttributes(t *testing.T) {
 	}
 }
 
-// get reads a part of a file, as it comes.
+// get reads a part of a file as a stream.
 func get(t *testing.T, req files.Get) (*files.Opening, string, *files.Failure) {
 	t.Helper()
 	var out bytes.Buffer
@@ -197,7 +197,7 @@ func TestPutWritesInPlace(t *testing.T) {
 	} {
 		mustFail(t, kind, &files.Request{Put: &files.Put{Path: []byte(name)}}, 'x')
 	}
-	// What has come before the end of the data was not the end of them stays.
+	// Data that arrived before the stream was cut off is kept.
 	in := encode(t, &files.Request{Put: &files.Put{Path: []byte(path)}}, []byte("half of it"))
 	in.Truncate(in.Len() - 5)
 	var out bytes.Buffer

@@ -63,7 +63,7 @@ func (w *watched) next() *files.Event {
 	return &e
 }
 
-// until makes a mark, and returns what has happened before, in short.
+// until creates a mark, and returns the events before it, in short form.
 func (w *watched) until(mark string) (list []string) {
 	w.t.Helper()
 	if err := os.Mkdir(filepath.Join(w.dir, mark), 0o755); err != nil {
@@ -75,7 +75,7 @@ func (w *watched) until(mark string) (list []string) {
 			w.t.Fatalf("it ended with %+v after %q", w.answer, list)
 		}
 		if string(e.Path) == mark {
-			return slices.Compact(list) // the kernel makes one of equal events only while nobody has read the first
+			return slices.Compact(list) // the kernel merges equal events only while the first is unread
 		}
 		text := e.What + " " + string(e.Path) + " " + e.Type
 		if len(e.From) > 0 {
@@ -92,7 +92,7 @@ func (w *watched) mustTell(mark string, want ...string) {
 	}
 }
 
-// do fails the test if something has failed.
+// do fails the test on an error.
 func do(t *testing.T, errs ...error) {
 	t.Helper()
 	for _, err := range errs {
@@ -102,7 +102,7 @@ func do(t *testing.T, errs ...error) {
 	}
 }
 
-// grow appends to a file in one step; one that is truncated first may be told twice.
+// grow appends to a file in one step; truncating it first might cause a second event.
 func grow(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -128,7 +128,7 @@ func TestWatchTellsWhatHappens(t *testing.T) {
 	do(t, os.Remove(dir+"/there/moved"))
 	w.mustTell("m3", "remove there/moved ")
 
-	// What was there in the beginning is watched, and goes by its new path once it has been moved.
+	// Existing directories are watched, and reported under their new paths after a move.
 	do(t, grow(dir+"/there/deep/old"))
 	w.mustTell("m4", "write there/deep/old file")
 	do(t, os.Rename(dir+"/there", dir+"/here"))
@@ -136,14 +136,14 @@ func TestWatchTellsWhatHappens(t *testing.T) {
 	do(t, os.Remove(dir+"/here/deep/old"), os.Remove(dir+"/here/deep"))
 	w.mustTell("m6", "remove here/deep/old ", "remove here/deep directory")
 
-	// Links are what they are, and lead nowhere.
+	// Links are reported as links, and not followed.
 	outside := t.TempDir()
 	do(t, os.Symlink(outside, dir+"/link"))
 	w.mustTell("m7", "create link symlink")
 	do(t, os.WriteFile(outside+"/x", []byte("1"), 0o644), unix.Mkfifo(dir+"/fifo", 0o644))
 	w.mustTell("m8", "create fifo fifo")
 
-	// What has left is out of sight, and what comes is seen with all that is in it.
+	// What is moved out is no longer watched, and what is moved in is reported with its content.
 	do(t, os.Mkdir(dir+"/here/sub", 0o755))
 	w.mustTell("m9", "create here/sub directory")
 	do(t, os.Rename(dir+"/here", outside+"/here"))
@@ -156,7 +156,7 @@ func TestWatchTellsWhatHappens(t *testing.T) {
 	w.mustTell("m13", "write back/sub/unseen file")
 }
 
-// What boxfiles writes is told as if it were written in place, though it has another name until it is complete.
+// A write by boxfiles is reported as one in place, although it uses a temporary name until it is complete.
 func TestWatchTellsNothingOfTemporaryNames(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -175,21 +175,21 @@ func TestWatchTellsNothingOfTemporaryNames(t *testing.T) {
 	write(dir+"/sub/new", "")
 	w.mustTell("m3", "create sub/new file")
 
-	// A stage is out of sight with all that is in it, until its content takes its place.
+	// A staging directory is hidden with its content, until that is moved into place.
 	stage := dir + "/.boxd-" + rand.Text()
 	do(t, os.MkdirAll(stage+"/content/tree", 0o755), os.WriteFile(stage+"/content/tree/x", []byte("1"), 0o644))
 	w.mustTell("m4")
 	do(t, os.Rename(stage+"/content/tree", dir+"/tree"), os.RemoveAll(stage))
 	w.mustTell("m5", "create tree directory", "create tree/x file", "write tree/x file")
 
-	// Neither of these is one of ours.
+	// Neither of these is boxfiles' own.
 	do(t, os.Mkdir(dir+"/.boxd-mine", 0o755), os.Mkdir(dir+"/"+rand.Text()+".boxd-", 0o755))
 	if got := w.until("m6"); len(got) != 2 {
 		t.Errorf("%q", got)
 	}
 }
 
-// A tree that is made at once is told whole, each of its files, and nothing twice.
+// A tree that is created at once is reported completely, with each of its files, and without duplicates.
 func TestWatchLosesNothingOfANewTree(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -266,7 +266,7 @@ func TestWatchHasBoundsAndAnEnd(t *testing.T) {
 	}
 }
 
-// A queue that was too short is told, and directories that have come meanwhile are watched.
+// An overflow of the event queue is reported, and directories created meanwhile are watched.
 func TestWatchTellsThatItHasLostSomething(t *testing.T) {
 	t.Parallel()
 	limit, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
@@ -277,7 +277,7 @@ func TestWatchTellsThatItHasLostSomething(t *testing.T) {
 	}
 	dir := t.TempDir()
 	w := watch(t, files.Watch{Path: []byte(dir), Recursive: true, Limit: 100})
-	// Nobody reads: the program waits with its first event, and the kernel's queue fills up.
+	// The events are not read: the program blocks on its first event, and the kernel's queue overflows.
 	for i := range most + 3000 {
 		do(t, os.WriteFile(fmt.Sprintf("%s/f%d", dir, i), nil, 0o644))
 	}
@@ -293,7 +293,7 @@ func TestWatchTellsThatItHasLostSomething(t *testing.T) {
 	}
 }
 
-// Whoever replaces a directory by a link while it is walked leads nobody out.
+// Replacing a directory by a link during the walk leads the watch nowhere else.
 func TestWatchFollowsNoLinkThatTakesThePlaceOfADirectory(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()

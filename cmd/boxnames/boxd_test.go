@@ -26,7 +26,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/driver"
 )
 
-// fixedUpstream answers every question for an address of IPv4 with this one.
+// fixedUpstream answers every question for an IPv4 address with this one.
 func fixedUpstream(t *testing.T, ip [4]byte) netip.AddrPort {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -59,18 +59,18 @@ func fixedUpstream(t *testing.T, ip [4]byte) netip.AddrPort {
 	return netip.MustParseAddrPort(pc.LocalAddr().String())
 }
 
-// boxdBench is boxd's end with programs for it, and what it does for a keeper.
+// boxdBench is boxd's end with its programs, and what it does in place of a keeper.
 type boxdBench struct {
 	t        *testing.T
 	resolver *driver.Resolver
 	at       netip.AddrPort // of the upstream
 
 	mu       sync.Mutex
-	programs []*fdpass.Conn    // boxd's ends are the resolver's; these are theirs
-	where    map[string]string // where a box asks
+	programs []*fdpass.Conn    // boxd's ends belong to the resolver; these are the programs'
+	where    map[string]string // where a box sends its questions
 	pins     []string
 	denials  []string
-	refuse   error // what Pin answers
+	refuse   error // answer of Pin
 	heard    chan struct{}
 	all      sync.WaitGroup
 }
@@ -122,7 +122,7 @@ func (b *boxdBench) connect(context.Context) (*fdpass.Conn, error) {
 	return conn, nil
 }
 
-// sockets opens those of a box, on loopback.
+// sockets opens the sockets of a box, on loopback.
 func (b *boxdBench) sockets(_ context.Context, key string, _ bool) ([]int, bool, error) {
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -153,7 +153,7 @@ func (b *boxdBench) sockets(_ context.Context, key string, _ bool) ([]int, bool,
 	return fds, false, nil
 }
 
-// ask asks as a box does; "" is no answer.
+// ask asks as a box does; "" means no answer.
 func (b *boxdBench) ask(key, name string) string {
 	b.t.Helper()
 	b.mu.Lock()
@@ -248,7 +248,7 @@ func TestRulesOfALivingBoxChange(t *testing.T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.pins) > 0 {
-		t.Errorf("%q", b.pins) // a rule by cidr leads there
+		t.Errorf("%q", b.pins) // a CIDR rule covers it
 	}
 }
 

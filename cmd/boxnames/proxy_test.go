@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 
 const allowed = "www.allowed.example"
 
-// bench is a box, the proxy of its connections, and the servers they are forwarded to.
+// proxyBench is a box, the proxy of its connections, and the servers they are forwarded to.
 type proxyBench struct {
 	t      *testing.T
 	server *proxyServer

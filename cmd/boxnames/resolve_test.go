@@ -152,7 +152,7 @@ func says(records ...string) func(*upstream, uint16, dnsmessage.Question, bool) 
 	}
 }
 
-// served is a box and what was done for it.
+// servedDNS is a box and what was done for it.
 type servedDNS struct {
 	udp, tcp string
 	mu       sync.Mutex

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// Of whatever a box sends as a request, the host that rules are asked about is the host that the request goes on with.
+// For any request of a box, the host that is checked against the rules is the host of the forwarded request.
 func FuzzHost(f *testing.F) {
 	for _, text := range []string{
 		"GET / HTTP/1.1\r\nHost: www.allowed.example\r\n\r\n", "GET http://other.example/ HTTP/1.1\r\nHost: www.allowed.example\r\n\r\n",

@@ -10,13 +10,13 @@ import (
 	"testing"
 )
 
-// Whoever can write the configuration says what boxd allows.
+// Anyone who can write the configuration decides what boxd allows.
 func TestAConfigurationThatOthersCouldWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name                             string
 		dir, file, dropInDir, dropInFile os.FileMode
-		want                             string // "": it is read
+		want                             string // "": accepted
 	}{
 		{"as installed", 0o755, 0o644, 0o755, 0o644, ""},
 		{"root's alone", 0o700, 0o600, 0o700, 0o600, ""},

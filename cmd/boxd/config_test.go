@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// bare is a configuration without any built-in value, so that what box.toml does not say is missing.
+// bare is a configuration without any built-in value, so that a value missing in box.toml shows.
 func bare() Config {
 	return Config{Config: policy.Config{
 		Profiles: map[string]policy.Profile{"default": {}, "offline_readonly": {}, "network_basic": {}, "network_extended": {}, "mcp": {}, "e2b": {}},
@@ -40,7 +40,7 @@ func TestShippedFileEqualsTheBuiltInConfiguration(t *testing.T) {
 	}
 }
 
-// The packages install the file with its values commented out, so that a drop-in meets the defaults alone.
+// The packages install the file with its values commented out, so that a drop-in only overrides the defaults.
 func TestTheInstalledFileSetsNothing(t *testing.T) {
 	t.Parallel()
 	text, err := exec.CommandContext(t.Context(), "../../packaging/config.sh").Output()
@@ -61,7 +61,7 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	}
 	got.Origins = nil
 	want := DefaultConfig()
-	want.usualCaps() // which each Load does
+	want.usualCaps() // as each Load does
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-built-in +installed:\n%s", diff)
 	}
@@ -74,7 +74,7 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	if got, err = loadConfig(path, true, nil); err != nil || got.Sessions.Max != 7 || got.Sessions.MaxPerOwner != 7 {
 		t.Errorf("with a drop-in: %+v, %v", got.Sessions, err)
 	}
-	// Every value of the file is there to be uncommented.
+	// Every key of the file is in it, commented out.
 	shipped, err := os.ReadFile("../../box.toml")
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestEveryKeyOfTheShippedFileIsExplained(t *testing.T) {
 			table = line
 		}
 		if key, _, ok := strings.Cut(line, " = "); ok && !strings.HasPrefix(line, "#") {
-			// The tables of one kind explain their keys once; [env] and [languages] explain the table.
+			// Tables of one kind explain their keys once; [env] and [languages] explain the table.
 			free := table == "[env]" || strings.HasPrefix(table, "[languages.")
 			explained[key] = explained[key] || free || strings.HasPrefix(previous, "#") || strings.Contains(line, " # ")
 		}
@@ -335,7 +335,7 @@ func TestVariablesComeOnTop(t *testing.T) {
 	}
 }
 
-// FuzzVariable sets any key to any text: it is refused by name, or what comes of it is in order, and no other key changes.
+// FuzzVariable sets any key to any text: it is refused by name, or the result is valid, and no other key changes.
 func FuzzVariable(f *testing.F) {
 	f.Add("SESSIONS__MAX", "9")
 	f.Add("PROFILES__X__LOCKED", `["memory"]`)
@@ -358,7 +358,7 @@ func FuzzVariable(f *testing.F) {
 	})
 }
 
-// FuzzConfig feeds arbitrary files to the reader: it answers or refuses, and what it accepts is valid.
+// FuzzConfig feeds arbitrary files to the parser: it accepts or refuses them, and what it accepts is valid.
 func FuzzConfig(f *testing.F) {
 	data, err := os.ReadFile("../../box.toml")
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A unit says what its boxd must not do itself.
+// The systemd unit says what its boxd must not do itself.
 func TestTheKeeperIsChosenByTheUnit(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

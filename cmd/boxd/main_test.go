@@ -14,13 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// quiet is a log, and what is in it.
+// quiet is a log, with its content.
 func quiet() (*slog.Logger, *bytes.Buffer) {
 	var text bytes.Buffer
 	return slog.New(slog.NewTextHandler(&text, nil)), &text
 }
 
-// Not parallel: listen changes the umask of the process for a moment.
+// Not parallel: listen briefly changes the umask of the process.
 func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 	log, _ := quiet()
 	socket := func(t *testing.T) string { return filepath.Join(t.TempDir(), "run", "s") }
@@ -159,7 +159,7 @@ func TestASocketForEverybodyIsRefused(t *testing.T) {
 	}
 }
 
-// A policy that would hold somebody and holds nobody is a mistake of the file.
+// A policy that names principals but applies to none is a mistake in the file.
 func TestAPolicyThatHoldsNobodyIsRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -181,7 +181,7 @@ func TestAPolicyThatHoldsNobodyIsRefused(t *testing.T) {
 	}
 }
 
-// What has no effect is told where a configuration is checked and at the start, and fails nothing.
+// Settings without effect are reported when a configuration is checked and at startup, and are no failure.
 func TestWhatHasNoEffectIsTold(t *testing.T) {
 	t.Parallel()
 	cfg := DefaultConfig()
@@ -202,7 +202,7 @@ func TestWhatHasNoEffectIsTold(t *testing.T) {
 	}
 }
 
-// What a configuration takes away from those who have something is said before it does.
+// What a configuration takes away from existing owners is reported before it applies.
 func TestWhatAConfigurationTakesAwayIsSaid(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "box.toml")

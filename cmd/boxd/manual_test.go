@@ -14,13 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// manualTOML is what box.toml(5) says the built-in configuration is: "key = value" of its items, and its
-// displays, below the tables of its subsections.
+// manualTOML is the built-in configuration according to box.toml(5): "key = value" of its items, and its displays, under the
+// tables of its subsections.
 func manualTOML(page string) string {
 	var out strings.Builder
 	table, display := "", false
 	begin := func(line string) {
-		if table != "" && !strings.HasPrefix(line, "[") { // a display may have a table of its own
+		if table != "" && !strings.HasPrefix(line, "[") { // a display may contain a table
 			out.WriteString(table + "\n")
 		}
 		table = ""
@@ -54,7 +54,7 @@ func TestManualPageHasEveryKeyWithItsValue(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := bare()
-	got.Profiles = map[string]policy.Profile{"default": {}} // the page has the others by their differences
+	got.Profiles = map[string]policy.Profile{"default": {}} // the page describes the others by their differences
 	text := manualTOML(string(page))
 	if err := got.decode("box.toml(5)", text); err != nil {
 		t.Fatalf("%v\n%s", err, text)
@@ -62,7 +62,7 @@ func TestManualPageHasEveryKeyWithItsValue(t *testing.T) {
 	if diff := cmp.Diff(DefaultConfig(), got); diff != "" {
 		t.Errorf("box.toml(5) differs from the built-in configuration (-built-in +page):\n%s", diff)
 	}
-	// What is zero on both sides is not missed above.
+	// A key that is zero on both sides would not be missed above.
 	shipped, err := os.ReadFile("../../box.toml")
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func keysOf(t *testing.T, text string) (keys []string) {
 	return keys
 }
 
-// The examples of the page are files as somebody may write them.
+// The examples of the page are valid files.
 func TestExamplesOfTheManualPageAreValid(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../packaging/man/box.toml.5")

@@ -4,7 +4,7 @@ package mcphost
 
 import "testing"
 
-// Whatever a client and its server write, watching it does not fail, and an answer leaves nothing waiting.
+// Whatever a client and its server write, watching it does not fail, and an answer leaves no request pending.
 func FuzzMessages(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`), []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`))
 	f.Add([]byte(`{"id":"a","method":"tools/call","params":{"name":"x"}}`), []byte(`{"id":"a"`))

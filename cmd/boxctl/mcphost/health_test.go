@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// What a server does between two ticks, one letter each: "." nothing, "a" it answers the ping, "s" it says something else,
-// "r" its client asks for a tool, "d" that is answered, "c" that is cancelled.
+// What a server does between two ticks, one letter each: "." nothing, "a" answers the ping, "s" sends something else, "r" its
+// client calls a tool, "d" that is answered, "c" that is canceled.
 func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -66,7 +66,7 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 				}
 			}
 			select {
-			case ticks <- time.Time{}: // the last one is judged
+			case ticks <- time.Time{}: // the last one is evaluated
 				synctest.Wait()
 			case silent := <-done:
 				done <- silent
@@ -83,7 +83,7 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 	}
 }
 
-// A ping never comes into the middle of what a client says, and none after its end.
+// A ping is never sent in the middle of a client's message, and none after its EOF.
 func TestPingsAreBetweenMessages(t *testing.T) {
 	t.Parallel()
 	client, says := io.Pipe()
@@ -124,7 +124,7 @@ func TestAnswersToPingsAloneAreKept(t *testing.T) {
 	for line, private := range map[string]bool{
 		`{"jsonrpc":"2.0","id":"boxd-health-1","result":{}}`:                  true,
 		`{"id":"boxd-health-12","error":{"code":-32601,"message":"no ping"}}`: true,
-		`{"id":"boxd-health-1","method":"sampling/createMessage"}`:            false, // a question, whatever its id
+		`{"id":"boxd-health-1","method":"sampling/createMessage"}`:            false, // a request, whatever its id
 		`{"id":"other","result":{}}`:                                          false,
 		`{"id":1,"result":{}}`:                                                false,
 		`{"method":"notifications/progress"}`:                                 false,
@@ -154,7 +154,7 @@ func TestTheLastLineIsALabel(t *testing.T) {
 	}
 }
 
-// A server that does not end with its input is ended, when its client has had its answers.
+// A server that does not exit at EOF is ended, once its client has had its answers.
 func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -186,14 +186,14 @@ func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 	})
 }
 
-// heard has a server say a line, and reports whether that is for us alone.
+// heard lets a server send a line, and reports whether that is for us alone.
 func heard(w *watch, line []byte) bool {
 	w.noteOutput()
 	return w.message(line)
 }
 
-// What a server says arrives in any pieces and of any length, but for answers to our pings; what it has answered it does not
-// owe any more, however long the answer is.
+// Output of a server is forwarded in any pieces and of any length, except answers to our pings; an answered request is no longer
+// pending, however long the answer is.
 func TestALineOfAnyLengthArrives(t *testing.T) {
 	t.Parallel()
 	long := `{"jsonrpc":"2.0","id":7,"result":"` + strings.Repeat("x", 3*maxLine) + `"}` + "\n"

@@ -14,14 +14,14 @@ import (
 	"testing"
 )
 
-// uploads are those of a server that takes files in parts.
+// uploads are the multipart uploads of a server.
 type uploads struct {
 	s     *server
 	mu    sync.Mutex
-	parts map[string]map[int][]byte // by keys
+	parts map[string]map[int][]byte // by key
 	meta  map[string]http.Header
 	given int    // up
-	lose  func() // called before an answer that says that all has come; nil: it is sent
+	lose  func() // called before the answer to a completed upload; nil: it is sent
 }
 
 func (u *uploads) answer(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -65,7 +65,7 @@ func (u *uploads) answer(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 }
 
-// A file that is larger than a part goes in parts, also if the answer that it is there is lost; one that fails is given up.
+// A file larger than a part is sent in parts, even if the answer to its completion is lost; a failed upload is aborted.
 func TestALargeFileGoesInParts(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

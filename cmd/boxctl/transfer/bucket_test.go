@@ -30,18 +30,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// object is one in the memory of a server.
+// object is an object in the memory of a server.
 type object struct {
 	data []byte
 	meta http.Header
 }
 
-// server is a bucket in memory that does what S3 does, as far as this package asks, unless between does something else.
-// Whether a real one says the same is for test/buckets.
+// server is a bucket in memory that implements the part of S3 that this package uses, unless between does something else.
+// test/buckets checks that against a real server.
 type server struct {
 	*httptest.Server
 	mu      sync.Mutex
-	objects map[string]object // by their keys
+	objects map[string]object // by key
 	puts    int
 	between func(w http.ResponseWriter, r *http.Request, next http.Handler)
 }
@@ -62,7 +62,7 @@ func serve(t testing.TB) *server {
 	return s
 }
 
-// does has a server do something else, or, with nil, what it is there for.
+// does makes a server behave differently, or, with nil, normally.
 func (s *server) does(what func(w http.ResponseWriter, r *http.Request, next http.Handler)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +167,7 @@ func (s *server) open(t *testing.T, change func(o *BucketOptions)) *Bucket {
 	return b
 }
 
-// some are files with what they have: a path with ! at its end is a program.
+// some are files with their content: a path with ! at its end is executable.
 func some(contents map[string]string) []File {
 	var list []File
 	for _, name := range slices.Sorted(maps.Keys(contents)) {
@@ -180,7 +180,7 @@ func some(contents map[string]string) []File {
 
 func uncounted(int64) {}
 
-// fetched is what comes back: names with ! if they are programs.
+// fetched is what a fetch returns: executable files with ! after their names.
 func (b *Bucket) fetched(t *testing.T) (map[string]string, error) {
 	t.Helper()
 	list, _, err := b.List(t.Context(), 1<<30)
@@ -216,7 +216,7 @@ func project() map[string]string {
 	return map[string]string{"a.txt": "one", "sub/b": strings.Repeat("two", 5000), "run.sh!": "#!/bin/sh\n", "none": "", "empty/": "", "sp ace/ü%41+?&#": "x"}
 }
 
-// What is pushed comes back, what is there is not sent again, and what is another's is not replaced.
+// A push can be fetched unchanged, existing objects are not sent again, and objects of others are not replaced.
 func TestAPushIsWhatIsFetched(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -246,7 +246,7 @@ func TestAPushIsWhatIsFetched(t *testing.T) {
 	}
 }
 
-// A server that fails for a while is asked again; one that fails on leaves a push that goes on where it was.
+// Requests that fail for a while are retried; after a longer failure, another push resumes where it was.
 func TestAPushGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -273,7 +273,7 @@ func TestAPushGoesOnAfterAFailure(t *testing.T) {
 		next.ServeHTTP(w, r)
 	})
 	_, err := b.Push(t.Context(), some(want), false, uncounted)
-	mu.Lock() // requests that were given up may still be under way
+	mu.Lock() // abandoned requests may still be running
 	failed := failures
 	mu.Unlock()
 	if err == nil || failed < 2 {
@@ -305,14 +305,14 @@ func TestAPushGoesOnAfterAFailure(t *testing.T) {
 	}
 }
 
-// What a server says of itself is not believed.
+// A server's statements about its objects are not trusted.
 func TestAServerThatLies(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat("0123456789abcdef", 200_000)
 	get := func(r *http.Request) bool { return r.Method == http.MethodGet && !r.URL.Query().Has("list-type") }
 	for what, tc := range map[string]struct {
 		does func(w http.ResponseWriter, r *http.Request, next http.Handler)
-		says string // "": it comes all the same
+		says string // "": it arrives all the same
 		push bool
 	}{
 		"it cuts bodies, and goes on where it has stopped": {does: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -415,7 +415,7 @@ func TestAServerThatLies(t *testing.T) {
 	}
 }
 
-// changed gives an object another body, as it would be.
+// changed answers with a modified body for an object.
 func changed(w http.ResponseWriter, r *http.Request, next http.Handler, change func([]byte) []byte) {
 	answer := httptest.NewRecorder()
 	next.ServeHTTP(answer, r)
@@ -424,14 +424,14 @@ func changed(w http.ResponseWriter, r *http.Request, next http.Handler, change f
 	_, _ = w.Write(change(answer.Body.Bytes()))
 }
 
-// cut ends an answer after so many bytes of what it has announced.
+// cut ends an answer after n bytes of what it has announced.
 func cut(w http.ResponseWriter, r *http.Request, next http.Handler, n int) {
 	changed(w, r, next, func(body []byte) []byte { return body[:min(n, len(body))] })
 	_ = http.NewResponseController(w).Flush()
 	panic(http.ErrAbortHandler)
 }
 
-// Keys are anybody's: where one cannot be a file, all of them are told and nothing is fetched.
+// A bucket may contain any keys: if some cannot be file names, all of these are reported and nothing is fetched.
 func TestKeysThatCannotBeFiles(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

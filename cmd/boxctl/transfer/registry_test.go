@@ -32,7 +32,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// served is a registry over TLS, and what is between it and who asks.
+// served is a registry over TLS, behind a handler that can interfere.
 type served struct {
 	host    string
 	roots   *x509.CertPool
@@ -216,7 +216,7 @@ func TestWhatCannotBePulledIsNamed(t *testing.T) {
 	}
 }
 
-// A registry may do anything: what it does is bounded, and named.
+// Whatever a registry does, its effect is limited, and the error names it.
 func TestRegistriesThatMisbehave(t *testing.T) {
 	t.Parallel()
 	blobs := func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/blobs/") }
@@ -306,7 +306,7 @@ func TestRegistriesThatMisbehave(t *testing.T) {
 	}
 }
 
-// changeManifest changes what a registry says an image is.
+// changeManifest changes the manifest that a registry serves.
 func changeManifest(change func(m *v1.Manifest)) func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		answer := httptest.NewRecorder()
@@ -322,7 +322,7 @@ func changeManifest(change func(m *v1.Manifest)) func(w http.ResponseWriter, r *
 	}
 }
 
-// RegistryCredentials are those that were given, for the registry they were given for.
+// Credentials are only sent to the registry that they were given for.
 func TestWhoAsks(t *testing.T) {
 	t.Parallel()
 	s := serveRegistry(t)

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// leading is the text that an expression begins with, as far as the source has it; whole reports that it is all of it.
+// leading returns the leading text of an expression as far as it is constant; whole reports whether that is all of it.
 func leading(x ast.Expr) (text string, whole bool) {
 	switch x := x.(type) {
 	case *ast.BasicLit:
@@ -38,13 +38,13 @@ func leading(x ast.Expr) (text string, whole bool) {
 }
 
 var (
-	// unreadable is what does not read after "must be".
+	// unreadable matches what does not read well after "must be".
 	unreadable = regexp.MustCompile(`^(nothing|none\b|left out:|one of (no |\d))`)
-	// sentence is a full stop that is followed by another sentence.
+	// sentence matches a full stop followed by another sentence.
 	sentence = regexp.MustCompile(`[a-z]\. [A-Z]`)
 )
 
-// wrong says what of a message is not in the form that all have, "" if it is.
+// wrong says how a message breaks the common form, or returns "".
 func wrong(phrases []string, call, text string, whole bool) string {
 	switch {
 	case strings.Contains(text, "allowed is"):
@@ -66,7 +66,7 @@ func wrong(phrases []string, call, text string, whole bool) string {
 	return ""
 }
 
-// unclear are the phrases that texts for people do not use.
+// unclear returns the phrases that texts for people must not contain.
 func unclear(t *testing.T) (phrases []string) {
 	t.Helper()
 	data, err := os.ReadFile("../../docs/testdata/unclear-words.txt")
@@ -106,7 +106,7 @@ func TestMessagesThatAreNotInTheForm(t *testing.T) {
 	}
 }
 
-// Every refusal, hint and error of the server side that stands in the source.
+// Every refusal, hint and error in the source of the server side follows one form.
 func TestMessagesOfTheSourceHaveOneForm(t *testing.T) {
 	t.Parallel()
 	var fields, hints, keys int
@@ -114,7 +114,7 @@ func TestMessagesOfTheSourceHaveOneForm(t *testing.T) {
 	for _, top := range []string{"supervisor", "relay", "isolation", "cgroup", "skills", "systemd", "internal", "cmd"} {
 		root := filepath.Join("..", "..", filepath.FromSlash(top))
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "actionrpc") { // whose texts are LangBot's
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "actionrpc") { // its texts are LangBot's
 				return err
 			}
 			set := token.NewFileSet()

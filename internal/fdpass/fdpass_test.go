@@ -176,7 +176,7 @@ func openFiles(t *testing.T) int {
 
 func TestASocketIsFoundByItsName(t *testing.T) {
 	t.Parallel()
-	long := filepath.Join(t.TempDir(), strings.Repeat("x", 200)) // longer than the path of a socket may be
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 200)) // longer than a socket path may be
 	if err := os.Mkdir(long, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestASocketIsFoundByItsName(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsHoldNoBuffer counts what connections take that wait for a message: thousands of boxes do.
+// TestSilentConnectionsHoldNoBuffer measures the memory of connections that wait for a message, as thousands of boxes do.
 func TestSilentConnectionsHoldNoBuffer(t *testing.T) {
 	const conns, size, most = 200, 4 << 10, 3 << 10
 	buffers := fdpass.NewBuffers(size)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What cannot be sent for want of memory is sent once there is some, and given up if there is none for long.
+// A send that fails for lack of memory is repeated until there is memory, and fails after a limited number of tries.
 func TestAMessageIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

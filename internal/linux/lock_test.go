@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A lock waits for a holder that lets go, and not for ever for one that does not.
+// A lock waits for a holder that releases it, but not for ever for one that does not.
 func TestALockWaitsForItsHolder(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
@@ -32,7 +32,7 @@ func TestALockWaitsForItsHolder(t *testing.T) {
 	if err := Lock(second, 20*time.Millisecond); !errors.Is(err, unix.EWOULDBLOCK) {
 		t.Fatalf("taken twice: %v", err)
 	}
-	// As a child has that is between fork and exec.
+	// A child between fork and exec has such a copy.
 	child, err := unix.Dup(first)
 	if err != nil {
 		t.Fatal(err)

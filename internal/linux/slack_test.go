@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// All threads have it, also those that were started before; without the capability the first one
-// has.
+// All threads get the slack, also those started earlier; without the capability only the first one is sure to.
 func TestEveryThreadHasIt(t *testing.T) {
 	err := SetTimerSlack(70 * time.Microsecond)
 	if err != nil && (os.Geteuid() == 0 || !strings.Contains(err.Error(), unix.EPERM.Error())) {
@@ -36,7 +35,7 @@ func TestEveryThreadHasIt(t *testing.T) {
 	}
 }
 
-// The units set the same slack, for a boxd that may not.
+// The units set the same slack, for a boxd that may not set it itself.
 func TestUnitsAgree(t *testing.T) {
 	t.Parallel()
 	units := os.DirFS("../../systemd/units")

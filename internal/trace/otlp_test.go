@@ -26,17 +26,17 @@ import (
 
 const theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
 
-// tripper answers requests itself.
+// tripper is an http.RoundTripper that answers requests itself.
 type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// answers is an answer of a collector.
+// answers returns an answer of a collector.
 func answers(status int, body string) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body))}, nil
 }
 
-// tracing is a Tracer whose collector is a function, with its log.
+// tracing returns a Tracer whose collector is a function, and its log.
 func tracing(t *testing.T, ratio float64, collector tripper) (*Tracer, *safeLog) {
 	t.Helper()
 	log := &safeLog{}
@@ -65,7 +65,7 @@ func (l *safeLog) count(what string) int {
 	return strings.Count(l.text.String(), what)
 }
 
-// decoded reads a request as OpenTelemetry's own types do.
+// decoded decodes a request with OpenTelemetry's own types.
 func decoded(t *testing.T, r *http.Request) *tracepb.ResourceSpans {
 	t.Helper()
 	body, err := io.ReadAll(r.Body)
@@ -80,7 +80,7 @@ func decoded(t *testing.T, r *http.Request) *tracepb.ResourceSpans {
 	return data.GetResourceSpans()[0]
 }
 
-// What is sent is what OpenTelemetry's own types read, with nothing that they do not know.
+// OpenTelemetry's own types can read what is sent, and find no unknown fields in it.
 func TestSpansAreThoseOfOTLP(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestWhoDecidesWhatIsRecorded(t *testing.T) {
 	}
 }
 
-// Without a collector nothing is recorded, and that costs nothing.
+// Without a collector no span is recorded, and calls cost nothing.
 func TestWhatIsOffCostsNothing(t *testing.T) {
 	tr, err := NewTracer(&Config{}, Source{}, nil)
 	if tr != nil || err != nil {
@@ -225,7 +225,7 @@ func TestWhatIsOffCostsNothing(t *testing.T) {
 	if q.Parent != theirs+"01" || tr.Counts() != nil {
 		t.Errorf("%q, %v", q.Parent, tr.Counts())
 	}
-	tr.Run(t.Context()) // has nothing to do
+	tr.Run(t.Context()) // returns at once
 }
 
 func TestNoCallerMakesASpanLong(t *testing.T) {
@@ -244,7 +244,7 @@ func TestNoCallerMakesASpanLong(t *testing.T) {
 		t.Errorf("it has %d bytes", len(body))
 	}
 	var data tracepb.TracesData
-	if err := proto.Unmarshal(body, &data); err != nil { // which refuses what is no UTF-8
+	if err := proto.Unmarshal(body, &data); err != nil { // which refuses invalid UTF-8
 		t.Error(err)
 	}
 	if Method("GET") != "GET" || Method(strings.Repeat("X", 100)) != "_OTHER" {
@@ -252,7 +252,7 @@ func TestNoCallerMakesASpanLong(t *testing.T) {
 	}
 }
 
-// A collector that hangs loses spans: nobody waits for it, what is too much is counted, and the end comes in time.
+// A collector that hangs loses spans, but delays no request: excess spans are counted as dropped, and Run ends in time.
 func TestACollectorThatHangsHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestACollectorThatHangsHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// What a collector answers that is away, refuses or talks of something else is logged once, until it takes spans again.
+// A collector that cannot be reached, refuses, or answers something else is logged once, until it takes spans again.
 func TestACollectorThatRefusesIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	for name, wrong := range map[string]tripper{
@@ -314,7 +314,7 @@ func TestACollectorThatRefusesIsLoggedOnce(t *testing.T) {
 				well := false
 				tr, log := tracing(t, 1, func(r *http.Request) (*http.Response, error) {
 					if well {
-						return answers(200, "\x10\x05\x0a\x00") // as of a later version
+						return answers(200, "\x10\x05\x0a\x00") // as a later version may answer
 					}
 					return wrong(r)
 				})
@@ -341,7 +341,7 @@ func TestACollectorThatRefusesIsLoggedOnce(t *testing.T) {
 					t.Errorf("%+v, %d lines", c, log.count("takes spans again"))
 				}
 				time.Sleep(2 * logEvery) //nolint:forbidigo // in a bubble, where it takes no time
-				for range 20 {           // one that cannot decide does not fill the log
+				for range 20 {           // a collector that keeps changing does not fill the log
 					well = !well
 					once()
 				}
@@ -355,7 +355,7 @@ func TestACollectorThatRefusesIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// Spans are sent together, and those that are left at the end too.
+// Spans are sent in batches, and the remaining ones at the end.
 func TestSpansAreSentInBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -389,7 +389,7 @@ func TestSpansAreSentInBatches(t *testing.T) {
 	})
 }
 
-// Headers are sent to the collector, to nobody else, and are in no log.
+// Headers are sent to the collector only, not to the target of a redirect, and are in no log.
 func TestHeadersOfTheFileAreSentAndNotTold(t *testing.T) {
 	t.Parallel()
 	heard := make(chan http.Header, 2)
@@ -472,7 +472,7 @@ func TestTracesThatAreWrong(t *testing.T) {
 	}
 }
 
-// FuzzAnswer reads whatever a collector answers.
+// FuzzAnswer decodes arbitrary answers of a collector.
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{"", "\x0a\x00", "\x0a\x05\x08\xff\xff\xff\x01", "\x0a\x06\x08\x02\x12\x02no", "<html>", "{}", "\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"} {
 		f.Add([]byte(seed))
@@ -484,7 +484,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzHeaders reads whatever is in the file of headers: it is refused, or can be sent.
+// FuzzHeaders parses arbitrary header files: each is refused, or its headers can be sent.
 func FuzzHeaders(f *testing.F) {
 	f.Add("Authorization: Bearer x\n# y\n\nA:b")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -500,7 +500,7 @@ func FuzzHeaders(f *testing.F) {
 	})
 }
 
-// BenchmarkSpan is what a request pays for its span; sending is another goroutine's.
+// BenchmarkSpan measures what a span costs a request; another goroutine sends it.
 func BenchmarkSpan(b *testing.B) {
 	tr, err := NewTracer(&Config{Endpoint: "http://127.0.0.1:1", Ratio: 1}, Source{Service: "boxd"}, slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -48,7 +48,7 @@ func decodeReplied(b []byte) (*replied, error) {
 	return &replied{number, m}, err
 }
 
-// endpoint returns one whose address has this many bytes.
+// endpoint returns an Endpoint with an address of size bytes.
 func endpoint(size int) Endpoint {
 	return Endpoint{Address: bytes.Repeat([]byte{11}, size), Port: 443}
 }
@@ -100,7 +100,7 @@ func decodeNetworkAsked(b []byte) (*asked, error) {
 	return &asked{number, m}, err
 }
 
-// networkRequests are those to boxnet that boxd does not have.
+// networkRequests returns the requests to boxnet that boxd itself does not send.
 func networkRequests() []*asked {
 	key := valid().Key
 	return []*asked{

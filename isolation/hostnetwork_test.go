@@ -18,11 +18,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// scopedVariable makes this program one that gives up signals and abstract sockets of others, and tries them; its value
-// is such a socket.
+// scopedVariable makes the test binary a child that scopes its signals and abstract sockets, and tries both; its value is such a
+// socket.
 const scopedVariable = "BOXD_TEST_SCOPED"
 
-// A process that has given up signals to others, and their abstract sockets, has neither.
+// A scoped process can neither signal processes outside its scope nor connect to their abstract sockets.
 func TestWhoIsScopedReachesNoOtherProcess(t *testing.T) {
 	t.Parallel()
 	if name := os.Getenv(scopedVariable); name != "" {
@@ -45,7 +45,7 @@ func TestWhoIsScopedReachesNoOtherProcess(t *testing.T) {
 	}
 }
 
-// scoped tries a signal to the parent, and the socket, before and after; then a signal to itself.
+// scoped tries a signal to the parent, and the socket, before and after scoping; then a signal to itself.
 func scoped(name string) {
 	runtime.LockOSThread()
 	try := func() (signal, socket error) {

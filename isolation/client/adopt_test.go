@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// If this process has no descriptors left for the programs of a box, the box is not lost.
+// If this process has no descriptors left for the programs of a box, adopting it fails, but the box does not count as lost.
 func TestABoxThatThereIsNoRoomForIsNotLost(t *testing.T) { //nolint:paralleltest // all of the process lacks room
 	box, peer := standin(t)
 	fds := make([]int, 4)

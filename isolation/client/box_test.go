@@ -50,7 +50,7 @@ func standin(t *testing.T) (*Box, *pid1) {
 	return box, &pid1{t, conn}
 }
 
-// say sends a message, with memory files of the given contents.
+// say sends a reply, with memory files of the given contents.
 func (p *pid1) say(reply *isolation.BoxReply, contents ...string) {
 	p.t.Helper()
 	fds := make([]int, len(contents))
@@ -284,7 +284,7 @@ func TestReadersAreToldOfNewsAndOfTheEnd(t *testing.T) {
 	if req := peer.hear(); req.Pace == nil || *req.Pace != (isolation.Pace{Wait: true, Taken: [2]uint64{4, 0}}) {
 		t.Errorf("PID 1 hears %+v", req)
 	}
-	peer.conn.Close() // PID 1 dies with output that nobody has read
+	peer.conn.Close() // PID 1 dies with unread output
 	<-news
 	if _, err := p.Wait(t.Context()); !errors.Is(err, ErrBoxLost) {
 		t.Errorf("%v", err)
@@ -349,7 +349,7 @@ func TestInputIsCountedByWhatThePipeAndTheFileSay(t *testing.T) {
 	in := newInput(p, ends[1], file)
 	data := []byte(strings.Repeat("0123456789", 20_000)) // three times what a pipe holds
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { // ends with the first of it
+	go func() { // ends with the first byte in the pipe
 		for ready := []unix.PollFd{{Fd: int32(ends[0]), Events: unix.POLLIN}}; ; {
 			if _, err := unix.Poll(ready, -1); !errors.Is(err, unix.EINTR) {
 				break
@@ -362,7 +362,7 @@ func TestInputIsCountedByWhatThePipeAndTheFileSay(t *testing.T) {
 		t.Fatalf("%d, %v, %d", n, err, in.Taken())
 	}
 	in.close()
-	// Another boxd continues with what is left in the file, and then the rest.
+	// Another boxd continues with the rest in the file, and then the remaining data.
 	in = newInput(p, pipe, again)
 	if in.Taken() != int64(n) {
 		t.Errorf("%d of %d", in.Taken(), n)

@@ -10,7 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// now returns a context that has ended, so that nothing is waited for.
+// now returns a canceled context, so that nothing waits.
 func now(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -28,7 +28,7 @@ func TestAPingIsAnswered(t *testing.T) {
 	t.Parallel()
 	box, p := standin(t)
 	done := make(chan error, 1)
-	for _, failed := range []*isolation.StepError{nil, {Step: isolation.StepFreeze, Errno: 95}} { // a refusal is a sign of life
+	for _, failed := range []*isolation.StepError{nil, {Step: isolation.StepFreeze, Errno: 95}} { // a refusal shows that it is alive
 		go func() { done <- box.Ping(t.Context()) }()
 		p.frozen(false)
 		p.say(&isolation.BoxReply{Frozen: true, Failed: failed})

@@ -49,7 +49,7 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// open starts to listen, as a keeper does that starts.
+// open starts to listen, as a starting keeper does.
 func (s *stage) open() {
 	s.t.Helper()
 	dir, err := os.Open(filepath.Join(s.cfg.RunDir, isolation.KeeperDir))
@@ -120,14 +120,14 @@ func (p *peer) say(number uint32, reply isolation.KeeperReply, files ...int) {
 	}
 }
 
-// reply answers the next request, whatever it is.
+// reply answers the next request, whichever it is.
 func (p *peer) reply(reply isolation.KeeperReply, files ...int) {
 	p.t.Helper()
 	number, _ := p.hear()
 	p.say(number, reply, files...)
 }
 
-// connect returns a connected pair.
+// connect returns a connected pair of a Keeper and its peer.
 func (s *stage) connect() (*Keeper, *peer) {
 	s.t.Helper()
 	accepted := make(chan *peer, 1)
@@ -158,7 +158,7 @@ func TestAnotherKeeperThanWantedIsAnError(t *testing.T) {
 			}
 		}
 	}
-	k, p := s.connect() // whatever its programs are
+	k, p := s.connect() // whatever the version of its programs
 	k.Detach()
 	if _, _, err := p.conn.Recv(false); err == nil {
 		t.Error("something is said at the end")
@@ -182,7 +182,7 @@ func TestAnEarlierKeeperIsSentAway(t *testing.T) {
 		_, leave := req.(*isolation.Leave)
 		left <- leave
 	}()
-	_, err := StartKeeper(t.Context(), s.cfg) // the program it starts ends without a message
+	_, err := StartKeeper(t.Context(), s.cfg) // the program it starts exits without a message
 	if err == nil || !strings.Contains(err.Error(), "/bin/false has ended at once: exit status 1") {
 		t.Errorf("%v", err)
 	}
@@ -284,7 +284,7 @@ func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
 	s.open()
 	second := s.accept(s.own())
 	asked := map[string]bool{}
-	for range 3 { // a repeatable request, the end of the box that may have been started, and then the start
+	for range 3 { // a repeatable request, the EndBox for a box that may have been started, and then its Launch
 		number, req := second.hear()
 		launch, again := req.(*isolation.Launch)
 		end, ok := req.(*isolation.EndBox)

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// adoptAs adopts a box whose PID 1 speaks a version.
+// adoptAs adopts a box whose PID 1 speaks this version.
 func adoptAs(t *testing.T, version uint32) (*Box, *pid1, error) {
 	t.Helper()
 	box, peer := standin(t)
@@ -27,8 +27,8 @@ func adoptAs(t *testing.T, version uint32) (*Box, *pid1, error) {
 	return box, peer, <-adopted
 }
 
-// A box that an earlier boxd has made is adopted, and hears nothing that its PID 1 does not know: it would make a directory that
-// has to be there, keep the streams apart, or the output in memory.
+// A box of an earlier boxd is adopted, and its PID 1 gets no request with an option that it does not know: it would ignore the
+// option, and create a missing directory, keep the streams apart, or keep the output in memory.
 func TestAPID1OfAnEarlierVersionHearsWhatItKnows(t *testing.T) {
 	t.Parallel()
 	existing := &isolation.Command{Argv: []string{"x"}, Dir: "/usr/x", ScriptArg: -1, Existing: true}

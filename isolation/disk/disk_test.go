@@ -40,7 +40,7 @@ func TestStructuresAreTheKernels(t *testing.T) {
 	}
 }
 
-// accounts is a filesystem's list of projects, in the order in which the kernel returns them.
+// accounts is a filesystem's list of projects, in the order in which the kernel returns it.
 type accounts []dqblk
 
 func (a accounts) entry(id uint32) (*dqblk, error) {

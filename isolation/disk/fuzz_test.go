@@ -4,7 +4,7 @@ package disk
 
 import "testing"
 
-// The table of ids of the host is what was written, or damage.
+// An id table of the host either decodes to entries that encode and decode unchanged, or is refused as damaged.
 func FuzzIDTable(f *testing.F) {
 	f.Add(head)
 	f.Add(encode([]*entry{{state: bound, id: firstBound, dev: 1, ino: 2, limits: Limits{Bytes: 3, Inodes: 4}, path: "/srv/a b", users: []string{"k1", "k2"}}}))

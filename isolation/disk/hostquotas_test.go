@@ -57,7 +57,7 @@ func TestABookIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// A damaged id table is left as it is, and no directory gets a quota.
+// A damaged id table is left unchanged, and no directory gets a quota.
 func TestADamagedBookIsNotTouched(t *testing.T) {
 	t.Parallel()
 	good := encode(entries()[:1])
@@ -224,8 +224,8 @@ func TestAnotherFilesystemIsNotAsked(t *testing.T) {
 	}
 }
 
-// Only one caller at a time works on a directory, and callers of other directories do not wait.
-// Unfinished work on it is found by its path, unless somebody is still doing it.
+// Only one caller at a time works on a directory, and callers of other directories do not wait. Unfinished work on it is found by
+// its path, unless a caller is still doing it.
 func TestADirectoryIsOneCallersAtATime(t *testing.T) {
 	t.Parallel()
 	h := OpenHostQuotas(t.TempDir(), nil, quiet())

@@ -26,7 +26,7 @@ import (
 
 const boxKey = "0123456789abcdef0123456789abcdef"
 
-// snapshotGround is what snapshots are tested with: the directories of boxes on a filesystem, and one of a box.
+// snapshotGround is the test bed of snapshots: the directories of boxes on a filesystem, and those of one box.
 type snapshotGround struct {
 	*Workspaces
 	own   string // what the box has on disk
@@ -63,7 +63,7 @@ func (g *snapshotGround) must(t *testing.T, op isolation.SnapshotOp, name string
 	return list
 }
 
-// nothingLeft fails the test if there is anything in the directory of all snapshots.
+// nothingLeft fails the test if the directory of all snapshots is not empty.
 func (g *snapshotGround) nothingLeft(t *testing.T) {
 	t.Helper()
 	left, err := os.ReadDir(filepath.Dir(g.snaps))
@@ -72,7 +72,7 @@ func (g *snapshotGround) nothingLeft(t *testing.T) {
 	}
 }
 
-// try fails the test with the first of some errors.
+// try fails the test with the first of errs that is not nil.
 func try(t *testing.T, errs ...error) {
 	t.Helper()
 	for i, err := range errs {
@@ -82,7 +82,7 @@ func try(t *testing.T, errs ...error) {
 	}
 }
 
-// hostile fills a directory with what a box, or its overlay, can leave there.
+// hostile fills a directory with everything that a box, or its overlay, can leave there.
 func hostile(t *testing.T, own string) {
 	t.Helper()
 	at := func(name string) string { return filepath.Join(own, name) }
@@ -113,7 +113,7 @@ func hostile(t *testing.T, own string) {
 		unix.Setxattr(at("upper/opaque"), "trusted.overlay.origin", []byte("x"), 0),
 		os.Mkdir(at("workspace/closed"), 0o700),
 		os.WriteFile(at("workspace/closed/in"), []byte("in"), 0o644),
-		// A default ACL, which files made in the directory would inherit.
+		// A default ACL, which files created in the directory would inherit.
 		unix.Setxattr(at("workspace/closed"), "system.posix_acl_default", acl(), 0),
 		unix.Chmod(at("workspace/closed"), 0o1000),
 		os.Chtimes(at("workspace/closed"), long, long),
@@ -128,7 +128,7 @@ func acl() []byte {
 	return []byte("\x02\x00\x00\x00" + "\x01\x00\x07\x00" + none + "\x02\x00\x07\x00\x05\x00\x00\x00" + "\x04\x00\x07\x00" + none + "\x10\x00\x07\x00" + none + "\x20\x00\x07\x00" + none)
 }
 
-// describe returns what is to be the same in a copy, by path.
+// describe returns, by path, all that must be the same in a copy.
 func describe(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -182,7 +182,7 @@ func describe(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// A snapshot has everything of what a box has on disk, whatever that is, takes up next to nothing, and is gone back to as a whole.
+// A snapshot contains everything that a box has on disk, of any kind, takes up next to no space, and is restored as a whole.
 func TestASnapshotIsAsTheOriginal(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"xfs", "btrfs"} {
@@ -260,7 +260,7 @@ func used(t *testing.T, dir string) int64 {
 	return int64(st.Blocks-st.Bfree) * st.Bsize
 }
 
-// A filesystem whose files cannot share blocks is refused by its name, and nothing is left there.
+// A filesystem without reflinks is refused by its name, and nothing is left there.
 func TestASnapshotWithoutReflinkIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"ext4", "tmpfs"} {
@@ -290,7 +290,7 @@ func TestASnapshotWithoutReflinkIsRefused(t *testing.T) {
 	}
 }
 
-// What a keeper has not finished is removed by the next, and so is what belongs to a box that has nothing on disk.
+// A snapshot that a keeper has not finished is removed by the next keeper, and so are snapshots of a box that has nothing on disk.
 func TestAnInterruptedSnapshotIsUndone(t *testing.T) {
 	t.Parallel()
 	g := openSnapshots(t, boxtest.NewFilesystem(t, "xfs"))
@@ -309,7 +309,7 @@ func TestAnInterruptedSnapshotIsUndone(t *testing.T) {
 	g.must(t, isolation.SnapshotRestore, "whole")
 }
 
-// One that is given up, or is of too deep a tree, leaves nothing.
+// A snapshot or restore that is canceled or fails, as of too deep a tree, leaves nothing behind.
 func TestASnapshotThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
 	g := openSnapshots(t, boxtest.NewFilesystem(t, "xfs"))

@@ -163,7 +163,7 @@ func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 	}
 }
 
-// Where neither the state directory nor a store can keep quotas, the hint is what the store lacks, which takes least.
+// Where neither the state directory nor a store can keep quotas, the hint says what the store lacks, which is easiest to fix.
 func TestTheHintIsWhatTheStoreLacks(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// A job of a worker is a change of a mount, with a place where it needs one, or it is nothing.
+// A worker's job decodes to a mount change, with a place exactly where its kind needs one, or is refused.
 func FuzzJob(f *testing.F) {
 	req := &isolation.ChangeMount{Op: isolation.MountLook, Mount: isolation.Mount{Source: "/a", Target: "/mnt/b"}}
 	f.Add(encode(askChange, make([]byte, placeLen), req))
@@ -24,7 +24,7 @@ func FuzzJob(f *testing.F) {
 	})
 }
 
-// A rule about sources never allows a directory of the system, and never gives root's ids.
+// A rule about sources never allows a system directory, and never assigns root's ids.
 func FuzzAllowRule(f *testing.F) {
 	for _, text := range []string{"{home}", "/srv", "/srv=1000:1000", "/srv=0:0", "/", "/etc", "/srv/../etc", "/srv=1:4294967296", "=", "/proc/self"} {
 		f.Add(text)

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 )
 
-// TestMain lets the test program be its own worker.
+// TestMain lets the test binary be its own worker.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == WorkerCommand {
 		_ = serveWorker(serve)
@@ -33,10 +33,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve does the jobs of the tests.
+// serve does the jobs that the tests ask for.
 func serve(request []byte, files []int) ([]byte, []int) {
 	switch word, rest, _ := strings.Cut(string(request), " "); word {
-	case "wait": // until the other end of a pipe is closed, or without end
+	case "wait": // until the other end of a pipe is closed, or for ever
 		var b [1]byte
 		_, _ = unix.Read(files[0], b[:])
 		return []byte("waited"), nil
@@ -44,7 +44,7 @@ func serve(request []byte, files []int) ([]byte, []int) {
 		os.Exit(3)
 	case "pid":
 		return []byte(strconv.Itoa(os.Getpid())), nil
-	case "own": // what descriptors and environment the worker has
+	case "own": // the descriptors and the environment of the worker
 		text := strings.Join(os.Environ(), " ") + "|"
 		list, _ := os.ReadDir("/proc/self/fd")
 		for _, f := range list {
@@ -212,7 +212,7 @@ func TestNobodyWaitsForTheErrandsOfAnother(t *testing.T) {
 	if n := p.count(1); n != 0 {
 		t.Errorf("%d errands go on", n)
 	}
-	// A user's turn lasts until the worker that cannot be killed has ended.
+	// A job counts for its user until the worker that cannot be killed has ended.
 	p.mu.Lock()
 	p.stuck[3] = 3
 	p.mu.Unlock()

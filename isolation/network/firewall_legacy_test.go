@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// Tables of iptables-legacy as read from a kernel (testdata/README.md), and what they do to
-// packets of boxes.
+// The outcome for packets of boxes is right for tables of iptables-legacy as read from a kernel (testdata/README.md).
 func TestTablesOfIptablesLegacy(t *testing.T) {
 	t.Parallel()
 	const tag = "bxabcd"

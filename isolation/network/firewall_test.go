@@ -33,7 +33,7 @@ func ruleOf(parts ...[]expr.Any) (r []expr.Any) {
 	return r
 }
 
-// Chains as firewalld, ufw and Docker write them, and what they do to packets of boxes.
+// The outcome for packets of boxes is right for chains as firewalld, ufw and Docker write them.
 func TestWhatBecomesOfAPacket(t *testing.T) {
 	t.Parallel()
 	const accept, drop, jump, goTo, back = expr.VerdictAccept, expr.VerdictDrop, expr.VerdictJump, expr.VerdictGoto, expr.VerdictReturn
@@ -42,7 +42,7 @@ func TestWhatBecomesOfAPacket(t *testing.T) {
 	for name, c := range map[string]struct {
 		chains     map[string][][]expr.Any
 		out, reply outcome
-		at         string // the chain that decides about what is sent
+		at         string // the chain that decides about outgoing packets
 	}{
 		"empty": {nil, on, on, ""},
 		"firewalld": {map[string][][]expr.Any{

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writer does what PID 1 does.
+// writer writes output as PID 1 does.
 type writer struct {
 	rings   [2]Ring
 	journal Journal
@@ -119,7 +119,7 @@ func TestBothStreamsAreReadInTheOrderTheyWereWritten(t *testing.T) {
 				}
 				got = append(got, piece{c.Stream, bytes.Clone(c.Data)})
 			}
-			if r.IntN(20) == 0 { // another reader continues at the position of this one
+			if r.IntN(20) == 0 { // another reader continues at this one's position
 				reader = l.NewReader(reader.Position(), seed%2 == 0)
 			}
 		}
@@ -305,7 +305,7 @@ func TestNewsWakesWhoWaits(t *testing.T) {
 	}
 	time.AfterFunc(time.Millisecond, l.Wake)
 	<-news
-	l.Wake() // without anybody waiting
+	l.Wake() // without a waiting reader
 }
 
 func TestOnlyMemoryFilesAreALog(t *testing.T) {
@@ -321,7 +321,7 @@ func TestOnlyMemoryFilesAreALog(t *testing.T) {
 	}
 }
 
-// Whatever is in the files, a reader reaches their end.
+// Whatever the files contain, a reader reaches their end.
 func FuzzReader(f *testing.F) {
 	f.Add([]byte{}, []byte("out"), []byte("err"), int64(0), int64(0), true)
 	f.Add((&entry{offset: [2]int64{5, 5}, time: 1, stream: 1}).encode(), []byte("out"), []byte("err"), int64(1), int64(0), false)

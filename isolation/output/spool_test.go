@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newSpool is a writer of a ring on disk, and its reader.
+// newSpool returns the writer of a ring on disk, and its reader.
 func newSpool(t *testing.T, head, tail uint64) (*Ring, *Log) {
 	t.Helper()
 	rings := [2]Ring{NewRing(head, tail), NewRing(head, tail)}
@@ -39,7 +39,7 @@ func newSpool(t *testing.T, head, tail uint64) (*Ring, *Log) {
 	return &rings[0], l
 }
 
-// readAll reads the first stream from its beginning: what is kept, with a zero for every byte that is said to be gone.
+// readAll reads the first stream from its beginning, with a zero for every byte that a gap reports as dropped.
 func readAll(t *testing.T, l *Log) (all []byte, gaps int64) {
 	t.Helper()
 	r := l.NewReader([2]int64{}, false)
@@ -57,7 +57,7 @@ func readAll(t *testing.T, l *Log) (all []byte, gaps int64) {
 	}
 }
 
-// nonzero are bytes of which none is zero.
+// nonzero returns n random bytes, none of which is zero.
 func nonzero(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -66,7 +66,7 @@ func nonzero(n int) []byte {
 	return b
 }
 
-// Output on disk is read as that in memory is, and is bounded as that is: from a pipe, or written.
+// Output on disk reads like output in memory and has the same limits, whether it comes from a pipe or is appended.
 func TestOutputOnDiskIsReadAsOther(t *testing.T) {
 	t.Parallel()
 	const head, tail = 100_000, 1 << 20
@@ -111,8 +111,8 @@ func TestOutputOnDiskIsReadAsOther(t *testing.T) {
 	}
 }
 
-// Where the disk is full, the older half of what is kept goes first, again and again, and then what comes: none of it is read as
-// zeros, and what is written when there is room again is kept.
+// On a full disk the older half of the kept output is dropped first, repeatedly, and then new output: none of it is read as
+// zeros, and what is written once there is room again is kept.
 func TestAFullDiskIsToldAsGaps(t *testing.T) {
 	t.Parallel()
 	for _, before := range []int{0, 1, page, 300_001} {
@@ -184,7 +184,7 @@ func TestAFullDiskIsToldAsGaps(t *testing.T) {
 	}
 }
 
-// What a lossless reader has not had is not given up for room: then it is what comes that is dropped.
+// What a lossless reader has not read yet is not dropped to make room: the new output is dropped instead.
 func TestAFullDiskKeepsWhatIsHeld(t *testing.T) {
 	t.Parallel()
 	ring, l := newSpool(t, 0, 1<<30)
@@ -199,7 +199,7 @@ func TestAFullDiskKeepsWhatIsHeld(t *testing.T) {
 	if all, gaps := readAll(t, l); gaps != page || !bytes.Equal(all[:len(data)], data) {
 		t.Errorf("%d bytes are gone", gaps)
 	}
-	for range 2 { // several gaps: all is kept from behind the last on
+	for range 2 { // with several gaps, only what follows the last one counts as fully kept
 		if err := ring.Append(data[:page]); err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +215,7 @@ func TestAFullDiskKeepsWhatIsHeld(t *testing.T) {
 	}
 }
 
-// Only an unnamed file of a local filesystem is read as output on disk: a reader of any other might wait, or do something.
+// Only an unnamed file on a local filesystem is accepted as output on disk: reading any other might block or have side effects.
 func TestOutputOnDiskIsAnUnnamedFile(t *testing.T) {
 	t.Parallel()
 	journal, err := NewJournal()
@@ -256,7 +256,7 @@ func TestOutputOnDiskIsAnUnnamedFile(t *testing.T) {
 	}
 }
 
-// unnamedQueue is a message queue without a name, which is a regular file to fstat(2). nil: this kernel has none.
+// unnamedQueue returns an unlinked message queue, which is a regular file to fstat(2), or nil if this kernel has none.
 func unnamedQueue() *os.File {
 	name, err := unix.BytePtrFromString("boxd-output-" + strconv.Itoa(os.Getpid()))
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// The upper layer of a session that is started again has what PID 1 has made before. Whatever else is there in its place is
-// refused: nothing that programs have made takes the place of a mount point, or of the program that serves files.
+// In the upper layer of a restarted session PID 1 finds its own skeleton and accepts it. It refuses anything else in its place:
+// nothing that programs make can take the place of a mount point, or of boxfiles.
 func TestASkeletonIsMadeTwiceAndTakesNothingElse(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)

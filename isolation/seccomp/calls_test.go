@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callLists is where the lists of calls are: beside the test that tries every number in a box, and compares.
+// callLists is the directory of the lists of calls, beside the test that tries every number in a box and compares.
 const callLists = "../../test/boxes/testdata"
 
-// What the filter answers to each number is committed as a text, so that a change of it is seen. With UPDATE in the
+// The committed text says what the filter answers to each number, so that a change of it shows in review. With UPDATE set in the
 // environment it is written anew.
 func TestCommittedCallsAreCurrent(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
@@ -36,7 +36,7 @@ func TestCommittedCallsAreCurrent(t *testing.T) {
 	}
 }
 
-// callList runs the filters themselves: of an ordinary box, and of one that can write to a directory of the host.
+// callList evaluates the filters themselves: of an ordinary box, and of one that can write to a directory of the host.
 func callList(t *testing.T, arch string) string {
 	t.Helper()
 	rules, err := parse(Default())
@@ -71,7 +71,7 @@ func callList(t *testing.T, arch string) string {
 	return b.String()
 }
 
-// answers is the verdict about a call whose arguments are all -1.
+// answers returns the filter's verdict on a call whose arguments are all -1.
 func answers(t *testing.T, f Filter, audit, nr uint32) string {
 	t.Helper()
 	all := [6]uint64{}

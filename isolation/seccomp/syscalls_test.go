@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-// The table of system call numbers is that of golang.org/x/sys/unix. With UPDATE in the environment it is written anew.
+// The table of system call numbers matches golang.org/x/sys/unix. With UPDATE set in the environment it is written anew.
 func TestCommittedTableIsCurrent(t *testing.T) {
 	want, err := table()
 	if err != nil {

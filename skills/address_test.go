@@ -105,7 +105,7 @@ func TestHosts(t *testing.T) {
 			t.Errorf("%q is %+v", text, h)
 		}
 	}
-	for ip, want := range map[string][2]bool{ // by a name, by its address
+	for ip, want := range map[string][2]bool{ // by name, by address
 		"127.0.0.1": {false, true}, "169.254.169.254": {false, true}, "::1": {false, true}, "0.0.0.0": {false, true}, "fe80::1": {false, true},
 		"10.1.2.3": {true, true}, "140.82.121.4": {true, true},
 	} {
@@ -118,7 +118,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// Whatever is asked for, it is asked of a host that may be, and names no place above.
+// Whatever is asked for, the archive is on an allowed host, and its path does not lead out of it.
 func FuzzFind(f *testing.F) {
 	for _, seed := range []string{"https://github.com/o/r/tree/main/a", "https://gitlab.com/g/r/-/blob/x/SKILL.md", "http://127.0.0.1:3000/o/r/src/tag/v/x", "https://github.com@e/x.zip"} {
 		f.Add(seed)

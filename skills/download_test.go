@@ -76,7 +76,7 @@ func TestArchivesComeFromAllowedHostsAlone(t *testing.T) {
 	if _, err := fetch(gone, "/o/r"); err == nil {
 		t.Error("fetched for nobody")
 	}
-	// A name that leads to this host.
+	// A name that resolves to this host.
 	_, port, _ := strings.Cut(at, ":")
 	named := skills.Hosts{host(t, "http://ip6-localhost:"+port), host(t, "http://localhost.localdomain:"+port)}
 	for _, h := range named {

@@ -32,10 +32,10 @@ func TestAllWorkspacesOfALangBotHaveOneBound(t *testing.T) {
 	}
 	refused("langbot/ws-0", "skills.langbot_max")
 	refused("langbot/ws-9", "skills.langbot_max")
-	// Others do not count, and are not counted: another LangBot, and the principal itself.
+	// Skills of others do not count and are not limited: another LangBot's, and those of the principal itself.
 	create(t, s, "other/ws-0", "one")
 	create(t, s, "langbot", "one")
-	s = open(t, state, bound) // the next boxd knows whose they are
+	s = open(t, state, bound) // the next boxd knows whose skills they are
 	refused("langbot/ws-9", "skills.langbot_max")
 	if err := s.Delete("langbot/ws-1", "one"); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestADirectoryOfAWorkspaceStaysAsLongAsABoxHasItsSkill(t *testing.T) {
 	}
 }
 
-// What cannot be read is nobody's to remove, and keeps nobody else's from being swept.
+// Skills that cannot be read are not removed, and do not keep those of others from being swept.
 func TestSkillsThatCannotBeReadStay(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
@@ -97,7 +97,7 @@ func TestSkillsThatCannotBeReadStay(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(records[0], []byte("{"), 0o600)
 	}
-	for _, d := range []string{dir(half), dir(ann, "trees", "left")} { // a boxd has died while it made the first
+	for _, d := range []string{dir(half), dir(ann, "trees", "left")} { // boxd died while it made the first
 		if err == nil {
 			err = os.Mkdir(d, 0o700)
 		}

@@ -28,7 +28,7 @@ func keys(list []Problem) (out []string) {
 	return slices.Compact(out)
 }
 
-// T28: everything that is wrong is said, and all of it at once.
+// T28: Check reports all problems, and all at once.
 func TestCheckSaysEverythingAtOnce(t *testing.T) {
 	t.Parallel()
 	head := func(lines ...string) string { return "---\n" + strings.Join(lines, "\n") + "\n---\nbody\n" }
@@ -168,7 +168,7 @@ func TestLooseNames(t *testing.T) {
 	}
 }
 
-// Whatever is read can be read again from what is written of it, with the same meaning.
+// Whatever is read can be written and read again with the same meaning.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{
 		good, "---\nname: a\n---", "---\n- a\n---\nb", "---\na: &a [*a]\n---\n", "---\na: |\n  ---\n  b\n---\n", "---\n? {a: b}\n: c\n---\n",

@@ -60,7 +60,7 @@ func names(list []skills.Skill) (out []string) {
 	return out
 }
 
-// trees counts the packages of somebody that are on the disk, and what is left of imports.
+// trees counts the owner's packages on disk, and the leftovers of imports.
 func trees(t testing.TB, state, who string) (n, scratch int) {
 	t.Helper()
 	list, _ := os.ReadDir(filepath.Join(state, skills.Dir, skills.Key(who), "trees"))
@@ -83,7 +83,7 @@ func TestSkillsOutliveTheStore(t *testing.T) {
 	if err := s.Delete(ann, "other"); err != nil {
 		t.Fatal(err)
 	}
-	// What a boxd that was killed has left.
+	// Leftovers of a boxd that was killed.
 	for _, dir := range []string{"scratch/half", skills.Key(ann) + "/trees/left"} {
 		if err := os.Mkdir(filepath.Join(state, skills.Dir, dir), 0o700); err != nil {
 			t.Fatal(err)
@@ -105,7 +105,7 @@ func TestSkillsOutliveTheStore(t *testing.T) {
 	}
 }
 
-// What belongs to one is nobody else's to see or change.
+// One principal can neither see nor change another's skills.
 func TestPrincipalsDoNotMeet(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)
@@ -252,7 +252,7 @@ func TestFilesOfSkills(t *testing.T) {
 	}
 }
 
-// A lease holds what was there when it was made, through changes, deletion and another boxd.
+// A lease keeps the skills as they were when it was taken, through updates, deletion and a restart of boxd.
 func TestLeasesHoldWhatWasThere(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
@@ -283,7 +283,7 @@ func TestLeasesHoldWhatWasThere(t *testing.T) {
 	if held() != first {
 		t.Errorf("what is leased is now %s", held())
 	}
-	next := open(t, state, nil) // the next boxd, whose sessions have it mounted
+	next := open(t, state, nil) // the next boxd, whose sessions have the skill mounted
 	again := next.Restore(lease.Skills)
 	if err := next.Sweep(); err != nil {
 		t.Fatal(err)
@@ -322,7 +322,7 @@ func TestTheBuiltInSkill(t *testing.T) {
 	if err := s.Delete(ann, "create-skill"); fault.KindOf(err) != fault.Denied {
 		t.Errorf("it was deleted: %v", err)
 	}
-	create(t, s, ann, "create-skill") // her own is taken instead
+	create(t, s, ann, "create-skill") // her own takes precedence
 	if k, _ := s.Get(ann, "create-skill"); k.BuiltIn {
 		t.Error("her own is not taken")
 	}
@@ -365,7 +365,7 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// Whoever asks at the same time gets one of two whole skills.
+// Under concurrent changes every reader gets a complete version of the skill.
 func TestChangesAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
@@ -395,7 +395,7 @@ func TestChangesAtTheSameTime(t *testing.T) {
 	}
 }
 
-// zipOf makes a zip of files, by name.
+// zipOf returns a zip archive of files, by name.
 func zipOf(t testing.TB, files map[string]string) io.Reader {
 	t.Helper()
 	var b bytes.Buffer
@@ -493,7 +493,7 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// Nothing of a skill is executed, and what is kept has no modes of its own.
+// Installed files and directories get the plain modes 0644 and 0755, whatever modes the archive has; installing executes nothing.
 func TestInstalledTreesHavePlainModes(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// A record that is believed is of the session whose file it is, and of an owner with that name.
+// A record is accepted only if it belongs to the session whose file it is, and to an owner of that name.
 func FuzzSessionRecord(f *testing.F) {
 	r := example()
 	data, err := json.Marshal(r)
@@ -43,7 +43,7 @@ func FuzzSessionRecord(f *testing.F) {
 	})
 }
 
-// What PID 1 of a box hands over as its environment is one, or an error.
+// The environment that PID 1 of a box hands over is either valid or refused with an error.
 func FuzzEnvironment(f *testing.F) {
 	for _, text := range []string{`["A=b"]`, `["A=b"][{"id":"e"}]`, `{"env":["QT1i"]}`, `{"env":null}`, `["=b"]`, `["A"]`, "", "[", `["A=\u0000"]`} {
 		f.Add([]byte(text))
@@ -57,7 +57,7 @@ func FuzzEnvironment(f *testing.F) {
 		if _, err := file.Write(text); err != nil {
 			t.Fatal(err)
 		}
-		env, _, err := supervisor.ReadEnvironment(file) // which closes it
+		env, _, err := supervisor.ReadEnvironment(file) // which closes file
 		for _, kv := range env {
 			if name, _, ok := strings.Cut(kv, "="); err == nil && (!ok || name == "" || strings.ContainsRune(kv, 0)) {
 				t.Errorf("%q has %q", text, kv)

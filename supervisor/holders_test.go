@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// admitted asks for a session as a request does that does not wait, or as long as it says.
+// admitted asks for a session with this wait; 0 does not wait.
 func admitted(t *testing.T, v *Supervisor, who access.Principal, id string, memory quantity.Size, cpus float64, wait time.Duration) error {
 	t.Helper()
 	cfg := v.cfg.Load()
@@ -81,7 +81,7 @@ func TestARefusalForRoomSaysWhoHoldsIt(t *testing.T) {
 	}
 }
 
-// Where nothing runs in any of the sessions that hold what is asked for, and none ends by itself in time, nobody waits.
+// A request does not wait if no session that holds the room runs anything, and none ends by itself in time.
 func TestNobodyWaitsForWhatIsNotGivenBack(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

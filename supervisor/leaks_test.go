@@ -27,7 +27,7 @@ func TestWhatNobodyHasIsALeakWhenSeenTwice(t *testing.T) {
 			Workspaces: func() string { return work }, Groups: groups,
 		}
 		none := map[string]int{Boxes: 0, Groups: 0, Workspaces: 0}
-		for range 3 { // what is asked for at once is looked for once
+		for range 3 { // repeated requests share one look
 			if got := l.Count(t.Context()); !maps.Equal(got, none) || looks != 1 {
 				t.Errorf("at first sight, after %d looks: %v", looks, got)
 			}

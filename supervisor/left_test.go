@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// A session is taken over if it has a record and a box, and its end has not begun; what is wrong with a record is told
-// by who takes it over.
+// A session is restored if it has a record and a box, and its end has not begun; a damaged record is reported later, by the code
+// that restores it.
 func TestWhatIsOverIsNotTakenOver(t *testing.T) {
 	t.Parallel()
 	d, dir := openRecord(t)

@@ -19,10 +19,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// fakeMounter is one by whom /link leads to /srv/p, in which nothing is missing but what it says.
+// fakeMounter is a keeper for which /link leads to /srv/p, where only the directory missing does not exist.
 type fakeMounter struct {
 	missing string
-	err     error // of what is to be removed
+	err     error // of removals
 	tidied  []isolation.ChangeMount
 }
 
@@ -44,7 +44,7 @@ func (k *fakeMounter) cleanup() *mountPointCleanup {
 	return &mountPointCleanup{Boxes: k, Points: newMountPoints(), Keep: func(string) error { return nil }, Log: slog.New(slog.DiscardHandler)}
 }
 
-// begunSession is a session that is made with these mounts.
+// begunSession returns a session that is created with these mounts.
 func begunSession(t *testing.T, d *mountPointCleanup, id string, uid uint32, mounts ...policy.Mount) *session.Session {
 	t.Helper()
 	s := session.New(nil, &session.Params{
@@ -63,8 +63,8 @@ func endedSession(t *testing.T, d *mountPointCleanup, s *session.Session) error 
 	return d.End(t.Context(), s.Key)
 }
 
-// A session that may only read a directory has its mounts in there kept, and what was made for them goes with the
-// last, from where it was made and as the user who has made it.
+// A session with read-only access to a directory keeps its mounts in it. What was created for them is removed with the last one,
+// at the path where it was created and as the user who created it.
 func TestWhoMayOnlyReadKeepsItsMounts(t *testing.T) {
 	t.Parallel()
 	k := &fakeMounter{missing: "/workspace/x"}
@@ -90,7 +90,7 @@ func TestWhoMayOnlyReadKeepsItsMounts(t *testing.T) {
 	}
 }
 
-// What mounts of one session share goes with the last of them, also where that has it by another name.
+// Directories that mounts of one session share are removed with the last of them, even if it reaches them by another path.
 func TestMountsOfOneSessionShareWhatWasMade(t *testing.T) {
 	t.Parallel()
 	k := &fakeMounter{}
@@ -131,7 +131,7 @@ func TestMountsOfOneSessionShareWhatWasMade(t *testing.T) {
 	}
 }
 
-// What nobody has answered to is still to be removed, by whoever has the key next; what was refused is not.
+// A removal that got no answer is still due, for the next session with that key; one that was refused is not.
 func TestWhatNobodyAnswersToIsKept(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

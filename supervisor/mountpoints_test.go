@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 )
 
-// pointOf is what was made below /srv/p, which is lent as /workspace.
+// pointOf returns a mount point made below /srv/p, which is mounted at /workspace.
 func pointOf(made, target string) mountPoint {
 	return mountPoint{Source: "/link", Real: "/srv/p", At: "/workspace", Made: "/workspace" + made, Target: "/workspace" + target}
 }
@@ -22,14 +22,14 @@ func enterPoint(t *testing.T, b *mountPoints, key, place string) {
 	}
 }
 
-// What was made is removed as far as nobody else has a mount on it or below it; the rest is somebody else's.
+// Created directories are removed up to where another session has a mount on or below them; that session becomes responsible for the rest.
 func TestWhatOthersNeedIsHandedOn(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		places []string
-		made   string // that is removed, below /workspace
-		last   string // that is handed on
+		made   string // directory that is removed, below /workspace
+		last   string // directory that is handed on
 	}{
 		{"nobody else", nil, "/in", ""},
 		{"elsewhere", []string{"/inn", "/x/in"}, "/in", ""},
@@ -80,7 +80,7 @@ func TestWhatOthersNeedIsHandedOn(t *testing.T) {
 	}
 }
 
-// Of several who need what is handed on, it is one who needs all of it: when that ends, the rest goes on to the next.
+// Of several sessions that need the remaining directories, one that needs all of them gets them: when it ends, the rest goes to the next.
 func TestWhoNeedsMostIsGivenIt(t *testing.T) {
 	t.Parallel()
 	b := newMountPoints()
@@ -106,7 +106,7 @@ func TestWhoNeedsMostIsGivenIt(t *testing.T) {
 	}
 }
 
-// Through any number of sessions, the last removes everything, and what is handed on twice is there once.
+// Of any number of sessions the last one removes everything, and what is handed on twice is recorded once.
 func TestTheLastRemovesEverything(t *testing.T) {
 	t.Parallel()
 	b := newMountPoints()
@@ -120,7 +120,7 @@ func TestTheLastRemovesEverything(t *testing.T) {
 	}
 	for _, key := range []string{"a", "b", "c"} {
 		enterPoint(t, b, key, "/in")
-		g := pointOf("/in", "/in") // all have looked before one was made
+		g := pointOf("/in", "/in") // all have looked before one created it
 		b.Own(key, &g)
 	}
 	b2 := newMountPoints()
@@ -138,7 +138,7 @@ func TestTheLastRemovesEverything(t *testing.T) {
 	}
 }
 
-// The deepest go first, and who ends keeps nothing for others who end.
+// The deepest directories are removed first, and an ending session keeps none for another ending session.
 func TestTheDeepestGoFirst(t *testing.T) {
 	t.Parallel()
 	b := newMountPoints()
@@ -159,7 +159,7 @@ func TestTheDeepestGoFirst(t *testing.T) {
 	}
 }
 
-// Nobody enters where directories are being removed, or removes them a second time, until that is over.
+// No session enters a place where directories are being removed, or removes them again, before the removal is done.
 func TestARemovalIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestARemovalIsWaitedFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		enterPoint(t, b, "two", "/inn") // has nothing to do with it
+		enterPoint(t, b, "two", "/inn") // an unrelated place
 		done := make(chan error, 2)
 		go func() { done <- b.Enter(t.Context(), "two", "/link", "/srv/p", "/srv/p/in/b") }()
 		go func() {
@@ -198,7 +198,7 @@ func TestARemovalIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A record cannot name what is not below what was lent.
+// A restored record cannot name anything outside the mounted directory.
 func TestADamagedRecordHasNothing(t *testing.T) {
 	t.Parallel()
 	b := newMountPoints()

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// A mount hides no other, whichever came first, and there are no more than a session can be made with.
+// A new mount must not hide another, earlier or live, and there are no more of them than a session can be created with.
 func TestAMountHidesNoOther(t *testing.T) {
 	t.Parallel()
 	made := []policy.Mount{{Target: "/data/made"}}

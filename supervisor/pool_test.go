@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
-// factory makes boxes that are nothing but their pointers.
+// factory makes boxes that consist of nothing but their pointers.
 type factory struct {
 	mu     sync.Mutex
 	living map[*client.Box]string
@@ -26,7 +26,7 @@ type factory struct {
 	fails  bool
 	most   int
 	busy   bool
-	during func() // what happens while one is made
+	during func() // is called while a box is being made
 }
 
 func (f *factory) source() supervisor.PoolSource {
@@ -84,7 +84,7 @@ func (f *factory) set(do func()) {
 	do()
 }
 
-// counts returns how many live, and how many were ever made.
+// counts returns how many boxes live, and how many were ever made.
 func (f *factory) counts() (living, made int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,7 +104,7 @@ func asked(do func(*isolation.Spec)) *isolation.Spec {
 	return &s
 }
 
-// run runs a test with a pool that is being filled, in a bubble of time.
+// run runs a test with a pool that is being filled, in a synctest bubble.
 func run(t *testing.T, f *factory, kinds []supervisor.PoolKind, test func(t *testing.T, p *supervisor.Pool)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -114,7 +114,7 @@ func run(t *testing.T, f *factory, kinds []supervisor.PoolKind, test func(t *tes
 		ctx, cancel := context.WithCancel(t.Context())
 		var work sync.WaitGroup
 		work.Go(func() { p.Run(ctx) })
-		<-time.After(time.Second) // of the bubble
+		<-time.After(time.Second) // bubble time
 		synctest.Wait()
 		test(t, p)
 		cancel()
@@ -150,7 +150,7 @@ func TestItIsFilledAndTakenFrom(t *testing.T) {
 			t.Error("there is more than there is")
 		}
 		pass(time.Second)
-		if living, made := f.counts(); p.Len() != 4 || made != 7 || living != 7 { // those that were taken are not the pool's to end
+		if living, made := f.counts(); p.Len() != 4 || made != 7 || living != 7 { // the pool does not end boxes that were taken
 			t.Errorf("%d in the pool, %d made, %d live", p.Len(), made, living)
 		}
 	})
@@ -187,7 +187,7 @@ func TestWhatFits(t *testing.T) {
 	}
 }
 
-// Cgroups of a principal are together, and no box can be moved to others.
+// Cgroups of one owner are in one place, and a box cannot be moved between owners, so the pool gives no owner another's box.
 func TestBoxesInGroupsAreOfOneOwner(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 2}
@@ -280,7 +280,7 @@ func TestAnotherConfigurationMakesThemAnew(t *testing.T) {
 	})
 }
 
-// Of a kind that is used as many are kept as sessions have asked for at once, and of one that is not any more none.
+// Of a kind in use the pool keeps as many boxes as sessions have recently asked for at once, and of an unused one only Count.
 func TestAsManyAsAreUsed(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 100}
@@ -339,7 +339,7 @@ func TestAsManyAsAreUsed(t *testing.T) {
 		}
 		has("three at once for fourteen minutes, after four", 3, 1)
 		ask("a", 1)
-		pass(900 * time.Millisecond) // no second of the clock is what counts
+		pass(900 * time.Millisecond) // counted within any second, not per second of the clock
 		ask("a", 3)
 		pass(time.Second)
 		has("four within a second", 4, 1)
@@ -354,7 +354,7 @@ func TestAsManyAsAreUsed(t *testing.T) {
 		has("nine minutes without use", 4, 2)
 		pass(3 * time.Minute)
 		has("without use", 0, 1)
-		for range 20 { // which no box ahead of need would serve
+		for range 20 { // which no box of the pool could serve
 			p.Take("a", asked(func(s *isolation.Spec) { s.Mounts = []isolation.Mount{{Source: "/x", Target: "/mnt"}} }))
 		}
 		pass(time.Second)
@@ -366,7 +366,7 @@ func TestAsManyAsAreUsed(t *testing.T) {
 	})
 }
 
-// A box that is made while the configuration is read again is one of those that are wanted then, or ends.
+// A box that is being made while the configuration is read again is kept if it is still wanted, and ended otherwise.
 func TestAnotherConfigurationWhileABoxIsMade(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string][]supervisor.PoolKind{"the same": {{Profile: "a", Count: 1, Spec: plain()}}, "none": nil} {

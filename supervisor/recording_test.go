@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// keeper is one that is gone when something is to be removed.
+// keeper is a fake keeper; if gone is set, it has ended when something is to be removed.
 type keeper struct{ gone bool }
 
 func (k *keeper) ChangeMount(_ context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
@@ -27,7 +27,7 @@ func (k *keeper) ChangeMount(_ context.Context, req *isolation.ChangeMount) (*is
 	return &isolation.Mounted{Source: "/srv/p", Made: "/workspace/x"}, nil
 }
 
-// The record of what nobody could remove is left to the next boxd, and nothing is written after that.
+// A record with directories that could not be removed is left for the next boxd, and nothing is written to it afterwards.
 func TestTheRecordStaysWhileSomethingIsToBeRemoved(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []bool{true, false} {

@@ -118,7 +118,7 @@ func TestAnEnvironmentComesBack(t *testing.T) {
 	}
 }
 
-// PID 1 of a box may hand over anything.
+// PID 1 of a box may hand over anything: what is no valid environment is refused.
 func TestNonsenseIsNoEnvironment(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "{}", `["A"]`, `["=b"]`, `["A=\u0000"]`, `["A=` + strings.Repeat("x", 65<<20) + `"]`, `["A=b"] {`, `["A=b"] 7`} {
@@ -147,7 +147,7 @@ func TestNonsenseIsNoEnvironment(t *testing.T) {
 	}
 }
 
-// A policy for a role holds a session that was taken over too.
+// The role of an owner survives a restart, so that policies for a role also apply to restored sessions.
 func TestTheRoleOfAnOwnerOutlivesBoxd(t *testing.T) {
 	t.Parallel()
 	for _, role := range []access.Role{access.Viewer, access.User, access.Operator, access.Admin} {
@@ -156,13 +156,13 @@ func TestTheRoleOfAnOwnerOutlivesBoxd(t *testing.T) {
 		if got := old.Principal(); got.Role != role {
 			t.Errorf("%s comes back as %s", role, got.Role)
 		}
-		old.Role = "" // as an earlier boxd has written it
+		old.Role = "" // as an earlier boxd wrote it
 		if got := old.Principal(); (got.Role == access.Admin) != (role == access.Admin) || got.Role == 0 {
 			t.Errorf("%s of an earlier boxd comes back as %s", role, got.Role)
 		}
 	}
 	odd := supervisor.RecordOwnerOf(access.Principal{Name: "uid:7", Role: access.User})
-	for _, text := range []string{"admin", "king", "none"} { // a record makes nobody an admin by that word alone
+	for _, text := range []string{"admin", "king", "none"} { // the word alone makes no owner an admin
 		if odd.Role = text; odd.Principal().Role != access.User {
 			t.Errorf("%q comes back as %s", text, odd.Principal().Role)
 		}

@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bare is a supervisor without a keeper: nothing can start or end in it.
+// bare returns a supervisor without a keeper, in which nothing can start or end.
 func bare(t *testing.T) *Supervisor {
 	t.Helper()
 	used, err := quota.OpenLedger(t.TempDir(), 3, quota.Clock{Wall: time.Now, Since: func() time.Duration { return 0 }}, slog.New(slog.DiscardHandler))
@@ -46,12 +46,12 @@ func bare(t *testing.T) *Supervisor {
 	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, leaving: map[string]*session.Session{}, owned: map[string]int{}, gate: &DrainSwitch{}, layout: policy.CgroupsLegacy, Attachments: newAttachments(nil, AttachmentStores{}, nil, nil)}
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
-	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room
+	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // the host is not short of anything
 	v.sessionHooks = session.Hooks{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*session.Session, session.EndReason) {}, Leaving: func() bool { return false }, Accounts: v.accounts, Used: used.AddCPU, Turns: quota.NewStartLimiter(1, time.Hour)}
 	return v
 }
 
-// ready is a session of a bare supervisor that has started; its box does nothing.
+// ready returns a started session of a bare supervisor; its box does nothing.
 func ready(t *testing.T, v *Supervisor, id string, ttl time.Duration, now time.Time) *session.Session {
 	t.Helper()
 	cfg := v.cfg.Load()
@@ -97,7 +97,7 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 	if got := v.endDue(now); got != 7*time.Second {
 		t.Errorf("it sleeps %v, want 7s", got)
 	}
-	poked(v) // by the sessions that have come
+	poked(v) // by the sessions that were entered
 	a := v.sessions[policy.Key("", "a")]
 	v.due(a, now.Add(2*time.Second))
 	if !poked(v) {
@@ -113,7 +113,7 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 	}
 }
 
-// A deadline costs a look at one session, however many there are, and all are looked at once in a while.
+// A deadline makes the reaper check one session, however many there are, and all of them are checked now and then.
 func TestTheReaperLooksAtWhoIsDue(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -127,7 +127,7 @@ func TestTheReaperLooksAtWhoIsDue(t *testing.T) {
 		defer v.mu.Unlock()
 		list = v.deadlines.due(at)
 		for _, s := range list {
-			v.deadlines.add(s, at) // as it was
+			v.deadlines.add(s, at) // puts it back
 		}
 		return list
 	}
@@ -137,16 +137,16 @@ func TestTheReaperLooksAtWhoIsDue(t *testing.T) {
 	if got := looks(now.Add(8 * time.Second)); !slices.Equal(got, []*session.Session{short}) {
 		t.Errorf("after one deadline %d are looked at", len(got))
 	}
-	short.Touch(now.Add(8 * time.Second)) // used meanwhile: it does not end, and is looked at later
+	short.Touch(now.Add(8 * time.Second)) // used meanwhile: it does not end, and is checked later
 	if got := v.endDue(now.Add(8 * time.Second)); got != 7*time.Second {
 		t.Errorf("it sleeps %v, want 7s", got)
 	}
 	v.due(long, now.Add(9*time.Second))
-	v.due(long, now.Add(10*time.Second)) // which it knows of
+	v.due(long, now.Add(10*time.Second)) // a deadline that it knows already
 	if got := looks(now.Add(11 * time.Second)); !slices.Equal(got, []*session.Session{long}) {
 		t.Errorf("after a deadline that was told %d are looked at", len(got))
 	}
-	// Nobody has told that this one has a deadline now.
+	// The reaper was not told that this session has a deadline now.
 	v.mu.Lock()
 	v.deadlines = deadlines{full: now.Add(reapAtLeast)}
 	v.mu.Unlock()
@@ -159,12 +159,12 @@ func TestTheReaperLooksAtWhoIsDue(t *testing.T) {
 	}
 }
 
-// wanted is a request for a session of which nothing but its id counts.
+// wanted returns a request for a session of which only the id matters.
 func wanted(who access.Principal, req *policy.Request, cfg *policy.Config) *want {
 	return &want{who: who, req: req, cfg: cfg, effective: cfg.PolicyOf(who), profile: &policy.Profile{}}
 }
 
-// Ten thousand creates at once make as many sessions as the policy allows, while another caller is not held up.
+// Ten thousand concurrent creates make as many sessions as the policy allows, and do not delay another caller.
 func TestT67TenThousandCreatesAtOnce(t *testing.T) {
 	t.Parallel()
 	v, cfg := bare(t), policy.DefaultConfig()
@@ -307,7 +307,7 @@ func TestASupervisorIsIdleWithoutSessionsAndAliveWhileItsReaperIs(t *testing.T) 
 	if v.Idle() {
 		t.Error("it has a session and is idle")
 	}
-	v.mu.Lock() // somebody does not let go of it
+	v.mu.Lock() // as if another goroutine held it
 	done := make(chan error)
 	go func() { done <- v.Alive() }()
 	select {
@@ -321,7 +321,7 @@ func TestASupervisorIsIdleWithoutSessionsAndAliveWhileItsReaperIs(t *testing.T) 
 	}
 }
 
-// One who goes while it waits for its turn has begun nothing, and holds nothing.
+// An execution that is canceled while it waits for its owner's start limit has started nothing, and holds nothing.
 func TestAnExecutionWaitsForTheTurnOfItsOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// certificateOf is the certificate of a file.
+// certificateOf returns the certificate in a file.
 func certificateOf(t *testing.T, file string) *x509.Certificate {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -49,7 +49,7 @@ func TestACertificateIsAPrincipal(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		names []string
-		want  string // a principal, or what the error says
+		want  string // a principal, or a part of the error
 	}{
 		{[]string{"URI:spiffe://example.org/ci"}, "ci"},
 		{[]string{"DNS:ci.EXAMPLE.org", "CN:whatever"}, "ci"},
@@ -84,7 +84,7 @@ func TestACertificateIsAPrincipal(t *testing.T) {
 	if again := h.gate.Reauthenticate(&access.Peer{}, p.Token); again.Name != "low" {
 		t.Errorf("%+v", again)
 	}
-	// Where its name is taken away a call ends that is under way, and it lets nobody in any more.
+	// When its name is removed from the configuration, a running call ends and the certificate is no longer accepted.
 	ctx, leave := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
 		now, err := h.gate.Identify(low, nil)
 		return now.Until, err
@@ -99,7 +99,7 @@ func TestACertificateIsAPrincipal(t *testing.T) {
 	if again := h.gate.Reauthenticate(&access.Peer{}, p.Token); !again.Anonymous() {
 		t.Errorf("%+v", again)
 	}
-	// The loopback may be open to everybody of the host. Other hosts are not.
+	// The loopback may be open to every user of the host, but not to other hosts.
 	h.config.Open = true
 	h.gate.Use(h.state(list))
 	if p, err := h.gate.Identify(&access.Peer{TLS: true}, nil); err != nil || !p.Anonymous() {
@@ -127,7 +127,7 @@ func TestNamesOfCertificatesThatAreWrong(t *testing.T) {
 	}
 }
 
-// A page in a browser sends the certificate of whoever sits before it, and so may not ask anything.
+// A browser sends the user's certificate for any page, so requests from pages of other origins are refused.
 func TestPagesOfOthersAreRefused(t *testing.T) {
 	t.Parallel()
 	for origin, fine := range map[string]bool{"https://boxd.example.org:5411": true, "http://boxd.example.org:5411": false, "https://example.org": false, "null": false} {
@@ -140,7 +140,7 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 	}
 }
 
-// A certificate that is renewed holds from the next connection on, and one that cannot be used changes nothing.
+// A renewed certificate is used from the next connection on, and one that cannot be used changes nothing.
 func TestCertificatesAreReadAgain(t *testing.T) {
 	t.Parallel()
 	ca := boxtest.NewAuthority(t)
@@ -182,7 +182,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		}
 	}
 	newCert, newKey := ca.Server()
-	replace(cert, newCert) // which the key is not of
+	replace(cert, newCert) // which does not match the key
 	if got := serial(); got != first || strings.Count(log.String(), "the one of before holds") != 1 {
 		t.Errorf("%s after %s: %s", got, first, log.String())
 	}

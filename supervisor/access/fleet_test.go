@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// node is a gate that lets one gateway speak for ci and low.
+// node returns the gate of a node that lets one gateway speak for ci and low.
 func node(t *testing.T) (h *house, key ed25519.PrivateKey) {
 	t.Helper()
 	public, key, err := ed25519.GenerateKey(nil)
@@ -28,7 +28,7 @@ func node(t *testing.T) (h *house, key ed25519.PrivateKey) {
 	return h, key
 }
 
-// asks is what a gateway says of a request of ci.
+// asks returns what a gateway asserts about a request of ci.
 func asks() access.Assertion {
 	return access.Assertion{Gateway: "main", Node: "a", Principal: "ci", Role: access.Admin, Method: "GET", Target: "/v1/sessions?all=true"}
 }
@@ -46,7 +46,7 @@ func (h *house) asserted(value []string) (access.Pass, error) {
 	return h.gate.IdentifyAsserted(value, "GET", "/v1/sessions?all=true")
 }
 
-// Role and rights are the least of what the principal has, what the node lets the gateway give, and what it gives.
+// The caller's role and rights are the lowest of the principal's own, the node's for the gateway, and those in the assertion.
 func TestAGatewaySpeaksForItsCallers(t *testing.T) {
 	t.Parallel()
 	h, key := node(t)
@@ -121,7 +121,7 @@ func TestAnIdentityThatDoesNotHold(t *testing.T) {
 	}
 }
 
-// What a gateway says of a token is about that token and nobody who calls, and what it says of who calls is about no token.
+// An assertion about a token identifies no caller, and one about a caller does not count for a token.
 func TestTheWordOnAKeyLetsNobodyIn(t *testing.T) {
 	t.Parallel()
 	h, key := node(t)
@@ -170,7 +170,7 @@ func TestTheWordOnAKeyLetsNobodyIn(t *testing.T) {
 	}
 }
 
-// What began in time goes on, until the configuration takes it away; a new request needs a new identity.
+// A request with an accepted identity goes on until the configuration takes it away; a new request needs a new assertion.
 func TestAnIdentityIsForTheBeginningOfARequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestAnIdentityIsForTheBeginningOfARequest(t *testing.T) {
 	})
 }
 
-// What no gateway has signed is nobody's identity.
+// An assertion that no gateway has signed identifies no caller.
 func FuzzAssertion(f *testing.F) {
 	f.Add("", "")
 	f.Add(access.AssertionScheme+"e30.AA", "x")

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// house is a gate with what it reads.
+// house is a gate with the files and the configuration that it reads.
 type house struct {
 	t      *testing.T
 	dir    string
@@ -68,7 +68,7 @@ func token(name, principal, more string) (secret, text string) {
 
 func bearer(secret string) []string { return []string{"Bearer " + secret} }
 
-// Whatever is wrong with a token, its bearer hears the same.
+// Every request with a bad token gets the same error, whatever is wrong with the token.
 func TestWhoIsNotKnownHearsTheSame(t *testing.T) {
 	t.Parallel()
 	good, one := token("good", "ci", "")
@@ -81,7 +81,7 @@ func TestWhoIsNotKnownHearsTheSame(t *testing.T) {
 		"expired": bearer(old), "of nobody": bearer(stray), "unknown": bearer(strange), "truncated": bearer(good[:len(good)-1]), "empty": {""}, "no token": {"Bearer "},
 		"another scheme": {"Basic " + good}, "no scheme": {good}, "two": {"Bearer " + good, "Bearer " + good}, "NUL": bearer(good + "\x00"), "long": bearer(strings.Repeat("a", 60000)),
 	} {
-		for _, peer := range []access.Peer{{}, {Local: true}} { // it does not fall back on what the kernel says
+		for _, peer := range []access.Peer{{}, {Local: true}} { // the gate does not fall back on the peer credentials
 			p, err := h.gate.Identify(&peer, header)
 			f, ok := errors.AsType[*fault.Error](err)
 			if !ok || f.Kind != fault.Unauthenticated || !p.Anonymous() || p.Role != 0 {
@@ -146,7 +146,7 @@ func TestAGateMayBeOpen(t *testing.T) {
 	}
 }
 
-// Calls that are under way end when their maker may not make them any more.
+// A running call ends when its caller loses the right to make it.
 func TestACallUnderWayIsAskedAboutAgain(t *testing.T) {
 	t.Parallel()
 	secret, line := token("a", "ci", "")
@@ -176,11 +176,11 @@ func TestACallUnderWayIsAskedAboutAgain(t *testing.T) {
 	if low.Err() != nil || fault.KindOf(context.Cause(high)) != fault.Denied || fault.KindOf(context.Cause(gone)) == fault.Denied {
 		t.Errorf("after another role: %v, %v, %v", context.Cause(low), context.Cause(high), context.Cause(gone))
 	}
-	h.gate.Use(h.state("")) // it is revoked
+	h.gate.Use(h.state("")) // the token is revoked
 	if fault.KindOf(context.Cause(low)) != fault.Unauthenticated {
 		t.Errorf("after the token was revoked: %v", context.Cause(low))
 	}
-	// A change between the question and the watch is not missed.
+	// A change between the identification and the watch is not missed.
 	h.gate.Use(h.state(line))
 	p, err := h.gate.Identify(&access.Peer{}, bearer(secret))
 	if err != nil {
@@ -197,7 +197,7 @@ func TestACallUnderWayIsAskedAboutAgain(t *testing.T) {
 	}
 }
 
-// What a grant allowed ends with it, by itself.
+// A call that a grant allows ends when the grant expires.
 func TestAGrantEndsByItselfInTheMiddleOfACall(t *testing.T) {
 	t.Parallel()
 	h := build(t, "")
@@ -253,7 +253,7 @@ func TestCredentialsAndOrder(t *testing.T) {
 	}
 }
 
-// Who was let in before is who he is now: as the user he was, or by the token he has shown, as long as that holds.
+// A caller accepted earlier is identified again as what it is now: by its user id, or by the token it used, while that is valid.
 func TestWhoWasLetInBefore(t *testing.T) {
 	t.Parallel()
 	_, one := token("one", "ci", `role = "user"`)
@@ -271,7 +271,7 @@ func TestWhoWasLetInBefore(t *testing.T) {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}
-	if p := h.gate.Reauthenticate(&access.Peer{}, ""); !p.Anonymous() { // over TCP, where nobody comes without a token
+	if p := h.gate.Reauthenticate(&access.Peer{}, ""); !p.Anonymous() { // over TCP, where every caller needs a token
 		t.Errorf("%+v", p)
 	}
 	h.gate.Use(h.state(""))

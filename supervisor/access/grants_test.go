@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// clock is a time that a test moves.
+// clock is a clock that a test moves.
 type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
@@ -75,7 +75,7 @@ func TestAGrantLastsForItsTimeAndOverBoxd(t *testing.T) {
 	}
 }
 
-// A clock that was set back does not make a grant longer.
+// Setting the clock back does not prolong a grant.
 func TestAClockThatGoesBackEndsAGrant(t *testing.T) {
 	t.Parallel()
 	dir, c := t.TempDir(), &clock{time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)}
@@ -105,7 +105,7 @@ func TestAGrantIsBounded(t *testing.T) {
 	if _, err := s.Give(access.OfUser(3), access.Viewer, time.Hour, "uid:0"); err != nil {
 		t.Errorf("one in place of another: %v", err)
 	}
-	// A record that somebody has made longer, or that is none, gives nothing.
+	// A record that was edited to last longer, or is not valid, grants nothing.
 	for _, text := range []string{`[{"principal":"a","role":"admin","created":"2026-11-22T12:00:00Z","until":"2027-11-22T12:00:00Z"}]`, `[{}]`, `[]`} {
 		if err := os.WriteFile(filepath.Join(dir, "grants.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

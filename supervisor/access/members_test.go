@@ -13,15 +13,15 @@ const somePasswd = "root:x:0:0:root:/root:/bin/sh\nann:x:1001:1001:,,,:/home/ann
 
 const someGroups = "root:x:0:\nbanned:x:700:ann,eve\nalso:x:700:last\nshort:x:700\nother:x:701:bob,nobody\n"
 
-// Who is shut out as a member of a group is so after it has left the group too, by setgroups or newgrp: for the user
-// database it is a member, as one that the list of the group names or whose own group it is.
+// A caller refused as a member of a group stays refused after leaving the group by setgroups or newgrp: it is still a member in
+// the user database, which lists it in the group or has the group as its primary one.
 func TestWhoIsShutOutDoesNotGetInByLeavingAGroup(t *testing.T) {
 	t.Parallel()
 	host := HostLookup{Members: members(fstest.MapFS{"passwd": {Data: []byte(somePasswd)}, "group": {Data: []byte(someGroups)}})}
 	table, loud := ResolveRules(Config{DefaultRole: User}, map[string]Rule{
 		"banned": {GID: new(uint32(700))},
 		"devs":   {Role: Operator, GID: new(uint32(500))},
-		"eve":    {Role: Viewer, UID: new(uint32(1003))}, // what is said of a user goes before
+		"eve":    {Role: Viewer, UID: new(uint32(1003))}, // a rule for the user takes precedence
 		"zero":   {GID: new(uint32(0))},
 	}, host)
 	if len(loud) > 0 {
@@ -39,7 +39,7 @@ func TestWhoIsShutOutDoesNotGetInByLeavingAGroup(t *testing.T) {
 		{1002, nil, 0, "principals.banned"},
 		{1003, nil, Viewer, "principals.eve"},
 		{1004, nil, 0, "principals.banned"},
-		{1005, []uint32{700}, 0, "principals.banned"}, // whom the database does not know
+		{1005, []uint32{700}, 0, "principals.banned"}, // unknown to the user database
 		{1005, []uint32{500}, Operator, "principals.devs"},
 		{0, []uint32{700}, Admin, "root"},
 	} {
@@ -69,7 +69,7 @@ func FuzzMembers(f *testing.F) {
 	})
 }
 
-// FuzzRevocations feeds arbitrary files of lists of revoked certificates to the reader: it answers or refuses.
+// FuzzRevocations feeds arbitrary certificate revocation lists to the parser, which accepts or refuses them without a panic.
 func FuzzRevocations(f *testing.F) {
 	f.Add([]byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"))
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\n"))

@@ -47,13 +47,13 @@ func TestATokenIsKnownAgain(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 	before := time.Unix(999, 0)
-	if got, err := key(t, dir).Read(text, before); err != nil || !reflect.DeepEqual(got, previewText()) { // by the next boxd
+	if got, err := key(t, dir).Read(text, before); err != nil || !reflect.DeepEqual(got, previewText()) { // as the next boxd does
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := k.Read(text, time.Unix(1000, 0)); !errors.Is(err, access.ErrPreviewOver) {
 		t.Errorf("over: %v", err)
 	}
-	for i := range text { // no bit of it can be another
+	for i := range text { // no character of it can be changed
 		other := byte('A')
 		if text[i] == other {
 			other = 'B'
@@ -72,7 +72,7 @@ func TestATokenIsKnownAgain(t *testing.T) {
 	}
 }
 
-// Each port of each session that there ever is has a host of its own, and none is the API's.
+// Every port of every session, past ones included, has a host name of its own, and none is the API's.
 func TestEveryPreviewHasItsHost(t *testing.T) {
 	t.Parallel()
 	k := key(t, t.TempDir())

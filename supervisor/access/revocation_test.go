@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// replaceFile puts a text in the place of a file at once.
+// replaceFile replaces a file atomically.
 func replaceFile(t *testing.T, file, text string) {
 	t.Helper()
 	err := os.WriteFile(file+".new", []byte(text), 0o600)
@@ -28,8 +28,8 @@ func replaceFile(t *testing.T, file, text string) {
 	}
 }
 
-// A certificate that its authority has revoked lets nobody in, and what goes on under it ends. A list that does not say it for sure
-// lets nobody in either.
+// A certificate revoked by its authority is refused, and running calls that use it end. A list that is out of date refuses its
+// authority's other certificates too.
 func TestRevokedCertificatesLetNobodyIn(t *testing.T) {
 	t.Parallel()
 	h := build(t, "")
@@ -42,7 +42,7 @@ func TestRevokedCertificatesLetNobodyIn(t *testing.T) {
 	}
 	file, ci := shown(ca, "DNS:ci")
 	_, next := shown(ca, "DNS:next")
-	_, foreign := shown(boxtest.NewAuthority(t), "DNS:ci") // its authority is called the same, and has another key
+	_, foreign := shown(boxtest.NewAuthority(t), "DNS:ci") // its authority has the same name, and another key
 	replaceFile(t, h.config.Revoked, string(ca.Revoked(time.Hour)))
 	h.gate.Use(h.state(""))
 	p, err := h.gate.Identify(ci, nil)
@@ -55,7 +55,7 @@ func TestRevokedCertificatesLetNobodyIn(t *testing.T) {
 	})
 	defer leave()
 	replaceFile(t, h.config.Revoked, string(ca.Revoked(time.Hour, file)))
-	if p, err := h.gate.Identify(next, nil); err != nil || p.Name != "ci" { // whose call has the file read
+	if p, err := h.gate.Identify(next, nil); err != nil || p.Name != "ci" { // whose call makes the gate read the file again
 		t.Errorf("another of the authority: %+v, %v", p, err)
 	}
 	<-ctx.Done()
@@ -78,7 +78,7 @@ func TestRevokedCertificatesLetNobodyIn(t *testing.T) {
 	}
 }
 
-// A list that the authority has not signed, though it is called after it, says nothing for sure.
+// A list in the authority's name that it has not signed counts as no answer, so the certificate is refused.
 func TestAListOfSomebodyElseRefuses(t *testing.T) {
 	t.Parallel()
 	h := build(t, "")
@@ -87,7 +87,7 @@ func TestAListOfSomebodyElseRefuses(t *testing.T) {
 	h.config.Revoked = filepath.Join(h.dir, "crl")
 	file, _ := ca.Client(time.Hour, "DNS:ci")
 	authority := *certificateOf(t, ca.File)
-	authority.SubjectKeyId = nil // nothing but its name says whose the list is
+	authority.SubjectKeyId = nil // only the name says whose list it is
 	peer := &access.Peer{TLS: true, Certificates: []*x509.Certificate{certificateOf(t, file), &authority}}
 	replaceFile(t, h.config.Revoked, string(other.Revoked(time.Hour)))
 	h.gate.Use(h.state(""))

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// host has the users ci, 1001, and toor, 0, and the group devs, 500.
+// host returns a user database with the users ci, 1001, and toor, 0, and the group devs, 500.
 func host() access.HostLookup {
 	return access.HostLookup{
 		User: func(name string) (*user.User, error) {
@@ -38,7 +38,7 @@ func TestWhoIsWho(t *testing.T) {
 	t.Parallel()
 	table, loud := access.ResolveRules(access.Config{DefaultRole: access.Viewer}, map[string]access.Rule{
 		"ci":     {Role: access.Operator, User: "ci"},
-		"again":  {Role: access.Admin, UID: new(uint32(1001))}, // comes first by name, and has it
+		"again":  {Role: access.Admin, UID: new(uint32(1001))}, // comes first by name, and wins
 		"devs":   {Role: access.User, Group: "devs"},
 		"team":   {Role: access.Operator, GID: new(uint32(600)), Shared: true},
 		"banned": {GID: new(uint32(700))},
@@ -63,7 +63,7 @@ func TestWhoIsWho(t *testing.T) {
 		{4242, 1, []uint32{9, 500}, "uid:4242", access.User, "principals.devs"},
 		{4242, 1, []uint32{500, 600}, "team", access.Operator, "principals.team"},
 		{4242, 1, []uint32{500, 600, 700}, "uid:4242", 0, "principals.banned"},
-		{1001, 700, nil, "again", access.Admin, "principals.again"}, // what is said of the user goes first
+		{1001, 700, nil, "again", access.Admin, "principals.again"}, // a rule for the user takes precedence
 		{65534, 65534, nil, "nobody", access.Admin, "principals.nobody"},
 		{4242, 65534, nil, "uid:4242", access.Viewer, "access.default_role"},
 	} {
@@ -111,7 +111,7 @@ func TestRulesThatSayTooMuch(t *testing.T) {
 	for name, tc := range map[string]struct {
 		config access.Config
 		rules  map[string]access.Rule
-		want   string // "": in order
+		want   string // "": valid
 	}{
 		"nothing":       {},
 		"for tokens":    {rules: map[string]access.Rule{"a.b_c@d-E9": {}}},

@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// entry is a table of the file.
+// entry returns one table of the token file.
 func entry(name, hash, more string) string {
 	return fmt.Sprintf("[[token]]\nname = %q\nsha256 = %q\nprincipal = \"ci\"\n%s\n", name, hash, more)
 }
@@ -128,8 +128,8 @@ func TestTheFileIsRootsAlone(t *testing.T) {
 	}
 }
 
-// FuzzParse feeds arbitrary files to the reader: it answers or refuses, and what it accepts knows nobody by a
-// token that it does not have.
+// FuzzParse feeds arbitrary token files to the parser: it accepts or refuses, and what it accepts does not contain a token that
+// was not in it.
 func FuzzParse(f *testing.F) {
 	_, h := access.NewToken()
 	f.Add(entry("x", h, `routes = ["GET /v1/*"]`))

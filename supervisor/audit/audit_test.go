@@ -27,7 +27,7 @@ type said struct {
 	detail string
 }
 
-// open opens the log of a directory, and returns what it says.
+// open opens the log in a directory, and returns also its reports and its log text.
 func open(t testing.TB, dir string, cfg Config) (*Log, *[]said, *bytes.Buffer) {
 	t.Helper()
 	var told []said
@@ -112,7 +112,7 @@ func TestRotationKeepsTheChain(t *testing.T) {
 	}
 }
 
-// What boxd has died in is cut off, wherever that was, and said.
+// A record that was incomplete when boxd died is cut off, wherever it ends, and the repair is recorded.
 func TestATornEndIsRepairedAndSaid(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -142,7 +142,7 @@ func TestATornEndIsRepairedAndSaid(t *testing.T) {
 	}
 }
 
-// An end that was edited is not taken for one's own, and what is wrong stays to be found.
+// A last record that was edited is not accepted as valid, and the edit can still be found afterwards.
 func TestAnEditedEndIsSaidAndStays(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -170,7 +170,7 @@ func TestAnEditedEndIsSaidAndStays(t *testing.T) {
 	}
 }
 
-// fill fills the disk, and returns what makes room. Of each record some bytes still fit.
+// fill makes the disk full, and returns a function that frees it. A part of each record is still written.
 func fill(l *Log) (mend func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,7 +255,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// Ids in calls that are refused may have any length. A record with them has its place, and few others lose theirs.
+// Ids in refused calls may have any length. They are cut, so that such a record still fits and few others are lost for it.
 func TestIDsThatNobodyCanHaveAreCut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -276,7 +276,7 @@ func TestIDsThatNobodyCanHaveAreCut(t *testing.T) {
 	}
 }
 
-// Whoever can connect can be refused as often as they like. That does not fill the log, and is not passed over either.
+// Any client can be refused as often as it likes: that neither fills the log nor goes unrecorded.
 func TestCallsOfStrangersAreCounted(t *testing.T) {
 	t.Parallel()
 	l, _, _ := open(t, t.TempDir(), DefaultConfig())
@@ -290,7 +290,7 @@ func TestCallsOfStrangersAreCounted(t *testing.T) {
 		t.Fatalf("%d records: %+v", n, list)
 	}
 	l.mu.Lock()
-	l.anonymousAt = time.Time{} // a second later
+	l.anonymousAt = time.Time{} // as if a second had passed
 	unsaid := l.anonymous
 	l.mu.Unlock()
 	l.AppendAnonymous(&Record{Kind: KindCall, Detail: "refused"})
@@ -348,7 +348,7 @@ func TestConfigIsHeldToItsBounds(t *testing.T) {
 	}
 }
 
-// What a record costs, with the disk being waited for beside it as boxd does.
+// BenchmarkAppend measures what a record costs, while another goroutine syncs the file as in boxd.
 func BenchmarkAppend(b *testing.B) {
 	l, _, _ := open(b, b.TempDir(), DefaultConfig())
 	ctx, cancel := context.WithCancel(b.Context())

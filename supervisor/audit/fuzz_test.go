@@ -8,7 +8,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
-// A line of the log is a record or an error, whatever somebody has written there.
+// Any line of the log is read as a record or refused with an error.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"n":1,"time":"2026-01-02T03:04:05Z","kind":"call","request":"r","route":"POST /v1/exec","status":200,"what":{"argv":["true"]}}`))
 	f.Add([]byte(`{"n":1e400}`))

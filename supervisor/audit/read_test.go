@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What is looked for is never more than MostBytes in memory, whatever is asked for and however long records are.
+// A read never holds more than MostBytes in memory, whatever is asked for and however long the records are.
 func TestWhatIsReadIsBounded(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
@@ -16,7 +16,7 @@ func TestWhatIsReadIsBounded(t *testing.T) {
 		n              int
 		earlier, later []int64 // sizes of records in two files
 		want           []uint64
-		cut            bool // with both
+		cut            bool // of both files
 	}{
 		"few":                         {10, []int64{mib}, []int64{mib, mib}, []uint64{1, 2, 3}, false},
 		"more than asked for":         {2, []int64{mib}, []int64{mib, mib}, []uint64{2, 3}, false},
@@ -39,7 +39,7 @@ func TestWhatIsReadIsBounded(t *testing.T) {
 		}
 		earlier := read(tc.n, tc.earlier)
 		later := read(tc.n, tc.later)
-		if room := tc.n - len(later.list); len(earlier.list) > room { // as Last asks for no more of an earlier file
+		if room := tc.n - len(later.list); len(earlier.list) > room { // Last asks for no more of an earlier file
 			earlier.list = earlier.list[len(earlier.list)-room:]
 		}
 		later.before(earlier)

@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// A box has the same room whoever makes its groups.
+// A box has the same limits, whether the keeper or systemd creates its cgroup.
 func TestAScopeIsLimitedAsABoxIs(t *testing.T) {
 	t.Parallel()
 	orNone := func(n uint64) string {
@@ -44,7 +44,7 @@ func TestAScopeIsLimitedAsABoxIs(t *testing.T) {
 		got := map[string]string{
 			"memory.max": orNone(p.MemoryMax), "pids.max": orNone(p.TasksMax), "cpu.weight": orDefault(p.CPUWeight), "io.weight": "default " + orDefault(p.IOWeight),
 		}
-		for _, s := range l.Scope() { // the keeper's part
+		for _, s := range l.Scope() { // the part that the keeper writes
 			got[s.File] = s.Text
 		}
 		for _, s := range l.Box() {
@@ -72,7 +72,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// systemd names the scope and its group, the keeper checks that name.
+// systemd gives the scope its name, and the keeper expects the same.
 func TestTheKeeperKnowsTheNamesOfScopes(t *testing.T) {
 	t.Parallel()
 	key := strings.Repeat("a1", isolation.KeyLen/2)

@@ -60,7 +60,7 @@ func TestABoxThatCannotBeServedIsRefused(t *testing.T) {
 	}
 }
 
-// scripted is a Resolver with a program that does nothing but what hear does.
+// scripted returns a Resolver whose boxnames does nothing but call hear for each request.
 func scripted(t *testing.T, sockets func() ([]int, bool, error), hear func(*fdpass.Conn, *egress.Request)) (resolver *driver.Resolver, stop func()) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -97,7 +97,7 @@ func scripted(t *testing.T, sockets func() ([]int, bool, error), hear func(*fdpa
 	return resolver, stop
 }
 
-// A box that the program gives back at once is not handed in without a pause.
+// A box that boxnames gives back at once is handed to it again only after a pause.
 func TestABoxThatIsGivenBackWaits(t *testing.T) {
 	t.Parallel()
 	opened := make(chan struct{}, 1000)
@@ -119,7 +119,7 @@ func TestABoxThatIsGivenBackWaits(t *testing.T) {
 	}
 }
 
-// A box that is removed while it is handed in is not left with the program.
+// A box that is removed while it is being handed over does not stay with boxnames.
 func TestABoxThatIsRemovedMeanwhileIsNotHandedIn(t *testing.T) {
 	t.Parallel()
 	opening, removed := make(chan struct{}), make(chan struct{})
@@ -144,7 +144,7 @@ func TestABoxThatIsRemovedMeanwhileIsNotHandedIn(t *testing.T) {
 	}
 }
 
-// pairOfSockets are two descriptors, as those of a box are.
+// pairOfSockets returns two descriptors, as a box has.
 func pairOfSockets(t *testing.T) []int {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -154,7 +154,7 @@ func pairOfSockets(t *testing.T) []int {
 	return fds[:]
 }
 
-// The program has spoken with strangers: what it wants is held against the rules.
+// boxnames talks to untrusted peers: the addresses it asks to open are checked against the rules of the box.
 func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 	t.Parallel()
 	mine, fd, err := fdpass.Pair(fdpass.MaxInline)
@@ -166,7 +166,7 @@ func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer evil.Close()
-	var pinned atomic.Int32 // pins are made side by side
+	var pinned atomic.Int32 // pins are made concurrently
 	once := make(chan struct{}, 1)
 	once <- struct{}{}
 	resolver := driver.OpenResolver(driver.ResolverConfig{

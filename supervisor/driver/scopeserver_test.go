@@ -21,8 +21,8 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// newServer returns a server of scopes, and a way to it, that has no service manager; begun is a file that a holder
-// makes when it is started.
+// newServer returns a dialer of a scope server that has no service manager; begun is a file that a holder creates when it is
+// started.
 func newServer(t *testing.T) (dial DialScopes, begun string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -45,7 +45,7 @@ func newServer(t *testing.T) (dial DialScopes, begun string) {
 	}, begun
 }
 
-// The server does nothing but what is for scopes of boxes, whatever a boxd asks that has been taken over.
+// The server accepts only requests for scopes of boxes, so that a compromised boxd cannot do more.
 func TestAServerOfScopesRefusesLies(t *testing.T) {
 	t.Parallel()
 	dial, begun := newServer(t)
@@ -83,8 +83,8 @@ func TestAServerOfScopesRefusesLies(t *testing.T) {
 	}
 }
 
-// Without a way to the service manager, as for a moment in which it is executed again, a start is refused and nothing
-// is left; what is to be stopped is kept for later.
+// Without a service manager, as while it is executed anew, a start is refused and leaves nothing behind; a scope that is to be
+// stopped is remembered for later.
 func TestScopesWithoutAServiceManager(t *testing.T) {
 	t.Parallel()
 	dial, _ := newServer(t)
@@ -102,7 +102,7 @@ func TestScopesWithoutAServiceManager(t *testing.T) {
 	}
 }
 
-// Who asks waits no longer than its context, and learns that from who does not answer.
+// A client of a server that does not answer waits only until its context ends, and returns the context's error.
 func TestASilentServerOfScopesIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	var far int
@@ -119,7 +119,7 @@ func TestASilentServerOfScopesIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// What a reply says of an error is what a caller can act on.
+// A reply preserves the kind of an error, so that the caller can act on it.
 func TestRepliesKeepTheKindOfAnError(t *testing.T) {
 	t.Parallel()
 	body, err := json.Marshal(&scopeReply{Error: "no such unit", Kind: systemd.ErrNoScope})

@@ -32,7 +32,7 @@ func TestAnswersOfTheKeeper(t *testing.T) {
 	}
 }
 
-// Whatever a keeper says can be told.
+// Any refusals that a keeper reports can be converted to text.
 func FuzzRefusals(f *testing.F) {
 	f.Add(isolation.EncodeKeeperReply(1, &isolation.Refusals{Packets: 7, Lately: []isolation.RefusedDestination{{To: isolation.Endpoint{Address: []byte{1, 2, 3, 4}, Port: 22}, Packets: 3}}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -49,7 +49,7 @@ func FuzzRefusals(f *testing.F) {
 	})
 }
 
-// What the keeper is told of a network has no rules by name, but says that there are some.
+// The keeper gets the rules of a network without those by name, and learns only that there are some.
 func TestRulesByNameAreBoxdsToKeep(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -160,7 +160,7 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 	}
 }
 
-// That a box has met its cap is told once a minute, and again only if it has met it since.
+// A box that reaches its connection cap is reported at most once a minute, and again only if it has reached the cap since.
 func TestACapThatIsMetIsToldOnce(t *testing.T) {
 	t.Parallel()
 	var tally TrafficTally

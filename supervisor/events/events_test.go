@@ -55,7 +55,7 @@ func TestAReaderGoesOnWhereItStopped(t *testing.T) {
 	}
 }
 
-// What was denied has ids that its caller has made up, of any length: eight thousand of them are not to fill the memory.
+// Ids in denied requests are made up by the caller and may have any length: they are cut, so that 8000 events do not fill the memory.
 func TestIDsThatNobodyCanHaveAreCut(t *testing.T) {
 	t.Parallel()
 	l := events.New(8)
@@ -146,7 +146,7 @@ func TestWritersWaitForNoReader(t *testing.T) {
 	t.Parallel()
 	l := events.New(64)
 	start := l.Start()
-	_, more := l.Read(start, all) // a reader that never comes back
+	_, more := l.Read(start, all) // the reader never comes back
 	const writers, each = 8, 1000
 	var busy sync.WaitGroup
 	for range writers {
@@ -197,7 +197,7 @@ func TestWatchersAndRequests(t *testing.T) {
 	if len(seen) != 1 || seen[0].Request.ID != "r1" || seen[0].Seq != 1 || len(seen[0].Detail) > events.MaxDetail+len("…") || seen[0].Describe() != "session ended (idle)" {
 		t.Errorf("saw %+v", seen)
 	}
-	(*events.Log)(nil).Add(ctx, events.Event{Type: events.OOM}) // is taken and kept nowhere
+	(*events.Log)(nil).Add(ctx, events.Event{Type: events.OOM}) // a nil Log accepts and drops events
 }
 
 func FuzzParsePosition(f *testing.F) {
@@ -211,7 +211,7 @@ func FuzzParsePosition(f *testing.F) {
 	})
 }
 
-// The catalog of the journal explains each type, and nothing else.
+// The catalog of the journal explains every event type, and no others.
 func TestTheCatalogHasEveryType(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../../systemd/catalog/boxd.catalog")

@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// written writes a tar archive of names and contents; "-> " begins that of a symbolic link.
+// written returns a tar archive of names and contents; the content of a symbolic link is "-> " and its target.
 func written(t testing.TB, files ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -120,7 +120,7 @@ func digestOf(text string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Indexes that name each other again and again come to an end, however many ways lead through them.
+// Nested indexes that list each other many times are refused after a limited number of documents, however many paths there are.
 func TestIndexesThatFanOutAreRefused(t *testing.T) {
 	t.Parallel()
 	files := []string{"oci-layout", `{"imageLayoutVersion":"1.0.0"}`}
@@ -190,7 +190,7 @@ func TestLayersAreReadWhateverTheyAreCompressedWith(t *testing.T) {
 	}
 }
 
-// FuzzOpen looks through archives that nobody vouches for.
+// FuzzOpen opens and reads untrusted archives.
 func FuzzOpen(f *testing.F) {
 	f.Add(written(f, "oci-layout", `{"imageLayoutVersion":"1.0.0"}`, "index.json", `{"manifests":[{"digest":"`+layerID+`","size":0}]}`, "blobs/sha256/"+layerID[7:], ""))
 	f.Add(written(f, "manifest.json", `[{"Config":"`+layerID[7:]+`.json","Layers":[]}]`, layerID[7:]+".json", ""))
@@ -203,7 +203,7 @@ func FuzzOpen(f *testing.F) {
 			return
 		}
 		for i := range img.Layers {
-			_ = img.Layers[i].Write(t.Context(), io.Discard, 1<<16) // it may be refused, and must come to an end
+			_ = img.Layers[i].Write(t.Context(), io.Discard, 1<<16) // it may be refused, and must end
 		}
 	})
 }

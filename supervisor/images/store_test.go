@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// stored is a store of one image, and the trees that it has removed.
+// stored returns a store of one image, and the list of the trees that it has removed.
 func stored(t *testing.T) (*Store, *[]string) {
 	t.Helper()
 	dir, err := os.OpenRoot(t.TempDir())
@@ -71,7 +71,7 @@ func TestATreeStaysAsLongAsSomebodyHasIt(t *testing.T) {
 	}
 }
 
-// An import of what there is uses its tree, which somebody removes meanwhile under its other name.
+// An import of existing content uses its tree, which stays although its other name is removed meanwhile.
 func TestATreeThatAnImportHasInHandStays(t *testing.T) {
 	t.Parallel()
 	s, removed := stored(t)
@@ -95,7 +95,7 @@ func TestATreeThatAnImportHasInHandStays(t *testing.T) {
 	}
 }
 
-// Who lets go of a tree waits for no removal, what a box ahead of need still has is tried again when that has ended, and
+// No caller waits for the removal of a tree. One that a box ahead of need still uses is tried again when that box has ended, and
 // Close leaves the rest to the next boxd.
 func TestRemovalKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
@@ -130,7 +130,7 @@ func TestPruneKeepsWhatProfilesName(t *testing.T) {
 		s, _ := stored(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		s.busy <- struct{}{} // an import that goes on
+		s.busy <- struct{}{} // a running import
 		gone, err := s.Prune(ctx, []string{keep})
 		if !errors.Is(err, context.Canceled) || len(gone) > 0 || s.images["one"] == nil {
 			t.Errorf("kept as %s: %v, %v", keep, gone, err)
@@ -138,7 +138,7 @@ func TestPruneKeepsWhatProfilesName(t *testing.T) {
 	}
 }
 
-// Who sends slowly keeps nobody waiting but who sends as well.
+// A slow upload delays other uploads at most, and no other operation of the store.
 func TestAnArchiveOnItsWayKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	s, _ := stored(t)
@@ -152,7 +152,7 @@ func TestAnArchiveOnItsWayKeepsNobodyWaiting(t *testing.T) {
 		_, err := s.Import(t.Context(), from, Source{Name: "two"})
 		ended <- err
 	}()
-	if _, err := io.WriteString(to, "the beginning"); err != nil { // it is being received
+	if _, err := io.WriteString(to, "the beginning"); err != nil { // the store is receiving it
 		t.Fatal(err)
 	}
 	done, err := waitFor(t.Context(), s.busy)
@@ -166,7 +166,7 @@ func TestAnArchiveOnItsWayKeepsNobodyWaiting(t *testing.T) {
 	}
 }
 
-// What breaks off on its way leaves neither an image nor a file.
+// A commit that breaks off leaves neither an image nor a file.
 func TestACommitThatBreaksOffLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s, _ := stored(t)

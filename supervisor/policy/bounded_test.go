@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// A quota of a directory of the host is the kernel's, or refused by name, or let go by the operator.
+// A quota on a host directory is enforced by the kernel, or refused by name, or waived by the operator.
 func TestQuotasOfDirectoriesOfTheHost(t *testing.T) {
 	t.Parallel()
 	at := func(source, target, mode string) []Mount {
@@ -21,12 +21,12 @@ func TestQuotasOfDirectoriesOfTheHost(t *testing.T) {
 	asked := new(8 * quantity.MiB)
 	for _, tc := range []struct {
 		name    string
-		lacks   string // of the root; "-": the keeper has not heard of it
+		lacks   string // reason of the root; "-": the keeper did not report it
 		best    []string
 		req     Request
-		limit   string // told as
+		limit   string // name it is reported under
 		by      Mechanism
-		refused string // a part of the reason
+		refused string // part of the reason
 	}{
 		{"a workspace", "", nil, Request{Patch: limits.Patch{WorkspaceQuota: asked}, Mounts: at("/srv/q/a", "/workspace", "rw")}, LimitWorkspace, MechanismProject, ""},
 		{"the root itself, by the profile", "", nil, Request{Mounts: at("/srv/q", "/workspace", "rw")}, LimitWorkspace, MechanismProject, ""},
@@ -71,7 +71,7 @@ func TestQuotasOfDirectoriesOfTheHost(t *testing.T) {
 	}
 }
 
-// What a living session has on directories of the host others may use too.
+// A running session cannot change its quota on host directories, which others may use too.
 func TestAQuotaOfTheHostStays(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
@@ -83,7 +83,7 @@ func TestAQuotaOfTheHostStays(t *testing.T) {
 	if _, err := p.Change(&now, &Request{Patch: limits.Patch{Memory: new(64 * quantity.MiB), WorkspaceQuota: &now.WorkspaceQuota}}); err != nil {
 		t.Error(err)
 	}
-	// Ceilings that have come since do not lower what the record has of it, whatever else changes.
+	// Ceilings that were added later do not lower the recorded quota, whatever else changes.
 	h := EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Ceilings = limits.Ceilings{WorkspaceQuota: quantity.MiB, WorkspaceInodes: 77} }), Name: "ci"}
 	for _, req := range []*Request{{Labels: map[string]string{"a": "b"}}, {Patch: limits.Patch{WorkspaceQuota: &now.WorkspaceQuota}}} {
 		next, err := p.Change(&now, req)

@@ -52,14 +52,14 @@ func TestWhoIsHeldByWhat(t *testing.T) {
 	}
 }
 
-// However a policy writes a person, and whatever sessions of that person are called, it holds that person.
+// A policy applies to a person, however the policy writes the name and whichever principal a session of that person has.
 func TestAPersonIsHeldHoweverWritten(t *testing.T) {
 	t.Parallel()
 	person := func(written string) (string, uint32, bool) {
 		switch written {
 		case "alice", "asmith", "uid:1001": // a table, of the user asmith
 			return "alice", 1001, true
-		case "bob", "uid:1002": // a user of whom no table is
+		case "bob", "uid:1002": // a user without a table
 			return "uid:1002", 1002, true
 		case "uid:1003": // a member of a group that is one principal
 			return "uid:1003", 1003, true
@@ -103,7 +103,7 @@ func TestAPersonIsHeldHoweverWritten(t *testing.T) {
 	}
 }
 
-// Every ceiling cuts its field, whether it comes from the profile or from the request, and says so.
+// Every ceiling cuts its field, whether the value is the profile's or the request's, and the cut is reported.
 func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 	t.Parallel()
 	ceilings := limits.Ceilings{
@@ -185,7 +185,7 @@ func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
 	}
 }
 
-// Where the operator wants it, a request for too much is refused; a profile that has too much is cut even so.
+// If the operator chose to refuse excess, a request for too much is refused; a profile that has too much is still cut.
 func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
@@ -312,7 +312,7 @@ func TestTheIdOfASession(t *testing.T) {
 		name     string
 		config   string
 		force    bool
-		own      string // of the policy
+		own      string // the policy's own
 		ownForce bool
 		req      Request
 		want     string // "": refused
@@ -358,7 +358,7 @@ func TestTheIdOfASession(t *testing.T) {
 	}
 }
 
-// What a change gives anew is not listed as cut any more.
+// A field that a change lowers below the ceiling is no longer listed as cut.
 func TestAChangeIsHeldToo(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()

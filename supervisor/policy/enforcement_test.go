@@ -36,7 +36,7 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 		quota   quantity.Size
 		host    Host
 		want    map[string]Mechanism
-		refused string // a part of the reason
+		refused string // part of the reason
 	}{
 		{"all best effort", []string{"memory", "cpu", "pids"}, 0, host(CgroupsHybrid, "no"), kept, ""},
 		{"all and the workspace", []string{"memory", "cpu", "pids", "workspace"}, quantity.MiB, host(CgroupsHybrid, "no"), with, ""},

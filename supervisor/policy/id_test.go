@@ -39,7 +39,7 @@ func TestKeysAreOneForEachPrincipalAndID(t *testing.T) {
 			if !key.MatchString(k) || len(k) != isolation.KeyLen {
 				t.Errorf("%q is no key", k)
 			}
-			if other, ok := seen[k]; ok && who != "uid:1\x00" && id != "\x00s1" { // a NUL is in neither
+			if other, ok := seen[k]; ok && who != "uid:1\x00" && id != "\x00s1" { // neither contains a NUL
 				t.Errorf("%q and %q have one key", who+" "+id, other)
 			}
 			seen[k] = who + " " + id
@@ -61,7 +61,7 @@ func TestHostnamesAreLabels(t *testing.T) {
 	}
 }
 
-// Every id makes a hostname that the isolation room takes.
+// FuzzHostname checks that every id makes a hostname which isolation accepts.
 func FuzzHostname(f *testing.F) {
 	f.Add("s1")
 	f.Add("-\x00é/")

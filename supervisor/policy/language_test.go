@@ -40,13 +40,13 @@ func TestALanguageIsFoundByItsNames(t *testing.T) {
 			t.Errorf("%q is known", name)
 		}
 	}
-	all["js"] = Language{Suffix: ".mine"} // the operator's own goes first
+	all["js"] = Language{Suffix: ".mine"} // the operator's own takes precedence
 	if got, _ := FindLanguage(all, "js"); got.Suffix != ".mine" {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TypeScript is run by what there is: each stand-in says how it was called.
+// TypeScript is run with whichever tool is installed: each stand-in prints how it was called.
 func TestTypeScriptIsRunByWhatThereIs(t *testing.T) {
 	t.Parallel()
 	l := DefaultLanguages()["typescript"]

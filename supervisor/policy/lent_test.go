@@ -9,7 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// A workspace holds no more than a session of its owner could have of its own.
+// A workspace may hold no more than a session of its owner could.
 func TestTheQuotaOfAWorkspaceIsHeldAsThatOfASession(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// tagged are the fields of structs by what a tag calls them.
+// tagged returns the fields of structs by the names in a tag.
 func tagged(tag string, structs ...any) map[string]reflect.StructField {
 	fields := map[string]reflect.StructField{}
 	for _, s := range structs {
@@ -39,11 +39,11 @@ func tableNames() (names []string) {
 	return names
 }
 
-// Who adds a limit to one place and not to the others learns here which those are.
+// A limit must be in the table and in every struct that has limits; this test lists the places that lack one.
 func TestEveryLimitIsInTheTableAndWhereverLimitsAre(t *testing.T) {
 	t.Parallel()
 	values := tagged("json", limits.Limits{}, limits.Lifetime{})
-	delete(values, "rlimits") // which are many, and merged one by one
+	delete(values, "rlimits") // one field for several limits, each of which is merged by itself
 	all := maps.Clone(values)
 	maps.Copy(all, tagged("json", limits.Patch{}))
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(all)), tableNames()); diff != "" {
@@ -54,7 +54,7 @@ func TestEveryLimitIsInTheTableAndWhereverLimitsAre(t *testing.T) {
 			t.Errorf("%s is %q in box.toml", name, f.Tag.Get("toml"))
 		}
 	}
-	// Programs are slowed down below what they may have, and what dies is no amount.
+	// memory_high only slows programs down below their limit, and oom is not an amount.
 	without := []string{"memory_high", "oom"}
 	profile, settings, ceilings := tagged("toml", Profile{}), tagged("json", Settings{}), tagged("toml", limits.Ceilings{})
 	for _, l := range limitTable() {
@@ -70,13 +70,13 @@ func TestEveryLimitIsInTheTableAndWhereverLimitsAre(t *testing.T) {
 		}
 	}
 	for name := range ceilings {
-		if name != "timeout" && !slices.Contains(tableNames(), name) { // which is of executions
+		if name != "timeout" && !slices.Contains(tableNames(), name) { // a limit of executions
 			t.Errorf("the ceiling %s is of no limit", name)
 		}
 	}
 }
 
-// Each row is about the fields of its name, and nothing else.
+// Each row accesses the fields of its name, and no others.
 func TestRowsAreAboutWhatTheyAreCalled(t *testing.T) {
 	t.Parallel()
 	for _, l := range limitTable() {
@@ -123,7 +123,7 @@ func TestRowsAreAboutWhatTheyAreCalled(t *testing.T) {
 	}
 }
 
-// set gives a limit some value.
+// set sets a limit to some value.
 func set(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Float64:
@@ -139,7 +139,7 @@ func set(v reflect.Value) {
 	}
 }
 
-// double gives it more.
+// double doubles it.
 func double(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Float64:
@@ -151,7 +151,7 @@ func double(v reflect.Value) {
 	}
 }
 
-// Something enforces every limit: a cgroup, or what its row names.
+// Every limit is enforced by something: a cgroup, or what its row names.
 func TestEveryLimitIsEnforced(t *testing.T) {
 	t.Parallel()
 	var all Settings
@@ -171,7 +171,7 @@ func TestEveryLimitIsEnforced(t *testing.T) {
 	}
 }
 
-// box.toml spells out every limit in every profile, and in the ceilings.
+// box.toml sets every limit in every profile, and in the ceilings.
 func TestEveryLimitIsInBoxToml(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../box.toml")

@@ -82,7 +82,7 @@ func TestATemplateThatCouldMeanTwoThingsIsRefused(t *testing.T) {
 	}
 }
 
-// Nobody gets into another's session by what he puts into a value.
+// Different values give different ids, so no caller can get into another's session by the values it sends.
 func TestDifferentValuesAreDifferentIds(t *testing.T) {
 	t.Parallel()
 	texts := []string{"", "_", "a", "a_", "_a", "a_b", "b", "%", "%5F", "a%5Fb", "__", "%%", "ä", "/", "a/b", strings.Repeat("a", 300), strings.Repeat("a", 299) + "_", strings.Repeat("a", 301)}
@@ -126,8 +126,7 @@ func TestPresetsAreTemplates(t *testing.T) {
 	}
 }
 
-// FuzzTemplate holds two sets of values against each other: what comes out is a legal id, and the same only for
-// the same values.
+// FuzzTemplate compares two sets of values: each gives a valid id, and equal ids only if the values are equal.
 func FuzzTemplate(f *testing.F) {
 	f.Add("{a}_{b}", "x", "y", "x_y", "")
 	f.Add("per_chat", "_", "%5F", "%", "_")

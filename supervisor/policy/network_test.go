@@ -64,7 +64,7 @@ func TestRulesOfALivingSessionAreHeld(t *testing.T) {
 	}
 }
 
-// A session has what its profile has, or what all have; it may ask for less, and what is cut is said once.
+// A session has the caps of its profile, or the default ones; it may ask for less, and each cut is reported once.
 func TestCapsAreTheProfilesAtMost(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()

@@ -17,7 +17,7 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 		asked  []string
 		locked bool
 		want   []string
-		kind   fault.Kind // where it is refused
+		kind   fault.Kind // of the refusal
 		field  string
 	}{
 		{nil, true, its, 0, ""},
@@ -43,11 +43,11 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 			t.Errorf("%q: %q, %v", c.asked, got, err)
 		}
 	}
-	// What lies within the public internet by its numbers alone is not named by it.
+	// Rules for the public internet do not cover reserved addresses within their ranges, such as the metadata service.
 	if _, err := MergeRules("p", PublicRules(), []string{"169.254.169.254/32"}, false, false); fault.KindOf(err) != fault.Denied {
 		t.Errorf("the metadata service: %v", err)
 	}
-	// Where the profile leads everywhere, a name leads nowhere else; and to what it names, no further.
+	// A profile open to the whole internet covers every name, for TCP; a rule by name covers no more than it names.
 	for _, c := range []struct {
 		its    []string
 		asked  string

@@ -94,8 +94,8 @@ func TestAskedRlimitsAreWithinTheProfile(t *testing.T) {
 	}
 }
 
-// Every limit of getrlimit(2) is one that can be set, or has a reason; whatever the host's services have of a real-time priority and of a
-// nice value, boxes have what is promised.
+// Every limit of getrlimit(2) can be set, or has a stated reason why not; boxes get the promised nice and real-time limits,
+// whatever limits the services of the host have.
 func TestEveryResourceLimitIsKnown(t *testing.T) {
 	t.Parallel()
 	all, not := rlimits(), noRlimits()

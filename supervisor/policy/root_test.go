@@ -10,8 +10,8 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// What a session changes of its root has the quota of the session, whatever its programs are, and also beside a workspace that has
-// its own.
+// Changes to the root of a session count against the session's quota, whichever programs it has, and also beside a workspace that
+// has a quota of its own.
 func TestARootThatCanBeWrittenToHasTheQuotaOfTheSession(t *testing.T) {
 	c := DefaultConfig()
 	for name, tc := range map[string]struct {

@@ -43,7 +43,7 @@ func TestSecretsAreOfWhomThePolicyNames(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Other rules for a living session leave it what it has.
+	// Changing the network rules of a running session leaves its secrets unchanged.
 	p := cfg.Profiles["default"]
 	next, err := p.Change(&s, &Request{NetworkRules: []string{"a.example"}})
 	if err != nil || strings.Join(next.Secrets, " ") != "a b" || !next.NetworkStrict {

@@ -33,7 +33,7 @@ func refusalOf(t *testing.T, err error) refusal {
 	return refusal{f.Kind, f.Field, f.Value, f.Allowed}
 }
 
-// policies are the built-in ones and one that locks every field.
+// policies returns a configuration with the built-in profiles and one that locks every field.
 func policies() *Config {
 	c := DefaultConfig()
 	closed := DefaultProfile()
@@ -42,7 +42,7 @@ func policies() *Config {
 	return &c
 }
 
-// everyField asks for a value of its own in every field.
+// everyField returns a request with a value of its own for every field.
 func everyField() *Request {
 	return &Request{
 		Patch: limits.Patch{
@@ -87,7 +87,7 @@ func TestMergeOfNothingIsTheProfile(t *testing.T) {
 		want := Settings{
 			Profile: name, Image: p.Image, Network: p.Network, ReadOnlyRoot: p.ReadOnlyRoot, User: p.UserName, Home: p.Home, Limits: p.Limits, Lifetime: p.Lifetime,
 		}
-		want.Rlimits = nil // none is other than built in
+		want.Rlimits = nil // none differs from the built-in ones
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v, -want +got:\n%s", name, err, diff)
 		}
@@ -288,7 +288,7 @@ func TestExecTimeoutIsClampedRefusedOrTaken(t *testing.T) {
 	}
 }
 
-// What an earlier boxd has written down is held against this configuration.
+// Settings that an earlier boxd has recorded are checked against the present configuration.
 func TestSettingsAreRechecked(t *testing.T) {
 	t.Parallel()
 	by := map[string]Mechanism{LimitMemory: MechanismGroup, LimitCPU: MechanismGroup, LimitPids: MechanismGroup, LimitWorkspace: MechanismProject, LimitTmp: MechanismTmpfs}

@@ -57,7 +57,7 @@ func TestFromEveryStateAProcessCanEnd(t *testing.T) {
 	}
 }
 
-// What a restart policy makes of a row of ends.
+// TestRestarts checks what a restart policy does after a series of exits.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	exit := func(code int) *ending { return &ending{exit: &isolation.Exit{Code: code}, ran: time.Second} }
@@ -137,7 +137,7 @@ func TestWhatFollowsAnEnd(t *testing.T) {
 	}
 }
 
-// A program is started again while somebody asks for the end: that is not forgotten, neither by this boxd nor by the next.
+// A stop requested while a program is being restarted is not lost, neither by this boxd nor by the next.
 func TestAStopThatComesDuringAStartCounts(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(p *Process, start func()){
@@ -145,7 +145,7 @@ func TestAStopThatComesDuringAStartCounts(t *testing.T) {
 		"before it has begun":         func(p *Process, start func()) { start(); p.requestStop(ReasonStopped) },
 	} {
 		p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Restart.Policy = RestartAlways }))
-		at := progress{Starts: 2} // as it was when the start began
+		at := progress{Starts: 2} // the state when the start began
 		file, err := newPrivate(&p.spec, &at)
 		if err != nil {
 			t.Fatal(err)
@@ -158,7 +158,7 @@ func TestAStopThatComesDuringAStartCounts(t *testing.T) {
 		if _, next, err := readPrivate(file); err != nil || next.Stopping != ReasonStopped || next.Starts != 2 {
 			t.Errorf("%s: the next boxd reads %+v, %v", name, next, err)
 		}
-		p.requestStop(ReasonRevoked) // once is enough
+		p.requestStop(ReasonRevoked) // the first request counts
 		if got := p.stopReason(); got != ReasonStopped {
 			t.Errorf("%s: it is to end for %q by now", name, got)
 		}
@@ -198,7 +198,7 @@ func TestALeaseEndsWhenNobodyIsThere(t *testing.T) {
 			t.Errorf("%s: it goes on", tc.name)
 		}
 	}
-	// Zero is the moment when the last one goes.
+	// A lease of zero ends when the last client leaves.
 	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Lease = new(time.Duration(0)) }))
 	p.used, p.seen = begin, true
 	if p.checkReady(begin); p.stopReason() != ReasonLease {
@@ -256,7 +256,7 @@ func TestTheNextBoxdReadsWhatThisHasWritten(t *testing.T) {
 	if err := appendLine(f, at); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.WriteAt([]byte(`{"Starts":9,"Fi`), size(t, f)); err != nil { // boxd dies in the middle
+	if _, err := f.WriteAt([]byte(`{"Starts":9,"Fi`), size(t, f)); err != nil { // boxd dies in the middle of a write
 		t.Fatal(err)
 	}
 	gotSpec, gotAt, err := readPrivate(f)
@@ -269,7 +269,7 @@ func TestTheNextBoxdReadsWhatThisHasWritten(t *testing.T) {
 	if diff := cmp.Diff(at, gotAt); diff != "" {
 		t.Error(diff)
 	}
-	// What starts once needs nothing to start with.
+	// A process that is never restarted keeps no script and no input.
 	spec.Restart.Policy = RestartNo
 	once, err := newPrivate(spec, at)
 	if err != nil {
@@ -290,7 +290,7 @@ func size(t *testing.T, f *os.File) int64 {
 	return info.Size()
 }
 
-// PID 1 of a box may hand over anything.
+// PID 1 of a box may hand over anything: what is no valid process is refused.
 func TestNonsenseFromPID1IsNoProcess(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
@@ -363,7 +363,7 @@ func TestAListenerIsFoundInTheKernelsList(t *testing.T) {
 	}
 }
 
-// fed is a process that runs and writes what a test makes it write.
+// fed is a running process whose output a test writes.
 type fed struct {
 	*Process
 	t       *testing.T
@@ -420,7 +420,7 @@ func (f *fed) attach(o AttachOptions) *Attachment {
 	return a
 }
 
-// all reads what there is and will be.
+// all reads the output to its end.
 func (f *fed) all(a *Attachment) string {
 	f.t.Helper()
 	text := ""
@@ -588,11 +588,11 @@ func TestTheSlowestLosslessReaderCounts(t *testing.T) {
 	if _, err := two.Next(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := slowest(); got != "[3 1]" { // it has what it may not have done anything with yet
+	if got := slowest(); got != "[3 1]" { // it may not have processed what it has received
 		t.Errorf("%s", got)
 	}
 	now = now.Add(stall + time.Second)
-	if got := slowest(); got != "[3 4]" { // the other one waits for nothing but output
+	if got := slowest(); got != "[3 4]" { // the other one only waits for output
 		t.Errorf("%s", got)
 	}
 	one.Close()
@@ -652,7 +652,7 @@ func TestTheOutputStaysUntilItsLastReaderHasGone(t *testing.T) {
 	}
 }
 
-// A clock that was set, or a host that has slept, is no reason to give a box up whose PID 1 counts otherwise.
+// A clock change, or a suspended host, is no reason to give a box up: PID 1 measures the time itself.
 func TestWhatAnEarlierBoxdSaysOfTheTimeEndsNothing(t *testing.T) {
 	t.Parallel()
 	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Command.Timeout = time.Minute }))

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// ends are the far ends of three pipes, and near what the program would have.
+// ends returns the far ends of three pipes, and near, the ends that the program would have.
 func ends(t *testing.T) (far, near []*os.File) {
 	t.Helper()
 	for i := range 3 {
@@ -46,7 +46,7 @@ func allClosed(t *testing.T, files []*os.File, want bool) {
 	}
 }
 
-// direct is a direct process whose program has started.
+// direct returns a direct process whose program has started.
 func direct(t *testing.T) (*Process, []*os.File) {
 	t.Helper()
 	far, _ := ends(t)
@@ -78,7 +78,7 @@ func TestDescriptorsAreTakenOnce(t *testing.T) {
 		refusedWith(t, err, goneTaken)
 	}
 	p.stdio.drop(goneEnded)
-	allClosed(t, far, false) // they are the caller's
+	allClosed(t, far, false) // the caller owns them
 	_, err = p.TakeStdio(t.Context())
 	refusedWith(t, err, goneTaken)
 }

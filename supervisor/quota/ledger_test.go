@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// clock is one that a test sets.
+// clock is a clock that a test sets.
 type clock struct {
 	mu    sync.Mutex
 	wall  time.Time
@@ -83,7 +83,7 @@ func TestTimeAndBytesOfSessionsAddUp(t *testing.T) {
 	l.Count(map[string]Reading{"k1": {Memory: quantity.GiB, Disk: 300, CPU: time.Second, Counted: true}})
 	c.pass(30 * time.Minute)
 	l.Stop("k1", Reading{CPU: 3 * time.Second, Counted: true})
-	l.Stop("k1", Reading{CPU: 9 * time.Second, Counted: true}) // which is not there any more
+	l.Stop("k1", Reading{CPU: 9 * time.Second, Counted: true}) // it has stopped already
 	l.AddCPU("ann", 500*time.Millisecond)
 	want := map[string]Use{"2026-11-22 ann": {Sessions: 90 * time.Minute, CPU: 3500 * time.Millisecond, Memory: 1.5 * float64(quantity.GiB), Disk: 200, Started: 2}}
 	if diff := cmp.Diff(want, rows(t, l, "")); diff != "" {
@@ -93,7 +93,7 @@ func TestTimeAndBytesOfSessionsAddUp(t *testing.T) {
 		t.Error("somebody else has used something")
 	}
 	l.Start("bob", "k3", Reading{})
-	c.pass(2 * day) // the total does not begin anew with the day; k2 lives too
+	c.pass(2 * day) // the total does not restart with the day; k2 lives too
 	if diff := cmp.Diff(Use{Sessions: 90*time.Minute + 4*day, CPU: 3500 * time.Millisecond, Memory: 49.5 * float64(quantity.GiB), Disk: 200}, l.Total()); diff != "" {
 		t.Errorf("in all: -want +got:\n%s", diff)
 	}
@@ -125,8 +125,7 @@ func TestADayHasSoManyExecutions(t *testing.T) {
 	}
 }
 
-// A boxd that is killed loses what it has not written, and nothing else; the next makes up for the time that
-// sessions lived without one.
+// A boxd that is killed loses only what it has not written; the next one counts the time that sessions ran without a boxd.
 func TestTheNextGoesOnWhereTheLastHasStopped(t *testing.T) {
 	t.Parallel()
 	c, dir := newClock(), t.TempDir()
@@ -142,7 +141,7 @@ func TestTheNextGoesOnWhereTheLastHasStopped(t *testing.T) {
 	c.pass(30 * time.Minute)
 	next := open(t, dir, c)
 	next.Resume("ann", "k1", Reading{Memory: quantity.GiB, CPU: 3 * time.Minute, Counted: true})
-	next.Resume("bob", "k2", Reading{Memory: quantity.GiB, CPU: time.Hour, Counted: true}) // nobody knows since when
+	next.Resume("bob", "k2", Reading{Memory: quantity.GiB, CPU: time.Hour, Counted: true}) // no record of its beginning
 	want := map[string]Use{"2026-11-22 ann": {Executions: 1, Started: 1, Sessions: 90 * time.Minute, CPU: 3 * time.Minute, Memory: 1.5 * float64(quantity.GiB)}}
 	if diff := cmp.Diff(want, rows(t, next, "")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -150,7 +149,7 @@ func TestTheNextGoesOnWhereTheLastHasStopped(t *testing.T) {
 	if err := next.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c.boot, c.since = "b2", 0 // no session lives across that
+	c.boot, c.since = "b2", 0 // no session survives a boot
 	after := open(t, dir, c)
 	after.Resume("ann", "k1", Reading{Memory: quantity.GiB})
 	if diff := cmp.Diff(want, rows(t, after, "")); diff != "" {
@@ -158,7 +157,7 @@ func TestTheNextGoesOnWhereTheLastHasStopped(t *testing.T) {
 	}
 }
 
-// The wall clock decides of which day something is, and of nothing else.
+// The wall clock only decides which day something counts for.
 func TestAClockThatJumpsCostsNoDay(t *testing.T) {
 	t.Parallel()
 	c, dir := newClock(), t.TempDir()
@@ -205,7 +204,7 @@ func TestOldDaysAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := rows(t, l, "")
-	if len(got) != 4 || got["2026-11-28 ann"].Executions != 1 { // three, and the one that has just begun
+	if len(got) != 4 || got["2026-11-28 ann"].Executions != 1 { // three, and the day that has just begun
 		t.Errorf("%+v", got)
 	}
 	l.SetKeep(1)
@@ -228,7 +227,7 @@ func TestARecordThatCannotBeReadIsNotPassedOver(t *testing.T) {
 		if _, err := OpenLedger(dir, 3, c.Clock(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "2026-11-22.json") {
 			t.Errorf("%s: %v", name, err)
 		}
-		// Of a day that comes it must not keep boxd from counting.
+		// A bad record of a later day must not keep boxd from counting.
 		c.jump(-day)
 		l := open(t, dir, c)
 		c.jump(day)
@@ -241,7 +240,7 @@ func TestARecordThatCannotBeReadIsNotPassedOver(t *testing.T) {
 	}
 }
 
-// A record of a later boxd, with more in it, is read.
+// A record of a later boxd, with unknown fields, is read.
 func TestARecordWithMoreInItIsRead(t *testing.T) {
 	t.Parallel()
 	c, dir := newClock(), t.TempDir()
@@ -289,7 +288,7 @@ func TestManyCountAtOnce(t *testing.T) {
 	}
 }
 
-// FuzzRecord feeds arbitrary records: what is read can be counted with.
+// FuzzRecord feeds arbitrary records to the ledger: what it accepts can be counted on.
 func FuzzRecord(f *testing.F) {
 	f.Add(`{"day":"2026-11-22","use":{"a":{"executions":1}},"open":{"k":{"principal":"a","cpu":5}}}`)
 	f.Add(`{"day":"2026-11-22","use":{"a":null},"at":-1,"boot":"b1"}`)
@@ -313,7 +312,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// A clock that is set back over midnight goes on with a day that may just be written: what is written does not change.
+// After the clock is set back over midnight the earlier day goes on in a copy: a record that Flush may be writing does not change.
 func TestADayThatIsWrittenIsNotCountedOn(t *testing.T) {
 	t.Parallel()
 	c := newClock()
@@ -321,7 +320,7 @@ func TestADayThatIsWrittenIsNotCountedOn(t *testing.T) {
 	l.Begin("uid:1", 0)
 	c.pass(24 * time.Hour)
 	l.Begin("uid:1", 0)
-	writing := l.done["2026-11-22"] // as Flush has it, without the lock
+	writing := l.done["2026-11-22"] // as Flush reads it, without the lock
 	c.jump(-24 * time.Hour)
 	l.Begin("uid:1", 0)
 	l.Begin("uid:2", 0)

@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// Principals that are one user of the host are told apart, and a user's own group is called as ever.
+// Principals that share a user of the host are distinguished, and the cgroup of the user itself keeps its name.
 func TestOwnersAreToldApart(t *testing.T) {
 	t.Parallel()
 	held := policy.NoPolicy()
@@ -47,7 +47,7 @@ func TestOwnersAreToldApart(t *testing.T) {
 	}
 }
 
-// What has changed is told once, what could not be had is told again, and who has no session any more is forgotten.
+// A change is sent to the keeper once, a failed one is sent again, and an owner without sessions is forgotten.
 func TestTheKeeperIsToldWhatChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// house has room for so many, in all and of one name.
+// house has room for so many callers, in all and per name.
 type house struct {
 	mu   sync.Mutex
 	room int
@@ -75,7 +75,7 @@ func TestTheyTakeTurns(t *testing.T) {
 					t.Errorf("%s: %v", what, err)
 				}
 			})
-			synctest.Wait() // so that they come in this order
+			synctest.Wait() // so that they arrive in this order
 		}
 		var order []string
 		for i, p := range l.Waiting() {
@@ -102,7 +102,7 @@ func TestTheyTakeTurns(t *testing.T) {
 	})
 }
 
-// One that has as much as it may does not keep the others.
+// A caller at its own limit does not block others.
 func TestOneAtItsLimitKeepsNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -203,7 +203,7 @@ func TestWhatPassesSoonIsWaitedFor(t *testing.T) {
 	})
 }
 
-// Nobody tells when the host has room again.
+// The host does not report free room: the queue polls it.
 func TestTheHostIsLookedAt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -221,7 +221,7 @@ func TestTheHostIsLookedAt(t *testing.T) {
 	})
 }
 
-// An error that is not Full is the caller's own, and nobody waits for it.
+// An error that is not Full goes to the caller at once, without waiting.
 func TestOtherErrorsAreFinal(t *testing.T) {
 	t.Parallel()
 	l := line(5, time.Hour)
@@ -231,7 +231,7 @@ func TestOtherErrorsAreFinal(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes, nobody is let in twice, or into a full house, or stays behind.
+// Under any mix of arrivals and cancellations no caller is admitted twice, admitted beyond the room, or left behind.
 func TestAFlood(t *testing.T) {
 	t.Parallel()
 	const room, callers = 8, 10_000
@@ -265,7 +265,7 @@ func TestAFlood(t *testing.T) {
 	}
 }
 
-// Who comes when there is room again does not pass those who wait for it, although nobody has woken them yet.
+// A caller that arrives when there is room does not overtake those that wait for it, even before they were woken.
 func TestNobodyPassesThoseWhoWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

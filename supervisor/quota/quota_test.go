@@ -40,7 +40,7 @@ func (d *days) Used(principal string) (int, time.Duration) {
 	return d.used[principal], time.Hour
 }
 
-// clock is one that a test sets.
+// clock is a clock that a test sets.
 type clock struct{ at atomic.Int64 }
 
 func (c *clock) now() time.Time       { return time.Unix(1, c.at.Load()) }
@@ -112,7 +112,7 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 					t.Fatalf("number %d: %v", i, err)
 				}
 			}
-			for range 3 { // who asks takes nothing
+			for range 3 { // a try takes nothing
 				tried := errors.Join(b.TrySession("ann", h, small), b.TryExecution("ann", h))
 				if refused := tc.rule != "processes"; (tried != nil) != refused {
 					t.Errorf("tried: %v", tried)
@@ -129,7 +129,7 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 	}
 }
 
-// What no end of another session makes room for is not worth a wait.
+// A request too large for the policy is refused at once: no session that ends could make room for it.
 func TestWhatCanNeverBeIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
@@ -161,7 +161,7 @@ func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
 		if err := errors.Join(err1, err2); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // a second time is none
+		for range 2 { // a second time has no effect
 			execution()
 			process()
 			b.Release("ann", key)
@@ -172,7 +172,7 @@ func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
 	}
 }
 
-// The rate is that of a bucket: as many at once as it holds, and then as fast as it fills.
+// The rate limit is a token bucket: as many at once as it holds, and then as fast as it fills.
 func TestTheRateIsThatOfABucket(t *testing.T) {
 	t.Parallel()
 	b, c := accounts()
@@ -198,7 +198,7 @@ func TestTheRateIsThatOfABucket(t *testing.T) {
 		t.Errorf("when it was said: %v", err)
 	}
 	denial(t, run())
-	c.pass(-time.Hour) // a clock that is wrong gives nothing and takes nothing
+	c.pass(-time.Hour) // a clock that jumps neither gives nor takes
 	denial(t, run())
 	c.pass(time.Hour + time.Hour)
 	for range 3 {
@@ -212,7 +212,7 @@ func TestTheRateIsThatOfABucket(t *testing.T) {
 	}
 }
 
-// What is refused takes nothing: not from the rate where the day is over, and not from the day where the rate is.
+// A refused execution consumes nothing: not from the rate if the day is used up, and not from the day if the rate is.
 func TestARefusalTakesNothing(t *testing.T) {
 	t.Parallel()
 	day := &days{used: map[string]int{}}
@@ -260,7 +260,7 @@ func TestASessionChangesItsSize(t *testing.T) {
 	}
 }
 
-// What an earlier boxd has left counts, and is not refused.
+// What an earlier boxd has left counts, and is never refused.
 func TestWhatIsThereAlreadyCounts(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
@@ -281,7 +281,7 @@ func TestWhatIsThereAlreadyCounts(t *testing.T) {
 	}
 }
 
-// Ten thousand creates at once: exactly as many as allowed get through, for each, whatever the others do.
+// Of ten thousand concurrent creates exactly the allowed number gets through for each owner, whatever the others do.
 func TestTenThousandAtOnce(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
@@ -315,7 +315,7 @@ func TestTenThousandAtOnce(t *testing.T) {
 	}
 }
 
-// Reserving and giving back at once leaves nothing, and never lets one too many in.
+// Concurrent reserve and release leave nothing counted, and never let one too many in.
 func TestNothingIsCountedHalf(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
@@ -350,7 +350,7 @@ func TestNothingIsCountedHalf(t *testing.T) {
 	}
 }
 
-// What a principal does for somebody counts for both, and one of them cannot take what is another's.
+// What a principal does for a tenant counts for both, and a tenant cannot use up what is another's.
 func TestTenantsHaveBoundsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
@@ -375,7 +375,7 @@ func TestTenantsHaveBoundsOfTheirOwn(t *testing.T) {
 	refused(b.TrySession("refly", of("a"), size), "tenant.sessions")
 	refused(b.Session("refly", of("b"), "x", quota.Size{Memory: 3 * quantity.GiB}), "tenant.total_memory")
 	refused(b.Resize("refly", of("a"), "1", quota.Size{Memory: 3 * quantity.GiB}), "tenant.total_memory")
-	if err := b.Session("refly", of(""), "4", size); err != nil { // who has no label is a tenant too
+	if err := b.Session("refly", of(""), "4", size); err != nil { // no label is a tenant too
 		t.Fatal(err)
 	}
 	refused(b.Session("refly", of("c"), "x", size), "sessions")

@@ -19,7 +19,7 @@ func begin(t *testing.T, turns *StartLimiter, who string) (end func()) {
 	return end
 }
 
-// Those of one name begin in order, so many at a time; those of another wait for none of them.
+// Callers of one name start in order, so many at a time; callers of another name do not wait for them.
 func TestACrowdWaitsForItselfAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,9 +37,9 @@ func TestACrowdWaitsForItselfAlone(t *testing.T) {
 		if len(order) > 0 {
 			t.Fatalf("more than two have begun: %v", order)
 		}
-		begin(t, turns, "quiet")() // or this test does not end
+		begin(t, turns, "quiet")() // otherwise this test would not end
 		first()
-		first() // which is not the turn of another
+		first() // a second end frees no other's turn
 		synctest.Wait()
 		if !slices.Equal(order, []int{0, 1, 2}) {
 			t.Errorf("they have begun as %v", order)
@@ -51,7 +51,7 @@ func TestACrowdWaitsForItselfAlone(t *testing.T) {
 	})
 }
 
-// What lasts does not keep the next: programs that do not end are no way to stop one's own.
+// A turn ends after a time: programs that do not end cannot block their owner's next ones.
 func TestATurnIsOverByItself(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestATurnIsOverByItself(t *testing.T) {
 			t.Errorf("%d names are not forgotten", len(turns.names))
 		}
 		first := begin(t, turns, "a")
-		ends[0]() // long over
+		ends[0]() // its turn is over
 		late, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if _, err := turns.Begin(late, "a"); err == nil {
@@ -81,7 +81,7 @@ func TestATurnIsOverByItself(t *testing.T) {
 	})
 }
 
-// Who has gone is passed over, wherever it stood.
+// A caller that gives up is skipped, wherever it is in the queue.
 func TestWhoHasGoneIsPassedOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestWhoHasGoneIsPassedOver(t *testing.T) {
 	})
 }
 
-// A turn may come to one in the moment in which it goes: it is not lost.
+// A turn given to a caller in the moment when it gives up is not lost.
 func TestATurnOfOneThatGoesIsNotLost(t *testing.T) {
 	t.Parallel()
 	turns := NewStartLimiter(1, time.Hour)
@@ -131,7 +131,7 @@ func TestATurnOfOneThatGoesIsNotLost(t *testing.T) {
 		first()
 		<-done
 	}
-	begin(t, turns, "a")() // or this test does not end
+	begin(t, turns, "a")() // otherwise this test would not end
 	if len(turns.names) != 0 {
 		t.Errorf("%d names are not forgotten", len(turns.names))
 	}

@@ -35,7 +35,7 @@ func TestMemory(t *testing.T) {
 	has("a", now, "")
 	m.Add("a", session.EndIdle, now)
 	m.Add("b", session.EndDeleted, now.Add(time.Minute))
-	m.Add("a", session.EndLost, now.Add(2*time.Minute)) // made again, and ended again
+	m.Add("a", session.EndLost, now.Add(2*time.Minute)) // created again, and ended again
 	has("a", now.Add(3*time.Minute), session.EndLost)
 	has("b", now.Add(3*time.Minute), session.EndDeleted)
 	m.Expire(now.Add(session.KeepEnded + time.Minute))
@@ -49,7 +49,7 @@ func TestMemory(t *testing.T) {
 	}
 	has("0", now, "")
 	has("1", now, session.EndIdle)
-	// The clock was put back: they are remembered, and forgotten by their number.
+	// After the clock is set back they are still remembered; their number alone limits them.
 	m.Expire(now.Add(-time.Hour))
 	has(strconv.Itoa(session.MostEnded), now.Add(-time.Hour), session.EndIdle)
 }

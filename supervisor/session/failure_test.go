@@ -47,7 +47,7 @@ func TestStartErrorsSayWhoCanHelp(t *testing.T) {
 		if fault.KindOf(err) != tc.kind || f != nil && f.Field != tc.field || f == nil && tc.field != "" {
 			t.Errorf("%s: %v: %v", tc.name, fault.KindOf(err), err)
 		}
-		// What failed at a step says so apart from what is allowed, and no path of ours is told.
+		// The error of the failed step is kept apart from what is allowed, and no path of boxd's own is shown.
 		step, failed := errors.AsType[*isolation.StepError](tc.err)
 		if failed && step.Refused == nil && !errors.Is(err, step) || fault.KindOf(err) != fault.Internal && strings.Contains(err.Error(), "/secret") {
 			t.Errorf("%s: %v", tc.name, err)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A port is a number as it is usually written, and nothing else.
+// A port is accepted only as a plain decimal number.
 func FuzzPort(f *testing.F) {
 	for _, text := range []string{"1", "65535", "65536", "0", "080", "+80", "8_0", "80 ", "0x50", "８０"} {
 		f.Add(text)

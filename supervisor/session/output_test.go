@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// cut splits a text the way PID 1 does when it keeps head bytes of the beginning and tail of the end.
+// cut splits data as PID 1 does when it keeps head bytes of the beginning and tail bytes of the end.
 func cut(data []byte, head, tail int) (h, t []byte, end isolation.StreamEnd) {
 	end.Total = uint64(len(data))
 	if len(data) <= head+tail {
@@ -35,14 +35,14 @@ func TestOutputKeepsBeginningAndEnd(t *testing.T) {
 		{"0123456789x", 6, 4, "012345\n... [1 bytes omitted] ...\n789x", 1},
 		{strings.Repeat("a", 100), 6, 4, "aaaaaa\n... [90 bytes omitted] ...\naaaa", 90},
 		{"abc", 0, 1, "\n... [2 bytes omitted] ...\nc", 2},
-		// A character that is cut goes as a whole, and counts.
+		// A character that would be cut is omitted as a whole, and counted.
 		{"ééééé", 3, 3, "é\n... [6 bytes omitted] ...\né", 6},
 		{"€€€€€", 4, 4, "€\n... [9 bytes omitted] ...\n€", 9},
 		{"€€€€€", 5, 5, "€\n... [9 bytes omitted] ...\n€", 9},
 		{"€€€€€", 6, 3, "€€\n... [6 bytes omitted] ...\n€", 6},
 		{"😀😀😀", 1, 1, "\n... [12 bytes omitted] ...\n", 12},
 		{"😀😀😀", 7, 3, "😀\n... [8 bytes omitted] ...\n", 8},
-		// What is no character anyway is not touched.
+		// Bytes that are no valid character are kept as they are.
 		{"\xff\xff\xff\xff\xff", 2, 2, "\xff\xff\n... [1 bytes omitted] ...\n\xff\xff", 1},
 	} {
 		head, tail, end := cut([]byte(tc.in), tc.head, tc.tail)
@@ -53,7 +53,7 @@ func TestOutputKeepsBeginningAndEnd(t *testing.T) {
 	}
 }
 
-// Whatever was written and kept, the count is exact and no character is broken by the cut.
+// For any output the count is exact, and the cut breaks no character.
 func FuzzOutput(f *testing.F) {
 	f.Add([]byte("hello, wörld €😀"), uint8(5), uint8(4))
 	f.Add([]byte{0xf0, 0x9f, 0x98, 0x80, 0x80, 0x80}, uint8(2), uint8(2))

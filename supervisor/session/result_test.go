@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// Where no cgroup tells of it, want of memory is known by its signs, and nothing else is taken for it.
+// Where no cgroup reports it, lack of memory is recognized by its signs, and nothing else is taken for it.
 func TestSignsOfWantOfMemory(t *testing.T) {
 	t.Parallel()
 	const limit = 100 * quantity.MiB

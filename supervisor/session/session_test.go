@@ -29,7 +29,7 @@ func states() []State {
 	return []State{StateStarting, StateReady, StateStopping, StateStopped, StateEnding, StateEnded}
 }
 
-// The diagram above moves in state.go is this one.
+// The diagram above moves in state.go shows the same transitions.
 func Example_states() {
 	for _, from := range states() {
 		to := moves()[from]
@@ -60,7 +60,7 @@ func TestEveryMoveIsLegalOrRefused(t *testing.T) {
 			}
 		}
 	}
-	// From everywhere a session can end, and nothing comes after that.
+	// Every state leads to the end, and nothing leads out of it.
 	for _, from := range states() {
 		reached := map[State]bool{from: true}
 		for range states() {
@@ -86,9 +86,9 @@ func TestASessionExpiresByIdlenessOrAge(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		ttl, life quantity.Duration
-		used      time.Duration // after the birth
+		used      time.Duration // after the creation
 		running   int
-		at        time.Duration // after the birth; 0 is never
+		at        time.Duration // after the creation; 0 is never
 		why       EndReason
 	}{
 		{"neither", 0, 0, time.Second, 0, 0, ""},
@@ -143,7 +143,7 @@ func TestOneSessionRunsOnlySoManyExecutions(t *testing.T) {
 	}
 }
 
-// A session that was held by a program had no deadline when the reaper looked.
+// When its last program ends, a session reports its deadline: the reaper saw none while the program ran.
 func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -164,7 +164,7 @@ func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
 	}
 }
 
-// Whoever tells a box last what waits has looked last, as nobody looks while somebody tells.
+// The last report of what waits contains everything, since looking and reporting happen under one lock.
 func TestWhatWaitsIsToldInOrder(t *testing.T) {
 	t.Parallel()
 	told := 0 // guarded by handingOver
@@ -190,8 +190,8 @@ func TestWhatWaitsIsToldInOrder(t *testing.T) {
 	}
 }
 
-// A session is in lists from when it was asked for, and gets its box later. It is the race detector that would find it otherwise, with which pure
-// tests run.
+// A session is listed from its creation on and gets its box later. Only the race detector, which pure tests run with, would
+// notice a data race here.
 func TestASessionIsSeenWhileItGetsItsBox(t *testing.T) {
 	t.Parallel()
 	s := &Session{ID: "s", Key: "own", state: StateStarting}
@@ -209,7 +209,7 @@ func TestASessionIsSeenWhileItGetsItsBox(t *testing.T) {
 	looking.Wait()
 }
 
-// What a process was made with is shared with that process, which may not be gone yet.
+// A process is started again from a copy of its specification: the old process, which may still exist, shares the original.
 func TestProcessesStartAgainFromACopyOfWhatTheyWere(t *testing.T) {
 	t.Parallel()
 	cfg, spec := policy.DefaultConfig(), &process.Spec{ID: "p", Managed: true}
@@ -221,7 +221,7 @@ func TestProcessesStartAgainFromACopyOfWhatTheyWere(t *testing.T) {
 	}
 }
 
-// What a session was not given yet when it is stopped, it is still to have; what it has by now, once.
+// What a session was not given before it was stopped is still due; what it has by now is listed once.
 func TestASessionIsToHaveAgainWhatItWasNotGivenYet(t *testing.T) {
 	t.Parallel()
 	s := &Session{live: []policy.LiveMount{{Mount: policy.Mount{Source: "/new", Target: "/data/a"}}}}
@@ -235,7 +235,7 @@ func TestASessionIsToHaveAgainWhatItWasNotGivenYet(t *testing.T) {
 	}
 }
 
-// What a session gives to its programs is made once, and anew after every change of the session and of the configuration.
+// The context for programs is built once, and again after every change of the session or the configuration.
 func TestProgramsGetWhatTheSessionHasNow(t *testing.T) {
 	t.Parallel()
 	one, other := policy.DefaultConfig(), policy.DefaultConfig()

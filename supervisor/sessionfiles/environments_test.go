@@ -24,7 +24,7 @@ func TestWhatHasFailedIsTold(t *testing.T) {
 	for name, tc := range map[string]struct {
 		r    session.Result
 		kind fault.Kind
-		text string // in the error or its hint
+		text string // part of the error or its hint
 	}{
 		"late":      {session.Result{Status: session.StatusTimedOut}, fault.Exhausted, "timeout"},
 		"memory":    {session.Result{Status: session.StatusOOMKilled}, fault.Exhausted, "memory"},

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// shelf is a store, and what its tests ask of it.
+// shelf is a store with helpers for its tests.
 type shelf struct {
 	*volumes.Drives
 	t     *testing.T
@@ -46,7 +46,7 @@ func open(t *testing.T, state string, change func(*volumes.Config)) *shelf {
 	return s
 }
 
-// archive is a tar archive of files, and directories that end with a slash; a mode of 0 makes it one that nobody can read.
+// archive returns a tar archive of files, NAME=CONTENT, and directories, whose names end with a slash; all have mode 0.
 func archive(t *testing.T, files ...string) *bytes.Buffer {
 	t.Helper()
 	var b bytes.Buffer
@@ -72,7 +72,7 @@ func archive(t *testing.T, files ...string) *bytes.Buffer {
 
 const who, name = "uid:1", "me/data"
 
-// fill makes a version that must be made.
+// fill fills the drive and fails the test if that makes no new version.
 func (s *shelf) fill(f volumes.Filling, files ...string) volumes.Version {
 	s.t.Helper()
 	v, isNew, err := s.Fill(s.t.Context(), who, name, &f, archive(s.t, files...))
@@ -82,7 +82,7 @@ func (s *shelf) fill(f volumes.Filling, files ...string) volumes.Version {
 	return v
 }
 
-// has is all files of a version with their contents, as they are on the disk.
+// has returns all files of a version with their contents, as they are on disk.
 func (s *shelf) has(version int) string {
 	s.t.Helper()
 	_, tree, err := s.Take(who, name, version)
@@ -115,7 +115,7 @@ func (s *shelf) has(version int) string {
 	return strings.Join(list, " ")
 }
 
-// numbers are the versions of the drive.
+// numbers returns the versions of the drive.
 func (s *shelf) numbers() (list []int) {
 	s.t.Helper()
 	d, err := s.Get(who, name)
@@ -181,7 +181,7 @@ func TestADriveIsFilledInVersions(t *testing.T) {
 	}
 }
 
-// What is not taken leaves nothing: neither a version nor anything on the disk.
+// An archive that is refused leaves nothing: neither a version nor anything on disk.
 func TestArchivesOfDrivesAreRefusedWhole(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), func(c *volumes.Config) {
@@ -233,7 +233,7 @@ func TestDrivesHaveAQuota(t *testing.T) {
 	}
 }
 
-// Of several that fill a drive from what it was, one does.
+// Of several concurrent fills based on the same version one succeeds.
 func TestFillingsAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)
@@ -260,7 +260,7 @@ func TestFillingsAtTheSameTime(t *testing.T) {
 	}
 }
 
-// Versions go by count and by age, but for the newest, what somebody has, and what is to be pushed and was not.
+// Versions are removed by count and by age, except the newest, those in use, and those still to be pushed.
 func TestVersionsAreKeptByCountAndAge(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), func(c *volumes.Config) { c.KeepVersions = 2 })
@@ -316,13 +316,13 @@ func TestVersionsAreKeptByCountAndAge(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	become("6") // 5 is not older than the count, but too old
+	become("6") // 5 is within the count, but too old
 	if err := s.Remove(who, name, 6); err != nil || s.onDisk() != 0 || len(s.List(who)) != 0 {
 		t.Errorf("%v, %d trees, %v", err, s.onDisk(), s.List(who))
 	}
 }
 
-// What no record names goes when boxd starts, unless a session has it or a record cannot be read.
+// Trees that no record names are removed when boxd starts, unless a session uses them or a record cannot be read.
 func TestWhatNobodyNamesIsSwept(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()

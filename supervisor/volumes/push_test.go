@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// A version stays until it is wherever it is to be pushed, or was given up; another boxd knows of it, and how often it was tried.
+// A version stays until it is pushed to all its targets, or given up; the next boxd knows them, and how often each was tried.
 func TestAVersionStaysUntilItIsPushed(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
@@ -50,7 +50,7 @@ func TestAVersionStaysUntilItIsPushed(t *testing.T) {
 	}
 	one.Done = time.Now()
 	set(one)
-	s.fill(volumes.Filling{}, "a=3") // and 2, which nobody waits for, goes
+	s.fill(volumes.Filling{}, "a=3") // version 2, which has no target, is removed
 	for deadline := time.Now().Add(time.Minute); len(s.numbers()) != 2; <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%v", s.numbers())
@@ -71,7 +71,7 @@ func TestAVersionStaysUntilItIsPushed(t *testing.T) {
 	}
 }
 
-// What is remembered of a version has an end.
+// The number of targets that are remembered per version is limited.
 func TestPlacesOfAVersionAreBounded(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)

@@ -183,7 +183,7 @@ func TestNoQuotaIsAskedForByName(t *testing.T) {
 		if _, _, err := held.Merge(req); err != nil || req.WorkspaceQuota != nil {
 			t.Errorf("nobody may ask for another than the profile's: %v", err)
 		}
-		for _, of := range []func(string) error{can, cannot} { // boxes that maintain directories of many Workspaces have none in either case
+		for _, of := range []func(string) error{can, cannot} { // boxes maintaining directories of many Workspaces have none in either case
 			if unbound(req, false, of); req.WorkspaceQuota == nil || *req.WorkspaceQuota != 0 {
 				t.Errorf("%v", req.WorkspaceQuota)
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// rows are the lines of a table, with one space between cells.
+// rows returns the lines of a table, with one space between cells.
 func rows(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {

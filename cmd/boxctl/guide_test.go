@@ -50,7 +50,7 @@ func TestCommandsOfTheGuideDoWhatItSays(t *testing.T) {
 
 var textOfSVG = regexp.MustCompile(`<text[^>]*>(.*)</text>`)
 
-// picture is the text of a terminal picture, as an indented block of a page.
+// picture returns the text of a terminal picture, as an indented block of a page.
 func picture(svg string) string {
 	var block strings.Builder
 	for _, m := range textOfSVG.FindAllStringSubmatch(svg, -1) {

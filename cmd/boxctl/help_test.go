@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// flagsOf are the flags in the help of a command, except --help, which all have.
+// flagsOf returns the flags in the help of a command, except --help, which all have.
 func flagsOf(cmd *cobra.Command) (list []*pflag.Flag) {
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden && f.Name != "help" {

@@ -29,7 +29,7 @@ const (
 	filesystemPackage = "@modelcontextprotocol/server-filesystem@2026.8.31"
 )
 
-// installed is the directory where npm has a program of some packages, which it downloads if necessary.
+// installed returns the directory where npm has a program of some packages, which it downloads if necessary.
 func installed(t *testing.T, program string, packages ...string) (bin string) {
 	t.Helper()
 	boxtest.RequireProgram(t, "npx")
@@ -61,7 +61,7 @@ func inspect(t *testing.T, servers map[string]any) *inspector {
 	return i
 }
 
-// stdio is the entry of a boxctl mcp in an mcp.json.
+// stdio returns the entry of a boxctl mcp in an mcp.json.
 func stdio(t *testing.T, d *boxtest.Daemon, args ...string) map[string]any {
 	t.Helper()
 	return map[string]any{"command": filepath.Join(boxtest.Programs(t), "boxctl"), "args": args, "env": map[string]string{"BOXD_SOCKET": d.Socket}}

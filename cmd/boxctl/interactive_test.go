@@ -26,7 +26,7 @@ const (
 	ctrlQ = "\x11"
 )
 
-// prompt is a shell without a prompt, so that its output can be matched.
+// prompt returns the arguments that start a shell without a prompt, so that its output can be matched.
 func prompt(verb ...string) []string {
 	return append(verb, "--", "env", "PS1=", "ENV=", "/bin/sh")
 }

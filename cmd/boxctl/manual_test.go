@@ -29,7 +29,7 @@ const shipped = "../../packaging"
 // manualDate is when the text of the pages was last reviewed. Pages must not differ from build to build.
 const manualDate = "2026-11-26"
 
-// shippedRoot is the command table with default settings.
+// shippedRoot returns the command table with default settings.
 func shippedRoot(t *testing.T) *cobra.Command {
 	t.Helper()
 	t.Setenv("BOXD_SOCKET", "")
@@ -96,19 +96,19 @@ func comparePages(t *testing.T, dir, pattern string, want map[string]string) {
 	}
 }
 
-// documented are the commands with a page of their own.
+// documented returns the commands with a page of their own.
 func documented(root *cobra.Command) []*cobra.Command {
 	return slices.DeleteFunc(slices.Clone(root.Commands()), func(c *cobra.Command) bool { return c.Hidden || c.Name() == "help" })
 }
 
-// use is how a command is called, after the name of its parent.
+// use returns how a command is called, after the name of its parent.
 func use(cmd *cobra.Command) string {
 	return strings.TrimPrefix(useLine(cmd), cmd.Parent().CommandPath()+" ")
 }
 
 func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// roffText is text in a page, escaped so that nothing in it is a request, a macro or a special character.
+// roffText returns text for a page, escaped so that nothing in it is a request, a macro or a special character.
 func roffText(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`, `"`, `\(dq`).Replace(s)
 	if strings.HasPrefix(s, ".") {
@@ -117,7 +117,7 @@ func roffText(s string) string {
 	return s
 }
 
-// filled is text in lines of the right length for a page.
+// filled returns text broken into lines of the right length for a page.
 func filled(text string) string {
 	const most = 78
 	var b strings.Builder
@@ -142,7 +142,7 @@ func filled(text string) string {
 // placeholder is a word that stands for something else.
 var placeholder = regexp.MustCompile(`\b[A-Z][A-Z]+\b(\.\.\.)?`)
 
-// roffUse is a usage line with its placeholders marked.
+// roffUse returns a usage line with its placeholders marked.
 func roffUse(use string) string {
 	name, rest, _ := strings.Cut(use, " ")
 	return strings.TrimSpace(`\fB` + roffText(name) + `\fR ` + placeholder.ReplaceAllString(roffText(rest), `\fI$0\fR`))
@@ -265,7 +265,7 @@ func subcommands(b *bytes.Buffer, cmd *cobra.Command) {
 	}
 }
 
-// related are the commands related to one: those about the same objects.
+// related returns the commands related to one: those about the same objects.
 func related(cmd *cobra.Command) (list []string) {
 	for _, group := range [][]string{
 		{"run", "create", "exec", "shell", "start"},

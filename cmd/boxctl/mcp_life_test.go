@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// hints are a tool's annotations: read-only, destructive, idempotent, open world.
+// hints returns a tool's annotations: read-only, destructive, idempotent, open world.
 func hints(t *mcp.Tool) (list [4]bool) {
 	a := t.Annotations
 	return [4]bool{a.ReadOnlyHint, a.DestructiveHint == nil || *a.DestructiveHint, a.IdempotentHint, a.OpenWorldHint == nil || *a.OpenWorldHint}
@@ -356,7 +356,7 @@ func TestManyCallsAtOnceHaveOneBox(t *testing.T) {
 		})
 	}
 	all.Wait()
-	a.own() // there is one
+	a.own() // fails unless there is one
 }
 
 // A restart of boxd ends nothing: a pending call gets its answer.

@@ -151,7 +151,7 @@ func TestAnAgentIsToldWhatWasWrong(t *testing.T) {
 	a.says("nothing found", "box_list", in{})
 }
 
-// own is the id of its box.
+// own returns the id of its box.
 func (a *agent) own() string {
 	a.t.Helper()
 	text, _ := a.call("box_status", nil)

@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// typing is a command line that was parsed and not run.
+// typing parses a command line without running it.
 func typing(t *testing.T, args ...string) typed {
 	t.Helper()
 	root := (&app{}).root()
@@ -101,7 +101,7 @@ func TestRefusalsNameWhatWasTyped(t *testing.T) {
 	}
 }
 
-// fieldsOf are the names of a request's fields, including nested ones.
+// fieldsOf returns the names of a request's fields, including nested ones.
 func fieldsOf(typ reflect.Type, prefix string) []string {
 	for typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()

@@ -365,7 +365,7 @@ func slowDown(t *testing.T, d *boxtest.Daemon) (end func()) {
 	return end
 }
 
-// processorTicks is the CPU time of a process, in hundredths of a second: utime and stime of proc_pid_stat(5).
+// processorTicks returns the CPU time of a process, in hundredths of a second: utime and stime of proc_pid_stat(5).
 func processorTicks(pid int) (n int) {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // an ended process needs no waiting
 	_, rest, _ := strings.Cut(string(stat), ") ")

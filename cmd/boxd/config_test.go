@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// bare is a configuration without any built-in value, so that a value missing in box.toml shows.
+// bare returns a configuration without any built-in value, so that a value missing in box.toml shows.
 func bare() Config {
 	return Config{Config: policy.Config{
 		Profiles: map[string]policy.Profile{"default": {}, "offline_readonly": {}, "network_basic": {}, "network_extended": {}, "mcp": {}, "e2b": {}},

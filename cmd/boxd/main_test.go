@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// quiet is a log, with its content.
+// quiet returns a log and its content.
 func quiet() (*slog.Logger, *bytes.Buffer) {
 	var text bytes.Buffer
 	return slog.New(slog.NewTextHandler(&text, nil)), &text

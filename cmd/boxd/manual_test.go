@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// manualTOML is the built-in configuration according to box.toml(5): "key = value" of its items, and its displays, under the
+// manualTOML returns the built-in configuration according to box.toml(5): "key = value" of its items, and its displays, under the
 // tables of its subsections.
 func manualTOML(page string) string {
 	var out strings.Builder

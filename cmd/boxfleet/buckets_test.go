@@ -18,7 +18,7 @@ func startServer(t *testing.T) jetstream.JetStream {
 	return js
 }
 
-// newServer is startServer, and returns the server too.
+// newServer is like startServer, and returns the server too.
 func newServer(t testing.TB) (*server.Server, jetstream.JetStream) {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir()})

@@ -95,7 +95,7 @@ func TestClocksThatDifferByHours(t *testing.T) {
 	}
 }
 
-// gateOf is the gate of node n, on which a gateway may act for ci.
+// gateOf returns the gate of node n, on which a gateway may act for ci.
 func gateOf(t *testing.T, key string) *access.Gate {
 	t.Helper()
 	dir, err := os.OpenRoot(t.TempDir())

@@ -46,7 +46,7 @@ func (c *clock) pass(d time.Duration) {
 	c.t = c.t.Add(d)
 }
 
-// aGateway is a gateway of a NATS server that knows no node yet.
+// aGateway returns a gateway of a NATS server that knows no node yet.
 func aGateway(js jetstream.JetStream, c *clock) *gateway {
 	g := &gateway{cfg: gatewayOptions{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, now: c.now, lookups: make(chan struct{}, maxLookups)}
 	g.metrics = newMetrics(g)
@@ -54,7 +54,7 @@ func aGateway(js jetstream.JetStream, c *clock) *gateway {
 	return g
 }
 
-// state is the state of the only node, as the gateway reports it.
+// state returns the state of the only node, as the gateway reports it.
 func state(t *testing.T, g *gateway) string {
 	t.Helper()
 	list := g.known()
@@ -173,7 +173,7 @@ func (f *fakeBoxd) change(what func()) {
 	what()
 }
 
-// anAgent is the agent of a boxd, connected to a NATS server.
+// anAgent returns the agent of a boxd, connected to a NATS server.
 func anAgent(t testing.TB, js jetstream.JetStream, boxd http.Handler) *agent {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")

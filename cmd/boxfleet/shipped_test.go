@@ -19,7 +19,7 @@ const (
 	manualPage  = "../../packaging/man/boxfleet.8"
 )
 
-// settings are the keys of a configuration with their values, as in a file.
+// settings returns the keys of a configuration with their values, as in a file.
 func settings(t *testing.T, cfg *gatewayConfig) map[string]string {
 	t.Helper()
 	found := map[string]string{}

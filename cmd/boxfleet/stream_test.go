@@ -83,7 +83,7 @@ func openStream(t *testing.T, a *endpoint, accepted chan *stream) (near, far *st
 	return conn.(*stream), far
 }
 
-// noise is that many pseudo-random bytes, always the same.
+// noise returns that many pseudo-random bytes, always the same.
 func noise(n int) []byte {
 	data := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{1})

@@ -88,7 +88,7 @@ func newManyNodes(b *testing.B, nodes, sessions int) *manyNodes {
 	}
 }
 
-// node is a node with that many claimed sessions.
+// node returns a node with that many claimed sessions.
 func (h *manyNodes) node(name string, sessions int, claims jetstream.KeyValue, bucket string) *agent {
 	h.b.Helper()
 	boxd := &makingBoxd{fakeBoxd{status: api.Status{State: "ok", Version: "1", MaxSessions: 1 << 20}}}
@@ -128,7 +128,7 @@ func (h *manyNodes) beat() {
 	}
 }
 
-// traffic is the number of messages and bytes in and out of the NATS server so far.
+// traffic returns the number of messages and bytes in and out of the NATS server so far.
 func (h *manyNodes) traffic() (messages, bytes float64) {
 	h.b.Helper()
 	v, err := h.server.Varz(nil)

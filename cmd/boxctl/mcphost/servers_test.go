@@ -46,7 +46,7 @@ func TestAServerIsFoundInTheFileOfAHost(t *testing.T) {
 	}
 }
 
-// variables are the environment of boxctl's caller.
+// variables looks up a variable in the environment of boxctl's caller.
 func variables(name string) (string, bool) {
 	value, ok := map[string]string{"NPX": "npx", "LETTER": "b", "EMPTY": "", "DASH": "-"}[name]
 	return value, ok

@@ -146,7 +146,7 @@ func (s *server) list(w http.ResponseWriter, q url.Values) {
 	_ = xml.NewEncoder(w).Encode(answer)
 }
 
-// env is an environment with credentials.
+// env returns an environment with credentials.
 func env(more map[string]string) func(string) string {
 	all := map[string]string{"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hush-hush"}
 	maps.Copy(all, more)
@@ -167,7 +167,7 @@ func (s *server) open(t *testing.T, change func(o *BucketOptions)) *Bucket {
 	return b
 }
 
-// some are files with their content: a path with ! at its end is executable.
+// some returns files with their content: a path with ! at its end is executable.
 func some(contents map[string]string) []File {
 	var list []File
 	for _, name := range slices.Sorted(maps.Keys(contents)) {
@@ -180,7 +180,7 @@ func some(contents map[string]string) []File {
 
 func uncounted(int64) {}
 
-// fetched is what a fetch returns: executable files with ! after their names.
+// fetched returns what a fetch returns: executable files with ! after their names.
 func (b *Bucket) fetched(t *testing.T) (map[string]string, error) {
 	t.Helper()
 	list, _, err := b.List(t.Context(), 1<<30)

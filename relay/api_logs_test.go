@@ -75,7 +75,7 @@ func TestLogsAreAskedForExactly(t *testing.T) {
 	}
 }
 
-// pieces are chunks of output: "1:text" is standard error, "0-5" a gap.
+// pieces returns chunks of output: "1:text" is standard error, "0-5" a gap.
 func pieces(text ...string) []output.Chunk {
 	var list []output.Chunk
 	at := [2]int64{}

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
-// metricsFull is a snapshot in which everything has a value.
+// metricsFull returns a snapshot in which everything has a value.
 func metricsFull() MetricsSnapshot {
 	return MetricsSnapshot{
 		Started: time.Unix(1000, 0), Ready: true, Degraded: 2, Sessions: map[MetricsGroup]int{{"ready", "default"}: 3, {"ending", "default"}: 1},

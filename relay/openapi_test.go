@@ -139,7 +139,7 @@ func TestClosedListsAreThoseOfTheCode(t *testing.T) {
 	}
 }
 
-// words are the string constants of a package whose names begin with prefix.
+// words returns the string constants of a package whose names begin with prefix.
 func words(t *testing.T, dir, prefix string) (list []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))

@@ -18,7 +18,7 @@ var (
 	labels = regexp.MustCompile(`\bboxd_[a-z0-9_]+\{([a-z]+)=`)
 )
 
-// expressions are those of the alert rules and the dashboard.
+// expressions returns the expressions of the alert rules and the dashboard.
 func expressions(t *testing.T) (list []string) {
 	t.Helper()
 	var rules struct {

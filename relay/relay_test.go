@@ -30,14 +30,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// quiet is a server with an empty supervisor, for tests that need none, and its log.
+// quiet returns a server with an empty supervisor, for tests that need none, and its log.
 func quiet() (*Server, *bytes.Buffer) {
 	var log bytes.Buffer
 	to := slog.New(slog.NewTextHandler(&log, nil))
 	return New(Config{Gate: usualGate(to)}, new(supervisor.Supervisor), to), &log
 }
 
-// usualGate is the gate of a boxd without any rules, tokens and grants.
+// usualGate returns the gate of a boxd without any rules, tokens and grants.
 func usualGate(log *slog.Logger) *access.Gate {
 	state, err := access.Prepare(&access.GateConfig{Access: access.Config{DefaultRole: access.User}}, access.LookupHost(), "")
 	if err != nil {
@@ -74,7 +74,7 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 	}
 }
 
-// as is a request of a caller.
+// as returns a request of the caller who.
 func as(ctx context.Context, who access.Principal, method, target string) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, method, target, nil)
 	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{limits: conns.NewLimits(), self: &who}))

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// idling is an IdleListener.
+// idling returns an IdleListener.
 func idling(t *testing.T, after time.Duration, idle func() bool) *IdleListener {
 	t.Helper()
 	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// served is a WebSocket of this package and its client.
+// served returns a WebSocket of this package and its client.
 func served(t *testing.T, options *websocket.DialOptions) (server *frames, ours, client *websocket.Conn) {
 	t.Helper()
 	type accepted struct {

@@ -130,7 +130,7 @@ func TestInputIsBoundedByItsWindow(t *testing.T) {
 	}
 }
 
-// discards is a program that reads all its input.
+// discards returns a program that reads all its input.
 func discards() writer {
 	return writer{write: func([]byte) error { return nil }, end: func() {}}
 }

@@ -101,7 +101,7 @@ func structs(of []any) map[string]reflect.Type {
 	return found
 }
 
-// schemaOf is the name of a type's schema.
+// schemaOf returns the name of a type's schema.
 func schemaOf(typ reflect.Type) string {
 	if typ == reflect.TypeFor[limits.Patch]() {
 		return "LimitsPatch"
@@ -128,7 +128,7 @@ func (s schema) closed() bool {
 	return s["additionalProperties"] == false
 }
 
-// refersTo is the name of the schema that this one refers to.
+// refersTo returns the name of the schema that this one refers to.
 func (s schema) refersTo() string {
 	ref, _ := s["$ref"].(string)
 	if all, ok := s["allOf"].([]any); ok && len(all) == 1 {

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// elements is the JSON of a list or map with n elements.
+// elements returns the JSON of a list or map with n elements.
 func elements(field string, n int) string {
 	var b strings.Builder
 	for i := range n {

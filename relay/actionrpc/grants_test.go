@@ -30,7 +30,7 @@ func fields(t testing.TB, text string) map[string]json.RawMessage {
 
 const good = `"instance_uuid":" i ","workspace_uuid":"w","execution_generation":1,"entitlement_revision":2,"expires_at":"2030-01-02T03:04:05Z","max_sessions":1,"max_managed_processes":0`
 
-// with is a grant in which a field has another value; "" leaves it out.
+// with returns a grant in which a field has another value; "" leaves it out.
 func with(field, value string) string {
 	var out []string
 	for pair := range strings.SplitSeq(good, ",") {

@@ -65,7 +65,7 @@ func TestATokenIsASecret(t *testing.T) {
 	}
 }
 
-// told is the configuration after some INITs, of which only the last may be refused.
+// told returns the configuration after some INITs, of which only the last may be refused.
 func told(t *testing.T, inits ...string) (*actionrpc.InitConfig, string) {
 	t.Helper()
 	has := actionrpc.DefaultInit()

@@ -63,7 +63,7 @@ func (l streamListener) Accept() (net.Conn, error) {
 	return streamConn{conn}, nil
 }
 
-// ids are difficult ids.
+// ids returns difficult ids.
 func ids() []string {
 	return []string{"s1", "/", ".", "..", "...", "a/../b", "%2f", "%", "a b", "a+b", "a?b", "a#b", "日本", "😀", "\u202e", "a;b,c", `a"b\c`, "~", "*", "exec"}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// soon are short reconnect times, for tests that cut connections all the time.
+// soon returns short reconnect times, for tests that cut connections all the time.
 func soon() reconnectTimes {
 	return reconnectTimes{first: time.Millisecond, most: 4 * time.Millisecond, total: 20 * time.Second, writer: 20 * time.Millisecond}
 }
@@ -202,7 +202,7 @@ func cutter(t *testing.T, to string, limit func() int64) (socket string, cuts *a
 	return socket, cuts
 }
 
-// someBytes are pseudo-random bytes, the same for the same seed.
+// someBytes returns pseudo-random bytes, the same for the same seed.
 func someBytes(seed uint64, n int) string {
 	r := rand.NewChaCha8([32]byte{byte(seed)})
 	data := make([]byte, n)

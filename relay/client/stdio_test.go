@@ -23,7 +23,7 @@ type message struct {
 	fds  int
 }
 
-// answering is a client of a server that answers one request with these messages.
+// answering returns a client of a server that answers one request with these messages.
 func answering(t *testing.T, files []*os.File, messages ...message) *Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")

@@ -243,7 +243,7 @@ func (n *native) awaitOutput(text string) {
 	}
 }
 
-// tailOf is the end of a text, for an error message.
+// tailOf returns the end of a text, for an error message.
 func tailOf(text string) string { return text[max(0, len(text)-1000):] }
 
 // codeCase is code for a kernel, and the expected result.

@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// aWhile is n samples, five seconds apart.
+// aWhile returns n samples, five seconds apart.
 func aWhile(n int, of func(i int, m *api.UsageSample)) []api.UsageSample {
 	list := make([]api.UsageSample, n)
 	for i := range list {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// valid is a specification with nothing wrong in it.
+// valid returns a specification with nothing wrong in it.
 func valid() Spec {
 	return Spec{
 		Key: strings.Repeat("a1", KeyLen/2), Hostname: "box-1",

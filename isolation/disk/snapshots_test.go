@@ -122,7 +122,7 @@ func hostile(t *testing.T, own string) {
 	)
 }
 
-// acl is user::rwx group::rwx other::rwx mask::rwx user:5:rwx as an extended attribute, see linux/posix_acl_xattr.h.
+// acl returns user::rwx group::rwx other::rwx mask::rwx user:5:rwx as an extended attribute, see linux/posix_acl_xattr.h.
 func acl() []byte {
 	const none = "\xff\xff\xff\xff"
 	return []byte("\x02\x00\x00\x00" + "\x01\x00\x07\x00" + none + "\x02\x00\x07\x00\x05\x00\x00\x00" + "\x04\x00\x07\x00" + none + "\x10\x00\x07\x00" + none + "\x20\x00\x07\x00" + none)

@@ -26,7 +26,7 @@ const (
 	toWrite = "rw"
 )
 
-// How the text begins in which a refusal says what would have been allowed.
+// Beginnings of the texts in which a refusal says what is allowed.
 const (
 	noSystem = "no system directory"
 	ownHome  = "a directory of your own below your home"

@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// python is a shell line that runs a Python program.
+// python returns a shell line that runs a Python program.
 func python(program string) string { return "exec /usr/bin/python3 - <<'END'\n" + program + "\nEND" }
 
 // rights sends descriptors over everything that a program was given, and looks for a socket that leads out of the box.
@@ -240,7 +240,7 @@ func TestT37EndedProgramsHoldNoTerminals(t *testing.T) {
 	}
 }
 
-// settled are the traces of a daemon with sessions once it has nothing more to prefork.
+// settled returns the traces of a daemon with sessions once it has nothing more to prefork.
 func settled(t *testing.T, d *boxtest.Daemon) (now boxtest.Traces) {
 	t.Helper()
 	list, err := d.Sessions(t.Context(), true)

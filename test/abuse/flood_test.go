@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// shareOf is the size of a flood: smaller on slow machines, but at least least.
+// shareOf returns the size of a flood: smaller on slow machines, but at least least.
 func shareOf(all, least int64) int64 {
 	if share, err := strconv.ParseInt(os.Getenv("ABUSE_FLOOD_SHARE"), 10, 64); err == nil {
 		return max(all/share, least)
@@ -24,7 +24,7 @@ func shareOf(all, least int64) int64 {
 // margin is how much boxd may grow while a box floods it, in bytes.
 const margin = 32 << 20
 
-// written is how much a process of s1 has written, requested without its output.
+// written returns how much a process of s1 has written, requested without its output.
 func written(t *testing.T, d *boxtest.Daemon, p string) int64 {
 	t.Helper()
 	list, err := d.Processes(t.Context(), "s1")

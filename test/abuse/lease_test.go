@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// stay is a client that attaches to a process of s1, prints so, and stays. It plays the host of an MCP client.
+// stay attaches to a process of s1, prints so, and stays attached. It plays the host of an MCP client.
 func stay(socket string, args []string) error {
 	c := client.New(socket)
 	in, _ := io.Pipe()

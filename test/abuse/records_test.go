@@ -23,7 +23,7 @@ import (
 // lockedProfile has settings that neither a request nor a record may change.
 const lockedProfile = "[profiles.small]\nmemory = \"64MiB\"\npids = 50\nlocked = [\"memory\", \"pids\", \"read_only_root\"]\n"
 
-// keyOf is the key of a session, which names its box on the host.
+// keyOf returns the key of a session, which names its box on the host.
 func keyOf(path string) string { return strings.TrimSuffix(filepath.Base(path), ".json") }
 
 // replaced replaces a file by something else.

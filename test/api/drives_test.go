@@ -10,7 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// tarred is an archive of a file with a content.
+// tarred returns an archive of a file with a content.
 func tarred(content string) string {
 	return string(boxtest.Tar(0o644, map[string]string{"dir/file": content}))
 }

@@ -15,7 +15,7 @@ import (
 // example is a command of the guide with the output shown there.
 type example struct{ command, output string }
 
-// examples are the commands of a page in order: indented lines that begin with a dollar sign, with continuation lines after a
+// examples returns the commands of a page in order: indented lines that begin with a dollar sign, with continuation lines after a
 // backslash or with > as in a shell.
 func examples(t *testing.T, path string) (list []example) {
 	t.Helper()

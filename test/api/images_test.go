@@ -10,7 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// root is a tar archive of a root directory with one file.
+// root returns a tar archive of a root directory with one file.
 func root(content string) string {
 	return string(boxtest.Tar(0o644, map[string]string{"etc/issue": content}))
 }

@@ -103,7 +103,7 @@ func (c *contract) checkAnswer(name string, input *openapi3filter.RequestValidat
 	}
 }
 
-// kinds are the types of problems, by status.
+// kinds returns the types of problems, by status.
 func kinds() map[int]string {
 	return map[int]string{
 		400: "invalid", 401: "unauthenticated", 403: "denied", 404: "not_found", 405: "invalid", 409: "conflict", 429: "exhausted", 500: "internal", 501: "unsupported", 503: "unavailable",
@@ -146,7 +146,7 @@ func (c *contract) reads(got boxtest.Answer, v any) {
 	}
 }
 
-// route is the operation of a request, found without a router: each request is meant for a known one.
+// route returns the operation of a request, found without a router: each request is meant for a known one.
 func (c *contract) route(name string) *routers.Route {
 	c.t.Helper()
 	method, path, _ := strings.Cut(name, " ")

@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// accepts is the Accept header required of MCP clients.
+// accepts returns the Accept header required of MCP clients.
 func accepts(more ...string) http.Header {
 	h := http.Header{"Accept": {"application/json, text/event-stream"}}
 	for i := 0; i < len(more); i += 2 {
@@ -95,7 +95,7 @@ func (c *contract) mcp() {
 	c.refused(429, "", ask{route: post, body: hello, head: accepts()})
 }
 
-// boxes is the caller's number of sessions.
+// boxes returns the caller's number of sessions.
 func (c *contract) boxes() int {
 	c.t.Helper()
 	list, err := c.Sessions(c.t.Context(), false)

@@ -55,7 +55,7 @@ role = "user"
 role = "user"
 `
 
-// users are the host's users, by role.
+// users returns the host's users, by role.
 func users() map[access.Role]uint32 {
 	return map[access.Role]uint32{0: 4305, access.Viewer: 4301, access.User: 4302, access.Operator: 4303, access.Admin: 4304}
 }
@@ -178,7 +178,7 @@ func (h *house) send(tr *http.Transport, req *http.Request) boxtest.Answer {
 	return boxtest.Answer{Code: resp.StatusCode, Header: resp.Header, Body: body}
 }
 
-// upgrades is the header of a WebSocket request, if the route is one.
+// upgrades returns the header of a WebSocket request, if the route is one.
 func upgrades(path string) http.Header {
 	if !strings.HasSuffix(path, "/stream") {
 		return nil

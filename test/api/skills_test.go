@@ -10,12 +10,12 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// document is a SKILL.md.
+// document returns a SKILL.md.
 func document(name string) string {
 	return "---\nname: " + name + "\ndescription: Does it.\n---\n\nbody\n"
 }
 
-// zipped is an archive of skills.
+// zipped returns an archive of skills.
 func zipped(names ...string) string {
 	files := map[string]string{}
 	for _, name := range names {

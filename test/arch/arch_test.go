@@ -38,7 +38,7 @@ const (
 // area is a part of the tree, whose packages may import each other, and those of the areas that it names.
 type area struct{ dir, may string }
 
-// areas is the map. A package belongs to the first area that its directory is in.
+// areas returns all areas. A package belongs to the first one that its directory is in.
 func areas() []area {
 	return []area{
 		// Sizes and limits in the API, so that other programs can import them as they can relay/client.
@@ -75,7 +75,7 @@ func areas() []area {
 	}
 }
 
-// areaOf is the area of a package.
+// areaOf returns the area of a package.
 func areaOf(name string) (area, bool) {
 	for _, a := range areas() {
 		if name == a.dir || strings.HasPrefix(name, a.dir+"/") {
@@ -108,7 +108,7 @@ func mustNotLink() map[string][]string {
 	}
 }
 
-// prescribed are the libraries that shipped programs must use, and which of them do.
+// prescribed returns the libraries that shipped programs must use, and which of them do.
 func prescribed() map[string][]string {
 	return map[string][]string{
 		"github.com/coreos/go-systemd/v22": {"cmd/boxd"},
@@ -119,8 +119,8 @@ func prescribed() map[string][]string {
 	}
 }
 
-// maxSize is the maximum size of each program, static and stripped, in bytes. 9 MB of boxfleet are the NATS server, 1.6 MB of boxd the
-// library for E2B's RPCs, and of boxctl 2.2 MB are the library for MCP, 0.7 that for registries, 2 that for S3.
+// maxSize returns the maximum size of each program, static and stripped, in bytes. 9 MB of boxfleet are the NATS server, 1.6 MB
+// of boxd the library for E2B's RPCs, and of boxctl 2.2 MB are the library for MCP, 0.7 that for registries, 2 that for S3.
 func maxSize() map[string]int64 {
 	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 4 << 20, "boxnet": 5 << 20, "boxnames": 9 << 20, "boxctl": 15 << 20, "boxd": 22 << 20, "boxfleet": 22 << 20}
 }

@@ -19,7 +19,7 @@ func interpreter(t *testing.T, path string) bool {
 	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
-// writable is the writable memory of a program before it allocates any: its data and bss, in bytes.
+// writable returns the writable memory of a program before it allocates any: its data and bss, in bytes.
 func writable(t *testing.T, path string) (bytes uint64) {
 	t.Helper()
 	f, err := elf.Open(path)

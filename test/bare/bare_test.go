@@ -79,7 +79,7 @@ func base(t *testing.T, suite string) string {
 // way matches apt settings about access to archives, and whether their dates are checked.
 var way = regexp.MustCompile(`^Acquire::((?i:https?)::|Check-|ForceIPv|Retries)`)
 
-// variables are the environment variables with proxies for Go and other downloads.
+// variables returns the environment variables with proxies for Go and other downloads.
 func variables(t *testing.T) []string {
 	t.Helper()
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8"}
@@ -116,7 +116,7 @@ type running struct {
 	out string // path of its output file
 }
 
-// said is its output so far.
+// said returns its output so far.
 func (r running) said(t *testing.T) string {
 	t.Helper()
 	out, err := os.ReadFile(r.out)
@@ -204,7 +204,7 @@ func (r running) end(t *testing.T) (out string, succeeded bool) {
 	return r.said(t), err == nil
 }
 
-// sentences are the lines of an output that say why the command failed: without make's messages about recipes and errors, and
+// sentences returns the lines of an output that say why the command failed: without make's messages about recipes and errors, and
 // without announcements.
 func sentences(out string) (lines []string) {
 	for line := range strings.Lines(out) {
@@ -336,7 +336,7 @@ var failuresWithGo = []failure{
 	},
 }
 
-// version is root's build in a checkout of another user, which git rejects unless that user has called sudo.
+// version checks root's build in a checkout of another user, which git rejects unless that user has called sudo.
 func version(t *testing.T, h host) {
 	out, succeeded := h.start(t, "", `bash -c 'chown -R 1000 . && make -n build && SUDO_UID=1000 make -n build; chown -R 0 .'`).end(t)
 	if !succeeded || !regexp.MustCompile(`(?s)^[^\n]*main\.version=0\.1\.0~devel'[^\n]*\n[^\n]*main\.version=[0-9.]+~git[^\n]*\n$`).MatchString(out) {

@@ -21,7 +21,7 @@ import (
 // binaries are the programs of one commit.
 type binaries struct{ label, dir string }
 
-// bins are the binaries of this tree and, if any, of the commit to compare with.
+// bins returns the binaries of this tree and, if any, of the commit to compare with.
 func (b *bench) bins() []binaries {
 	list := []binaries{{"boxd", b.bin}}
 	if b.other.dir != "" {
@@ -42,7 +42,7 @@ func (b *bench) buildOther(ctx context.Context, rev string) error {
 	return build(ctx, tree, b.other.dir, nil)
 }
 
-// otherCases are the cases that are measured with the other commit too.
+// otherCases measures the cases that are measured with the other commit too.
 func (b *bench) otherCases(ctx context.Context) error {
 	c, err := b.startDaemonOf(ctx, b.other.dir, "v", 1, "")
 	if err != nil {

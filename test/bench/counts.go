@@ -156,7 +156,7 @@ func (b *bench) count(ctx context.Context, out io.Writer, daemons []*counted, tu
 	return w.Flush()
 }
 
-// middle is the median of each field.
+// middle returns the median of each field.
 func middle(turns []work) (m work) {
 	of := func(field func(*work) float64) float64 {
 		list := make([]float64, len(turns))
@@ -194,7 +194,7 @@ func (b *bench) startCounted(ctx context.Context, c *counted) error {
 	return err
 }
 
-// below are the descendants of a process that have a name: zygotes have the keeper's name too.
+// below returns the descendants of a process that have a name: zygotes have the keeper's name too.
 func below(pid int, name string) (found []int) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for again := []int{pid}; len(again) > 0; again = again[1:] {

@@ -90,7 +90,7 @@ func (e *e2b) code(ctx context.Context, sb *e2bSandbox) error {
 	return err
 }
 
-// e2bCases are the most frequent calls of E2B clients.
+// e2bCases measures the most frequent calls of E2B clients.
 func (b *bench) e2bCases(ctx context.Context) error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // a free port
 	if err != nil {

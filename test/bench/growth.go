@@ -103,7 +103,7 @@ func repeat(ctx context.Context, n int, do, undo func() error) ([]time.Duration,
 	return times, nil
 }
 
-// text is a command that prints that many bytes of text.
+// text returns a command that prints that many bytes of text.
 func text(size int) string {
 	return "yes 'some words of output, as a compiler prints them' | head -c " + strconv.Itoa(size)
 }
@@ -250,7 +250,7 @@ func (b *bench) rates(ctx context.Context, p *page) error {
 	return nil
 }
 
-// floorRate is how often n concurrent helpers run a program per second.
+// floorRate measures how often n concurrent helpers run a program per second.
 func (b *bench) floorRate(ctx context.Context, n int, argv ...string) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the helpers
@@ -260,7 +260,7 @@ func (b *bench) floorRate(ctx context.Context, n int, argv ...string) (float64, 
 	})
 }
 
-// rateOf is how many operations per second the clients do, each in a loop.
+// rateOf measures how many operations per second the clients do, each in a loop.
 func rateOf(ctx context.Context, clients int, begin func(n int) (do func() error, err error)) (float64, error) {
 	ways := make([]func() error, clients)
 	for n := range ways {

@@ -66,7 +66,7 @@ func langbotExec(session string) string {
 	return fmt.Sprintf(`{"session_id":%q,"cmd":"true"}`, session)
 }
 
-// langbotCases are LangBot's most frequent calls, next to the cost of its command without a box.
+// langbotCases measures LangBot's most frequent calls, next to the cost of its command without a box.
 func (b *bench) langbotCases(ctx context.Context) error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // a free port
 	if err != nil {

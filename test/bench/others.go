@@ -52,7 +52,7 @@ func dialAs(socket string, uid uint32) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// bareClientOf is a bare client connected as a user.
+// bareClientOf returns a bare client connected as a user.
 func bareClientOf(socket string, uid uint32) (*bareClient, error) {
 	conn, err := dialAs(socket, uid)
 	if err != nil {
@@ -170,7 +170,7 @@ func (b *bench) others(ctx context.Context, to io.Writer, turns, clients int) er
 	return nil
 }
 
-// turn is a series of executions with pauses between them.
+// turn measures a series of executions with pauses between them.
 func turn(ctx context.Context, c *bareClient) ([]time.Duration, error) {
 	times := make([]time.Duration, turnExecs)
 	for n := range times {

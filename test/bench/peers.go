@@ -39,7 +39,7 @@ const peersFrom = 1000
 // dear is how rarely a peer is measured that takes tens of milliseconds.
 const dear = 8
 
-// peers are the peers to look for. Their isolation is comparable: namespaces, a read-only /usr, no network, no capabilities.
+// peers returns the peers to look for. Their isolation is comparable: namespaces, a read-only /usr, no network, no capabilities.
 func (b *bench) peers() []peer {
 	bundle := filepath.Join(b.dir, "bundle")
 	root := filepath.Join(bundle, "rootfs")

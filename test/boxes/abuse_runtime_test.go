@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// ways are all the ways to start a program; each runs a shell line and returns its result.
+// ways returns all the ways to start a program; each runs a shell line and returns its result.
 func ways(b *box) map[string]func(line string) api.ExecResult {
 	stream := func(stdin io.Reader) func(string) api.ExecResult {
 		return func(line string) api.ExecResult {
@@ -123,7 +123,7 @@ func TestT13PID1sProgramCannotBeOverwritten(t *testing.T) {
 	}
 }
 
-// fingerprint is the content, mode and location of a file.
+// fingerprint returns the content, mode and location of a file.
 func fingerprint(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)

@@ -68,7 +68,7 @@ func attack(t *testing.T, f func(h *host)) {
 	d.NothingLeft(withMaps(before, len(h.maps)))
 }
 
-// pictures are all that a user without privileges can see of files, with their content.
+// pictures returns all that a user without privileges can see of files, with their content.
 func pictures(t *testing.T, paths []string) map[string]string {
 	t.Helper()
 	m := map[string]string{}
@@ -108,7 +108,7 @@ func (h *host) mounts() func(*api.SessionRequest) {
 	return withMounts(api.Mount{Source: h.rw, Target: "/mnt", Mode: "rw"}, api.Mount{Source: h.ro, Target: "/data", Mode: "ro"})
 }
 
-// workspace is the path on the host of the only managed workspace besides that of next.
+// workspace returns the path on the host of the only managed workspace besides that of next.
 func (h *host) workspace() string {
 	h.t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(h.State, "workspaces", "*"))

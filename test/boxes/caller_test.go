@@ -38,7 +38,7 @@ func runAs(t *testing.T, d *boxtest.Daemon, uid uint32, run api.OneShotRequest) 
 	return answer
 }
 
-// theirs is a session request with one mount.
+// theirs returns a session request with one mount.
 func theirs(source, mode string) api.SessionRequest {
 	return api.SessionRequest{Mounts: []api.Mount{{Source: source, Target: "/mnt", Mode: mode}}}
 }

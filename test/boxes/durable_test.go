@@ -253,7 +253,7 @@ func TestTerminalHasJobControl(t *testing.T) {
 	}
 }
 
-// written is all the output that a program has written to its terminal.
+// written returns all the output that a program has written to its terminal.
 func written(t *testing.T, p *client.Program) string {
 	t.Helper()
 	c, err := p.Output().NewReader([2]int64{}, false).Next(make([]byte, 64<<10))

@@ -103,7 +103,7 @@ func TestProgramsAreWokenOnTime(t *testing.T) {
 	}
 }
 
-// sandboxed is what confines every program, with the names in /proc/<pid>/status.
+// sandboxed returns what confines every program, with the names in /proc/<pid>/status.
 func sandboxed() map[string]string {
 	none := "0000000000000000"
 	return map[string]string{
@@ -170,7 +170,7 @@ func TestEveryThreadOfPID1IsConfinedToo(t *testing.T) {
 	}
 }
 
-// repeat is an id as the status file shows it: real, effective, saved, filesystem.
+// repeat returns an id as the status file shows it: real, effective, saved, filesystem.
 func repeat(id uint32) string { return strings.TrimSpace(strings.Repeat(decimal(uint64(id))+" ", 4)) }
 
 // idRange is the number of host ids of a box.

@@ -106,7 +106,7 @@ func TestEveryMountIsClosedToWhatItIsNotFor(t *testing.T) {
 	}
 }
 
-// hostType is the filesystem type of a host directory, as in /proc/mounts.
+// hostType returns the filesystem type of a host directory, as in /proc/mounts.
 func hostType(t *testing.T, dir string) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mounts")
@@ -123,7 +123,7 @@ func hostType(t *testing.T, dir string) string {
 	return fstype
 }
 
-// ownEtc are the files that boxd itself puts into /etc.
+// ownEtc returns the files that boxd itself puts into /etc.
 func ownEtc() []string {
 	return []string{"gitconfig", "group", "hostname", "hosts", "mtab", "nsswitch.conf", "os-release", "passwd", "resolv.conf", "shells"}
 }

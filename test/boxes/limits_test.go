@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// scratchDirs are the directories that share the limit "tmp".
+// scratchDirs returns the directories that share the limit "tmp".
 func scratchDirs() []string { return []string{"/tmp", "/dev/shm", "/run", "/home/box", "/var/tmp"} }
 
 func withTmp(size quantity.Size) func(*api.SessionRequest) {

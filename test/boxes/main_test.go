@@ -188,7 +188,7 @@ func (b *box) hold(argv ...string) *boxtest.Running {
 	return b.d.Hold(b.t, b.ID, api.ExecRequest{Argv: argv})
 }
 
-// statOf is the lstat of a file on the host.
+// statOf returns the lstat of a file on the host.
 func statOf(t *testing.T, path string) unix.Stat_t {
 	t.Helper()
 	var st unix.Stat_t

@@ -39,7 +39,7 @@ func (g *gateway) does(what func(w http.ResponseWriter, r *http.Request, next ht
 
 func fine(w http.ResponseWriter, r *http.Request, next http.Handler) { next.ServeHTTP(w, r) }
 
-// program is the server, already built or built now.
+// program returns the path of the server, already built or built now.
 func program(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(boxtest.Programs(t), "versitygw")
@@ -140,7 +140,7 @@ func (s *story) fails(says string, args ...string) {
 	}
 }
 
-// version is the newest version of a drive, and whether it is being pushed.
+// version returns the newest version of a drive, and whether it is being pushed.
 func (s *story) version(drive string) (api.DriveVersion, bool) {
 	s.Helper()
 	out, ok := s.boxctl("--json", "drives", "show", drive)

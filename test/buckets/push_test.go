@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// pushing is a boxd with a bucket, and the bucket's server.
+// pushing returns a boxd with a bucket, and the bucket's server.
 func pushing(t *testing.T, more ...string) *story {
 	t.Helper()
 	boxtest.RequireRoot(t)

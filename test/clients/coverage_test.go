@@ -16,7 +16,7 @@ var notAgents = []string{"GET /healthz", "GET /metrics", "GET /v1/openapi.json",
 
 var answered = regexp.MustCompile(`(?m)^boxd_requests_total\{code="(?:1..|2..|501)",route="([^"]+)"\} ([0-9]+)$`)
 
-// done is how often each route was called with success, or with an error that this host cannot do it.
+// done returns how often each route was called with success, or with an error that this host cannot do it.
 func (h *host) done(t *testing.T) map[string]string {
 	t.Helper()
 	a := h.Raw(t, "GET", "/metrics", "")

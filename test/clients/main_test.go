@@ -29,7 +29,7 @@ func start(t *testing.T, more ...string) *host {
 	return startAt(t, "", more...)
 }
 
-// startAt is start with a state_dir line.
+// startAt is like start, with a state_dir line.
 func startAt(t *testing.T, state string, more ...string) *host {
 	t.Helper()
 	address, byTLS := boxtest.FreeAddress(t, "127.0.0.2"), boxtest.FreeAddress(t, "127.0.0.1")
@@ -48,7 +48,7 @@ func startAt(t *testing.T, state string, more ...string) *host {
 		"BOXD_HTTPS=https://"+byTLS, "BOXD_TEST_CA="+ca.File, "BOXD_TEST_CERT="+known(t, ca), "BOXD_TEST_STRANGER="+known(t, boxtest.NewAuthority(t)))}
 }
 
-// known is a file with a client certificate and its key.
+// known returns a file with a client certificate and its key.
 func known(t *testing.T, ca *boxtest.Authority) string {
 	t.Helper()
 	certificate, key := ca.Client(time.Hour, "CN:known")

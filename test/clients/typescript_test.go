@@ -28,7 +28,7 @@ func npm(t *testing.T, dir string, args ...string) {
 	}
 }
 
-// compiler is a directory with the compiler that the package names, which is downloaded once.
+// compiler returns a directory with the compiler that the package names, which is downloaded once.
 func compiler(t *testing.T) string {
 	t.Helper()
 	need(t, "node")
@@ -75,7 +75,7 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// compiled is a compiled copy of the TypeScript client.
+// compiled returns a compiled copy of the TypeScript client.
 func compiled(t *testing.T) string {
 	t.Helper()
 	modules := filepath.Join(compiler(t), "node_modules")

@@ -103,7 +103,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// browser is the first one that this host has; "": none.
+// browser returns the first browser that this host has, or "".
 func browser() string {
 	for _, path := range browsers {
 		if _, err := os.Stat(path); err == nil {

@@ -52,7 +52,7 @@ const (
 	exampleWorkspace = 1 << 30
 )
 
-// history is an hour of a box with changing load.
+// history returns an hour of a box with changing load.
 func (e example) history(now time.Time) api.UsageHistory {
 	h := api.UsageHistory{Interval: quantity.Duration(5 * time.Second), Kept: quantity.Duration(time.Hour)}
 	for i := range 720 {

@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// before is a proxy between the console and a boxd that answers with a function, which may pass requests on to boxd.
+// before starts a proxy between the console and a boxd that answers with a function, which may pass requests on to boxd.
 func before(t *testing.T, d *boxtest.Daemon, answer func(boxd http.Handler, w http.ResponseWriter, r *http.Request)) (socket string) {
 	t.Helper()
 	proxy := &httputil.ReverseProxy{
@@ -108,7 +108,7 @@ func problem(w http.ResponseWriter, status int, kind, detail string) {
 // manyBoxes is the size of a list that must be shown in time.
 const manyBoxes = 2000
 
-// many are made-up sessions: that many real ones need more memory than test hosts have. Their usage differs each time.
+// many returns made-up sessions: that many real ones need more memory than test hosts have. Their usage differs each time.
 func many(look int64) []byte {
 	list := api.SessionList{Sessions: make([]api.Session, manyBoxes)}
 	now := time.Now()

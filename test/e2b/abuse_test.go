@@ -353,7 +353,7 @@ func TestAnUploadDoesNotStayInBoxd(t *testing.T) {
 	}
 }
 
-// residentPeak is the peak resident memory of a process, in KiB.
+// residentPeak returns the peak resident memory of a process, in KiB.
 func residentPeak(t *testing.T, pid int) (kib int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

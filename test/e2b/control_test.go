@@ -419,7 +419,7 @@ func TestWhatIsDoneIsRecorded(t *testing.T) {
 	}
 }
 
-// health is the status of a sandbox's health check.
+// health returns the status of a sandbox's health check.
 func (sb *sandbox) health(t *testing.T) int {
 	t.Helper()
 	status, _, _ := sb.host.sends(t, "GET", "/health", "", sb.of("49983")...)

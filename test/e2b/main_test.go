@@ -128,7 +128,7 @@ func (h *host) create(t *testing.T, who, body string) *sandbox {
 	return sb
 }
 
-// of are the headers of a request for a port of the sandbox, with its access token.
+// of returns the headers of a request for a port of the sandbox, with its access token.
 func (sb *sandbox) of(port string) []string {
 	return []string{"E2b-Sandbox-Id", sb.ID, "E2b-Sandbox-Port", port, "X-Access-Token", sb.Token}
 }
@@ -142,12 +142,12 @@ func (sb *sandbox) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// processes is a client for the sandbox's processes.
+// processes returns a client for the sandbox's processes.
 func (sb *sandbox) processes(options ...connect.ClientOption) protocol.ProcessClient {
 	return protocol.NewProcessClient(&http.Client{Transport: sb}, "http://"+sb.host.address, options...)
 }
 
-// filesystem is a client for the sandbox's files.
+// filesystem returns a client for the sandbox's files.
 func (sb *sandbox) filesystem(options ...connect.ClientOption) protocol.FilesystemClient {
 	return protocol.NewFilesystemClient(&http.Client{Transport: sb}, "http://"+sb.host.address, options...)
 }

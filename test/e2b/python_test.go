@@ -18,7 +18,7 @@ import (
 // pythonSDK are the published Python packages.
 const pythonSDK = "e2b e2b-code-interpreter"
 
-// pythonPackages is a directory with freshly downloaded Python packages. E2B_PYTHON_PACKAGES names one to use instead.
+// pythonPackages returns a directory with freshly downloaded Python packages. E2B_PYTHON_PACKAGES names one to use instead.
 func pythonPackages(t *testing.T, packages string) string {
 	t.Helper()
 	if dir := os.Getenv("E2B_PYTHON_PACKAGES"); dir != "" {

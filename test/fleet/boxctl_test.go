@@ -70,7 +70,7 @@ func (b *boxctl) ends(code int, words string) {
 	}
 }
 
-// prints is the output of a boxctl that must succeed.
+// prints returns the output of a boxctl that must succeed.
 func (h *house) prints(t *testing.T, args ...string) string {
 	t.Helper()
 	b := h.starts(t, args...)
@@ -78,7 +78,7 @@ func (h *house) prints(t *testing.T, args ...string) string {
 	return b.out.String()
 }
 
-// metrics are the gateway's Prometheus metrics, fetched with a token.
+// metrics returns the gateway's Prometheus metrics, fetched with a token.
 func (h *house) metrics(t *testing.T, token string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+h.address+"/metrics", nil)

@@ -76,7 +76,7 @@ func TestAFleetInOneCommand(t *testing.T) {
 	}
 }
 
-// processesOf are the command lines of processes that contain a directory's name.
+// processesOf returns the command lines of processes that contain a directory's name.
 func processesOf(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")

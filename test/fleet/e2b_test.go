@@ -36,7 +36,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// buildE2B is build with a gateway and nodes that serve E2B clients.
+// buildE2B is like build, with a gateway and nodes that serve E2B clients.
 func buildE2B(t *testing.T, nodes int) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t), e2b: boxtest.FreeAddress(t, "127.0.0.1")}
@@ -121,7 +121,7 @@ func (h *house) sandbox(key, node, body string) *sandbox {
 	return sb
 }
 
-// on are the headers of a request for a port of the sandbox, with its access token.
+// on returns the headers of a request for a port of the sandbox, with its access token.
 func (sb *sandbox) on(port string) []string {
 	return []string{"E2b-Sandbox-Id", sb.ID, "E2b-Sandbox-Port", port, "X-Access-Token", sb.Token}
 }
@@ -160,7 +160,7 @@ func (sb *sandbox) runs(line string) string {
 	return out.String()
 }
 
-// signed is a signed URL of a file, which does not name the sandbox.
+// signed returns a signed URL of a file, which does not name the sandbox.
 func (sb *sandbox) signed(path, operation string, expires ...string) string {
 	text, until := path+":"+operation+"::"+sb.Token, ""
 	for _, at := range expires {
@@ -679,7 +679,7 @@ func TestTheSocketOfGatewaysAndE2B(t *testing.T) {
 	}
 }
 
-// key is the gateway's private key.
+// key returns the gateway's private key.
 func (h *house) key() ed25519.PrivateKey {
 	h.t.Helper()
 	block, _ := pem.Decode([]byte(h.text("key")))
@@ -693,7 +693,7 @@ func (h *house) key() ed25519.PrivateKey {
 	return parsed.(ed25519.PrivateKey) //nolint:forcetypeassert // boxfleet makes no other
 }
 
-// holds is the key that a sandbox depends on, as its node names it.
+// holds returns the key that a sandbox depends on, as its node names it.
 func (h *house) holds(sb *sandbox) string {
 	h.t.Helper()
 	boxd := client.New(h.on(sb.node).boxd.Socket)

@@ -214,7 +214,7 @@ func TestADoctorThatTakesLongCostsNoLease(t *testing.T) {
 	n.agent.kill()
 }
 
-// nodeState is the state of the first node.
+// nodeState returns the state of the first node.
 func (h *house) nodeState() string {
 	h.t.Helper()
 	var list api.FleetNodeList

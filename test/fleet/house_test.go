@@ -165,12 +165,12 @@ func build(t testing.TB, nodes int) *house {
 	return buildOn(t, nodes, "")
 }
 
-// login is the NATS address for a user, whose password is its name.
+// login returns the NATS address for a user, whose password is its name.
 func (h *house) login(user string) string {
 	return "nats://" + user + ":" + user + "@" + h.nats.Addr().String()
 }
 
-// buildOn is build with NATS accounts.
+// buildOn is like build, with NATS accounts.
 func buildOn(t testing.TB, nodes int, accounts string) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t)}
@@ -178,7 +178,7 @@ func buildOn(t testing.TB, nodes int, accounts string) *house {
 	return h.fill(nodes)
 }
 
-// buildOnThree is build with a cluster of three NATS servers.
+// buildOnThree is like build, with a cluster of three NATS servers.
 func buildOnThree(t testing.TB, nodes int) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t)}
@@ -314,7 +314,7 @@ role = "user"
 	return h
 }
 
-// secrets are a node's or gateway's settings for NATS over TLS, with files of that name.
+// secrets returns a node's or gateway's settings for NATS over TLS, with files of that name.
 func (h *house) secrets(name string) string {
 	h.t.Helper()
 	if h.issuer == nil {
@@ -354,7 +354,7 @@ func (h *house) ready(nodes int) {
 	})
 }
 
-// base is the address of the gateway.
+// base returns the address of the gateway.
 func (h *house) base() string {
 	if h.ca != nil {
 		return "https://" + h.address
@@ -371,7 +371,7 @@ func (h *house) http() *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: h.ca.Roots()}, DisableKeepAlives: true}}
 }
 
-// client is a client of the gateway, for ci.
+// client returns a client of the gateway, for ci.
 func (h *house) client() *client.Client {
 	c := client.New(h.base())
 	if h.ca != nil {
@@ -388,7 +388,7 @@ func (h *house) get(method, path string, in, out any) int {
 	return h.as(h.token, method, path, in, out)
 }
 
-// as is get with another token.
+// as is like get, with another token.
 func (h *house) as(token, method, path string, in, out any) int {
 	h.t.Helper()
 	var body bytes.Buffer
@@ -438,7 +438,7 @@ func (h *house) where(id string) (claim api.FleetClaim) {
 	return claim
 }
 
-// on is the node of a name.
+// on returns the node with a name.
 func (h *house) on(name string) *host {
 	h.t.Helper()
 	for _, n := range h.nodes {

@@ -46,7 +46,7 @@ principals = ["ci"]
 	return &gateway{d, key, filepath.Join(d.Dir, "fleet")}
 }
 
-// identity is the signed header of a request on behalf of the principal who.
+// identity returns the signed header of a request on behalf of the principal who.
 func (g *gateway) identity(t *testing.T, who, method, target string) string {
 	t.Helper()
 	value, err := access.Assertion{Gateway: "main", Node: "one", Principal: who, Role: access.Admin, Method: method, Target: target}.Sign(g.key, time.Now())

@@ -67,7 +67,7 @@ func public(t *testing.T, k nkeys.KeyPair) string {
 	return text
 }
 
-// credentials are the text of a user's credentials file, valid for a time.
+// credentials returns the text of a user's credentials file, valid for a time.
 func (i *issuer) credentials(life time.Duration) string {
 	i.t.Helper()
 	user := pair(i.t, nkeys.PrefixByteUser)
@@ -88,7 +88,7 @@ func (i *issuer) credentials(life time.Duration) string {
 	return string(file)
 }
 
-// buildByTLS is build with NATS over TLS and with credentials, and a gateway over TLS that accepts client certificates.
+// buildByTLS is like build, with NATS over TLS and with credentials, and a gateway over TLS that accepts client certificates.
 func buildByTLS(t *testing.T, nodes int) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t), ca: boxtest.NewAuthority(t), issuer: newIssuer(t)}

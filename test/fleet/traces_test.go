@@ -24,7 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// buildTraced is build with a [traces] table for all nodes and the gateway.
+// buildTraced is like build, with a [traces] table for all nodes and the gateway.
 func buildTraced(t testing.TB, nodes int, table string) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t), traces: "[traces]\n" + table}
@@ -38,7 +38,7 @@ func traceOf(digit int, flags string) (id, parent string) {
 	return id, "00-" + id + "-b7ad6b7169203331-" + flags
 }
 
-// within is the context of a request with a traceparent.
+// within returns the context of a request with a traceparent.
 func within(t testing.TB, parent string) context.Context {
 	t.Helper()
 	return trace.With(t.Context(), trace.Request{ID: "mine-17", Parent: parent})
@@ -283,7 +283,7 @@ func TestTracesAreOffByDefault(t *testing.T) {
 	}
 }
 
-// spansCounted are boxd's span counters, by outcome.
+// spansCounted returns boxd's span counters, by outcome.
 func spansCounted(t testing.TB, d *boxtest.Daemon) (map[string]int, bool) {
 	t.Helper()
 	counts := map[string]int{}

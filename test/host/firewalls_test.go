@@ -44,7 +44,7 @@ COMMIT
 COMMIT
 `
 
-// firewalls are the ones that many hosts run besides boxd: how each is started, restarted, and removed.
+// firewalls returns those that many hosts run besides boxd: how each is started, restarted, and removed.
 func firewalls() []firewall {
 	both := func(do string) string { return "for ip in iptables ip6tables; do " + do + "\ndone" }
 	return []firewall{
@@ -127,7 +127,7 @@ func asked(argv ...string) string {
 	return string(out)
 }
 
-// ruleset is the kernel's packet filter without boxd's tables and without counters.
+// ruleset returns the kernel's packet filter without boxd's tables and without counters.
 func ruleset(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("nft", "-s", "list", "ruleset").Output() // explanations of iptables tables are on standard error

@@ -269,7 +269,7 @@ func TestScopesWithoutABusSaySo(t *testing.T) {
 	}
 }
 
-// relayBus is a proxy for the system bus, so that a client's connection can be cut without affecting the host. The returned
+// relayBus starts a proxy for the system bus, so that a client's connection can be cut without affecting the host. The returned
 // function cuts all connections.
 func relayBus(t *testing.T) (address string, cut func()) {
 	t.Helper()

@@ -145,7 +145,7 @@ func TestStoreHasTheQuotaThatTheDiskLacks(t *testing.T) {
 	w.expect("files", outcome{inodesHere - 2, "EDQUOT"}, bytesHere, inodesHere)
 }
 
-// allocated is how much of the disk the image occupies, in bytes.
+// allocated returns how much of the disk the image occupies, in bytes.
 func allocated(t *testing.T, state *os.Root) int64 {
 	t.Helper()
 	var st unix.Stat_t

@@ -112,7 +112,7 @@ func refusesCommits(t *testing.T, d *boxtest.Daemon, c *client.Client) {
 	})
 }
 
-// changes are the verbs of the program that are only used with images that boxes create.
+// changes runs the verbs of the program that are only used with images that boxes create.
 func changes(what, from, to string) error {
 	switch what {
 	case "hardlink":
@@ -140,7 +140,7 @@ func changes(what, from, to string) error {
 	return unix.EINVAL
 }
 
-// onlyTree is the one tree whose /usr/lib has a file of that name.
+// onlyTree returns the one tree whose /usr/lib has a file of that name.
 func onlyTree(t *testing.T, d *boxtest.Daemon, name string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(treesDir(t, d), "*", "rootfs/usr/lib", name))

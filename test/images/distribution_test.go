@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// installed are the entries of programs of the host's distribution and the libraries that they are linked with, at their own
+// installed returns the entries of programs of the host's distribution and the libraries that they are linked with, at their own
 // paths: through /bin, /lib and /lib64, which are links on most distributions.
 func installed(t *testing.T, programs ...string) (entries []entry) {
 	t.Helper()

@@ -90,7 +90,7 @@ type entry struct {
 	uid                 int
 }
 
-// layer is a tar archive of entries.
+// layer returns a tar archive of entries.
 func layer(t testing.TB, entries ...entry) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -119,7 +119,7 @@ func layer(t testing.TB, entries ...entry) []byte {
 	return b.Bytes()
 }
 
-// program is the entry of an image's program.
+// program returns the entry of an image's program.
 func program(t testing.TB) entry {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/exe")
@@ -202,7 +202,7 @@ func (i *image) layout(t testing.TB) []byte {
 	return layer(t, all...)
 }
 
-// simple is an image with the program, and further layers on top.
+// simple returns an image with the program, and further layers on top.
 func simple(t testing.TB, name string, layers ...[]byte) *image {
 	t.Helper()
 	i := &image{name: name, config: map[string]any{
@@ -250,14 +250,14 @@ func tries(ctx context.Context, c *client.Client, image string, args ...string) 
 	return r.Stdout, nil
 }
 
-// trees is the number of image trees on disk.
+// trees returns the number of image trees on disk.
 func trees(t *testing.T, d *boxtest.Daemon) int {
 	t.Helper()
 	entries, _ := os.ReadDir(treesDir(t, d)) // none before the first image
 	return len(entries)
 }
 
-// treesDir is their directory, which depends on the host.
+// treesDir returns the directory of image trees, which depends on the host.
 func treesDir(t *testing.T, d *boxtest.Daemon) string {
 	t.Helper()
 	if _, err := os.Stat(d.State + "/store/image-trees"); err == nil {

@@ -48,7 +48,7 @@ func pushes(t *testing.T, to string, is v1.Config, layers ...[]byte) {
 	}
 }
 
-// withProgram is the configuration of an image with the program.
+// withProgram returns the configuration of an image with the program.
 func withProgram() v1.Config {
 	return v1.Config{Env: []string{programVariable + "=1", "COLOR=green"}, Entrypoint: []string{"/bin/program"}, Cmd: []string{"env=COLOR"}}
 }

@@ -115,7 +115,7 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// more are the verbs of the program that are only used with writable roots.
+// more runs the verbs of the program that are only used with writable roots.
 func more(what, rest string) error {
 	from, to, _ := strings.Cut(rest, ":")
 	switch what {
@@ -150,7 +150,7 @@ func more(what, rest string) error {
 	return nil
 }
 
-// uppers are the directories where running sessions keep their changes to images.
+// uppers returns the directories where running sessions keep their changes to images.
 func uppers(t *testing.T, d *boxtest.Daemon) []string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(filepath.Dir(treesDir(t, d)), "workspaces", "*", "upper"))

@@ -28,7 +28,7 @@ func follow(t *testing.T, page, heading string) string {
 	return follows(t, strings.ReplaceAll(block, "\n    ", "\n"))
 }
 
-// prompts are the command blocks with a root prompt below a heading of an installed page.
+// prompts returns the command blocks with a root prompt below a heading of an installed page.
 func prompts(t *testing.T, page, heading string) (blocks []string) {
 	t.Helper()
 	for block := range strings.SplitSeq(section(t, page, heading), "\n\n") {
@@ -39,7 +39,7 @@ func prompts(t *testing.T, page, heading string) (blocks []string) {
 	return blocks
 }
 
-// section is the text below a heading of an installed page.
+// section returns the text below a heading of an installed page.
 func section(t *testing.T, page, heading string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("/usr/share/doc", page))

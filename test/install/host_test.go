@@ -108,8 +108,8 @@ func TestAReadOnlyUsr(t *testing.T) {
 	a.unharmed(t, "a restart with a read-only /usr")
 }
 
-// news are the lines that only one of two mount tables has, except those that systemd adds for credentials whenever it starts a
-// service.
+// news returns the lines that only one of two mount tables has, except those that systemd adds for credentials whenever it starts
+// a service.
 func news(before, after string) string {
 	var list []string
 	for _, tables := range [][2]string{{before, after}, {after, before}} {

@@ -42,7 +42,7 @@ const (
 	previous = "boxd-previous.deb"
 )
 
-// pkg is the path of a package. Without packages the host must not be changed.
+// pkg returns the path of a package. Without packages the host must not be changed.
 func pkg(t *testing.T, name string) string {
 	t.Helper()
 	dir := os.Getenv(packagesVariable)
@@ -83,7 +83,7 @@ func run(t *testing.T, argv ...string) string {
 	return strings.TrimSpace(r.stdout)
 }
 
-// as is a command run by a user, with the user's current groups.
+// as returns the arguments that run a command as a user, with the user's current groups.
 func as(user string, argv ...string) []string {
 	return append([]string{"runuser", "-u", user, "--"}, argv...)
 }
@@ -161,7 +161,7 @@ func reset(t *testing.T) {
 	run(t, "systemctl", "start", socket)
 }
 
-// state is the state of a unit, such as "active".
+// state returns the state of a unit, such as "active".
 func state(t *testing.T, unit string) string {
 	t.Helper()
 	return boxtest.UnitProperty(t, unit, "ActiveState")

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// version is the version field of a package.
+// version returns the version field of a package.
 func version(t *testing.T, name string) string {
 	t.Helper()
 	return run(t, "dpkg-deb", "--field", pkg(t, name), "Version")
@@ -93,7 +93,7 @@ func TestAnUpgradeOfADisabledSocket(t *testing.T) {
 	}
 }
 
-// others are paths that other programs change while a package is installed and removed.
+// others returns paths that other programs change while a package is installed and removed.
 func others() []string {
 	return []string{
 		"/var/lib/dpkg", "/var/backups", "/var/lib/apt", "/var/cache", "/var/log", "/var/lib/systemd/timers", "/var/lib/systemd/random-seed", "/tmp", "/var/tmp", "/suite",
@@ -102,7 +102,7 @@ func others() []string {
 	}
 }
 
-// files are all files of the host that a package could leave, with type and content.
+// files returns all files of the host that a package could leave, with type and content.
 func files(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -153,7 +153,7 @@ func files(t *testing.T) map[string]string {
 	return found
 }
 
-// differences are the files that have changed.
+// differences returns the files that have changed.
 func differences(before, after map[string]string) (list []string) {
 	for _, path := range slices.Sorted(maps.Keys(after)) {
 		if old, ok := before[path]; !ok {

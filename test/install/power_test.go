@@ -25,7 +25,7 @@ const (
 // stops is how many sessions are stopped before the power cut.
 const stops = 5
 
-// rest is the content of a stopped session's file.
+// rest returns the content of a stopped session's file.
 func rest(i int) string { return strings.Repeat(fmt.Sprintf("session %d ", i), 1+3000*i) }
 
 // After a power cut a machine still has every session whose stop was answered and every named workspace, each with its files.

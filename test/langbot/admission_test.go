@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc"
 )
 
-// grant is a grant for the Workspace with a limited lifetime.
+// grant returns a grant for the Workspace with a limited lifetime.
 func grant(revision int, life time.Duration) string {
 	return fmt.Sprintf(`{"instance_uuid":%q,"workspace_uuid":%q,"execution_generation":1,"entitlement_revision":%d,"expires_at":%q,"max_sessions":1,"max_managed_processes":0}`,
 		instance, workspace, revision, time.Now().Add(life).UTC().Format(time.RFC3339Nano))

@@ -34,7 +34,7 @@ func (b *bot) imports(t *testing.T, name string) {
 	}
 }
 
-// in is box_exec in a session with an image, and its output.
+// in calls box_exec in a session with an image, and returns its output.
 func (c *rpc) in(session, image, cmd string) any {
 	c.t.Helper()
 	var r map[string]any

@@ -62,7 +62,7 @@ func start(t *testing.T, more ...string) *bot {
 	return &bot{d, address, shared}
 }
 
-// header is the header of LangBot's handshake.
+// header returns the header of LangBot's handshake.
 func header(values ...string) http.Header {
 	h := http.Header{"X-Langbot-Instance-Id": {instance}}
 	for i := 0; i < len(values); i += 2 {
@@ -208,7 +208,7 @@ func (c *rpc) refused(action, data, want string) {
 	}
 }
 
-// run is box_exec of a command.
+// run calls box_exec with a command.
 func (c *rpc) run(session, cmd string) map[string]any {
 	c.t.Helper()
 	var r map[string]any
@@ -216,7 +216,7 @@ func (c *rpc) run(session, cmd string) map[string]any {
 	return r
 }
 
-// sessions are the ids of box_get_sessions.
+// sessions returns the ids that box_get_sessions lists.
 func (c *rpc) sessions() (ids []string) {
 	c.t.Helper()
 	var list struct {

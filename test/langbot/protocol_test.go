@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// get is a plain HTTP request.
+// get makes a plain HTTP request.
 func (b *bot) get(t *testing.T, path string, h http.Header) boxtest.Answer {
 	t.Helper()
 	return boxtest.Get(t, "http://"+b.address+path, h)

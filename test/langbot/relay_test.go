@@ -18,12 +18,12 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc"
 )
 
-// of are the headers of a relay.
+// of returns the headers of a relay.
 func of(workspace, generation string) http.Header {
 	return header("X-LangBot-Workspace-Id", workspace, "X-LangBot-Placement-Generation", generation)
 }
 
-// physical is boxd's id for a session of this connection.
+// physical returns boxd's id for a session of this connection.
 func (c *rpc) physical(session string) string {
 	return actionrpc.Prefix(actionrpc.Namespace(instance, c.workspace), int64(c.generation)) + session
 }

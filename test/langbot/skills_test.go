@@ -19,12 +19,12 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// skillRoot is the path that LangBot is given for the skills of a Workspace.
+// skillRoot returns the path that LangBot is given for the skills of a Workspace.
 func skillRoot(workspace string) string {
 	return "/run/boxd/langbot-skills/tenants/" + actionrpc.Namespace(instance, workspace)
 }
 
-// skills are the names in box_list_skills.
+// skills returns the names in box_list_skills.
 func (c *rpc) skills() (names []string) {
 	c.t.Helper()
 	var list struct{ Skills []struct{ Name string } }
@@ -275,7 +275,7 @@ func TestADirectoryOfAWorkspaceBecomesASkill(t *testing.T) {
 	}
 }
 
-// lent are extra mounts of skills, at the paths where LangBot wants them.
+// lent returns extra mounts of skills, at the paths where LangBot wants them.
 func lent(names ...string) string {
 	var list []string
 	for _, name := range names {

@@ -29,7 +29,7 @@ with open("/workspace/said", "a") as out:
         time.sleep(0.02)
 `
 
-// rounds is how often a program is killed; SURVIVAL_KILLS sets another number.
+// rounds returns how often a program is killed; SURVIVAL_KILLS sets another number.
 func rounds() int {
 	if n, err := strconv.Atoi(os.Getenv("SURVIVAL_KILLS")); err == nil {
 		return n

@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// module is a Node package with one module that exports a word.
+// module returns a Node package with one module that exports a word.
 func module(name string) []byte {
 	var archive bytes.Buffer
 	z := gzip.NewWriter(&archive)

@@ -272,18 +272,18 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	}
 }
 
-// byRules is a network with CIDR rules.
+// byRules returns a network with CIDR rules.
 func byRules(rules ...string) *isolation.NetworkSpec {
 	return &isolation.NetworkSpec{Kind: isolation.NetworkEgress, Rules: rules}
 }
 
-// pin is a TCP pin.
+// pin returns a TCP pin.
 func pin(to string, seconds uint32) isolation.Pin {
 	p := netip.MustParseAddrPort(to)
 	return isolation.Pin{To: isolation.Endpoint{Address: p.Addr().AsSlice(), Port: p.Port()}, Seconds: seconds}
 }
 
-// remembered is by how many conntrack entries a box grows when it sends to hundreds of its own ports.
+// remembered returns by how many conntrack entries a box grows when it sends to hundreds of its own ports.
 func remembered(t *testing.T, space *os.File) (more int) {
 	t.Helper()
 	done := make(chan error)
@@ -306,7 +306,7 @@ func remembered(t *testing.T, space *os.File) (more int) {
 	return more
 }
 
-// known is the number of conntrack entries in the thread's network namespace.
+// known returns the number of conntrack entries in the thread's network namespace.
 func known() (int, error) {
 	data, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
 	if err != nil {

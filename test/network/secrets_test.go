@@ -188,7 +188,7 @@ func nowhere(t *testing.T, d *boxtest.Daemon, values ...string) {
 	}
 }
 
-// sum is the digest that the server returns for a header, so that the box does not learn the value.
+// sum returns the digest that the server returns for a header, so that the box does not learn the value.
 func sum(text string) string {
 	s := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(s[:8])

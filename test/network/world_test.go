@@ -157,7 +157,7 @@ func serve(port, word string) error {
 	return nil
 }
 
-// answer is a server on a UDP port.
+// answer starts a server on a UDP port.
 func answer(at string) error {
 	u, err := new(net.ListenConfig).ListenPacket(context.Background(), "udp4", at)
 	if err != nil {
@@ -232,7 +232,7 @@ func flush(t *testing.T) {
 	must(t, c.Flush())
 }
 
-// dropped is how many packets from boxes the host's table has dropped.
+// dropped returns how many packets from boxes the host's table has dropped.
 func dropped(t *testing.T) (packets uint64) {
 	t.Helper()
 	c, err := nftables.New()

@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/relay"
 )
 
-// promtool is Prometheus's promtool, extracted from its package: installing that would start a server on this host.
+// promtool returns Prometheus's promtool, extracted from its package: installing that would start a server on this host.
 func promtool(t *testing.T) string {
 	t.Helper()
 	if found, err := exec.LookPath("promtool"); err == nil {

@@ -42,7 +42,7 @@ func build(t *testing.T, source, format, arch string) string {
 	return strings.TrimSpace(string(path))
 }
 
-// elsewhere is a copy of the sources at another path, with only the files that git knows.
+// elsewhere returns a copy of the sources at another path, with only the files that git knows.
 func elsewhere(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "a", "longer", "path")

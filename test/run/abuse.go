@@ -60,7 +60,7 @@ func readCases() ([]abuseCase, error) {
 	return cases, nil
 }
 
-// testsOf are the tests of all cases, by package.
+// testsOf returns the tests of all cases, by package.
 func testsOf(cases []abuseCase) map[string][]string {
 	byPackage := map[string][]string{}
 	for _, c := range cases {
@@ -73,7 +73,7 @@ func testsOf(cases []abuseCase) map[string][]string {
 	return byPackage
 }
 
-// outcome is the result of a case: "passed", or why it is not.
+// outcome returns the result of a case: "passed", or why it is not.
 func (r *runner) outcome(c *abuseCase) string {
 	switch {
 	case strings.Contains(c.shown, "*does not apply*"):
@@ -224,7 +224,7 @@ func (r *runner) listed(b *strings.Builder, word, title string) {
 	}
 }
 
-// missingOf are the tests of a case that have not passed, with what they lack.
+// missingOf returns the tests of a case that have not passed, with what they lack.
 func (r *runner) missingOf(c *abuseCase) string {
 	var list []string
 	for _, t := range c.tests {

@@ -58,7 +58,7 @@ func (m *machine) choose(ctx context.Context) error {
 	return nil
 }
 
-// withoutKVM is the best ground of a host without KVM.
+// withoutKVM returns the best ground of a host without KVM.
 func (m *machine) withoutKVM() string {
 	if m.selinux || m.arch != "amd64" || runtime.GOARCH != "amd64" {
 		return groundEmulation
@@ -90,7 +90,7 @@ func (m *machine) board() string {
 	return "pc"
 }
 
-// count is how many machines share the work. A machine of User-mode Linux has one processor, one of qemu has two.
+// count returns how many machines share the work. A machine of User-mode Linux has one processor, one of qemu has two.
 func (m *machine) count(items []work) int {
 	if m.ground == groundUML {
 		return min(2, len(items))
@@ -216,7 +216,7 @@ func (m *machine) suites(ctx context.Context) error {
 	return err
 }
 
-// testPackages are the suites, and on another architecture also the pure packages that depend on its kernel.
+// testPackages returns the suites, and on another architecture also the pure packages that depend on its kernel.
 func (r *runner) testPackages() []suite {
 	if r.arch == runtime.GOARCH {
 		return suites
@@ -651,10 +651,10 @@ func (h *hearing) end(name, status string) error {
 	return endItem(in, h.wait, err)
 }
 
-// changes is the directory of a machine's overlay files for its disks, which survive a power cut.
+// changes returns the directory of a machine's overlay files for its disks, which survive a power cut.
 func (m *machine) changes(n int) string { return filepath.Join(m.dir, fmt.Sprintf("machine.%d", n)) }
 
-// images are the disk images of every machine.
+// images returns the disk images of every machine.
 func (m *machine) images() []string {
 	return []string{filepath.Join(m.image, "root.img"), filepath.Join(m.image, "data.img"), filepath.Join(m.dir, "suite.img")}
 }
@@ -676,7 +676,7 @@ func (m *machine) disks(ctx context.Context, n int) error {
 	return nil
 }
 
-// userModeLinux is a machine that runs as an ordinary process.
+// userModeLinux returns a machine that runs as an ordinary process.
 func (m *machine) userModeLinux(ctx context.Context, words string, n int) *exec.Cmd {
 	dir := m.changes(n)
 	args := umlCommand(dir, m.kernel, "mem=2G", "rw", "quiet")
@@ -690,7 +690,7 @@ func (m *machine) userModeLinux(ctx context.Context, words string, n int) *exec.
 	return cmd
 }
 
-// kernelArgs are the qemu arguments of a machine that boots the system, with disks in the format of -drive file=.
+// kernelArgs returns the qemu arguments of a machine that boots the system, with disks in the format of -drive file=.
 func (m *machine) kernelArgs(words string, disks []string) []string {
 	processors := "2"
 	if m.arch == "arm64" { // a second one is untested
@@ -722,7 +722,7 @@ func (m *machine) kernelArgs(words string, disks []string) []string {
 	return args
 }
 
-// emulator is a machine in qemu.
+// emulator returns a machine in qemu.
 func (m *machine) emulator(ctx context.Context, words string, n int) *exec.Cmd {
 	var disks []string
 	for i := range m.images() {

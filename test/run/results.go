@@ -36,7 +36,7 @@ type result struct {
 // mostSaid is how many bytes of a failed test's output the summary repeats.
 const mostSaid = 4000
 
-// said is the output of a failed test without the logs that it shows.
+// said returns the output of a failed test without the logs that it shows.
 func said(text string) string {
 	text, _, _ = strings.Cut(text, boxtest.LogOfBoxd)
 	return strings.TrimRight(text[:min(len(text), mostSaid)], " \n")
@@ -207,7 +207,7 @@ func (r *runner) converter(ctx context.Context, layer, ground, pkg string) (io.W
 	return in, func() error { return <-done }, nil
 }
 
-// unproven are the tests of suites that have passed on no ground.
+// unproven returns the tests of suites that have passed on no ground.
 func (r *runner) unproven() (list []test) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -107,7 +107,7 @@ func (r *runner) once(name string, do func() error) error {
 	return f.(func() error)() //nolint:forcetypeassert // all are
 }
 
-// packageFlags are the flags that packages are built with, so that nothing is compiled twice.
+// packageFlags returns the flags that packages are built with, so that nothing is compiled twice.
 func (r *runner) packageFlags(ctx context.Context) ([]string, error) {
 	version, err := r.do(ctx, nil, "packaging/version.sh")
 	return []string{"-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=" + version + " -X " + modulePath + "/cmd/boxctl.version=" + version}, err
@@ -156,7 +156,7 @@ func (r *runner) converterProgram(ctx context.Context) error {
 	})
 }
 
-// tests are the names of the selected tests of a suite.
+// tests returns the names of the selected tests of a suite.
 func (r *runner) tests(ctx context.Context, pkg string) ([]string, error) {
 	program, err := r.testProgram(ctx, pkg, runtime.GOARCH)
 	if err != nil {
@@ -359,12 +359,12 @@ func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, name
 func endItem(in io.Closer, wait func() error, err error) error {
 	closed := in.Close()
 	if failed := wait(); failed != nil {
-		return failed // which tests is told already
+		return failed // the failed tests were reported already
 	}
 	return errors.Join(err, closed)
 }
 
-// lines are the lines of a file except empty ones and comments.
+// lines returns the lines of a file except empty ones and comments.
 func lines(path string) (found []string, err error) {
 	text, err := os.ReadFile(path)
 	for line := range strings.Lines(string(text)) {

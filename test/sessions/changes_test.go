@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// watched is an execution of a shell line that asks for its changes.
+// watched returns an execution of a shell line that asks for its changes.
 func watched(line string, with *api.ChangesWith) api.ExecRequest {
 	req := boxtest.Shell(line)
 	req.Changes, req.ChangesWith = true, with

@@ -186,7 +186,7 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// helpers are the children of the keeper that run its own program with the given command.
+// helpers returns the children of the keeper that run its own program with the given command.
 func helpers(t *testing.T, d *boxtest.Daemon, command string) (list []int) {
 	t.Helper()
 	for _, pid := range boxtest.Children(t, d.Keeper()) {

@@ -37,7 +37,7 @@ func switchDrive(t *testing.T, d *boxtest.Daemon, id, name string, version int, 
 	return k
 }
 
-// driveTrees are the drive versions on disk, of all users.
+// driveTrees returns the drive versions on disk, of all users.
 func driveTrees(t *testing.T, d *boxtest.Daemon) int {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(d.State, "drives", "u-*", "trees", "*"))

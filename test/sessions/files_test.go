@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// fileKind is the kind of a file error, "" for none.
+// fileKind returns the kind of a file error, "" for none.
 func fileKind(t *testing.T, err error) string {
 	t.Helper()
 	if err == nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// oddIDs are unusual but valid ids.
+// oddIDs returns unusual but valid ids.
 func oddIDs() []string {
 	return []string{
 		"/", "//", ".", "..", "...", "a/../b", "../../etc/passwd", "%2f", "%2F", "%00", "%", "%zz", " ", "a b", " lead", "trail ", "a+b", "a?b=c", "a#b", "a;b",
@@ -79,7 +79,7 @@ func onlyKeysOnDisk(t *testing.T, d *boxtest.Daemon) {
 	}
 }
 
-// notIDs are invalid session ids, in JSON notation.
+// notIDs returns invalid session ids, in JSON notation.
 func notIDs() map[string]string {
 	return map[string]string{
 		"NUL":            `"a\u0000b"`,

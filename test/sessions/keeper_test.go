@@ -25,7 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// orphans are the keeper's own processes that must end with it: its zygote, the preforked boxes, and the workers.
+// orphans returns the keeper's own processes that must end with it: its zygote, the preforked boxes, and the workers.
 func orphans(t *testing.T, keeper int, boxes ...int) (list []int) {
 	t.Helper()
 	boxtest.Eventually(t, "there are a zygote and a box ahead of need", func() bool {

@@ -151,7 +151,7 @@ func TestManyCreatesAtOnceKeepToTheLimit(t *testing.T) {
 	}
 }
 
-// waits is a program for Hold.
+// waits returns a program for Hold.
 func waits() api.ExecRequest { return boxtest.Shell("echo ready; cat") }
 
 func TestOneSessionRunsOnlySoMuchAtOnce(t *testing.T) {

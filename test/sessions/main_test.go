@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// sessions are the ids of all sessions.
+// sessions returns the ids of all sessions.
 func sessions(t *testing.T, d *boxtest.Daemon) []string {
 	t.Helper()
 	list, err := d.Sessions(t.Context(), true)

@@ -38,7 +38,7 @@ func unmount(t *testing.T, d *boxtest.Daemon, id, target string) {
 	}
 }
 
-// problemOf is the problem of a refusal by boxd.
+// problemOf returns the problem of a refusal by boxd.
 func problemOf(t *testing.T, err error) *client.Error {
 	t.Helper()
 	e, ok := errors.AsType[*client.Error](err)

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// versioned is an execution of a shell line with an output directory of the given version.
+// versioned returns an execution of a shell line with an output directory of the given version.
 func versioned(line, version string) api.ExecRequest {
 	req := boxtest.Shell(line)
 	req.OutputVersion = version

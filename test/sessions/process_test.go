@@ -248,7 +248,7 @@ func commonPrefix(a, b string) (n int) {
 	return n
 }
 
-// halfCut is a socket that forwards to another. cut closes the connections of its clients, and leaves open those to the other socket.
+// halfCut returns a socket that forwards to another. cut closes the connections of its clients, and leaves open those to the other socket.
 func halfCut(t *testing.T, to string) (socket string, cut func()) {
 	t.Helper()
 	socket = filepath.Join(boxtest.TempDir(t), "s")

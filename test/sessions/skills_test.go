@@ -52,7 +52,7 @@ func deactivate(t *testing.T, d *boxtest.Daemon, id, name string, force bool) er
 	return d.DeactivateSkill(t.Context(), id, name, force)
 }
 
-// trees are the skill versions on disk, of all users.
+// trees returns the skill versions on disk, of all users.
 func trees(t *testing.T, d *boxtest.Daemon) int {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(d.State, "skills", "u-*", "trees", "*"))

@@ -25,7 +25,7 @@ func onFilesystem(t *testing.T, kind string, configuration ...string) *boxtest.D
 	return boxtest.StartWith(t, append([]string{fmt.Sprintf("state_dir = %q\n", state), boxtest.BestEffort}, configuration...)...)
 }
 
-// snapshots are the names of the snapshots of a session.
+// snapshots returns the names of the snapshots of a session.
 func snapshots(t *testing.T, d *boxtest.Daemon, id string) string {
 	t.Helper()
 	list, err := d.Snapshots(t.Context(), id)

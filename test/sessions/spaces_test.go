@@ -29,7 +29,7 @@ func space(t *testing.T, d *boxtest.Daemon, name string) {
 	}
 }
 
-// usersOf are the sessions that use a workspace.
+// usersOf returns the sessions that use a workspace.
 func usersOf(t *testing.T, d *boxtest.Daemon, name string) []string {
 	t.Helper()
 	w, err := d.Workspace(t.Context(), name)

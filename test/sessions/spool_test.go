@@ -33,7 +33,7 @@ func numbersInLines() string {
 	return all.String()
 }
 
-// logsOf is the retained standard output of a process, from an offset on.
+// logsOf returns the retained standard output of a process, from an offset on.
 func logsOf(t *testing.T, d *boxtest.Daemon, process string, from int) string {
 	t.Helper()
 	a := d.Raw(t, "GET", "/v1/sessions/s1/processes/"+process+"/logs?stream=stdout&stderr=0&stdout="+strconv.Itoa(from), "")

@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// direct is a request for a process of a shell line whose stdio descriptors are passed to its client.
+// direct returns a request for a process of a shell line whose stdio descriptors are passed to its client.
 func direct(line string) *api.ProcessRequest {
 	return &api.ProcessRequest{Command: &line, Stdio: "direct"}
 }
@@ -39,7 +39,7 @@ func take(t *testing.T, d *boxtest.Daemon, p string) [3]*os.File {
 	return files
 }
 
-// forStdio is the header of a request for descriptors.
+// forStdio returns the header of a request for descriptors.
 func forStdio() []string { return []string{"Upgrade: boxd-stdio", "Connection: Upgrade"} }
 
 // chat sends lines to a program that echoes them.
@@ -111,7 +111,7 @@ func TestStdioIsTheClientsAlone(t *testing.T) {
 	}
 }
 
-// descriptors are the open descriptors of a process, with their targets.
+// descriptors returns the open descriptors of a process, with their targets.
 func descriptors(t *testing.T, pid int) map[string]string {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)

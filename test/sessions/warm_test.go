@@ -31,7 +31,7 @@ func warm(t *testing.T, d *boxtest.Daemon, n int) {
 	})
 }
 
-// took is how many sessions have taken a warm box.
+// took returns how many sessions have taken a warm box.
 func took(d *boxtest.Daemon) int { return strings.Count(d.Log(), "a box that was ahead of need") }
 
 // With warm_max, boxes of a profile are preforked once sessions have used it.

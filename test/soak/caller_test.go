@@ -45,7 +45,7 @@ func newCaller(s *soak, uid uint32, id string, rng *rand.Rand) *caller {
 	return &caller{t: s.t, s: s, name: fmt.Sprint("uid:", uid), id: id, rng: rng, http: &http.Client{Transport: tr}, own: map[string]*box{}}
 }
 
-// next is a name that this caller has not used before.
+// next returns a name that this caller has not used before.
 func (c *caller) next() string {
 	c.n++
 	return c.id + "-" + strconv.Itoa(c.n)

@@ -56,7 +56,7 @@ func (s *soak) read() book {
 	return b
 }
 
-// usage is the usage that boxd reports.
+// usage returns the usage that boxd reports.
 func (s *soak) usage() map[string]used {
 	s.t.Helper()
 	list, err := s.d.Usage(s.t.Context(), 400, true)
@@ -70,8 +70,8 @@ func (s *soak) usage() map[string]used {
 	return all
 }
 
-// bounds are the minimum and maximum in the ledger of a boxd that started from its predecessor's: calls answered before it was
-// written, and calls made before then.
+// bounds returns the minimum and maximum in the ledger of a boxd that started from its predecessor's: calls answered before it
+// was written, and calls made before then.
 func (s *soak) bounds(boxd int, at time.Duration) (least, most map[string]used) {
 	begun := s.books[boxd-1].use
 	least, most = maps.Clone(begun), maps.Clone(begun)

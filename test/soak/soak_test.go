@@ -32,7 +32,7 @@ const (
 	calm   = 10  // and while it is not killed
 )
 
-// rounds is the number of rounds; SOAK_ROUNDS sets another one.
+// rounds returns the number of rounds; SOAK_ROUNDS sets another one.
 func rounds() int {
 	if n, err := strconv.Atoi(os.Getenv("SOAK_ROUNDS")); err == nil {
 		return n
@@ -43,7 +43,7 @@ func rounds() int {
 	return usual
 }
 
-// seed is random; SOAK_SEED sets that of an earlier run. The operations are then the same; their interleaving is not.
+// seed returns a random number, or that of an earlier run from SOAK_SEED. The operations are then the same; their interleaving is not.
 func seed() uint64 {
 	if n, err := strconv.ParseUint(os.Getenv("SOAK_SEED"), 10, 64); err == nil {
 		return n
@@ -97,7 +97,7 @@ func (s *soak) did(d deed) {
 	s.deeds = append(s.deeds, d)
 }
 
-// configuration is a random configuration.
+// configuration returns a random configuration.
 func (s *soak) configuration() string {
 	n := func(from, to int) int { return from + s.rng.IntN(to-from+1) }
 	return s.plain + fmt.Sprintf(`
@@ -121,7 +121,7 @@ executions = %d
 `, n(9, 24), n(3, 9), n(1, 4), n(1, 5), n(100, 400), n(0, 2), n(100, 104), n(1, 4), n(1, 5), n(1, 3))
 }
 
-// wrong is an invalid configuration.
+// wrong returns an invalid configuration.
 func (s *soak) wrong() string {
 	text := []string{"[sessions]\nmax = \"many\"\n", "[nonsense]\nx = 1\n", "[sessions\n", "[sessions]\nmax = 0\nmax = 1\n", "[policy.ci]\nprincipals = [\"uid:4245\"]\nsessions = -1\n"}
 	return s.plain + text[s.rng.IntN(len(text))]

@@ -63,7 +63,7 @@ func TestTheLastRequestOfABoxdIsRead(t *testing.T) {
 	}
 }
 
-// boxes is how many boxes a boxd is connected to: it has a pidfd of PID 1 of each (pidfd_open(2)).
+// boxes returns how many boxes a boxd is connected to: it has a pidfd of PID 1 of each (pidfd_open(2)).
 func boxes(pid int) (n int) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)

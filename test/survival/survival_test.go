@@ -30,7 +30,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// kills is how often a daemon is killed in a run; SURVIVAL_KILLS sets another number.
+// kills returns how often a daemon is killed in a run; SURVIVAL_KILLS sets another number.
 func kills() int {
 	if n, err := strconv.Atoi(os.Getenv("SURVIVAL_KILLS")); err == nil {
 		return n

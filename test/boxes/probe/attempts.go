@@ -17,8 +17,8 @@ import (
 // attempt makes one call with arguments from the command line.
 type attempt func(args []string) error
 
-// attempts are all calls by name. Pointer arguments refer to valid memory, so that a call which passed every check would really
-// take effect.
+// attempts returns all calls by name. Pointer arguments refer to valid memory, so that a call which passed every check would
+// really take effect.
 func attempts() map[string]attempt {
 	all := map[string]attempt{}
 	for _, group := range []map[string]attempt{files(), trees(), spaces(), processes(), machine(), sockets(), terminals(), foreign()} {
@@ -27,7 +27,7 @@ func attempts() map[string]attempt {
 	return all
 }
 
-// text is a NUL-terminated string for a system call.
+// text returns a NUL-terminated string for a system call.
 func text(s string) uintptr {
 	p, err := unix.BytePtrFromString(s)
 	if err != nil {
@@ -45,7 +45,7 @@ var scratch [4096]byte
 
 func buffer() uintptr { return uintptr(unsafe.Pointer(&scratch[0])) }
 
-// call is a system call whose result is not used.
+// call makes a system call whose result is not used.
 func call(nr uintptr, args ...uintptr) error {
 	var a [6]uintptr
 	copy(a[:], args)
@@ -78,7 +78,7 @@ const bad = ^uintptr(0) // an invalid descriptor
 
 var here = bad - 99 // AT_FDCWD
 
-// files are ordinary file operations, for promises of success and of refusal.
+// files returns ordinary file operations, for promises of success and of refusal.
 func files() map[string]attempt {
 	return map[string]attempt{
 		"read": func(a []string) error {
@@ -153,7 +153,7 @@ func openat2(a []string) error {
 	return err
 }
 
-// trees are the calls that create and change mounts.
+// trees returns the calls that create and change mounts.
 func trees() map[string]attempt {
 	return map[string]attempt{
 		"mount":   func([]string) error { return unix.Mount("tmpfs", "/tmp", "tmpfs", 0, "") },
@@ -181,7 +181,7 @@ func trees() map[string]attempt {
 	}
 }
 
-// machine are the calls about the kernel and the whole host.
+// machine returns the calls about the kernel and the whole host.
 func machine() map[string]attempt {
 	now := unix.NsecToTimespec(time.Now().UnixNano())
 	return map[string]attempt{

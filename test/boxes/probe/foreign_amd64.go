@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// foreign are the calls specific to this architecture, and its ABIs for other programs.
+// foreign returns the calls specific to this architecture, and its ABIs for other programs.
 func foreign() map[string]attempt {
 	return map[string]attempt{
 		"modify_ldt": plain(unix.SYS_MODIFY_LDT, 0, buffer(), 16),

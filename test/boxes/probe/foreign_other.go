@@ -6,7 +6,7 @@ package main
 
 import "syscall"
 
-// foreign are the calls specific to this architecture: none.
+// foreign returns the calls specific to this architecture: none.
 func foreign() map[string]attempt { return nil }
 
 // foreignCall would make a 32-bit call, which this architecture does not have here.

@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// verbs are the commands that are more than one call with one result.
+// verbs returns the commands that are more than one call with one result.
 func verbs() map[string]func(args []string) error {
 	return map[string]func(args []string) error{
 		"try":      try,
@@ -81,7 +81,7 @@ func try(args []string) error {
 	return nil
 }
 
-// nameOf is an errno as it is printed.
+// nameOf returns an errno as it is printed.
 func nameOf(err error) string {
 	if err == nil {
 		return "OK"

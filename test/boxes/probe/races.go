@@ -39,7 +39,7 @@ func untilEOF(step func() error) (rounds int, err error) {
 	return rounds, err
 }
 
-// newest is the pid of the last process created in this pid namespace (proc(5), loadavg).
+// newest returns the pid of the last process created in this pid namespace (proc(5), loadavg).
 func newest() (int, error) {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

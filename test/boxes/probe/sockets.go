@@ -26,7 +26,7 @@ func listen(network, address string) (net.Listener, error) {
 	return new(net.ListenConfig).Listen(context.Background(), network, address)
 }
 
-// sockets are the ways to other machines, other boxes and the host.
+// sockets returns the ways to other machines, other boxes and the host.
 func sockets() map[string]attempt {
 	families := map[string][3]int{
 		"vsock": {unix.AF_VSOCK, unix.SOCK_STREAM}, "packet": {unix.AF_PACKET, unix.SOCK_RAW}, "alg": {unix.AF_ALG, unix.SOCK_SEQPACKET},

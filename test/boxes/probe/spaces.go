@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spaceFlags are the clone flags of namespaces, by the names of their files in /proc/<pid>/ns.
+// spaceFlags returns the clone flags of namespaces, by the names of their files in /proc/<pid>/ns.
 func spaceFlags() map[string]uintptr {
 	return map[string]uintptr{
 		"user": unix.CLONE_NEWUSER, "mnt": unix.CLONE_NEWNS, "pid": unix.CLONE_NEWPID, "net": unix.CLONE_NEWNET,
@@ -29,7 +29,7 @@ func flagsOf(names []string) (flags uintptr) {
 	return flags
 }
 
-// spaces are the ways into other namespaces.
+// spaces returns the ways into other namespaces.
 func spaces() map[string]attempt {
 	return map[string]attempt{
 		"unshare": func(a []string) error { return unix.Unshare(int(flagsOf(a))) },
@@ -96,7 +96,7 @@ func setnsPid(a []string) error {
 // programStart is the load address of static Go programs, PID 1's too.
 const programStart = 0x400000
 
-// processes are the calls on other processes, most of them by pid.
+// processes returns the calls on other processes, most of them by pid.
 func processes() map[string]attempt {
 	onPid := func(f func(pid int) error) attempt {
 		return func(a []string) error {

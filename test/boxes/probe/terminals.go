@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminals are tricks with terminals, each on one of the probe's own. A program can have one controlling terminal, so only one
-// of them can be tried at a time.
+// terminals returns tricks with terminals, each on one of the probe's own. A program can have one controlling terminal, so only
+// one of them can be tried at a time.
 func terminals() map[string]attempt {
 	on := func(f func(master, slave *os.File) error) attempt {
 		return func([]string) error {

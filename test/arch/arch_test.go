@@ -125,8 +125,8 @@ func maxSize() map[string]int64 {
 	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 4 << 20, "boxnet": 5 << 20, "boxnames": 9 << 20, "boxctl": 15 << 20, "boxd": 22 << 20, "boxfleet": 22 << 20}
 }
 
-// maxLines bounds what runs as the host's root: lines of Go without tests and the standard library, of this module and of all
-// modules. docs/design/privilege.md says what they are and which could go.
+// maxLinesOurs and maxLinesAll bound what runs as root of the host: lines of Go without tests and the standard library, of this
+// module and of all modules. docs/design/privilege.md says what they are and which could go.
 const (
 	maxLinesOurs = 19_900
 	maxLinesAll  = 42_500

@@ -81,8 +81,8 @@ func setUp(env *testscript.Env) error {
 	env.Setenv("BOXD_SOCKET", d.Socket)
 	env.Setenv("XDG_STATE_HOME", filepath.Join(d.Dir, "state"))
 	env.Setenv("LENT", lent)                                // may be mounted
-	env.Setenv("ROOTED", filepath.Join(d.Dir, "rooted"))    // too, but belongs to root
-	env.Setenv("OTHER", filepath.Join(d.Dir, "other"))      // may not
+	env.Setenv("ROOTED", filepath.Join(d.Dir, "rooted"))    // may be mounted, but belongs to root
+	env.Setenv("OTHER", filepath.Join(d.Dir, "other"))      // may not be mounted
 	env.Setenv("LONG", strings.Repeat("x", 10_000))         // an invalid id
 	env.Setenv("BIN", boxtest.Programs(t))                  // for other users, who cannot open ours
 	env.Setenv("NO_SOCKET", filepath.Join(d.Dir, "nobody")) // without a boxd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The end that boxd has of the control socket, against this program.
+// Tests of boxd's end of the control socket against this program.
 
 package main
 

@@ -345,7 +345,7 @@ func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
 	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); !errors.Is(err, ErrStreamEnded) {
 		t.Errorf("%v", err)
 	}
-	// A refusal is an answer.
+	// A refusal is an answer, not a lost connection.
 	c = talk(t, func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
 		send(ctx, ws, api.ChannelControl, `{"error":{"type":"urn:boxd:problem:exhausted","status":429,"detail":"full"}}`)
 	})

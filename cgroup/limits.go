@@ -139,6 +139,19 @@ func (l *Limits) Program() []Setting {
 	return list
 }
 
+// memoryMargin is what a program's own memory.max is above that of its box: one huge page, the largest charge (mm/memcontrol.c,
+// try_charge), so that the limit of the box is reached first. What is killed then is for the box to say.
+const memoryMargin = 2 << 20
+
+// ProgramMemory returns memory.max of a program without a limit of its own, in a box whose programs together may have so many
+// bytes; zero is no limit. Programs that size themselves by their own cgroup alone find a limit there, as the JVM does before JDK 24.
+func ProgramMemory(box uint64) string {
+	if box == 0 || box > box+memoryMargin {
+		return unlimited
+	}
+	return strconv.FormatUint(box+memoryMargin, 10)
+}
+
 // Optional reports whether a host may lack a file without losing a limit: io.weight depends on
 // the I/O scheduler in the kernel's build, memory.swap.max on support for swap.
 func Optional(file string) bool { return file == "io.weight" || file == "memory.swap.max" }

@@ -50,6 +50,8 @@ func (m *BoxRequest) kind() uint8 {
 		return msgFreeze
 	case m.Kill:
 		return msgKill
+	case m.UnshareCgroup:
+		return msgUnshareCgroup
 	case m.Private:
 		return msgPrivate
 	case m.CloseInput:
@@ -69,27 +71,14 @@ func (m *BoxRequest) fields(c *codec, kind uint8) {
 		c.str(&m.Setup.User.Name, &m.Setup.User.Home)
 		c.refuse(m.Setup.User.Validate() != nil)
 	case msgSpawn, msgSpawnExisting, msgSpawnMerged, msgSpawnSpooled:
-		c.u32(&m.ID)
-		part(c, &m.Spawn)
-		most := uint64(MaxOutput)
-		switch kind {
-		case msgSpawnSpooled:
-			c.bool(&m.Spawn.Existing, &m.Spawn.Merged)
-			c.set(&m.Spawn.Spool)
-			c.refuse(!m.Spawn.Durable || m.Spawn.Direct)
-			most = MaxSpool
-		case msgSpawnExisting:
-			c.set(&m.Spawn.Existing)
-		case msgSpawnMerged:
-			c.bool(&m.Spawn.Existing)
-			c.set(&m.Spawn.Merged)
-		}
-		c.refuse(m.Spawn.Output.Head > most || m.Spawn.Output.Tail > most)
+		m.spawnFields(c, kind)
 	case msgPace:
 		c.u32(&m.ID)
 		part(c, &m.Pace)
 	case msgTimes:
 		part(c, &m.Times)
+	case msgUnshareCgroup:
+		c.set(&m.UnshareCgroup)
 	case msgPrivate:
 		c.set(&m.Private)
 	case msgCloseInput:
@@ -113,6 +102,26 @@ func (m *BoxRequest) fields(c *codec, kind uint8) {
 	default:
 		c.refuse(true)
 	}
+}
+
+// spawnFields are those of a Spawn, of which each version has added one.
+func (m *BoxRequest) spawnFields(c *codec, kind uint8) {
+	c.u32(&m.ID)
+	part(c, &m.Spawn)
+	limit := uint64(MaxOutput)
+	switch kind {
+	case msgSpawnSpooled:
+		c.bool(&m.Spawn.Existing, &m.Spawn.Merged)
+		c.set(&m.Spawn.Spool)
+		c.refuse(!m.Spawn.Durable || m.Spawn.Direct)
+		limit = MaxSpool
+	case msgSpawnExisting:
+		c.set(&m.Spawn.Existing)
+	case msgSpawnMerged:
+		c.bool(&m.Spawn.Existing)
+		c.set(&m.Spawn.Merged)
+	}
+	c.refuse(m.Spawn.Output.Head > limit || m.Spawn.Output.Tail > limit)
 }
 
 // Encode returns the message's bytes.
@@ -140,6 +149,8 @@ func (m *BoxReply) kind() uint8 {
 		return msgReady
 	case m.Quiet:
 		return msgQuiet
+	case m.Unshared:
+		return msgUnshared
 	case m.Frozen:
 		return msgFrozen
 	case m.Failed != nil && m.ID == 0:
@@ -162,6 +173,8 @@ func (m *BoxReply) fields(c *codec, kind uint8) {
 		c.set(&m.Ready)
 	case msgQuiet:
 		c.set(&m.Quiet)
+	case msgUnshared:
+		c.set(&m.Unshared)
 	case msgFrozen:
 		c.set(&m.Frozen)
 		optional(c, &m.Failed)

@@ -23,6 +23,8 @@ const SpoolVersion = 4
 // first message and then passes its end to boxd, so no privileged process takes part in an exec.
 //
 //	keeper, then boxd                     boxinit
+//	UnshareCgroup{} ───────────────────►  if the box has cgroups, before Setup: make a cgroup namespace
+//	            ◄──────────────────────── Unshared               or SetupFailed
 //	Setup{…} + mount trees ────────────►  set the box up, drop privileges; SetupUser for another user
 //	─── the socket changes hands ───
 //	            ◄──────────────────────── Ready                  or SetupFailed{step, item, errno}
@@ -93,6 +95,8 @@ const (
 	msgSpawnExisting // a Spawn whose Dir has to be Existing
 	msgSpawnMerged   // a Spawn that is Merged, followed by whether its Dir has to be Existing
 	msgSpawnSpooled  // a Spawn whose output is on disk, followed by whether its Dir has to be Existing and it is Merged
+	msgUnshareCgroup // these two pass between a keeper and the boxinit of the same release
+	msgUnshared
 )
 
 // ProgramGroup returns the name of a program's cgroup. It is never reused: since Linux 6.12
@@ -134,6 +138,10 @@ type BoxRequest struct {
 	Pace   *Pace
 	Times  *Times
 
+	// UnshareCgroup asks for a cgroup namespace whose root is the cgroup that PID 1 is in (cgroup_namespaces(7)). It comes before
+	// Setup, and PID 1 answers.
+	UnshareCgroup bool
+
 	Private    bool
 	CloseInput bool
 	Forget     bool
@@ -160,6 +168,7 @@ type BoxReply struct {
 	Attached [2]bool // which streams' memfds come with Exited
 	Quiet    bool    // no process is left but PID 1
 	Frozen   bool    // the Freeze is done; with Failed, it could not be
+	Unshared bool    // PID 1 has its cgroup namespace
 	Failed   *StepError
 	Program  *ProgramState
 	Adopted  *Adopted

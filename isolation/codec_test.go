@@ -171,6 +171,7 @@ func boxRequests() []*BoxRequest {
 		{ID: 11, Spawn: &Command{Argv: []string{"x"}, Dir: "/usr/lib", ScriptArg: -1, Existing: true, Merged: true}},
 		{ID: 12, Spawn: &Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true, Output: Output{Tail: MaxSpool}, Spool: true}},
 		{ID: 13, Spawn: &Command{Argv: []string{"x"}, Dir: "/usr/lib", ScriptArg: -1, Durable: true, Output: Output{Head: 1, Tail: 1}, Existing: true, Merged: true, Spool: true}},
+		{UnshareCgroup: true},
 	}
 }
 
@@ -192,6 +193,7 @@ func boxReplies() []*BoxReply {
 		{ID: 5, Program: &ProgramState{PID: 3, Input: true, Taken: 4, Terminal: true, Output: Output{Head: 1, Tail: 2}}},
 		{ID: 6, Program: &ProgramState{Exited: &Exit{Code: 3}}},
 		{Adopted: &Adopted{Version: 1, Next: 9, Frozen: true, LeftRunning: true, Private: true}},
+		{Unshared: true},
 	}
 }
 
@@ -234,7 +236,7 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	check(t, seen, keeperReplies(), (*replied).Encode, decodeReplied)
 	check(t, seen, append(requests[:5:5], requests[6:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
-	for _, span := range [][2]uint8{{msgHello, msgCheckNetwork}, {msgSetup, msgSpawnSpooled}} {
+	for _, span := range [][2]uint8{{msgHello, msgCheckNetwork}, {msgSetup, msgUnshared}} {
 		for kind := span[0]; kind <= span[1]; kind++ {
 			if !seen[kind] && kind != msgNetworkWords {
 				t.Errorf("no message of type %d has been tried", kind)

@@ -19,20 +19,22 @@ type View struct {
 	Possible string
 }
 
-// Directories with the files of a View, below RunDir: ViewMemInfo is mounted on /proc/meminfo, ViewSys on /sys.
+// Directories with the files of a View, below RunDir: ViewMemInfo is mounted on /proc/meminfo, ViewSys on /sys,
+// which has ViewCgroup in it.
 const (
 	ViewMemInfo = "meminfo"
 	ViewSys     = "sys"
+	ViewCgroup  = ViewSys + "/fs/cgroup"
 )
 
 // ViewDirs returns the directories that ViewFiles are in, parents first.
 func ViewDirs() []string {
-	return []string{ViewSys, ViewSys + "/fs", ViewSys + "/fs/cgroup", ViewSys + "/devices", ViewSys + "/devices/system", ViewSys + "/devices/system/cpu"}
+	return []string{ViewSys, ViewSys + "/fs", ViewCgroup, ViewSys + "/devices", ViewSys + "/devices/system", ViewSys + "/devices/system/cpu"}
 }
 
-// ViewFiles returns the files that show a View, below RunDir. Those of ViewSys/fs/cgroup have the names and format of cgroup v2,
-// and say the same whether cgroups or something else enforces the limits (cgroup-v2.rst of the kernel). ViewMemInfo has what does
-// not change: all memory is free (proc_meminfo(5)).
+// ViewFiles returns the files that show a View, below RunDir. Those of ViewCgroup have the names and format of cgroup v2, and
+// say the same whether cgroups or something else enforces the limits (cgroup-v2.rst of the kernel). Where cgroups do, the box's own
+// are mounted there, below these files. ViewMemInfo has what does not change: all memory is free (proc_meminfo(5)).
 func ViewFiles(v *View) []BoxFile {
 	kib := func(n uint64) string {
 		text := strconv.FormatUint(n>>10, 10)
@@ -43,11 +45,11 @@ func ViewFiles(v *View) []BoxFile {
 		{ViewMemInfo, "MemTotal:       " + mem + "MemFree:        " + mem + "MemAvailable:   " + mem + "Buffers:        " + none + "Cached:         " + none +
 			"SwapCached:     " + none + "Active:         " + none + "Inactive:       " + none + "SwapTotal:      " + swap + "SwapFree:       " + swap +
 			"Dirty:          " + none + "Shmem:          " + none + "Slab:           " + none + "SReclaimable:   " + none},
-		{ViewSys + "/fs/cgroup/cgroup.controllers", "cpu memory pids\n"},
-		{ViewSys + "/fs/cgroup/memory.max", viewNumber(v.Memory)},
-		{ViewSys + "/fs/cgroup/memory.swap.max", strconv.FormatUint(v.Swap, 10) + "\n"},
-		{ViewSys + "/fs/cgroup/cpu.max", viewQuota(v.CPU)},
-		{ViewSys + "/fs/cgroup/pids.max", viewNumber(v.Pids)},
+		{ViewCgroup + "/cgroup.controllers", "cpu memory pids\n"},
+		{ViewCgroup + "/memory.max", viewNumber(v.Memory)},
+		{ViewCgroup + "/memory.swap.max", strconv.FormatUint(v.Swap, 10) + "\n"},
+		{ViewCgroup + "/cpu.max", viewQuota(v.CPU)},
+		{ViewCgroup + "/pids.max", viewNumber(v.Pids)},
 	}
 	if v.Possible != "" && v.Processors > 0 {
 		online := "0\n"

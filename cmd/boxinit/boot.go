@@ -43,7 +43,7 @@ func boot() int {
 	return s.serve()
 }
 
-// setUp does the part that is the same for all boxes, waits for the configuration of this one,
+// setUp does the part that is the same for all boxes, waits for the cgroup and the configuration of this one,
 // and does the rest.
 func setUp(buf *fdpass.Buffer) (*server, error) {
 	b := &box{}
@@ -61,11 +61,13 @@ func setUp(buf *fdpass.Buffer) (*server, error) {
 }
 
 func (b *box) receive(buf *fdpass.Buffer) error {
-	body, files, err := fdpass.Recv(controlFD, buf, false)
-	if err != nil {
-		return stepError(isolation.StepReceive, "setup", err)
+	req, files, err := receive(buf)
+	if err == nil && req.UnshareCgroup {
+		if err := unshareCgroup(); err != nil {
+			return err
+		}
+		req, files, err = receive(buf)
 	}
-	req, err := isolation.DecodeBoxRequest(body)
 	b.group, b.listener = -1, -1
 	last := func(wanted bool) int {
 		if !wanted || len(files) == 0 {
@@ -75,14 +77,41 @@ func (b *box) receive(buf *fdpass.Buffer) error {
 		files = files[:len(files)-1]
 		return fd
 	}
-	if err == nil && req.Setup != nil {
+	if err != nil {
+		return stepError(isolation.StepReceive, "setup", err)
+	}
+	if req.Setup != nil {
 		b.listener = last(req.Setup.Adoptable)
 		b.group = last(req.Setup.Grouped)
 	}
-	if err != nil || req.Setup == nil || len(files) != len(req.Setup.Mounts) || req.Setup.Grouped != (b.group >= 0) || req.Setup.Adoptable != (b.listener >= 0) {
+	if req.Setup == nil || len(files) != len(req.Setup.Mounts) || req.Setup.Grouped != (b.group >= 0) || req.Setup.Adoptable != (b.listener >= 0) {
 		return stepError(isolation.StepReceive, "setup", syscall.EPROTO)
 	}
 	b.setup, b.trees = req.Setup, files
+	return nil
+}
+
+// receive returns the keeper's next request and its files.
+func receive(buf *fdpass.Buffer) (*isolation.BoxRequest, []int, error) {
+	body, files, err := fdpass.Recv(controlFD, buf, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	req, err := isolation.DecodeBoxRequest(body)
+	return req, files, err
+}
+
+// unshareCgroup makes a cgroup namespace whose root is the cgroup of the box, in which PID 1 is now; the keeper moves it to init
+// afterwards. Programs see their paths below it, and nothing above. It is the namespace of this thread, which is the one that
+// mounts and forks (cgroup_namespaces(7)).
+func unshareCgroup() error {
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return stepError(isolation.StepGroup, "namespace", err)
+	}
+	reply := isolation.BoxReply{Unshared: true}
+	if err := fdpass.Send(controlFD, reply.Encode()); err != nil {
+		return stepError(isolation.StepGroup, "namespace", err)
+	}
 	return nil
 }
 

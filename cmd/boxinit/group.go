@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,10 +30,43 @@ func (s *server) mark(p *program, limits *cgroup.Limits) error {
 	if p.group, err = s.groups.Make(isolation.ProgramGroup(p.id)); err != nil {
 		return stepError(isolation.StepGroup, isolation.ProgramGroup(p.id), err)
 	}
-	if err := p.group.Apply(limits.Program()); err != nil {
+	err = p.group.Apply(limits.Program())
+	if err == nil && limits.Memory == 0 {
+		err = s.showMemory(p.group)
+	}
+	if err != nil {
 		return stepError(isolation.StepGroup, err.Error(), err)
 	}
 	return nil
+}
+
+// showMemory sets memory.max of a program by that of the box. The keeper, which changes that, has not seen the program if it did so
+// before the first look, and has changed both if it did so after the last.
+func (s *server) showMemory(program cgroup.Group) error {
+	for old := uint64(0); ; {
+		memory, err := s.boxMemory()
+		if err != nil || memory == old {
+			return err
+		}
+		if err := program.Write("memory.max", cgroup.ProgramMemory(memory)); err != nil {
+			return err
+		}
+		old = memory
+	}
+}
+
+// boxMemory returns how many bytes the programs of the box may have together; zero is no limit.
+func (s *server) boxMemory() (uint64, error) {
+	var buf [32]byte
+	n, err := unix.Pread(s.memory, buf[:], 0)
+	if err != nil {
+		return 0, err
+	}
+	text := strings.TrimSpace(string(buf[:n]))
+	if text == "max" {
+		return 0, nil
+	}
+	return strconv.ParseUint(text, 10, 64)
 }
 
 // tags returns the marker gids that programs have.

@@ -4,10 +4,12 @@ package main
 
 import (
 	"errors"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -145,7 +147,36 @@ func (b *box) showLimits() (string, error) {
 	if err := linux.RestrictMount(tree, &attr); err != nil {
 		return isolation.ViewSys, err
 	}
-	return isolation.ViewSys, linux.AttachMount(tree, unix.AT_FDCWD, "/sys")
+	if err := linux.AttachMount(tree, unix.AT_FDCWD, "/sys"); err != nil {
+		return isolation.ViewSys, err
+	}
+	return b.showGroups()
+}
+
+// showGroups mounts the cgroups of the box, read-only, over the files that stand for them where there are none. Of its root the
+// files that say the limits stay those: what the kernel has there is the cap on all of the box, which is higher.
+func (b *box) showGroups() (string, error) {
+	if b.group < 0 {
+		return "", nil
+	}
+	groups, err := linux.NewMount("cgroup2", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return "cgroup2", err
+	}
+	defer unix.Close(groups)
+	if err := linux.AttachMount(groups, unix.AT_FDCWD, cgroup.Mount); err != nil {
+		return cgroup.Mount, err
+	}
+	for _, f := range isolation.ViewFiles(&b.setup.View) {
+		name, ok := strings.CutPrefix(f.Name, isolation.ViewCgroup+"/")
+		if !ok || name == "cgroup.controllers" {
+			continue
+		}
+		if err := b.coverFile(cgroup.Mount[1:]+"/"+name, isolation.RunDir+"/"+f.Name); err != nil && !errors.Is(err, unix.ENOENT) {
+			return name, err
+		}
+	}
+	return "", nil
 }
 
 func writeAll(files []isolation.BoxFile) (string, error) {

@@ -53,10 +53,10 @@ type networkProcess struct {
 	ending atomic.Bool // it was asked to end
 	stop   <-chan struct{}
 
-	mu    sync.Mutex // guards the fields below, and pidfd against kill
-	last  uint32
-	asked map[uint32]chan<- networkReply
-	gone  bool
+	mu      sync.Mutex // guards the fields below, and pidfd against kill
+	last    uint32
+	pending map[uint32]chan<- networkReply
+	gone    bool
 }
 
 type networkReply struct {
@@ -243,7 +243,7 @@ func (p *networkProgram) start() (*networkProcess, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &networkProcess{conn: conn, pidfd: pidfd, stop: p.stop, asked: map[uint32]chan<- networkReply{}}, nil
+	return &networkProcess{conn: conn, pidfd: pidfd, stop: p.stop, pending: map[uint32]chan<- networkReply{}}, nil
 }
 
 // drop forgets a process.
@@ -450,7 +450,7 @@ func (n *networkProcess) request(req isolation.KeeperRequest, space int) (networ
 	}
 	n.last++
 	number := n.last
-	n.asked[number] = answer
+	n.pending[number] = answer
 	n.mu.Unlock()
 	var files []int
 	if space >= 0 {
@@ -495,7 +495,7 @@ func (n *networkProcess) forgo(number uint32, answer <-chan networkReply, err er
 func (n *networkProcess) forget(number uint32) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.asked, number)
+	delete(n.pending, number)
 }
 
 // receive delivers replies to the waiting requests, until the process has ended.
@@ -523,8 +523,8 @@ func (n *networkProcess) receive(l *log.Logger) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.gone = true
-	for number, answer := range n.asked {
-		delete(n.asked, number)
+	for number, answer := range n.pending {
+		delete(n.pending, number)
 		answer <- networkReply{}
 	}
 }
@@ -532,8 +532,8 @@ func (n *networkProcess) receive(l *log.Logger) {
 // deliver delivers one reply.
 func (n *networkProcess) deliver(number uint32, reply networkReply) {
 	n.mu.Lock()
-	answer := n.asked[number]
-	delete(n.asked, number)
+	answer := n.pending[number]
+	delete(n.pending, number)
 	n.mu.Unlock()
 	if answer == nil {
 		fdpass.CloseAll(reply.files) // the request was given up

@@ -30,7 +30,8 @@ const optionalController = "io"
 //
 //	<parent>/                       systemd's, with the anchor's process in a child of its own
 //	  owner-<uid>/                  all boxes of one owner, with their limits together; see cgroup.OwnerName
-//	    box-<key>/                  root's, or a systemd scope elsewhere: a cap on all of the box, and its share
+//	    box-<key>/                  root's, or a systemd scope elsewhere: a cap on all of the box, and its share; the
+//	                                root of the box's cgroup namespace
 //	      init/                     PID 1 of the box, outside what can starve or freeze it
 //	      work/                     all programs: memory, swap, processes, processor time, freezing
 //	        e1/ e2/ …               one for each program, made and removed by PID 1
@@ -138,6 +139,9 @@ func (t *cgroupTree) testLimits() error {
 	}
 	home, err := t.root.Open(b.owner)
 	if err == nil {
+		err = b.enable()
+	}
+	if err == nil {
 		err = errors.Join(verifyLimits(b.work, limits.Programs("")), verifyLimits(b.group, limits.Box()), verifyLimits(home, owner.Settings()))
 		home.Close()
 	}
@@ -230,7 +234,7 @@ type boxCgroups struct {
 	removed bool // the descriptors are closed
 }
 
-// Make makes the cgroups of a box. The owner's limits are written if this is the owner's first
+// Make makes the cgroups of a box, without limits on its programs: Settle must follow. The owner's limits are written if this is the owner's first
 // box: see SetOwner. root is the host id of in-box root, which work will belong to.
 func (t *cgroupTree) Make(owner *cgroup.Owner, key string, root uint32, limits *cgroup.Limits) (*boxCgroups, error) {
 	b := &boxCgroups{t: t, owner: ownerPrefix + owner.Name, name: boxPrefix + key, limits: *limits}
@@ -267,7 +271,8 @@ func (b *boxCgroups) make(owner *cgroup.Owner) error {
 	return nil
 }
 
-// fill makes the contents of a box's cgroup. To clone into a child of work, PID 1 must be able to
+// fill makes the contents of a box's cgroup. No controller is enabled for them yet: PID 1 makes its cgroup namespace in the box's own
+// cgroup, which can have no process any more once one is (cgroup-v2.rst, "No Internal Process Constraint"). To clone into a child of work, PID 1 must be able to
 // write the cgroup.procs of that child and of the nearest common ancestor of its own cgroup and
 // that, and nothing else.
 func (b *boxCgroups) fill(root uint32) error {
@@ -282,15 +287,6 @@ func (b *boxCgroups) fill(root uint32) error {
 	if err := b.group.Apply(b.box(&b.limits)); err != nil {
 		return err
 	}
-	if err := b.t.enable(b.group); err != nil {
-		return err
-	}
-	if err := b.t.enable(b.work); err != nil {
-		return err
-	}
-	if err := b.work.Apply(b.limits.Programs(b.ioDevice())); err != nil {
-		return err
-	}
 	for _, f := range []struct {
 		g    cgroup.Group
 		file string
@@ -300,6 +296,17 @@ func (b *boxCgroups) fill(root uint32) error {
 		}
 	}
 	return nil
+}
+
+// enable sets the limits of the programs.
+func (b *boxCgroups) enable() error {
+	if err := b.t.enable(b.group); err != nil {
+		return err
+	}
+	if err := b.t.enable(b.work); err != nil {
+		return err
+	}
+	return b.work.Apply(b.limits.Programs(b.ioDevice()))
 }
 
 func (b *boxCgroups) ioDevice() string {
@@ -315,12 +322,20 @@ func (b *boxCgroups) Path() string { return b.path }
 // Work returns the cgroup in which PID 1 makes those of its programs. It stays the box's.
 func (b *boxCgroups) Work() cgroup.Group { return b.work }
 
-// Init opens the cgroup of PID 1, to clone it there.
-func (b *boxCgroups) Init() (cgroup.Group, error) { return b.group.Open("init") }
+// Top opens the box's own cgroup, to clone PID 1 there.
+func (b *boxCgroups) Top() (cgroup.Group, error) { return b.group.Open(".") }
 
-// Enter moves a process into the cgroup of PID 1.
+// Enter moves PID 1 into the box's own cgroup.
 func (b *boxCgroups) Enter(pid int) error {
-	return b.group.Write("init/cgroup.procs", strconv.Itoa(pid))
+	return b.group.Write("cgroup.procs", strconv.Itoa(pid))
+}
+
+// Settle moves PID 1, which has its cgroup namespace, from the box's own cgroup into init, and sets the limits of the programs.
+func (b *boxCgroups) Settle(pid int) error {
+	if err := b.group.Write("init/cgroup.procs", strconv.Itoa(pid)); err != nil {
+		return err
+	}
+	return b.enable()
 }
 
 // Remove removes the cgroups of a dead box.

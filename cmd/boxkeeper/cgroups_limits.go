@@ -37,22 +37,52 @@ func (b *boxCgroups) SetLimits(limits *cgroup.Limits) error {
 	if err := b.fits(limits); err != nil {
 		return err
 	}
-	err := b.write(limits)
-	if err != nil {
-		return errors.Join(err, b.write(&b.limits))
+	if err := b.write(&b.limits, limits); err != nil {
+		return errors.Join(err, b.write(limits, &b.limits))
 	}
 	b.limits = *limits
 	return nil
 }
 
-func (b *boxCgroups) write(limits *cgroup.Limits) error {
+// write replaces limits.
+func (b *boxCgroups) write(old, limits *cgroup.Limits) error {
 	// It does no harm if for a moment the cap on the whole box is lower than the limit of its
 	// programs.
 	programs := limits.Programs(b.ioDevice())
-	if device := b.ioDevice(); device != "" && b.limits.IORead+b.limits.IOWrite > 0 && limits.IORead+limits.IOWrite == 0 {
+	if device := b.ioDevice(); device != "" && old.IORead+old.IOWrite > 0 && limits.IORead+limits.IOWrite == 0 {
 		programs = append(programs, cgroup.LiftIO(device))
 	}
-	return errors.Join(b.group.Apply(b.box(limits)), b.work.Apply(programs))
+	return errors.Join(b.group.Apply(b.box(limits)), b.work.Apply(programs), b.showMemory(old.Memory, limits.Memory))
+}
+
+// showMemory changes memory.max of the programs that have no limit of their own. PID 1 looks again at that of the box when it has
+// written one, so none that starts meanwhile keeps the old one.
+func (b *boxCgroups) showMemory(old, memory uint64) error {
+	if old == memory {
+		return nil
+	}
+	programs, err := os.ReadDir("/proc/self/fd/" + strconv.Itoa(b.work.FD))
+	if err != nil {
+		return err
+	}
+	var errs error
+	for _, p := range programs {
+		if !p.IsDir() {
+			continue
+		}
+		g, err := b.work.Open(p.Name())
+		if err != nil {
+			continue // the program has ended
+		}
+		if text, err := g.Read("memory.max"); err == nil && string(text) == cgroup.ProgramMemory(old) {
+			err = g.Write("memory.max", cgroup.ProgramMemory(memory))
+			if err != nil && !errors.Is(err, unix.ENODEV) {
+				errs = errors.Join(errs, err)
+			}
+		}
+		g.Close()
+	}
+	return errs
 }
 
 // box returns what to write into the box's own cgroup.
@@ -84,11 +114,11 @@ func (b *boxCgroups) fits(limits *cgroup.Limits) error {
 	return err
 }
 
-func limitInUse(limit string, used, asked uint64, err error) error {
+func limitInUse(limit string, used, requested uint64, err error) error {
 	if err != nil {
 		return err
 	}
-	return &inUseError{limit, used, asked}
+	return &inUseError{limit, used, requested}
 }
 
 // diskOf returns the "major:minor" of the whole disk that holds a directory, as io.max accepts no

@@ -54,15 +54,15 @@ func (t *cgroupTree) SetOwner(owner *cgroup.Owner) error {
 }
 
 func setOwner(g cgroup.Group, owner *cgroup.Owner) error {
-	most := owner.MemoryMax()
-	if most == 0 {
+	limit := owner.MemoryMax()
+	if limit == 0 {
 		return g.Apply(owner.Settings())
 	}
 	used, err := g.Number("memory.current")
-	if err == nil && used > most {
+	if err == nil && used > limit {
 		// memory.high makes the kernel reclaim what it can at once; it is removed again, as it
 		// would slow down all boxes.
-		err = g.Write("memory.high", strconv.FormatUint(most, 10))
+		err = g.Write("memory.high", strconv.FormatUint(limit, 10))
 		if err = errors.Join(err, g.Write("memory.high", "max")); err == nil {
 			used, err = g.Number("memory.current")
 		}
@@ -70,7 +70,7 @@ func setOwner(g cgroup.Group, owner *cgroup.Owner) error {
 	if err != nil {
 		return err
 	}
-	if used <= most {
+	if used <= limit {
 		return g.Apply(owner.Settings())
 	}
 	now, err := g.Number("memory.max")
@@ -78,7 +78,7 @@ func setOwner(g cgroup.Group, owner *cgroup.Owner) error {
 		err = g.Write("memory.max", strconv.FormatUint(used+ownerSlack, 10))
 	}
 	cpu := owner.Settings()[1:]
-	return errors.Join(err, g.Apply(cpu), &inUseError{"memory", used, most})
+	return errors.Join(err, g.Apply(cpu), &inUseError{"memory", used, limit})
 }
 
 // ownerOf returns the name of the owner whose cgroup contains that of a box, "" if Make has not

@@ -147,10 +147,10 @@ func text(name string, p *string, valid func(string) bool) field {
 	}}
 }
 
-func number[T ~int | ~uint8 | ~uint32 | ~uint64](name string, p *T, most uint64) field {
+func number[T ~int | ~uint8 | ~uint32 | ~uint64](name string, p *T, limit uint64) field {
 	return field{name, func() string { return strconv.FormatUint(uint64(*p), 10) }, func(s string) bool {
 		n, err := strconv.ParseUint(s, 10, 64)
 		*p = T(n)
-		return err == nil && n <= most && strconv.FormatUint(n, 10) == s
+		return err == nil && n <= limit && strconv.FormatUint(n, 10) == s
 	}}
 }

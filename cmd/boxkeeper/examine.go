@@ -45,19 +45,19 @@ func checkHugePages(setting string) (c isolation.Check, bad bool) {
 }
 
 // checkFileLocks says how the number of file locks of a box is bounded.
-func checkFileLocks(most int) isolation.Check {
+func checkFileLocks(limit int) isolation.Check {
 	const name = "file locks"
 	_, known := hostLocks()
 	effective, err := effectiveCapabilities()
 	switch {
-	case most == 0:
+	case limit == 0:
 		return warn(name, "set limits.file_locks in box.toml", "a box can fill the host's memory with file locks: limits.file_locks is 0")
 	case err == nil && effective&(1<<unix.CAP_SYS_PTRACE) == 0: // needed to see descriptors of other users
 		return warn(name, "give the unit of boxkeeper CAP_SYS_PTRACE", "a box can fill the host's memory with file locks: boxkeeper cannot count them without CAP_SYS_PTRACE")
 	case !known:
-		return ok(name, "a box with more than %d is ended; the kernel does not tell their number (CONFIG_SLUB_DEBUG), so those of boxes are counted all the time", most)
+		return ok(name, "a box with more than %d is ended; the kernel does not report their number (CONFIG_SLUB_DEBUG), so those of boxes are always counted", limit)
 	}
-	return ok(name, "a box with more than %d is ended", most)
+	return ok(name, "a box with more than %d is ended", limit)
 }
 
 // checkStore warns if the store of workspaces has another filesystem than the one configured for a new store; bad is false if it
@@ -67,21 +67,21 @@ func checkStore(kind, configured string) (c isolation.Check, bad bool) {
 		return c, false
 	}
 	return warn("workspace store", "remove all sessions and named workspaces, stop boxd and boxd-keeper.service, and remove store.img in the state directory: a new one is made",
-		"it is %s, as it was made; workspaces.store_filesystem is %s", kind, configured), true
+		"it was created as %s; workspaces.store_filesystem is %s", kind, configured), true
 }
 
 // checkLinks reports symbolic links of the host's /usr that lead to a part of /etc that boxes do
 // not have.
 func checkLinks(missing []string, err error) isolation.Check {
-	const name, most = "/etc links", 8
+	const name, limit = "/etc links", 8
 	switch {
 	case err != nil:
 		return warn(name, "", "%v", err)
 	case len(missing) == 0:
 		return ok(name, "boxes have every /etc file that /usr links to")
 	}
-	shown := strings.Join(missing[:min(most, len(missing))], ", ")
-	if len(missing) > most {
+	shown := strings.Join(missing[:min(limit, len(missing))], ", ")
+	if len(missing) > limit {
 		shown += ", …"
 	}
 	c := ok(name, "%d links of /usr are broken in boxes: %s", len(missing), shown)

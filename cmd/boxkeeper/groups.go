@@ -225,8 +225,8 @@ func (k *keeper) setLimits(req *isolation.SetLimits) error {
 var errNoGroups = errors.New("the cgroups of the box are lost")
 
 // inUse refuses a limit below what is in use.
-func inUse(field string, asked, used uint64) error {
+func inUse(field string, requested, used uint64) error {
 	return &isolation.StepError{Step: isolation.StepGroup, Item: field, Errno: unix.EBUSY, Refused: &isolation.Refusal{
-		Field: field, Value: strconv.FormatUint(asked, 10), Allowed: "no less than is in use, " + strconv.FormatUint(used, 10),
+		Field: field, Value: strconv.FormatUint(requested, 10), Allowed: "at least the usage, " + strconv.FormatUint(used, 10),
 	}}
 }

@@ -125,10 +125,10 @@ func (k *keeper) prepare() error {
 		return err
 	}
 	if kind := k.work.StoreFilesystem(); kind != "" && kind != k.cfg.StoreFilesystem {
-		k.cfg.Log.Printf("the store in %s is %s, as it was made: workspaces.store_filesystem = %q is for a new one", state, kind, k.cfg.StoreFilesystem)
+		k.cfg.Log.Printf("the store in %s was created as %s: workspaces.store_filesystem = %q is for a new one", state, kind, k.cfg.StoreFilesystem)
 	}
 	if err := k.work.SweepSnapshots(); err != nil {
-		k.cfg.Log.Printf("cannot remove what is left of snapshots: %v", err) // the next keeper tries again
+		k.cfg.Log.Printf("cannot remove leftover snapshots: %v", err) // the next keeper tries again
 	}
 	k.hostQuotas = disk.OpenHostQuotas(state, k.cfg.QuotaRoots, k.cfg.Log)
 	k.zygotes = zygoteSet{BoxInit: k.boxInit, BoxFiles: k.boxFiles, Etc: k.cfg.Etc, Open: k.work.OpenTree}

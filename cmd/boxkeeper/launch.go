@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,7 +30,7 @@ type launching struct {
 	watched     bool // watch releases the box when it ends
 	sources     []mounts.Source
 	ids         *idRange      // id range that no PID 1 holds yet
-	init        cgroup.Group  // cgroup that PID 1 is cloned into; FD -1: none
+	top         cgroup.Group  // cgroup that PID 1 is cloned into; FD -1: none
 	dropped     bool          // dropPreforked has run
 	pending     *pendingClone // the zygote is cloning a PID 1
 	preforked   *preforkedBox
@@ -59,6 +60,7 @@ func (l *launching) steps() []launchStep {
 		{isolation.StepGroup, l.enterGroup},
 		{isolation.StepNetwork, l.attachNetwork},
 		{isolation.StepIDMap, l.mapMounts},
+		{isolation.StepGroup, l.settleGroup},
 		{isolation.StepSetup, l.sendSetup},
 	}
 }
@@ -80,7 +82,7 @@ func (k *keeper) launch(ctx context.Context, spec *isolation.Spec) *launching {
 }
 
 func (k *keeper) tryLaunch(ctx context.Context, spec *isolation.Spec) *launching {
-	l := &launching{k: k, boxdContext: func() context.Context { return ctx }, spec: spec, init: cgroup.Group{FD: noGroup}, socket: -1}
+	l := &launching{k: k, boxdContext: func() context.Context { return ctx }, spec: spec, top: cgroup.Group{FD: noGroup}, socket: -1}
 	for _, s := range l.steps() {
 		if item, err := s.do(); err != nil {
 			l.failed = isolation.NewStepError(s.name, item, err)
@@ -99,8 +101,8 @@ func (k *keeper) tryLaunch(ctx context.Context, spec *isolation.Spec) *launching
 			f()
 		}
 	}
-	if l.init.FD != noGroup {
-		l.init.Close() // the zygote will not be asked again
+	if l.top.FD != noGroup {
+		l.top.Close() // the zygote will not be asked again
 	}
 	return l
 }
@@ -180,20 +182,20 @@ func (l *launching) askZygote() (string, error) {
 	}
 	group := noGroup
 	if l.box.groups != nil {
-		in, err := l.box.groups.Init()
+		top, err := l.box.groups.Top()
 		if err != nil {
-			return "init", err
+			return "box", err
 		}
-		l.init = in
-		group = in.FD
+		l.top = top
+		group = top.FD
 	}
 	ids := *l.ids
 	l.ids = nil
-	asked, err := l.k.requestPrefork(l.spec.Image, ids, group, l.shared())
+	pending, err := l.k.requestPrefork(l.spec.Image, ids, group, l.shared())
 	if err != nil {
 		return "", err
 	}
-	l.pending, l.preforked = asked, asked.e
+	l.pending, l.preforked = pending, pending.e
 	return "", nil
 }
 
@@ -245,16 +247,68 @@ func (l *launching) makeGroups() (string, error) {
 }
 
 // enterGroup moves a preforked PID 1 into the box's cgroup, which did not exist when it was
-// cloned. It has started no other process yet.
+// cloned, and asks PID 1 for a cgroup namespace that begins there. It has started no other process yet.
 func (l *launching) enterGroup() (string, error) {
-	if l.box.groups == nil || !l.preforked.ahead {
+	if l.box.groups == nil {
 		return "", nil
 	}
-	err := l.box.groups.Enter(l.preforked.pid)
-	if err != nil {
+	if l.preforked.ahead {
+		if err := l.box.groups.Enter(l.preforked.pid); err != nil {
+			return err.Error(), err
+		}
+	}
+	req := isolation.BoxRequest{UnshareCgroup: true}
+	return "namespace", fdpass.Send(l.preforked.control, req.Encode())
+}
+
+// settleGroup moves PID 1 to where it stays, below the root of its cgroup namespace.
+func (l *launching) settleGroup() (string, error) {
+	if l.box.groups == nil {
+		return "", nil
+	}
+	if err := awaitUnshared(l.preforked.control); err != nil {
+		return "namespace", err
+	}
+	if err := l.box.groups.Settle(l.preforked.pid); err != nil {
 		return err.Error(), err
 	}
 	return "", nil
+}
+
+// unsharePatience is how long PID 1 may take until it has its cgroup namespace; a fresh one begins to run meanwhile.
+const unsharePatience = 20 * time.Second
+
+// awaitUnshared waits until PID 1 has its cgroup namespace. A *isolation.StepError says why it has none.
+func awaitUnshared(control int) error {
+	poll := []unix.PollFd{{Fd: int32(control), Events: unix.POLLIN}}
+	for deadline := time.Now().Add(unsharePatience); ; {
+		n, err := unix.Poll(poll, int(max(time.Until(deadline), 0)/time.Millisecond))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err == nil && n == 0 {
+			err = unix.ETIMEDOUT
+		}
+		if err != nil {
+			return err
+		}
+		break
+	}
+	body, files, err := fdpass.Recv(control, fdpass.NewBuffer(isolation.MaxBoxReply), true)
+	fdpass.CloseAll(files)
+	if err != nil {
+		return err
+	}
+	reply, err := isolation.DecodeBoxReply(body)
+	switch {
+	case err != nil:
+		return err
+	case reply.Failed != nil:
+		return reply.Failed
+	case !reply.Unshared:
+		return unix.EPROTO
+	}
+	return nil
 }
 
 // makeWorkspace makes the managed workspace, new and empty: one that an earlier session with the
@@ -385,10 +439,10 @@ func (l *launching) sendSetup() (string, error) {
 // awaitClone waits for the zygote's answer, if there was a request. From here on the box exists
 // and is watched.
 func (l *launching) awaitClone() (string, error) {
-	if asked := l.pending; asked != nil {
+	if pending := l.pending; pending != nil {
 		l.pending = nil
 		var err error
-		if l.preforked, err = asked.await(); err != nil {
+		if l.preforked, err = pending.await(); err != nil {
 			return "", err
 		}
 	}

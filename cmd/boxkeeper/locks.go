@@ -29,7 +29,7 @@ import (
 
 // lockWatch decides when locks have to be counted.
 type lockWatch struct {
-	most    uint64    // locks that a box may have
+	limit   uint64    // locks that a box may have
 	base    uint64    // locks of the host at the last count, or fewer if there have been fewer since
 	largest uint64    // locks of the box with the most at the last count
 	last    time.Time // when that ended
@@ -59,7 +59,7 @@ func (w *lockWatch) due(total uint64, known bool, now time.Time) bool {
 	case !known:
 		return true
 	}
-	return total > w.most && (w.largest+total-w.base > w.most || now.Sub(w.last) >= lockAnyway)
+	return total > w.limit && (w.largest+total-w.base > w.limit || now.Sub(w.last) >= lockAnyway)
 }
 
 // counted records the result of a count that began when the host had total locks.
@@ -74,7 +74,7 @@ func (w *lockWatch) counted(total uint64, c lockCount, began, now time.Time) {
 
 // watchLocks ends boxes that hold too many file locks, until ctx ends.
 func (k *keeper) watchLocks(ctx context.Context) {
-	w := &lockWatch{most: uint64(k.cfg.FileLocks)}
+	w := &lockWatch{limit: uint64(k.cfg.FileLocks)}
 	tick := time.NewTicker(lockInterval)
 	defer tick.Stop()
 	for {
@@ -88,7 +88,7 @@ func (k *keeper) watchLocks(ctx context.Context) {
 		}
 		began := time.Now()
 		if total, known := hostLocks(); w.due(total, known, began) {
-			c := k.endLockHoarders(ctx, w.most)
+			c := k.endLockHoarders(ctx, w.limit)
 			w.counted(total, c, began, time.Now())
 		}
 	}
@@ -124,14 +124,14 @@ type lockHolder struct {
 	pids []int
 }
 
-// endLockHoarders counts the file locks of all boxes and kills the boxes with more than most.
-func (k *keeper) endLockHoarders(ctx context.Context, most uint64) (c lockCount) {
+// endLockHoarders counts the file locks of all boxes and kills the boxes with more than limit.
+func (k *keeper) endLockHoarders(ctx context.Context, limit uint64) (c lockCount) {
 	for _, h := range k.lockHolders() {
 		if ctx.Err() != nil {
 			return c
 		}
-		n := locksOf(h.pids, most)
-		if n <= most {
+		n := locksOf(h.pids, limit)
+		if n <= limit {
 			c.held += n
 			c.largest = max(c.largest, n)
 			continue
@@ -140,7 +140,7 @@ func (k *keeper) endLockHoarders(ctx context.Context, most uint64) (c lockCount)
 		k.mu.Lock()
 		k.hoarders.add(h.key)
 		k.mu.Unlock()
-		k.cfg.Log.Printf("ended box %s: its programs hold more than %d file locks (limits.file_locks)", h.key, most)
+		k.cfg.Log.Printf("ended box %s: its programs hold more than %d file locks (limits.file_locks)", h.key, limit)
 		h.box.signalKill() // watch releases it
 	}
 	return c
@@ -200,8 +200,8 @@ func numbers(dir string) (list []int) {
 	return list
 }
 
-// locksOf counts the file locks of processes, and stops at the first that is more than most.
-func locksOf(pids []int, most uint64) (n uint64) {
+// locksOf counts the file locks of processes, and stops at the first that is more than limit.
+func locksOf(pids []int, limit uint64) (n uint64) {
 	var tables descriptorTables
 	for _, pid := range pids {
 		tasks := numbers("/proc/" + strconv.Itoa(pid) + "/task")
@@ -209,7 +209,7 @@ func locksOf(pids []int, most uint64) (n uint64) {
 			if !tables.add(pid, task) {
 				continue
 			}
-			if n += locksOfTable(task, most-n); n > most {
+			if n += locksOfTable(task, limit-n); n > limit {
 				return n
 			}
 		}
@@ -274,10 +274,10 @@ func exists(task int) bool {
 }
 
 // locksOfTable counts the file locks of a descriptor table, and stops at the first that is more
-// than most. The kernel lists all locks that the table has of a file with each of its descriptors
+// than limit. The kernel lists all locks that the table has of a file with each of its descriptors
 // of the file, so one of them is read: otherwise a thousand descriptors would have the kernel walk
 // a long list as often.
-func locksOfTable(task int, most uint64) (n uint64) {
+func locksOfTable(task int, limit uint64) (n uint64) {
 	type file struct {
 		major, minor uint32
 		inode        uint64
@@ -296,7 +296,7 @@ func locksOfTable(task int, most uint64) (n uint64) {
 			continue
 		}
 		seen[f] = true
-		if n += lockLines(dir+"/fdinfo/"+name, most-n); n > most {
+		if n += lockLines(dir+"/fdinfo/"+name, limit-n); n > limit {
 			return n
 		}
 	}
@@ -304,14 +304,14 @@ func locksOfTable(task int, most uint64) (n uint64) {
 }
 
 // lockLines counts the locks in a file of /proc/PID/fdinfo, and stops at the first that is more
-// than most.
-func lockLines(path string, most uint64) (n uint64) {
+// than limit.
+func lockLines(path string, limit uint64) (n uint64) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0
 	}
 	defer f.Close()
-	for r := bufio.NewReaderSize(f, 64<<10); err == nil && n <= most; {
+	for r := bufio.NewReaderSize(f, 64<<10); err == nil && n <= limit; {
 		var line []byte
 		if line, err = r.ReadSlice('\n'); bytes.HasPrefix(line, []byte("lock:")) {
 			n++

@@ -16,7 +16,7 @@ func TestLocksAreCountedWhenABoxMayHaveTooMany(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
-	w := &lockWatch{most: 100}
+	w := &lockWatch{limit: 100}
 	for i, c := range []struct {
 		total uint64
 		known bool

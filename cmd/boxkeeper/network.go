@@ -20,7 +20,7 @@ func (l *launching) shared() bool {
 // permitNetwork refuses the network of the host unless the configuration allows it to a profile.
 func (l *launching) permitNetwork() (string, error) {
 	if l.shared() && len(l.k.shared) == 0 {
-		return "no profile of box.toml has the network of the host", unix.EPERM
+		return "no profile in box.toml allows the host network", unix.EPERM
 	}
 	return "", nil
 }

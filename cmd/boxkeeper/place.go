@@ -47,7 +47,7 @@ func openPlace(run string) (*place, error) {
 	if err := linux.Lock(int(lock.Fd()), leavePatience); err != nil {
 		p.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("run directory %s: another keeper is at work there", run)
+			return nil, fmt.Errorf("run directory %s: in use by another keeper", run)
 		}
 		return nil, fmt.Errorf("run directory %s: %w", run, err)
 	}

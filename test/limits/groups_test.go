@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -293,17 +294,70 @@ func TestEveryLimitReadsBackThroughTheLibrary(t *testing.T) {
 	}
 }
 
+// Programs that size themselves find limits wherever they look: in the cgroup that /proc/self/cgroup names, as the JVM does, at the
+// root of what is mounted, and after a change too, however many start meanwhile.
+func TestProgramsFindTheirLimitsInTheirCgroup(t *testing.T) {
+	d := start(t)
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(64 * quantity.MiB), CPUs: new(0.5), Pids: new(50)}})
+	own := []string{"sh", "-c", `cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/memory.max`}
+	if got := d.Sh(t, "s1", "cd /sys/fs/cgroup; cat memory.max pids.max cpu.max"); got != "67108864\n50\n50000 100000\n" {
+		t.Errorf("%q", got)
+	}
+	const hugePage = 2 << 20
+	req := api.ExecRequest{Argv: own}
+	if r := d.Result(t, "s1", req); r.Stdout != fmt.Sprintln(64<<20+hugePage) {
+		t.Errorf("%s", boxtest.Show(r))
+	}
+	req.Memory = new(32 * quantity.MiB)
+	if r := d.Result(t, "s1", req); r.Stdout != fmt.Sprintln(32<<20) {
+		t.Errorf("with a limit of its own: %s", boxtest.Show(r))
+	}
+	change := func(memory quantity.Size) {
+		t.Helper()
+		if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: &memory}}); err != nil {
+			t.Error(err)
+		}
+	}
+	var starting sync.WaitGroup
+	starting.Go(func() {
+		for i := range 20 {
+			d.NewProcess(t, "s1", fmt.Sprint("p", i), &api.ProcessRequest{Argv: []string{"sleep", "100000"}})
+		}
+	})
+	for range 10 {
+		change(128 * quantity.MiB)
+		change(96 * quantity.MiB)
+	}
+	starting.Wait()
+	change(112 * quantity.MiB)
+	groups, err := filepath.Glob(filepath.Join(s.Group, "work/e*/memory.max"))
+	if err != nil || len(groups) != 20 {
+		t.Fatalf("%v, %v", groups, err)
+	}
+	for _, file := range groups {
+		if text, err := os.ReadFile(file); err != nil || string(text) != fmt.Sprintln(112<<20+hugePage) {
+			t.Errorf("%s is %q, %v", file, text, err)
+		}
+	}
+	if got := d.Sh(t, "s1", "cat /sys/fs/cgroup/memory.max"); got != fmt.Sprintln(112<<20) {
+		t.Errorf("%q", got)
+	}
+}
+
 // T39: there is no way to other groups.
 func TestT39NoWayOutOfTheGroup(t *testing.T) {
 	d := start(t)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
-	own := d.Sh(t, "s1", "cat /proc/self/cgroup; stat -f -c %T /sys/fs/cgroup /sys; find /sys -name cgroup.procs; grep -c cgroup /proc/self/mounts; true")
-	if !strings.HasSuffix(own, strings.TrimPrefix(s.Group, "/sys/fs/cgroup")+"/work/e1\ntmpfs\ntmpfs\n0\n") { // files that say the limits, and no group
+	own := d.Sh(t, "s1", "cat /proc/self/cgroup; stat -f -c %T /sys/fs/cgroup /sys; cd /sys/fs/cgroup; find . -type d | sort; cat init/cgroup.procs work/e1/cgroup.procs | grep -cx 0; grep -c cgroup2 /proc/self/mounts; true")
+	if own != "0::/work/e1\ncgroup2fs\ntmpfs\n.\n./init\n./work\n./work/e1\n0\n1\n" { // its own, and no process from outside
 		t.Errorf("%q", own)
 	}
 	for _, line := range []string{
 		"mkdir -p /tmp/c && mount -t cgroup2 none /tmp/c", "mount -t cgroup none /tmp/c", "unshare -C true", "echo 0 > /proc/1/cgroup",
-		"echo 0 > /sys/fs/cgroup/cgroup.procs", "echo max > /sys/fs/cgroup/memory.max", "echo 0 > " + s.Group + "/cgroup.procs", "cat /proc/1/root" + s.Group + "/cgroup.procs",
+		"echo 0 > /sys/fs/cgroup/cgroup.procs", "echo max > /sys/fs/cgroup/memory.max",
+		"echo max > /sys/fs/cgroup/work/memory.max", "echo max > /sys/fs/cgroup/work/e1/memory.max", "echo 1 > /sys/fs/cgroup/work/cgroup.kill",
+		"echo 1 > /sys/fs/cgroup/work/cgroup.freeze", "mkdir /sys/fs/cgroup/x", "mkdir /sys/fs/cgroup/work/x", "rmdir /sys/fs/cgroup/work/e1",
+		"mount -o remount,rw /sys/fs/cgroup", "umount /sys/fs/cgroup/memory.max", "ls /sys/fs/cgroup/.." + s.Group, "echo 0 > " + s.Group + "/cgroup.procs", "cat /proc/1/root" + s.Group + "/cgroup.procs",
 	} {
 		if r := d.Result(t, "s1", boxtest.Shell(line)); r.Status == "exited" && *r.ExitCode == 0 {
 			t.Errorf("%s: %s", line, boxtest.Show(r))

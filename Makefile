@@ -26,7 +26,7 @@ PEERS := cc:gcc+libc6-dev bwrap:bubblewrap crun:crun runc:runc firejail:firejail
 # What the boxes of the demo run.
 DEMO := /usr/bin/python3:python3 /usr/bin/gcc:gcc+libc6-dev /usr/bin/git:git
 
-.PHONY: help build test test-quick test-all abuse soak lint fmt fuzz bench bench-counts demo package console screenshots release check clean
+.PHONY: help build test test-quick test-all abuse soak lint fmt fuzz bench bench-machine bench-counts demo package console screenshots release check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ soak: ## hours: test/soak with 240 rounds and an hour of load, 200 kills of ever
 bench: build ## boxd, its peers and the bare kernel in one run, into PAGE (docs/benchmark.md); AGAINST=rev: and the boxd of a commit
 	@exec test/setup.sh root disk:3000 tmp:3000 usr:800 go $(PEERS) -- \
 		go run ./test/bench -bin bin -rounds $(ROUNDS) -page '$(PAGE)' -against '$(AGAINST)'
+
+bench-machine: ## an execution and a session where cgroups and quotas limit them, in the machine, into docs/benchmark-machine.md
+	@exec test/setup.sh root disk:8000 tmp:6000 usr:1800 go $(MACHINE) -- go run ./test/run -bench docs/benchmark-machine.md
 
 bench-counts: ## allocations, system calls and processor time of an execution and a create, beside those of AGAINST; a busy host will do
 	$(GO) run ./test/bench -counts 5 -against '$(AGAINST)'

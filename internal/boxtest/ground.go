@@ -39,6 +39,9 @@ func RequireSpeed(t testing.TB) {
 // Lacks begins the message of a test that is skipped, or fails, if there is no other machine.
 const Lacks = "missing: "
 
+// Measured begins the message of a test with rows of a Markdown table, which say how long something took; see test/run.
+const Measured = "measured:"
+
 // Missing says what a test lacks. If tests run on more than one machine, the test is left to
 // another; otherwise it is skipped, or fails where skipping is not allowed.
 func Missing(t testing.TB, what string) {

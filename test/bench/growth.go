@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/test/bench/floor"
 )
 
 // many is a configuration with limits above everything that is measured, and the longest possible answers.
@@ -255,8 +256,8 @@ func (b *bench) floorRate(ctx context.Context, n int, argv ...string) (float64, 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the helpers
 	return rateOf(ctx, n, func(int) (func() error, error) {
-		h, err := newHelper(ctx, filepath.Join(b.dir, "floor"), argv...)
-		return func() error { _, err := h.once(); return err }, err
+		h, err := floor.NewTimer(ctx, b.floor(), argv...)
+		return func() error { _, err := h.Once(); return err }, err
 	})
 }
 

@@ -8,7 +8,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/test/bench/floor"
 )
 
 func main() {
@@ -204,21 +204,26 @@ func (b *bench) add(name string, once func() (time.Duration, error)) {
 
 // addCommand adds a command line, timed in C from vfork to wait.
 func (b *bench) addCommand(ctx context.Context, name string, argv ...string) error {
-	h, err := newHelper(ctx, filepath.Join(b.dir, "floor"), argv...)
+	h, err := floor.NewTimer(ctx, b.floor(), argv...)
 	if err == nil {
-		b.add(name, h.once)
+		b.add(name, h.Once)
 	}
 	return err
 }
 
+// floor is the path of the program that times commands.
+func (b *bench) floor() string { return filepath.Join(b.dir, "floor") }
+
 func (b *bench) makeCases(ctx context.Context) error {
-	floor := filepath.Join(b.dir, "floor")
-	if out, err := exec.CommandContext(ctx, "cc", "-O2", "-o", floor, "test/bench/floor/floor.c").CombinedOutput(); err != nil {
-		return fmt.Errorf("compile the floor: %w: %s", err, out)
-	}
-	if err := b.addCommand(ctx, floorName, program); err != nil {
+	if err := floor.Compile(ctx, b.floor()); err != nil {
 		return err
 	}
+	bare, err := floor.NewTimer(ctx, b.floor(), program)
+	if err != nil {
+		return err
+	}
+	b.add(floorName, bare.Once)
+	b.add("floor, each of "+strconv.Itoa(inARow)+" without a pause", backToBack(bare.Once))
 	if err := b.addPeers(ctx); err != nil { // before any client connects: boxd waits ten seconds for a first request
 		return err
 	}
@@ -238,11 +243,13 @@ func (b *bench) makeCases(ctx context.Context) error {
 	if _, _, err := c.CreateSession(ctx, &api.SessionRequest{ID: "bench"}); err != nil {
 		return fmt.Errorf("session: %w", err)
 	}
-	bare, err := newBareClient(filepath.Join(b.dir, "a", "s"))
+	direct, err := newBareClient(filepath.Join(b.dir, "a", "s"))
 	if err != nil {
 		return err
 	}
-	b.add("boxd: exec in a live session, bare HTTP client", timed(func() error { return bare.exec("bench") }))
+	execute := timed(func() error { return direct.exec("bench") })
+	b.add("boxd: exec in a live session, bare HTTP client", execute)
+	b.add("boxd: the same, each of "+strconv.Itoa(inARow)+" without a pause", backToBack(execute))
 	b.add("boxd: exec in a live session, Go client", timed(func() error { return succeed(c.Exec(ctx, "bench", trueRequest())) }))
 	for _, d := range []struct {
 		name string
@@ -278,7 +285,24 @@ func lifecycle(ctx context.Context, c *client.Client) error {
 	return errors.Join(succeed(c.Exec(ctx, s.ID, trueRequest())), c.DeleteSession(ctx, s.ID))
 }
 
-// succeed makes anything but exit code 0 an error: a failing case would look fast.
+// inARow is how many measurements without a pause are one.
+const inARow = 20
+
+// backToBack measures what each of some takes that follow each other without a pause.
+func backToBack(once func() (time.Duration, error)) func() (time.Duration, error) {
+	return func() (sum time.Duration, err error) {
+		for range inARow {
+			took, err := once()
+			if err != nil {
+				return 0, err
+			}
+			sum += took
+		}
+		return sum / inARow, nil
+	}
+}
+
+// succeed makes anything but exit code 0 an error: a case that fails is fast.
 func succeed(r api.ExecResult, err error) error {
 	if err != nil {
 		return err
@@ -295,45 +319,6 @@ func timed(f func() error) func() (time.Duration, error) {
 		err := f()
 		return time.Since(start), err
 	}
-}
-
-// helper is a running floor.c.
-type helper struct {
-	in  io.WriteCloser
-	out *bufio.Reader
-}
-
-func newHelper(ctx context.Context, floor string, argv ...string) (*helper, error) {
-	cmd := exec.CommandContext(ctx, floor, argv...)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	return &helper{in: in, out: bufio.NewReader(out)}, nil
-}
-
-func (h *helper) once() (time.Duration, error) {
-	if _, err := io.WriteString(h.in, "\n"); err != nil {
-		return 0, err
-	}
-	line, err := h.out.ReadString('\n')
-	if err != nil {
-		return 0, err
-	}
-	nanos, status, _ := strings.Cut(strings.TrimSpace(line), " ")
-	if status != "0" {
-		return 0, fmt.Errorf("status %s", status)
-	}
-	n, err := strconv.ParseInt(nanos, 10, 64)
-	return time.Duration(n), err
 }
 
 const floorName = "floor: vfork + exec + wait"

@@ -339,6 +339,9 @@ func (m *machine) fillQueue(suite string, items []work) error {
 	if m.soak {
 		env += "export SOAK=1 SURVIVAL_KILLS=200\n"
 	}
+	if m.bench != "" {
+		env += fmt.Sprintf("export BENCH_ROUNDS=%d\n", benchRounds)
+	}
 	if n, err := strconv.Atoi(os.Getenv("SURVIVAL_KILLS")); err == nil {
 		env += fmt.Sprintf("export SURVIVAL_KILLS=%d\n", n)
 	}

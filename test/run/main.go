@@ -32,6 +32,9 @@ const (
 	layerSoak     = "soak" // with -soak only
 )
 
+// benchRounds is how often each case of a bench is measured.
+const benchRounds = 100
+
 // soakReport is the report of test/soak; its picture is written beside it.
 const soakReport = "docs/soak-report.md"
 
@@ -43,6 +46,7 @@ type options struct {
 	only    *regexp.Regexp // tests; nil: all
 	quick   bool           // only the most useful tests of a minute
 	soak    bool           // only the long tests
+	bench   string         // file for the times that are measured in the machine; "": measure none
 	abuse   bool           // only the cases of test/abuse/cases.md, with a report
 	whole   bool           // the machine also runs the tests that this host runs to save time
 	ground  string         // of the machine; "": the best on this host
@@ -68,6 +72,7 @@ func start(ctx context.Context) error {
 	flag.StringVar(&only, "run", "", "run only the tests that this regular expression matches, each on the ground that it needs")
 	flag.BoolVar(&o.quick, "quick", false, "run what tells most in a minute: pure tests without the race detector, whose results Go keeps, and a few real boxes")
 	flag.BoolVar(&o.soak, "soak", false, "run test/soak for hours and write "+soakReport+", and in the machine a thousand rounds of test/limits and 200 kills of everything, and nothing else")
+	flag.StringVar(&o.bench, "bench", "", "measure in the machine how long an execution and a session take, where the kernel keeps all limits, write a page to a `file`, and nothing else")
 	flag.BoolVar(&o.abuse, "abuse", false, "run the tests of the cases of "+casesFile+", and write "+reportFile)
 	flag.BoolVar(&o.whole, "whole", false, "run in the machine also the tests of test/vm/elsewhere")
 	flag.StringVar(&o.ground, "ground", "", "ground of the machine: kvm, uml, emulation (default: the first that works)")
@@ -105,6 +110,9 @@ func start(ctx context.Context) error {
 		r.chosen = testsOf(r.cases)
 	}
 	err = r.all(ctx)
+	if o.bench != "" && err == nil {
+		err = r.writeTimes()
+	}
 	if ctx.Err() != nil {
 		return errors.New("interrupted: nothing is left running")
 	}
@@ -137,6 +145,8 @@ func (o *options) read(skip, only string) error {
 	switch {
 	case o.quick:
 		o.skip, o.only = []string{layerPackages, layerMachine, layerDemo}, nil
+	case o.bench != "":
+		o.skip, o.only = []string{layerPure, layerBoxes, layerPackages, layerDemo}, regexp.MustCompile("^TestTimesWhereTheKernelKeepsTheLimits$")
 	case o.soak:
 		o.only = regexp.MustCompile("^(TestTwoHundredRoundsLeaveNothing|TestNothingIsLostWhateverIsKilled)$")
 	}

@@ -62,6 +62,7 @@ type runner struct {
 
 	mu      sync.Mutex // guards the fields below, and output
 	results map[test][]result
+	times   string // rows of a table that tests have measured
 	wanted  []test // tests of suites, each of which must pass on some ground
 	layers  []layer
 }
@@ -154,13 +155,38 @@ func (r *runner) read(layer, ground string, from io.Reader) error {
 			}
 			delete(output, key)
 			r.mu.Lock()
+			r.times += measured(text)
 			r.results[key] = append(r.results[key], res)
 			r.mu.Unlock()
 		}
 	}
 }
 
-// ended reports the end of a package. Its own output is shown unless a test of it has failed by itself.
+// measured returns the rows of a table in what a test has said.
+func measured(text string) string {
+	_, rows, _ := strings.Cut(text, boxtest.Measured)
+	var b strings.Builder
+	for line := range strings.Lines(rows) {
+		if row := strings.TrimSpace(line); strings.HasPrefix(row, "|") {
+			b.WriteString(row + "\n")
+		}
+	}
+	return b.String()
+}
+
+// writeTimes writes a page of what tests have measured.
+func (r *runner) writeTimes() error {
+	if r.times == "" {
+		return errors.New("no test has measured anything")
+	}
+	text := fmt.Sprintf("# Benchmark where the kernel keeps the limits\n\nWritten by `make bench-machine`: every case once in each of %d rounds, in random order, in a machine (%s) with cgroup v2 and\n"+
+		"project quotas, both in use. Ratios are of lower quartiles, to that of the floor: vfork, exec and wait of /bin/true, timed in C. A machine is\n"+
+		"slower than its host, so nothing here compares with [benchmark.md](benchmark.md).\n\n"+
+		"| case | n | lower quartile µs | median | upper quartile | ratio |\n|---|---|---|---|---|---|\n%s", benchRounds, r.layers[len(r.layers)-1].ground, r.times)
+	return os.WriteFile(r.bench, []byte(text), 0o644)
+}
+
+// ended tells of the end of a package's tests. What it printed itself is told where none of its tests has failed alone.
 func (r *runner) ended(pkg string, e *event, ran int, text string) {
 	switch {
 	case e.Action == "fail":

@@ -3,15 +3,18 @@
 package soak_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,51 +35,70 @@ func minutes() time.Duration {
 	return time.Minute
 }
 
+// phase is how much the clients ask of boxd.
+type phase int
+
+// Phases of a load, in their order. What the clients do by half is known when they have done all they can.
+const (
+	idle phase = iota
+	full       // each client begins as soon as it has its answer
+	half       // all clients together begin half as often as they did at full load
+	after
+)
+
 // sample is what was seen at one time.
 type sample struct {
-	at                 time.Duration // since the load began
-	memory, keeper     float64       // resident, in MiB
-	files, goroutines  float64
-	median, slowest99  float64 // of executions since the sample before, in milliseconds
-	executions, failed int
+	at                time.Duration // since the beginning
+	phase             phase
+	memory, keeper    float64 // resident, in MiB
+	files, goroutines float64
+	boxd, host        times // since the sample before, of executions and of a program that the test starts itself
+	failed            int   // executions
 }
 
-// prober runs an execution after the other and keeps how long each takes. It is one client among the others.
+// times are of sorted durations, in milliseconds.
+type times struct{ median, slowest99 float64 }
+
+// prober runs something again and again, at times that do not depend on how long it takes: one that is late because of the one before
+// has waited too.
 type prober struct {
+	run func() error
+
 	mu     sync.Mutex
 	took   []time.Duration
 	failed int
 }
 
-func (p *prober) run(s *soak, stop <-chan struct{}) {
-	for {
+// probing is the time from one beginning to the next.
+const probing = 25 * time.Millisecond
+
+func (p *prober) probe(stop <-chan struct{}) {
+	for next := time.Now(); ; next = next.Add(probing) {
 		select {
 		case <-stop:
 			return
-		default:
+		case <-time.After(time.Until(next)):
 		}
-		begin := time.Now()
-		r, err := s.d.Exec(s.t.Context(), "prober", &api.ExecRequest{Argv: []string{"true"}})
-		took := time.Since(begin)
+		err := p.run()
+		took := time.Since(next)
 		p.mu.Lock()
-		if err != nil || r.Status != "exited" {
+		if err != nil {
 			p.failed++
 		} else {
 			p.took = append(p.took, took)
 		}
 		p.mu.Unlock()
-		<-time.After(5 * time.Millisecond)
 	}
 }
 
 // take returns what there is, and begins anew.
-func (p *prober) take() (took []time.Duration, failed int) {
+func (p *prober) take() (times, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	took, failed = p.took, p.failed
+	took, failed := p.took, p.failed
 	p.took, p.failed = nil, 0
 	slices.Sort(took)
-	return took, failed
+	return times{quantile(took, 0.5), quantile(took, 0.99)}, failed
 }
 
 // quantile is in milliseconds, of sorted times.
@@ -87,11 +109,24 @@ func quantile(took []time.Duration, q float64) float64 {
 	return float64(took[min(len(took)-1, int(q*float64(len(took))))]) / float64(time.Millisecond)
 }
 
+// load is a run of TestLoadKeepsItsSize.
+type load struct {
+	*soak
+	begun   time.Time
+	watcher *caller
+	boxd    prober
+	host    prober
+	samples []sample
+}
+
 // look takes a sample. The keeper may be another one by the next.
-func (s *soak) look(begun time.Time, watcher *caller, p *prober) sample {
+func (l *load) look(ph phase) *sample {
+	s := l.soak
 	s.t.Helper()
-	took, failed := p.take()
-	now := sample{at: time.Since(begun), median: quantile(took, 0.5), slowest99: quantile(took, 0.99), executions: len(took), failed: failed}
+	now := sample{at: time.Since(l.begun), phase: ph}
+	now.boxd, now.failed = l.boxd.take()
+	now.host, _ = l.host.take()
+	watcher := l.watcher
 	a, err := watcher.once(s.t.Context(), http.MethodGet, "/metrics", nil)
 	if err != nil {
 		s.t.Fatal(err)
@@ -103,7 +138,8 @@ func (s *soak) look(begun time.Time, watcher *caller, p *prober) sample {
 	}
 	now.memory, now.keeper = resident(s.t, s.d.PID()), resident(s.t, s.d.Keeper())
 	now.files = float64(len(s.d.Look().OpenFiles))
-	return now
+	l.samples = append(l.samples, now)
+	return &l.samples[len(l.samples)-1]
 }
 
 // resident is how much memory a process has, in MiB.
@@ -132,64 +168,128 @@ func TestLoadKeepsItsSize(t *testing.T) {
 	s := start(t)
 	s.d.Warm()
 	s.d.NewSession(t, api.SessionRequest{ID: "prober"})
-	watcher := newCaller(s, 0, "watcher", rand.New(rand.NewPCG(0, 0)))
-	p, stop := &prober{}, make(chan struct{})
+	l := &load{soak: s, begun: time.Now(), watcher: newCaller(s, 0, "watcher", rand.New(rand.NewPCG(0, 0)))}
+	l.boxd.run = func() error {
+		r, err := s.d.Exec(t.Context(), "prober", &api.ExecRequest{Argv: []string{"true"}})
+		if err == nil && r.Status != "exited" {
+			err = errors.New(r.Status)
+		}
+		return err
+	}
+	l.host.run = func() error { return exec.CommandContext(t.Context(), "true").Run() }
+	stop := make(chan struct{})
 	var probing sync.WaitGroup
-	probing.Go(func() { p.run(s, stop) })
-	begun, end := time.Now(), minutes()
-	idle := end / 12
-	<-time.After(idle)
-	samples := []sample{s.look(begun, watcher, p)}
-	before := samples[0]
-	var loading sync.WaitGroup
-	for _, c := range s.callers {
-		loading.Go(func() {
-			for time.Since(begun) < end && !t.Failed() {
-				c.work()
-			}
-		})
-	}
-	t.Cleanup(loading.Wait)
-	every := max(end/240, time.Second)
-	for next := time.Since(begun); next < end && !t.Failed(); next += every {
-		<-time.After(max(next-time.Since(begun), 0))
-		samples = append(samples, s.look(begun, watcher, p))
-	}
-	loading.Wait()
-	calls := len(s.asked)
+	t.Cleanup(probing.Wait)
+	probing.Go(func() { l.boxd.probe(stop) })
+	probing.Go(func() { l.host.probe(stop) })
+	end := minutes()
+	quiet := end / 12
+	<-time.After(quiet)
+	before := *l.look(idle)
+	each, rate := l.bear(full, quiet+(end-quiet)/2, 0)
+	_, lower := l.bear(half, end, 2*each)
+	calls := l.calls()
 	for _, c := range s.callers {
 		for id := range c.own {
 			c.remove(id)
 		}
 	}
-	<-time.After(max(idle, 5*time.Second)) // what has ended is given back meanwhile
+	<-time.After(max(quiet, 5*time.Second)) // what has ended is given back meanwhile
 	close(stop)
 	probing.Wait()
-	after := s.look(begun, watcher, p)
-	samples = append(samples, after)
-	if after.goroutines > before.goroutines+10 || after.files > before.files+10 {
-		t.Errorf("afterwards there are %v goroutines and %v open files, were %v and %v", after.goroutines, after.files, before.goroutines, before.files)
+	last := *l.look(after)
+	if last.goroutines > before.goroutines+10 || last.files > before.files+10 {
+		t.Errorf("afterwards there are %v goroutines and %v open files, were %v and %v", last.goroutines, last.files, before.goroutines, before.files)
 	}
-	most := before.memory
-	for _, x := range samples[len(samples)/4 : len(samples)/2] { // when it has got used to the load
-		most = max(most, x.memory)
-	}
-	for _, x := range samples[len(samples)*3/4:] {
-		if x.memory > 2*most {
-			t.Errorf("at %v boxd has %.0f MiB, after a quarter of the load it had %.0f at most", x.at.Round(time.Second), x.memory, most)
-			break
-		}
-	}
+	l.sizeIsKept()
 	s.recordedSoFar()
 	if err := s.d.DeleteSession(t.Context(), "prober"); err != nil {
 		t.Error(err)
 	}
 	if dir := os.Getenv(reportVariable); dir != "" {
-		if err := report(dir, samples, calls); err != nil {
+		if err := l.report(dir, rate, lower); err != nil {
 			t.Error(err)
 		}
 	}
-	t.Logf("%d calls of %d clients in %v; boxd %.0f to %.0f MiB", calls, len(s.callers), time.Since(begun).Round(time.Second), before.memory, after.memory)
+	t.Logf("%d calls of %d clients in %v; boxd %.0f to %.0f MiB", calls, len(s.callers), time.Since(l.begun).Round(time.Second), before.memory, last.memory)
+	for _, ph := range []phase{idle, full, half, after} {
+		t.Logf("phase %d: %+v", ph, l.worst(ph))
+	}
+}
+
+// bear has all clients work until a time after the beginning, and takes samples. Each begins something so long after it has begun the thing
+// before, at the soonest. It returns how long that was, and how many calls were answered in a second.
+func (l *load) bear(ph phase, until, each time.Duration) (was time.Duration, rate float64) {
+	l.t.Helper()
+	var loading sync.WaitGroup
+	l.t.Cleanup(loading.Wait)
+	var done atomic.Int64
+	before, begun := l.calls(), time.Now()
+	for _, c := range l.callers {
+		loading.Go(func() {
+			for next := time.Now(); time.Since(l.begun) < until && !l.t.Failed(); next = next.Add(each) {
+				<-time.After(time.Until(next))
+				c.work()
+				done.Add(1)
+			}
+		})
+	}
+	every := max(minutes()/240, time.Second)
+	for next := time.Since(l.begun) + every; next < until && !l.t.Failed(); next += every {
+		<-time.After(next - time.Since(l.begun))
+		l.look(ph)
+	}
+	loading.Wait()
+	l.look(ph)
+	took := time.Since(begun)
+	return took * time.Duration(len(l.callers)) / time.Duration(max(done.Load(), 1)), float64(l.calls()-before) / took.Seconds()
+}
+
+// calls is how many have been answered that change something.
+func (l *load) calls() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.asked)
+}
+
+// sizeIsKept checks that boxd does not grow when it has got used to the load.
+func (l *load) sizeIsKept() {
+	l.t.Helper()
+	var loaded []sample
+	for _, x := range l.samples {
+		if x.phase == full || x.phase == half {
+			loaded = append(loaded, x)
+		}
+	}
+	most := l.samples[0].memory
+	for _, x := range loaded[len(loaded)/8 : len(loaded)/4] {
+		most = max(most, x.memory)
+	}
+	for _, x := range loaded[len(loaded)/4:] {
+		if x.memory > 2*most {
+			l.t.Errorf("at %v boxd has %.0f MiB, after an eighth of the load it had %.0f at most", x.at.Round(time.Second), x.memory, most)
+			return
+		}
+	}
+}
+
+// worst is the most of each size that was seen in a phase, and the median of the samples' times.
+func (l *load) worst(ph phase) sample {
+	w := sample{phase: ph}
+	var boxd, host []float64
+	for _, x := range l.samples {
+		if x.phase != ph {
+			continue
+		}
+		w.memory, w.keeper = max(w.memory, x.memory), max(w.keeper, x.keeper)
+		w.files, w.goroutines = max(w.files, x.files), max(w.goroutines, x.goroutines)
+		w.failed += x.failed
+		boxd, host = append(boxd, x.boxd.slowest99), append(host, x.host.slowest99)
+	}
+	slices.Sort(boxd)
+	slices.Sort(host)
+	w.boxd.slowest99, w.host.slowest99 = boxd[len(boxd)/2], host[len(host)/2]
+	return w
 }
 
 // recordedSoFar checks that each call that was answered has its record.
@@ -200,41 +300,44 @@ func (s *soak) recordedSoFar() {
 }
 
 // report writes a page and its picture.
-func report(dir string, samples []sample, calls int) error {
-	before, after := samples[0], samples[len(samples)-1]
-	var most sample
-	var slow []float64
-	failed := 0
-	for _, x := range samples[1 : len(samples)-1] {
-		most.memory, most.keeper = max(most.memory, x.memory), max(most.keeper, x.keeper)
-		most.files, most.goroutines = max(most.files, x.files), max(most.goroutines, x.goroutines)
-		slow = append(slow, x.slowest99)
-		failed += x.failed
-	}
-	slices.Sort(slow)
-	middle := slow[len(slow)/2]
-	text := fmt.Sprintf(`# boxd under load
+func (l *load) report(dir string, rate, lower float64) error {
+	last := l.samples[len(l.samples)-1]
+	b := &strings.Builder{}
+	fmt.Fprintf(b, `# boxd under load
 
 Written by `+"`make soak`"+` on %s. Six clients of four users made %d calls in %v: sessions, commands, processes and files by chance, without a
-kill. One more client ran `+"`true`"+` in a box of its own all the time; the times are its. They depend on the host, and decide nothing.
+kill. At first they made as many as they could, %.0f in a second; then half as many, %.0f. One more client ran `+"`true`"+` in a box of its
+own, 40 times in a second, whether the one before had ended or not; the times are its, from when each should have begun. What the host itself did
+to a program meanwhile is in the last line: `+"`true`"+` started by the test, without boxd. They depend on the host, and decide nothing.
 
-| | before | most under load | afterwards |
-|---|---|---|---|
-| memory of boxd, MiB | %.0f | %.0f | %.0f |
-| memory of its keeper, MiB | %.0f | %.0f | %.0f |
-| open files of both | %.0f | %.0f | %.0f |
-| goroutines of boxd | %.0f | %.0f | %.0f |
-| an execution, 99 of 100 within, ms | %.1f | %.1f (median of the samples; %.1f times as long) | %.1f |
-
-Of the executions of that client %d failed.
+| | before | under all load | under half of it | afterwards |
+|---|---|---|---|---|
+`, time.Now().UTC().Format("2 January 2006"), l.calls(), last.at.Round(time.Second), rate, lower)
+	worst := []sample{l.worst(idle), l.worst(full), l.worst(half), l.worst(after)}
+	line := func(name, format string, of func(*sample) float64) {
+		fmt.Fprintf(b, "| %s |", name)
+		for i := range worst {
+			fmt.Fprintf(b, " "+format+" |", of(&worst[i]))
+		}
+		b.WriteByte('\n')
+	}
+	line("memory of boxd, MiB, at most", "%.0f", func(x *sample) float64 { return x.memory })
+	line("memory of its keeper, MiB, at most", "%.0f", func(x *sample) float64 { return x.keeper })
+	line("open files of both, at most", "%.0f", func(x *sample) float64 { return x.files })
+	line("goroutines of boxd, at most", "%.0f", func(x *sample) float64 { return x.goroutines })
+	line("an execution, 99 of 100 within, ms", "%.1f", func(x *sample) float64 { return x.boxd.slowest99 })
+	line("times as long as before", "%.1f", func(x *sample) float64 { return x.boxd.slowest99 / max(worst[0].boxd.slowest99, 0.001) })
+	line("a program without boxd, 99 of 100 within, ms", "%.1f", func(x *sample) float64 { return x.host.slowest99 })
+	line("times as long as before", "%.1f", func(x *sample) float64 { return x.host.slowest99 / max(worst[0].host.slowest99, 0.001) })
+	fmt.Fprintf(b, `
+Under load the times are the medians of %d samples. Of the executions of that client %d failed.
 
 ![Memory, open files, goroutines and times under load](soak.svg)
-`, time.Now().UTC().Format("2 January 2006"), calls, after.at.Round(time.Second), before.memory, most.memory, after.memory, before.keeper, most.keeper, after.keeper,
-		before.files, most.files, after.files, before.goroutines, most.goroutines, after.goroutines, before.slowest99, middle, middle/max(before.slowest99, 0.001), after.slowest99, failed)
-	if err := os.WriteFile(filepath.Join(dir, "soak-report.md"), []byte(text), 0o644); err != nil {
+`, len(l.samples)-2, worst[0].failed+worst[1].failed+worst[2].failed+worst[3].failed)
+	if err := os.WriteFile(filepath.Join(dir, "soak-report.md"), []byte(b.String()), 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "soak.svg"), []byte(picture(samples)), 0o644)
+	return os.WriteFile(filepath.Join(dir, "soak.svg"), []byte(picture(l.samples)), 0o644)
 }
 
 // Sizes of the picture, in pixels.
@@ -253,8 +356,9 @@ func picture(samples []sample) string {
 		{"memory of the keeper, MiB", func(x *sample) float64 { return x.keeper }},
 		{"open files of both", func(x *sample) float64 { return x.files }},
 		{"goroutines of boxd", func(x *sample) float64 { return x.goroutines }},
-		{"an execution, median, ms", func(x *sample) float64 { return x.median }},
-		{"an execution, 99 of 100 within, ms", func(x *sample) float64 { return x.slowest99 }},
+		{"an execution, median, ms", func(x *sample) float64 { return x.boxd.median }},
+		{"an execution, 99 of 100 within, ms", func(x *sample) float64 { return x.boxd.slowest99 }},
+		{"a program without boxd, 99 of 100 within, ms", func(x *sample) float64 { return x.host.slowest99 }},
 	}
 	b := &strings.Builder{}
 	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+"\n", chartWidth+80, len(charts)*(chartHeight+chartGap)+chartGap)

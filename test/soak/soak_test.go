@@ -143,7 +143,7 @@ func (s *soak) hup() {
 
 var (
 	taken   = regexp.MustCompile(`configuration read again`)
-	refused = regexp.MustCompile(`the one before stays in force`)
+	refused = regexp.MustCompile(`the previous one stays in force`)
 )
 
 // reload applies a configuration, and waits until the log has the result.

@@ -134,7 +134,7 @@ func fromEach[T any](g *gateway, nodes []seen, ask func(*seen) (T, error)) (part
 				err = failed
 			case failed != nil:
 				missing = append(missing, n.Name)
-				g.log.Warn("a node does not list what it has", "node", n.Name, "error", failed)
+				g.log.Warn("a node does not return its list", "node", n.Name, "error", failed)
 			default:
 				parts = append(parts, part)
 			}
@@ -187,8 +187,11 @@ func (g *gateway) list(c *call) error {
 	return nil
 }
 
-// maxPages bounds what is asked of a node that finds no end.
-const maxPages = 64
+// Bounds of a list of one node, which may find no end.
+const (
+	maxPages  = 64
+	maxListed = 64 << 20 // bytes of a page
+)
 
 // sessionsOf asks a node for all pages of its list.
 func (g *gateway) sessionsOf(c *call, n *seen) (all []map[string]any, err error) {
@@ -208,11 +211,15 @@ func (g *gateway) sessionsOf(c *call, n *seen) (all []map[string]any, err error)
 		query.Set("after", list.Next)
 		target.RawQuery = query.Encode()
 	}
-	return nil, fmt.Errorf("its list of sessions has no end after %d pages", maxPages)
+	return nil, fmt.Errorf("its list of sessions exceeds %d pages", maxPages)
 }
 
 func (g *gateway) page(c *call, n *seen, target string) (list sessionList, err error) {
-	resp, err := g.ask(c, n, http.MethodGet, target, nil)
+	ctx, cancel := context.WithTimeout(c.r.Context(), streamTimeout)
+	defer cancel()
+	one := *c
+	one.r = c.r.WithContext(ctx)
+	resp, err := g.ask(&one, n, http.MethodGet, target, nil)
 	if err != nil {
 		return list, err
 	}
@@ -220,6 +227,6 @@ func (g *gateway) page(c *call, n *seen, target string) (list sessionList, err e
 	if resp.StatusCode != http.StatusOK {
 		return list, asFault(resp)
 	}
-	err = json.NewDecoder(io.LimitReader(resp.Body, 512<<20)).Decode(&list)
+	err = json.NewDecoder(io.LimitReader(resp.Body, maxListed)).Decode(&list)
 	return list, err
 }

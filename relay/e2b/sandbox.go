@@ -88,7 +88,15 @@ func (x *index) find(id string) []*session.Session {
 			x.remove(id, owner)
 		}
 	}
+	// A session that somebody has given the id of another's sandbox is younger: ids are chosen by chance.
+	slices.SortStableFunc(list, func(a, b *session.Session) int { return a.Info().Created.Compare(b.Info().Created) })
 	return list
+}
+
+// isFirst reports whether a sandbox is the oldest of its id.
+func (x *index) isFirst(of *session.Session) bool {
+	list := x.find(of.ID)
+	return len(list) > 0 && list[0].Owner.Name == of.Owner.Name
 }
 
 // all are the sandboxes there are.
@@ -157,13 +165,13 @@ func (s *Server) named(r *http.Request, to wire.Destination) (of *session.Sessio
 	return of, proven, nil
 }
 
-// isPublic reports whether a request for a port needs no token: it has none, and nobody else has a sandbox of that id.
+// isPublic reports whether a request for a port needs no token: it has none, and the sandbox is the first that has had that id.
 func (s *Server) isPublic(r *http.Request, of *session.Session, to wire.Destination) bool {
 	if of == nil || to.Port == wire.PortEnvd || to.Port == wire.PortCode || r.Header.Get(wire.HeaderAccess) != "" || r.Header.Get(wire.HeaderTraffic) != "" {
 		return false
 	}
 	labels := of.Current().Labels
-	return s.cfg.publicPorts(labels[wire.LabelTemplate]) && labels[labelClosed] == "" && len(s.index.find(to.Sandbox)) == 1
+	return s.cfg.publicPorts(labels[wire.LabelTemplate]) && labels[labelClosed] == "" && s.index.isFirst(of)
 }
 
 // enter lets a request for a sandbox in. leave must follow, and the context ends when its bearer may not use it any more. A visitor

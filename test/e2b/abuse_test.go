@@ -92,7 +92,7 @@ func TestAKeyGetsNoMoreThanItAllows(t *testing.T) {
 
 // A session that another user creates with the id and labels of a sandbox neither hides that sandbox nor gives access to it.
 func TestASandboxIsNotTakenForAnothers(t *testing.T) {
-	h := start(t, boxtest.Kept)
+	h := start(t, "public_ports = true\n"+boxtest.Kept)
 	sb := h.create(t, "agent", `{}`)
 	forged, err := json.Marshal(map[string]any{"id": sb.ID, "labels": map[string]string{"e2b.template": "base", "e2b.key": "agent"}, "ttl": "0s"})
 	if err != nil {
@@ -111,6 +111,9 @@ func TestASandboxIsNotTakenForAnothers(t *testing.T) {
 		h.Restart()
 		if status, text, _ := h.sends(t, "POST", "/process.Process/List", "{}", append(sb.of("49983"), "Content-Type", "application/json")...); status != http.StatusOK {
 			t.Errorf("its own token: %d %s", status, text)
+		}
+		if status, text, _ := h.sends(t, "GET", "/", "", "Host", "8000-"+sb.ID+".localhost"); status != http.StatusBadGateway { // nothing listens there
+			t.Errorf("its public port: %d %s", status, text)
 		}
 		if status, text, _ := h.sends(t, "POST", "/process.Process/List", "{}", "E2b-Sandbox-Id", sb.ID, "X-Access-Token", his.EnvdAccessToken, "Content-Type", "application/json"); status != http.StatusUnauthorized {
 			t.Errorf("a session that names another's key: %d %s", status, text)

@@ -232,7 +232,7 @@ func (s *Spec) Validate() error {
 			return &Refusal{field + "source", m.Source, "mounted rw, as workspace_quota bounds it"}
 		}
 		if seen[m.Target] {
-			return &Refusal{field + "target", m.Target, "another than those of other mounts"}
+			return &Refusal{field + "target", m.Target, "unique among the mounts"}
 		}
 		seen[m.Target] = true
 	}

@@ -13,8 +13,8 @@ import (
 
 // what returns what a body asks for, for the audit log: commands and names. It has no values of environment variables,
 // no input, and no output of programs.
-func what(asked any) *audit.What {
-	switch r := asked.(type) {
+func what(body any) *audit.What {
+	switch r := body.(type) {
 	case *api.ExecRequest:
 		return program(r.Argv, r.Command, r.Code, r.Language, r.Env)
 	case *api.ProcessRequest:
@@ -42,7 +42,7 @@ func what(asked any) *audit.What {
 	case nil:
 		return nil
 	}
-	return &audit.What{Changes: fields(asked)}
+	return &audit.What{Changes: fields(body)}
 }
 
 // program describes a command. A shell command or code is an argument after its interpreter.
@@ -96,8 +96,8 @@ func limitsAsked(r *api.SessionChange) []string {
 func names(env map[string]string) []string { return slices.Sorted(maps.Keys(env)) }
 
 // fields returns the names of the fields that a body has.
-func fields(asked any) []string {
-	data, err := json.Marshal(asked)
+func fields(body any) []string {
+	data, err := json.Marshal(body)
 	if err != nil {
 		return nil
 	}

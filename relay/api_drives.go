@@ -226,11 +226,11 @@ func driveText(c *Call) (any, error) {
 	}
 	query := c.R.URL.Query()
 	v, err1 := queryNumber(query, "version", 0, 1)
-	most, err2 := queryNumber(query, "bytes", usualText, 1)
+	maximum, err2 := queryNumber(query, "bytes", usualText, 1)
 	if err := cmp.Or(err1, err2); err != nil {
 		return nil, err
 	}
-	is, text, err := c.Drives.Text(who.Name, c.Path.Drive, v, most, supervisor.DriveTarget(c.Path.Drive))
+	is, text, err := c.Drives.Text(who.Name, c.Path.Drive, v, maximum, supervisor.DriveTarget(c.Path.Drive))
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ func execSession(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked, err := changesRequest(&req)
+	changes, err := changesRequest(&req)
 	if err != nil {
 		return nil, err
 	}
@@ -36,20 +36,20 @@ func execSession(c *Call) (any, error) {
 	case dry:
 		return planAnswer(c.Context(), c.Log, c.Sup.PlanExec(s, exec)), nil
 	case req.ID != "":
-		return executeProcess(c, s, &req, exec, asked)
+		return executeProcess(c, s, &req, exec, changes)
 	case req.Detach:
 		return nil, fault.Field("detach", "true", "false without an id")
 	}
-	return execute(c, s, &req, exec, asked)
+	return execute(c, s, &req, exec, changes)
 }
 
 // executeProcess runs a program that has an id, or joins the one of that id. The program continues when the
 // caller goes.
-func executeProcess(c *Call, s *session.Session, r *api.ExecRequest, exec *session.ExecRequest, asked *sessionfiles.ChangesRequest) (any, error) {
+func executeProcess(c *Call, s *session.Session, r *api.ExecRequest, exec *session.ExecRequest, changes *sessionfiles.ChangesRequest) (any, error) {
 	if err := sessionfiles.PrepareOutputs(c.Context(), s, r.OutputVersion); err != nil {
 		return nil, err
 	}
-	w, err := sessionfiles.BeginChanges(c.Context(), s, asked)
+	w, err := sessionfiles.BeginChanges(c.Context(), s, changes)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func run(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked, err := changesRequest(&req.Exec)
+	changes, err := changesRequest(&req.Exec)
 	if err != nil {
 		return nil, err
 	}
@@ -95,14 +95,14 @@ func run(c *Call) (any, error) {
 		return nil, err
 	}
 	defer c.End(s, session.EndOneShot)
-	return execute(c, s, &req.Exec, exec, asked)
+	return execute(c, s, &req.Exec, exec, changes)
 }
 
 // oneShotRequest returns the request for an execution that ends with its session.
 func oneShotRequest(r *api.ExecRequest) (*session.ExecRequest, error) {
 	switch {
 	case r.ID != "":
-		return nil, fault.Field("exec.id", r.ID, "left out").WithText("exec.id: not for an execution that ends with its session")
+		return nil, fault.Field("exec.id", r.ID, "left out").WithText("exec.id: not allowed for a one-shot execution")
 	case r.Detach:
 		return nil, fault.Field("exec.detach", "true", "false, as the execution ends with its session")
 	}
@@ -128,11 +128,11 @@ func makeOneShot(c *Call, req *api.SessionRequest, exec *session.ExecRequest) (*
 	return s, err
 }
 
-func execute(c *Call, s *session.Session, req *api.ExecRequest, exec *session.ExecRequest, asked *sessionfiles.ChangesRequest) (any, error) {
+func execute(c *Call, s *session.Session, req *api.ExecRequest, exec *session.ExecRequest, changes *sessionfiles.ChangesRequest) (any, error) {
 	if err := sessionfiles.PrepareOutputs(c.Context(), s, req.OutputVersion); err != nil {
 		return nil, err
 	}
-	w, err := sessionfiles.BeginChanges(c.Context(), s, asked)
+	w, err := sessionfiles.BeginChanges(c.Context(), s, changes)
 	if err != nil {
 		return nil, err
 	}

@@ -71,10 +71,10 @@ func requestPath(field, text, encoded, missing string) ([]byte, error) {
 const workspace = "/workspace"
 
 // bounded checks a number against its maximum; 0 stands for the default.
-func bounded(field string, n, usual, most int) (int, error) {
+func bounded(field string, n, usual, limit int) (int, error) {
 	switch {
-	case n < 0 || n > most:
-		return 0, fault.Field(field, n, fmt.Sprintf("1 to %d", most))
+	case n < 0 || n > limit:
+		return 0, fault.Field(field, n, fmt.Sprintf("1 to %d", limit))
 	case n == 0:
 		return usual, nil
 	}
@@ -110,16 +110,16 @@ func readFile(c *Call) (any, error) {
 		if raw, err = isBase64(in.Encoding); err != nil {
 			return nil, nil, err
 		}
-		most := int64(limits.MaxContent)
-		if in.MaxBytes < 0 || in.MaxBytes > most {
-			return nil, nil, fault.Field("max_bytes", in.MaxBytes, fmt.Sprintf("1 to %d (files.max_content)", most))
+		limit := int64(limits.MaxContent)
+		if in.MaxBytes < 0 || in.MaxBytes > limit {
+			return nil, nil, fault.Field("max_bytes", in.MaxBytes, fmt.Sprintf("1 to %d (files.max_content)", limit))
 		}
 		r.Raw, r.Bytes = raw, in.MaxBytes
 		if r.Bytes == 0 {
-			r.Bytes = min(usualBytes, most)
+			r.Bytes = min(usualBytes, limit)
 		}
 		if in.Digest {
-			r.Digest = most
+			r.Digest = limit
 		}
 		if r.Line, err = bounded("offset", in.Offset, 1, 1<<31-1); err != nil {
 			return nil, nil, err
@@ -199,7 +199,7 @@ func writeFile(c *Call) (any, error) {
 		}
 		if encoded && err == nil {
 			if body, err = base64.StdEncoding.DecodeString(in.Content); err != nil {
-				err = fault.Field("content", fault.Word("no base64"), "base64, as encoding says")
+				err = fault.Field("content", fault.Word("no base64"), "base64 (see encoding)")
 			}
 		}
 		if err == nil && int64(len(body)) > w.Most {

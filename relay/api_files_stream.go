@@ -107,7 +107,7 @@ func sendFile(c *Call) (any, error) {
 		return nil, nil //nolint:nilnil // the headers were asked for
 	}
 	if _, err := io.CopyBuffer(pieceWriter{c.W}, r, make([]byte, files.MaxData)); err != nil {
-		c.Log.Debug("a file was not sent to its end", "error", err)
+		c.Log.Debug("a file was not sent completely", "error", err)
 		panic(http.ErrAbortHandler) // only this tells a client that there is more
 	}
 	return nil, nil //nolint:nilnil // it has been sent
@@ -253,7 +253,7 @@ func (w *eventLines) watch(ctx context.Context, s *session.Session, req *files.W
 	ended := false
 	defer func() {
 		if cancel(); !ended {
-			w.c.Log.Debug("nobody listens to a watch any more", "error", <-over) // its program has gone then
+			w.c.Log.Debug("the client of a watch has left", "error", <-over) // its program has gone then
 		}
 	}()
 	beat := time.NewTicker(watchHeartbeat)

@@ -85,7 +85,7 @@ func why(err error) string {
 	if errors.Is(err, access.ErrPreviewOver) {
 		return err.Error()
 	}
-	return "this preview is for who has its token"
+	return "missing or invalid preview token"
 }
 
 // shown returns the token of a request, and whether it is in the URL.
@@ -187,18 +187,18 @@ func makePreview(c *Call) (any, error) {
 const usual = 15 * time.Minute
 
 // lifetime returns how long a token is valid, at least a second.
-func lifetime(asked string, most time.Duration) (time.Duration, error) {
-	if most == 0 {
+func lifetime(requested string, limit time.Duration) (time.Duration, error) {
+	if limit == 0 {
 		return 0, fault.Errorf(fault.Denied, "previews are switched off (sessions.preview_max = \"0s\")").
 			WithHint("use boxctl forward, or have the operator raise sessions.preview_max in box.toml").
 			By(fault.Denial{Layer: fault.LayerPolicy, Rule: "sessions.preview_max", Used: "0s", Allowed: "0s", Setting: "a longer sessions.preview_max"})
 	}
-	if asked == "" {
-		return min(usual, most), nil
+	if requested == "" {
+		return min(usual, limit), nil
 	}
-	life, err := quantity.ParseDuration(asked)
-	if err != nil || time.Duration(life) < time.Second || time.Duration(life) > most {
-		return 0, fault.Field("lifetime", asked, "a duration from 1s to "+quantity.Duration(most).String())
+	life, err := quantity.ParseDuration(requested)
+	if err != nil || time.Duration(life) < time.Second || time.Duration(life) > limit {
+		return 0, fault.Field("lifetime", requested, "a duration from 1s to "+quantity.Duration(limit).String())
 	}
 	return time.Duration(life), nil
 }
@@ -284,7 +284,7 @@ func without(headers []string, name string) string {
 	return strings.Join(others, "; ")
 }
 
-var errUnasked = errors.New("the box changed the protocol without being asked")
+var errUnasked = errors.New("the box switched protocols without a request")
 
 // inward checks and filters what the box may send to a browser.
 func inward(r *http.Request, resp *http.Response) error {

@@ -102,7 +102,7 @@ func readPage(query url.Values) (p sessionPage, err error) {
 		nanos, id, ok := strings.Cut(text, ".")
 		n, err := strconv.ParseInt(nanos, 10, 64)
 		if err != nil || !ok || id == "" {
-			return p, fault.Field("after", text, "next of the page before")
+			return p, fault.Field("after", text, "next of an earlier page")
 		}
 		p.created, p.id = time.Unix(0, n), id
 	}

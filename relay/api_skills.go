@@ -140,14 +140,14 @@ func listSkillFiles(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	most := usualSkillEntries
+	limit := usualSkillEntries
 	if text := query.Get("limit"); text != "" {
-		if most, err = strconv.Atoi(text); err != nil || most < 1 {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
 			return nil, fault.Field("limit", text, fmt.Sprintf("1 to %d", skills.MaxListed))
 		}
 	}
 	at := cmp.Or(query.Get("path"), ".")
-	list, more, err := c.Skills.Files(who.Name, c.Path.Skill, at, hidden, most)
+	list, more, err := c.Skills.Files(who.Name, c.Path.Skill, at, hidden, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +194,7 @@ func writeSkillFile(c *Call) (any, error) {
 	case "", "utf-8":
 	case "base64":
 		if f.Data, err = base64.StdEncoding.DecodeString(in.Content); err != nil {
-			return nil, fault.Field("content", fault.Word("no base64"), "base64, as encoding says")
+			return nil, fault.Field("content", fault.Word("no base64"), "base64 (see encoding)")
 		}
 	default:
 		return nil, fault.Field("encoding", in.Encoding, "utf-8 or base64")

@@ -52,7 +52,7 @@ type snapshots struct {
 	look            func() MetricsSnapshot
 	version, goName string
 
-	build, started, ready, degraded, sessions, frozen, most, processes, running, leaks, waiting *prometheus.Desc
+	build, started, ready, degraded, sessions, frozen, limit, processes, running, leaks, waiting *prometheus.Desc
 
 	poolReady, poolWanted, auditRecords, auditFailures, auditLost, auditWaiting, auditBroken *prometheus.Desc
 
@@ -71,7 +71,7 @@ func newSnapshots(version, goName string, look func() MetricsSnapshot) *snapshot
 		degraded:      desc("boxd_degraded", "Number of current problems; boxctl status lists them."),
 		sessions:      desc("boxd_sessions", "Sessions, by state and profile.", "state", "profile"),
 		frozen:        desc("boxd_sessions_frozen", "Frozen sessions."),
-		most:          desc("boxd_sessions_max", "Maximum number of sessions (sessions.max)."),
+		limit:         desc("boxd_sessions_max", "Maximum number of sessions (sessions.max)."),
 		processes:     desc("boxd_processes", "Running processes with an id."),
 		running:       desc("boxd_running", "Running executions and processes."),
 		leaks:         desc("boxd_leaks", "Leaked resources on the host that belong to no session; should be 0.", "kind"),
@@ -94,7 +94,7 @@ func newSnapshots(version, goName string, look func() MetricsSnapshot) *snapshot
 // Describe lists the metrics.
 func (s *snapshots) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		s.build, s.started, s.ready, s.degraded, s.sessions, s.frozen, s.most, s.processes, s.running, s.leaks, s.waiting,
+		s.build, s.started, s.ready, s.degraded, s.sessions, s.frozen, s.limit, s.processes, s.running, s.leaks, s.waiting,
 		s.poolReady, s.poolWanted, s.auditRecords, s.auditFailures, s.auditLost, s.auditWaiting, s.auditBroken,
 		s.usedSessions, s.usedCPU, s.usedMemory, s.usedDisk, s.spans,
 	} {
@@ -119,7 +119,7 @@ func (s *snapshots) Collect(to chan<- prometheus.Metric) {
 		gauge(s.sessions, float64(n), group.State, group.Profile)
 	}
 	gauge(s.frozen, float64(now.Frozen))
-	gauge(s.most, float64(now.Most))
+	gauge(s.limit, float64(now.Most))
 	gauge(s.processes, float64(now.Processes))
 	gauge(s.running, float64(now.Running))
 	for kind, n := range now.Leaks {

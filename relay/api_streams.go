@@ -29,7 +29,7 @@ func runStream(c *Call) (any, error) {
 	return nil, c.Stream(func(o *streamOpening) error {
 		return o.Exec(c.Context(), func(start *api.StreamStart, req *session.ExecRequest) (*session.Session, func(), error) {
 			if start.Exec.ID != "" {
-				return nil, nil, fault.Field("start.exec.id", start.Exec.ID, "left out").WithText("exec.id: not for an execution that ends with its session")
+				return nil, nil, fault.Field("start.exec.id", start.Exec.ID, "left out").WithText("exec.id: not allowed for a one-shot execution")
 			}
 			if start.Session == nil {
 				start.Session = &api.SessionRequest{}

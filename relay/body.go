@@ -22,14 +22,14 @@ const (
 )
 
 // DecodeBody decodes the JSON body of a request, of at most most bytes, into v.
-func (c *Call) DecodeBody(v any, most int64) error {
+func (c *Call) DecodeBody(v any, limit int64) error {
 	length := c.R.ContentLength // -1: unknown
-	if length > most {
-		return tooLong(quantity.Size(length), most)
+	if length > limit {
+		return tooLong(quantity.Size(length), limit)
 	}
 	expect := length
 	if length < 0 {
-		expect = most
+		expect = limit
 	}
 	release, err := c.Limits.Reserve(c.Context(), expect)
 	if err != nil {
@@ -39,9 +39,9 @@ func (c *Call) DecodeBody(v any, most int64) error {
 	conn := http.NewResponseController(c.W)
 	_ = conn.SetReadDeadline(time.Now().Add(conns.BodyPatience)) // every connection has deadlines
 	data := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
-	_, err = data.ReadFrom(http.MaxBytesReader(c.W, c.R.Body, most))
+	_, err = data.ReadFrom(http.MaxBytesReader(c.W, c.R.Body, limit))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return tooLong("more", most)
+		return tooLong("more", limit)
 	}
 	if err != nil {
 		f := fault.Errorf(fault.Invalid, "read the body: %w", err)
@@ -60,6 +60,6 @@ func (c *Call) DecodeBody(v any, most int64) error {
 	return nil
 }
 
-func tooLong(size any, most int64) error {
-	return fault.Field("body", size, fmt.Sprintf("at most %v", quantity.Size(most)))
+func tooLong(size any, limit int64) error {
+	return fault.Field("body", size, fmt.Sprintf("at most %v", quantity.Size(limit)))
 }

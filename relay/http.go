@@ -50,9 +50,9 @@ func (m *Conversations) Serve(c *Call) (any, error) {
 		}
 		c.R.Body = io.NopCloser(bytes.NewReader(message))
 	}
-	asked := trace.Of(c.Context()) // the API calls of the tools belong to it
-	c.R.Header.Set(requestHeader, asked.ID)
-	c.R.Header.Set(TraceParent, asked.Parent)
+	traced := trace.Of(c.Context()) // the API calls of the tools belong to it
+	c.R.Header.Set(requestHeader, traced.ID)
+	c.R.Header.Set(TraceParent, traced.Parent)
 	w := &patient{c.W, c.Answers}
 	id, method := c.R.Header.Get(sessionHeader), methodOf(message)
 	switch {

@@ -10,7 +10,7 @@ import (
 )
 
 // errIdle is the error of a listener that stops because its server is idle.
-var errIdle = errors.New("nobody needs it")
+var errIdle = errors.New("it is idle")
 
 // IdleListener stops when its server has been idle for long enough. It decides that between calls of accept, so a
 // connection that comes at that moment is not lost: it waits in the socket for the next boxd.

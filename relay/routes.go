@@ -188,14 +188,14 @@ func Patterns() []string {
 // find returns the route of a request, and the ids in its path. ServeMux does not fit: it redirects from paths that it
 // considers unclean, and takes an id that is a slash for the end of the path.
 func (s *Server) find(r *http.Request) (Route, Path) {
-	asked := strings.Split(r.URL.EscapedPath(), "/")
+	segments := strings.Split(r.URL.EscapedPath(), "/")
 	var methods []string // that the path has
 	for i := range s.routes {
 		rt := &s.routes[i]
-		if len(rt.path) != len(asked) {
+		if len(rt.path) != len(segments) {
 			continue
 		}
-		p, ok := match(rt.path, asked)
+		p, ok := match(rt.path, segments)
 		if !ok {
 			continue
 		}
@@ -211,7 +211,7 @@ func (s *Server) find(r *http.Request) (Route, Path) {
 }
 
 // match reads the ids from a path that has as many segments as the pattern.
-func match(pattern, asked []string) (p Path, ok bool) {
+func match(pattern, segments []string) (p Path, ok bool) {
 	for i, want := range pattern {
 		var id *string
 		switch want {
@@ -233,12 +233,12 @@ func match(pattern, asked []string) (p Path, ok bool) {
 			id = &p.Image
 		case "{principal}":
 			id = &p.Principal
-		case asked[i]:
+		case segments[i]:
 		default:
 			return p, false
 		}
 		if id != nil {
-			text, err := url.PathUnescape(asked[i])
+			text, err := url.PathUnescape(segments[i])
 			if err != nil {
 				return p, false
 			}

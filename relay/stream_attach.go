@@ -39,11 +39,11 @@ func (o *streamOpening) Process(ctx context.Context, s *session.Session, p *proc
 
 // attend relays between a process and its client until one of them has ended. Its first message is started, or if that
 // is nil, what the client is attached to.
-func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p *process.Process, asked *api.StreamAttach, started *api.StreamStarted) (*api.ExecResult, error) {
+func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p *process.Process, req *api.StreamAttach, started *api.StreamStarted) (*api.ExecResult, error) {
 	if err := p.Started(ctx); ctx.Err() != nil { // before that, the amount of output is unknown
 		return nil, err
 	}
-	options, err := attachOptions(p.Info(), asked)
+	options, err := attachOptions(p.Info(), req)
 	if err != nil {
 		return nil, err
 	}
@@ -52,18 +52,18 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 		return nil, err
 	}
 	defer a.Close()
-	out := newOutput(c, asked, options.From, a.Position())
+	out := newOutput(c, req, options.From, a.Position())
 	sent := a.Taken() // by earlier writers
-	if asked.Stdin != nil {
-		sent = *asked.Stdin
+	if req.Stdin != nil {
+		sent = *req.Stdin
 		a.Resume(sent)
 	}
-	c.in = newInput(nil, asked.Lines, c.writer(ctx, a, sent))
+	c.in = newInput(nil, req.Lines, c.writer(ctx, a, sent))
 	c.in.repeated = uint64(max(a.Taken()-sent, 0))
-	if !asked.Write {
+	if !req.Write {
 		c.in.refusal = c.noInput
 	}
-	if asked.Lines {
+	if req.Lines {
 		c.ws.SetReadLimit(api.MaxLine + 1)
 	}
 	greeting := api.ServerControl{Started: started}
@@ -179,24 +179,24 @@ func (c *conn) forget(ctx context.Context, s *session.Session, p *process.Proces
 }
 
 // attachOptions converts a client's attach request.
-func attachOptions(info process.Info, asked *api.StreamAttach) (process.AttachOptions, error) {
-	o := process.AttachOptions{Write: asked.Write, TakeOver: asked.TakeOver, WriterID: asked.WriterID, Lossless: asked.Write}
-	if asked.Lossless != nil {
-		o.Lossless = *asked.Lossless
+func attachOptions(info process.Info, req *api.StreamAttach) (process.AttachOptions, error) {
+	o := process.AttachOptions{Write: req.Write, TakeOver: req.TakeOver, WriterID: req.WriterID, Lossless: req.Write}
+	if req.Lossless != nil {
+		o.Lossless = *req.Lossless
 	}
-	resumes := asked.Stdout != nil || asked.Stderr != nil
+	resumes := req.Stdout != nil || req.Stderr != nil
 	switch {
-	case asked.Replay && resumes:
+	case req.Replay && resumes:
 		return o, fault.Field("attach.replay", "true", "false with attach.stdout or attach.stderr")
-	case asked.Stdin != nil && *asked.Stdin < 0:
-		return o, fault.Field("attach.stdin", *asked.Stdin, "0 or more")
-	case len(asked.WriterID) > api.MaxWriterID:
-		return o, fault.Field("attach.writer_id", asked.WriterID, fmt.Sprintf("at most %d bytes", api.MaxWriterID))
-	case asked.Write && !info.Stdin && info.Terminal == nil:
+	case req.Stdin != nil && *req.Stdin < 0:
+		return o, fault.Field("attach.stdin", *req.Stdin, "0 or more")
+	case len(req.WriterID) > api.MaxWriterID:
+		return o, fault.Field("attach.writer_id", req.WriterID, fmt.Sprintf("at most %d bytes", api.MaxWriterID))
+	case req.Write && !info.Stdin && info.Terminal == nil:
 		return o, fault.Field("attach.write", "true", "false, as the process was started without stdin")
 	case resumes:
 		o.From = new([2]int64)
-		for i, n := range []*int64{asked.Stdout, asked.Stderr} {
+		for i, n := range []*int64{req.Stdout, req.Stderr} {
 			if n != nil && (*n < 0 || *n > info.Output[i].Bytes) {
 				return o, fault.Field("attach."+streamName(i), *n, fmt.Sprintf("0 to %d, the bytes written so far", info.Output[i].Bytes))
 			}
@@ -204,9 +204,9 @@ func attachOptions(info process.Info, asked *api.StreamAttach) (process.AttachOp
 				o.From[i] = *n
 			}
 		}
-	case asked.Replay:
+	case req.Replay:
 		o.From = new([2]int64)
-	case asked.Lines && info.Output[0].Bytes > 0: // the byte before tells whether a line begins here
+	case req.Lines && info.Output[0].Bytes > 0: // the byte before tells whether a line begins here
 		o.From = &[2]int64{info.Output[0].Bytes - 1, info.Output[1].Bytes}
 	}
 	return o, nil
@@ -278,20 +278,20 @@ type attachedOutput struct {
 }
 
 // newOutput begins an output at the position that it has; from is the requested one, nil if any will do.
-func newOutput(c *conn, asked *api.StreamAttach, from *[2]int64, at [2]int64) *attachedOutput {
+func newOutput(c *conn, req *api.StreamAttach, from *[2]int64, at [2]int64) *attachedOutput {
 	o := &attachedOutput{c: c, begin: at}
-	if asked.Stdout != nil || asked.Stderr != nil {
+	if req.Stdout != nil || req.Stderr != nil {
 		o.begin = *from
 		o.moved = [2]int64{at[0] - from[0], at[1] - from[1]}
 	}
-	if !asked.Lines {
+	if !req.Lines {
 		return o
 	}
 	o.lines = &cutter{reserve: c.Lines}
 	switch {
-	case asked.Replay && at[0] > 0:
+	case req.Replay && at[0] > 0:
 		o.lines.skipping = true
-	case !asked.Replay && from != nil && asked.Stdout == nil && asked.Stderr == nil: // see attachOptions
+	case !req.Replay && from != nil && req.Stdout == nil && req.Stderr == nil: // see attachOptions
 		o.lines.skipping, o.lines.lost = true, -1
 		o.begin[0]++
 	}

@@ -41,7 +41,7 @@ func (o *streamOpening) Exec(ctx context.Context, open execOpener) error {
 		if err != nil {
 			return nil, err
 		}
-		asked, err := changesRequest(&start.Exec)
+		changes, err := changesRequest(&start.Exec)
 		if err != nil {
 			return nil, err
 		}
@@ -53,7 +53,7 @@ func (o *streamOpening) Exec(ctx context.Context, open execOpener) error {
 		if err := sessionfiles.PrepareOutputs(ctx, session, start.Exec.OutputVersion); err != nil {
 			return nil, err
 		}
-		looked, err := sessionfiles.BeginChanges(ctx, session, asked)
+		looked, err := sessionfiles.BeginChanges(ctx, session, changes)
 		if err != nil {
 			return nil, err
 		}

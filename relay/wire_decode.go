@@ -83,7 +83,7 @@ func escaped(raw []byte) rune {
 }
 
 // decodeValue decodes valid JSON into v, which may have at most most elements; path names the field in errors.
-func decodeValue(raw []byte, v reflect.Value, path string, most int) error {
+func decodeValue(raw []byte, v reflect.Value, path string, limit int) error {
 	_, custom := reflect.TypeAssert[json.Unmarshaler](v.Addr())
 	switch {
 	case custom:
@@ -92,15 +92,15 @@ func decodeValue(raw []byte, v reflect.Value, path string, most int) error {
 			return nil
 		}
 		v.Set(reflect.New(v.Type().Elem()))
-		return decodeValue(raw, v.Elem(), path, most)
+		return decodeValue(raw, v.Elem(), path, limit)
 	case v.Kind() == reflect.Struct:
 		return object(raw, path, func(key, field string, value []byte) error {
 			return decodeField(value, v, key, field)
 		})
 	case v.Kind() == reflect.Map:
-		return decodeMap(raw, v, path, most)
+		return decodeMap(raw, v, path, limit)
 	case v.Kind() == reflect.Slice:
-		return decodeList(raw, v, path, most)
+		return decodeList(raw, v, path, limit)
 	}
 	if string(raw) == "null" {
 		return fault.Field(path, fault.Word("null"), article(v.Kind()))
@@ -150,17 +150,17 @@ func fieldNamed(t reflect.Type, key string) (f reflect.StructField, known bool) 
 
 // mostOf returns how many elements a field may have. A list without the tag may have none.
 func mostOf(f reflect.StructField) int {
-	most, _ := strconv.Atoi(f.Tag.Get("max"))
-	return most
+	limit, _ := strconv.Atoi(f.Tag.Get("max"))
+	return limit
 }
 
 // decodeMap shows no value in its errors: it may be a secret.
-func decodeMap(raw []byte, v reflect.Value, path string, most int) error {
+func decodeMap(raw []byte, v reflect.Value, path string, limit int) error {
 	if raw[0] != '{' {
 		return fault.Field(path, somethingElse, "a JSON object")
 	}
-	if n := count(raw) / 2; n > most {
-		return tooMany(path, n, most)
+	if n := count(raw) / 2; n > limit {
+		return tooMany(path, n, limit)
 	}
 	v.Set(reflect.MakeMap(v.Type()))
 	return object(raw, path, func(key, field string, value []byte) error {
@@ -173,13 +173,13 @@ func decodeMap(raw []byte, v reflect.Value, path string, most int) error {
 	})
 }
 
-func decodeList(raw []byte, v reflect.Value, path string, most int) error {
+func decodeList(raw []byte, v reflect.Value, path string, limit int) error {
 	if raw[0] != '[' {
 		return fault.Field(path, given(raw), "a list")
 	}
 	n := count(raw)
-	if n > most {
-		return tooMany(path, n, most)
+	if n > limit {
+		return tooMany(path, n, limit)
 	}
 	v.Set(reflect.MakeSlice(v.Type(), n, n))
 	i := 0
@@ -192,8 +192,8 @@ func decodeList(raw []byte, v reflect.Value, path string, most int) error {
 	return nil
 }
 
-func tooMany(path string, n, most int) error {
-	return fault.Field(path, fault.Word(strconv.Itoa(n)+" elements"), fmt.Sprintf("at most %d", most)).WithText("%s has %d elements: must have at most %d", path, n, most)
+func tooMany(path string, n, limit int) error {
+	return fault.Field(path, fault.Word(strconv.Itoa(n)+" elements"), fmt.Sprintf("at most %d", limit)).WithText("%s has %d elements: must have at most %d", path, n, limit)
 }
 
 // object calls f for every key of a JSON object, each of which may occur once. An error of f ends it, so that it

@@ -136,14 +136,14 @@ func changesRequest(r *api.ExecRequest) (*sessionfiles.ChangesRequest, error) {
 	case w.Limit < 0 || w.Limit > mostChanges:
 		return nil, fault.Field("changes_with.limit", w.Limit, fmt.Sprintf("1 to %d", mostChanges))
 	}
-	asked := &sessionfiles.ChangesRequest{Include: w.Include, Exclude: w.Exclude, Limit: w.Limit, Digest: w.Digest}
+	changes := &sessionfiles.ChangesRequest{Include: w.Include, Exclude: w.Exclude, Limit: w.Limit, Digest: w.Digest}
 	if w.MaxSize != nil {
-		asked.MaxSize = int64(*w.MaxSize)
+		changes.MaxSize = int64(*w.MaxSize)
 	}
-	if asked.Limit == 0 {
-		asked.Limit = usualChanges
+	if changes.Limit == 0 {
+		changes.Limit = usualChanges
 	}
-	return asked, nil
+	return changes, nil
 }
 
 // changesAnswer describes what an execution has changed in the workspace; nil if that was not checked.

@@ -113,7 +113,7 @@ func titles() map[fault.Kind]string {
 		fault.Internal: "internal error", fault.Invalid: "invalid request", fault.NotFound: "not found",
 		fault.Conflict: "conflict", fault.Denied: "not allowed", fault.Exhausted: "limit reached",
 		fault.Unsupported: "not supported here", fault.Unavailable: "not available",
-		fault.Unauthenticated: "not known",
+		fault.Unauthenticated: "authentication failed",
 	}
 }
 
@@ -136,10 +136,10 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 		return f
 	}
 	if s.Step == isolation.StepStdio && s.Item == isolation.ItemSpool {
-		f.Text = "no output can be kept in /workspace (spool): " + s.Errno.Error()
+		f.Text = "cannot store output in /workspace (spool): " + s.Errno.Error()
 		f.Hint = "free space there, or leave out spool"
 		if s.Errno == output.NoSpool {
-			f.Text = "no output can be kept in /workspace (spool): its filesystem is not a local one of Linux, such as ext4, xfs or btrfs"
+			f.Text = "cannot store output in /workspace (spool): its filesystem is not a local one, such as ext4, xfs or btrfs"
 			f.Hint = "leave out spool"
 		}
 		return f
@@ -149,12 +149,12 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 	}
 	switch s.Errno { //nolint:exhaustive // of a hundred
 	case unix.EACCES:
-		f.Hint = "the box user may not enter it, by its own modes: boxctl fs chmod ID 755 " + s.Item + ", or run with cwd /"
+		f.Hint = "its mode does not let the box user enter it: boxctl fs chmod ID 755 " + s.Item + ", or run with cwd /"
 	case unix.ENOENT, unix.ENOTDIR, unix.EROFS, unix.ELOOP:
 		f.Text = fault.Field("cwd", s.Item, "an existing directory ("+s.Errno.Error()+")").Error()
 		f.Hint = "see what is there: boxctl fs ls ID " + path.Dir(s.Item)
 	case unix.EOPNOTSUPP:
-		f.Text = fault.Field("cwd", s.Item, "a directory that is made if it is missing, in a box of an earlier version of boxd").Error()
+		f.Text = fault.Field("cwd", s.Item, "given without cwd_must_exist in a box of an earlier version of boxd").Error()
 		f.Hint = newPID1
 	}
 	return f

@@ -59,7 +59,7 @@ func execRequestOf(r *api.ExecRequest) (*session.ExecRequest, error) {
 	}
 	if r.StdinEncoding == encodingBase64 {
 		if req.Stdin, err = base64.StdEncoding.DecodeString(r.Stdin); err != nil {
-			return nil, fault.Field("stdin", somethingElse, "base64, as stdin_encoding says")
+			return nil, fault.Field("stdin", somethingElse, "base64 (see stdin_encoding)")
 		}
 	}
 	return req, nil

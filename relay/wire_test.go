@@ -76,9 +76,9 @@ func TestStdioIsDirectOrLeftOut(t *testing.T) {
 func TestABoxOfAnEarlierBoxdSaysWhatItLacks(t *testing.T) {
 	t.Parallel()
 	for want, step := range map[string]isolation.StepError{
-		`merge_output = true: must be left out in a box of an earlier version of boxd`:                          {Step: isolation.StepStdio, Item: isolation.ItemMerged, Errno: unix.EOPNOTSUPP},
-		`spool is given: must be left out in a box of an earlier version of boxd`:                               {Step: isolation.StepStdio, Item: isolation.ItemSpooled, Errno: unix.EOPNOTSUPP},
-		`cwd = "/x": must be a directory that is made if it is missing, in a box of an earlier version of boxd`: {Step: isolation.StepDirectory, Item: "/x", Errno: unix.EOPNOTSUPP},
+		`merge_output = true: must be left out in a box of an earlier version of boxd`:            {Step: isolation.StepStdio, Item: isolation.ItemMerged, Errno: unix.EOPNOTSUPP},
+		`spool is given: must be left out in a box of an earlier version of boxd`:                 {Step: isolation.StepStdio, Item: isolation.ItemSpooled, Errno: unix.EOPNOTSUPP},
+		`cwd = "/x": must be given without cwd_must_exist in a box of an earlier version of boxd`: {Step: isolation.StepDirectory, Item: "/x", Errno: unix.EOPNOTSUPP},
 	} {
 		if f := startFailure(&step); f.Text != want || f.Hint != newPID1 || f.Errno != "ENOTSUP" {
 			t.Errorf("%+v, want %q", f, want)

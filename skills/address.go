@@ -111,7 +111,7 @@ func FindArchive(hosts Hosts, text string) (*Archive, error) {
 		a = gitea(parts)
 	}
 	if a == nil {
-		return nil, fault.Field("url", text, "an archive (.zip, .tar, .tar.gz, .tgz), or at GitHub, GitLab or Gitea a repository, a directory or SKILL.md in it, or a release of a name")
+		return nil, fault.Field("url", text, "an archive (.zip, .tar, .tar.gz, .tgz), or at GitHub, GitLab or Gitea a repository, a directory or SKILL.md in it, or a named release")
 	}
 	a.URL.Scheme, a.URL.Host, a.Repository = u.Scheme, u.Host, true
 	return a, nil
@@ -124,7 +124,7 @@ func refused(hosts Hosts, u *url.URL) error {
 	}
 	allowed := strings.Join(names, ", ")
 	if allowed == "" {
-		allowed = "none: boxd fetches nothing"
+		allowed = "in skills.hosts (empty)"
 	}
 	return fault.Field("url", u.Scheme+"://"+u.Host, allowed).Of(fault.Denied).
 		WithHint("the operator can add the host to skills.hosts in box.toml; or download the archive and install the file").

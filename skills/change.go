@@ -105,7 +105,7 @@ func (s *Store) free(who, name string) error {
 func writeDocument(dir *os.Root, doc *Manifest) error {
 	data, err := doc.Bytes()
 	if err != nil {
-		return fault.Field("instructions", fault.Word("too long, or no text"), err.Error())
+		return fault.Field("instructions", fault.Word("invalid"), "a text that fits into "+ManifestFile).WithText("instructions: %v", err)
 	}
 	return replaceFile(dir, ManifestFile, data, false)
 }
@@ -161,7 +161,7 @@ func (s *Store) own(who, name string) (*Skill, func(), error) {
 	}
 	if k.BuiltIn {
 		done()
-		f := fault.Errorf(fault.Denied, "skill %q comes with boxd and stays as it is", name).WithHint("make one of your own with the same name; it is used instead")
+		f := fault.Errorf(fault.Denied, "skill %q is built in and cannot be changed", name).WithHint("create your own with the same name; it is used instead")
 		f.Field, f.Value = "skill", name
 		return nil, nil, f
 	}

@@ -165,10 +165,10 @@ func (s *Store) allow(sp *space, list []*incoming) error {
 	return nil
 }
 
-func full(key, used, most string) error {
-	f := fault.Errorf(fault.Exhausted, "no room for more skills: %s of %s", used, most).WithHint("delete some skills").
-		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Used: used, Allowed: most, Setting: key + " in box.toml"})
-	f.Field, f.Allowed = "skill", most
+func full(key, used, limit string) error {
+	f := fault.Errorf(fault.Exhausted, "no room for more skills: %s of %s", used, limit).WithHint("delete some skills").
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Used: used, Allowed: limit, Setting: key + " in box.toml"})
+	f.Field, f.Allowed = "skill", limit
 	return f
 }
 
@@ -253,6 +253,6 @@ func (s *Store) restore(sp *space, name string) {
 		err = s.root.Remove(path.Join(sp.key, namesDir, recordFile(name)))
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Error("the record of a skill is damaged", "skill", name, "error", err)
+		s.log.Error("cannot restore a skill's record", "skill", name, "error", err)
 	}
 }

@@ -76,16 +76,16 @@ func noFile(what, name string) error {
 	return f
 }
 
-// Files lists a directory of a skill, by name; most is from 1 to MaxListed. more says that there are more.
-func (s *Store) Files(who, name, at string, hidden bool, most int) (list []Entry, more bool, err error) {
+// Files lists a directory of a skill, by name; limit is from 1 to MaxListed. more says that there are more.
+func (s *Store) Files(who, name, at string, hidden bool, limit int) (list []Entry, more bool, err error) {
 	at, err = within(at)
 	if err != nil {
 		return nil, false, err
 	}
-	if most < 1 {
-		return nil, false, fault.Field("limit", most, fmt.Sprintf("1 to %d", MaxListed))
+	if limit < 1 {
+		return nil, false, fault.Field("limit", limit, fmt.Sprintf("1 to %d", MaxListed))
 	}
-	most = min(most, MaxListed)
+	limit = min(limit, MaxListed)
 	err = s.inTree(who, name, func(dir *os.Root, _ *Skill) error {
 		entries, err := readDir(dir, at)
 		if errors.Is(err, errNoDir) {
@@ -98,7 +98,7 @@ func (s *Store) Files(who, name, at string, hidden bool, most int) (list []Entry
 			if !hidden && strings.HasPrefix(e.Name(), ".") {
 				continue
 			}
-			if len(list) == most {
+			if len(list) == limit {
 				more = true
 				return nil
 			}
@@ -195,7 +195,7 @@ func (s *Store) WriteFile(who, name string, file *File, ifMatch string, r Rules)
 		if at == k.Entry || at == ManifestFile {
 			doc, err := readManifest(file.Data)
 			if err != nil {
-				return fault.Field("content", fault.Word("no document"), err.Error())
+				return fault.Field("content", fault.Word("invalid"), "a "+ManifestFile+" with front matter").WithText("content: %v", err)
 			}
 			if err := wrong(at, r.check(doc, name)); err != nil {
 				return err
@@ -225,7 +225,7 @@ func (s *Store) RemoveFile(who, name, at, ifMatch string) (Skill, error) {
 	}
 	return s.edit(who, name, ifMatch, func(dir *os.Root, k *Skill) error {
 		if at == "." || at == k.Entry {
-			return fault.Field("path", at, "anything but what makes it a skill; to delete all of it is another request")
+			return fault.Field("path", at, "a file other than the skill's own SKILL.md; or delete the whole skill")
 		}
 		if _, err := dir.Lstat(at); err != nil {
 			return noFile("file", at)

@@ -72,7 +72,7 @@ func readManifest(data []byte) (*Manifest, error) {
 	d := &Manifest{Body: body}
 	switch {
 	case !found:
-		d.fault("", "no front matter: it begins with a line of --- and ends with another one")
+		d.fault("", "no front matter: it must begin and end with a line of ---")
 	case len(header) > maxHeader:
 		d.fault("", "the front matter has %d bytes, more than %d", len(header), maxHeader)
 	default:
@@ -115,7 +115,7 @@ func (d *Manifest) parse(text string) {
 		return
 	}
 	if top.Kind == 0 || len(top.Content) != 1 || top.Content[0].Kind != yaml.MappingNode {
-		d.fault("", "the front matter is no mapping of keys to values")
+		d.fault("", "the front matter must map keys to values")
 		return
 	}
 	header := top.Content[0]
@@ -138,13 +138,13 @@ func joinComments(a, b string) string {
 // walk finds what a front matter must not have anywhere; it returns what makes it unreadable.
 func (d *Manifest) walk(n *yaml.Node, key string) string {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
-		return "the front matter has anchors or aliases, which are not taken"
+		return "the front matter has anchors or aliases: not allowed"
 	}
 	seen := map[string]bool{}
 	for i, c := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 {
 			if c.Kind == yaml.ScalarNode && seen[c.Value] {
-				d.fault(key+c.Value, "the key is there twice, in line %d again", c.Line+1)
+				d.fault(key+c.Value, "duplicate key, again in line %d", c.Line+1)
 			}
 			seen[c.Value] = true
 		}

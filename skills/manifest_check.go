@@ -34,13 +34,13 @@ func (d *Manifest) Check(dir string) []Problem {
 	}
 	if d.header == nil {
 		if len(list) == 0 {
-			add("", "no front matter: it begins with a line of --- and ends with another one")
+			add("", "no front matter: it must begin and end with a line of ---")
 		}
 		return list
 	}
 	for _, key := range []string{keyName, keyDisplayName, keyDescription, keyLicense, keyCompatibility, keyAllowedTools} {
 		if n := d.find(key); n != nil && (n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str") {
-			add(key, "not a text; in quotes it would be one")
+			add(key, "not a string; put it in quotes")
 		}
 	}
 	name := d.Text(keyName)
@@ -50,15 +50,15 @@ func (d *Manifest) Check(dir string) []Problem {
 	if dir != "" && name != dir {
 		add(keyName, "%.80q is not the name of the directory, %.80q", name, dir)
 	}
-	bounded := func(key string, most int, needed bool) {
+	bounded := func(key string, limit int, needed bool) {
 		n, there := utf8.RuneCountInString(d.Text(key)), d.find(key) != nil
 		switch {
-		case n > most:
-			add(key, "%d characters, more than %d", n, most)
+		case n > limit:
+			add(key, "%d characters, more than %d", n, limit)
 		case n == 0 && needed:
-			add(key, "missing or empty: it says what the skill does and when to use it, in 1 to %d characters", most)
+			add(key, "missing or empty: it says what the skill does and when to use it, in 1 to %d characters", limit)
 		case n == 0 && there:
-			add(key, "empty: must be 1 to %d characters, or left out", most)
+			add(key, "empty: must be 1 to %d characters, or left out", limit)
 		}
 	}
 	bounded(keyDescription, maxDescription, true)
@@ -82,7 +82,7 @@ func (d *Manifest) checkMetadata(add func(key, format string, args ...any)) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
 		if k.Kind != yaml.ScalarNode || v.Kind != yaml.ScalarNode || v.ShortTag() != "!!str" {
-			add(keyMetadata+"."+k.Value, "not a text; in quotes it would be one")
+			add(keyMetadata+"."+k.Value, "not a string; put it in quotes")
 		}
 	}
 }

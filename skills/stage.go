@@ -68,8 +68,8 @@ func (st *Stage) Fill(content io.Reader, below string) error {
 		return err
 	}
 	defer f.Close()
-	most := int64(s.cfg.MaxArchive)
-	if _, err := io.Copy(f, io.LimitReader(content, most+1)); err != nil {
+	limit := int64(s.cfg.MaxArchive)
+	if _, err := io.Copy(f, io.LimitReader(content, limit+1)); err != nil {
 		if errors.As(err, new(*os.PathError)) || fault.KindOf(err) != fault.Internal {
 			return err
 		}
@@ -80,7 +80,7 @@ func (st *Stage) Fill(content io.Reader, below string) error {
 		return err
 	}
 	defer dir.Close()
-	limits := archive.Limits{Archive: most, Bytes: int64(s.cfg.MaxBytes), File: int64(s.cfg.MaxFile), Entries: s.cfg.MaxEntries}
+	limits := archive.Limits{Archive: limit, Bytes: int64(s.cfg.MaxBytes), File: int64(s.cfg.MaxFile), Entries: s.cfg.MaxEntries}
 	if err := archive.Extract(f, dir, below, limits); err != nil {
 		return err
 	}
@@ -236,8 +236,11 @@ func (st *Stage) Install(who string, c *Choice) ([]Skill, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Digest != "" && (len(chosen) != 1 || chosen[0].Skill.Digest != c.Digest) {
-		f := fault.Errorf(fault.Conflict, "the digest is %s, not %s", chosen[0].Skill.Digest, shorten(c.Digest)).WithHint("look at it first: the files differ from those asked for")
+	if c.Digest != "" && len(chosen) != 1 {
+		return nil, fault.Field("digest", shorten(c.Digest), "left out with several skills")
+	}
+	if c.Digest != "" && chosen[0].Skill.Digest != c.Digest {
+		f := fault.Errorf(fault.Conflict, "the digest is %s, not %s", chosen[0].Skill.Digest, shorten(c.Digest)).WithHint("preview it again: the files differ from those expected")
 		f.Field, f.Value, f.Allowed = "digest", shorten(c.Digest), chosen[0].Skill.Digest
 		return nil, f
 	}
@@ -255,7 +258,7 @@ func (st *Stage) Install(who string, c *Choice) ([]Skill, error) {
 			name, change = c.As.Name, func(dir *os.Root) error { return restate(dir, c.As.Name, &c.As.Texts, c.Rules) }
 		}
 		if names[name] {
-			return nil, fault.Field("select", name, "each skill once: several of the archive have this name")
+			return nil, fault.Field("select", name, "unique: several skills in the archive have this name")
 		}
 		names[name] = true
 		n, err := st.store.prepare(x.at, name, change)

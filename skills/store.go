@@ -180,7 +180,7 @@ func (s *Store) loadOwner(sp *space) error {
 
 func (s *Store) loadSkill(sp *space, r *record, file string) error {
 	if recordFile(r.Name) != file || !isolation.ValidTree(r.Tree) {
-		return errors.New("it does not say what it stands for")
+		return errors.New("it has an invalid name or tree")
 	}
 	k := &Skill{
 		Name: r.Name, Digest: r.Digest, Origin: r.Origin, Bytes: r.Bytes, Entries: r.Entries,
@@ -246,9 +246,9 @@ func NotFound(name string) error {
 }
 
 func shorten(name string) string {
-	const most = 100
-	if len(name) > most {
-		return strings.ToValidUTF8(name[:most], "") + "…"
+	const limit = 100
+	if len(name) > limit {
+		return strings.ToValidUTF8(name[:limit], "") + "…"
 	}
 	return name
 }

@@ -71,10 +71,10 @@ func (s *Store) seal(dir *os.Root) (w weight, err error) {
 	return w, err
 }
 
-func tooMuch(key, most, of string) error {
-	f := fault.Errorf(fault.Invalid, "the skill would have more than %s %s", most, of).WithHint("make it smaller").
-		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Allowed: most, Setting: key + " in box.toml"})
-	f.Field, f.Allowed = "skill", most
+func tooMuch(key, limit, of string) error {
+	f := fault.Errorf(fault.Invalid, "the skill would have more than %s %s", limit, of).WithHint("make it smaller").
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Allowed: limit, Setting: key + " in box.toml"})
+	f.Field, f.Allowed = "skill", limit
 	return f
 }
 
@@ -129,7 +129,7 @@ func document(dir *os.Root) (*Manifest, string, error) {
 var errTooLarge = errors.New("too large")
 
 // readFile reads a whole regular file. It neither follows nor waits for anything else of that name.
-func readFile(dir *os.Root, name string, most int64) ([]byte, error) {
+func readFile(dir *os.Root, name string, limit int64) ([]byte, error) {
 	info, err := dir.Lstat(name)
 	if err != nil {
 		return nil, err
@@ -142,8 +142,8 @@ func readFile(dir *os.Root, name string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(data)) > most {
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
 		err = errTooLarge
 	}
 	return data, err

@@ -295,7 +295,7 @@ func (d *Attachments) deactivate(ctx context.Context, s *session.Session, name s
 		return err // the record still lists it, so the next boxd mounts it again
 	}
 	d.set(s.Key, name, nil)
-	s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is not active any more"})
+	s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is no longer active"})
 	return nil
 }
 

@@ -226,7 +226,7 @@ func (d *Attachments) Detach(ctx context.Context, s *session.Session, name strin
 		if unused {
 			d.letGo(s.Key, tree)
 		}
-		s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "drive " + name + " is not mounted any more"})
+		s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "drive " + name + " is no longer mounted"})
 		return nil
 	})
 }

@@ -89,12 +89,12 @@ func (v *Supervisor) spaceLocked(w *want) error {
 	if v.closed {
 		return Stopping()
 	}
-	if living, most := v.livingLocked(), w.cfg.Sessions.Max; living >= most {
-		return &quota.Full{Reason: quota.Sessions, Err: fault.Errorf(fault.Exhausted, "boxd has %d of %d sessions, %d of them yours (sessions.max)", living, most, v.ownLivingLocked(w.who.Name)).WithHint(hint).
-			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(living), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max"})}
+	if living, limit := v.livingLocked(), w.cfg.Sessions.Max; living >= limit {
+		return &quota.Full{Reason: quota.Sessions, Err: fault.Errorf(fault.Exhausted, "boxd has %d of %d sessions, %d of them yours (sessions.max)", living, limit, v.ownLivingLocked(w.who.Name)).WithHint(hint).
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(living), Allowed: strconv.Itoa(limit), Setting: "a larger sessions.max"})}
 	}
-	if most := w.cfg.Queue.AtOnce(); v.starting >= most {
-		return &quota.Full{Reason: quota.Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "%d sessions are starting, the limit (queue.starts)", most).
+	if limit := w.cfg.Queue.AtOnce(); v.starting >= limit {
+		return &quota.Full{Reason: quota.Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "%d sessions are starting, the limit (queue.starts)", limit).
 			WithHint("try again")}
 	}
 	return nil

@@ -81,7 +81,7 @@ const fewSessions = 32
 // checkConnections reports whether all sessions together could fill the host's connection tracking table, without which the
 // host itself gets no connections. tracked is the size of that table; 0: the host has none.
 func checkConnections(cfg *policy.Config, tracked int) []isolation.Check {
-	some, most := false, 0
+	some, limit := false, 0
 	for _, p := range cfg.Profiles {
 		if p.Network != policy.NetworkEgress {
 			continue
@@ -90,14 +90,14 @@ func checkConnections(cfg *policy.Config, tracked int) []isolation.Check {
 		if n == 0 {
 			n = tracked
 		}
-		some, most = true, max(most, n)
+		some, limit = true, max(limit, n)
 	}
 	if !some || tracked == 0 {
 		return nil
 	}
-	c := isolation.Check{Name: "connections", Detail: fmt.Sprintf("the host tracks %d; %d sessions with %d each have no more", tracked, cfg.Sessions.Max, most)}
-	if n := tracked / most; n < cfg.Sessions.Max {
-		c.Detail = fmt.Sprintf("the host tracks %d; more than %d sessions with %d each, of %d that there can be, use them up", tracked, n, most, cfg.Sessions.Max)
+	c := isolation.Check{Name: "connections", Detail: fmt.Sprintf("the host can track %d; %d sessions with %d each fit", tracked, cfg.Sessions.Max, limit)}
+	if n := tracked / limit; n < cfg.Sessions.Max {
+		c.Detail = fmt.Sprintf("the host can track %d; more than %d sessions with %d each, of at most %d, exceed that", tracked, n, limit, cfg.Sessions.Max)
 		if n < fewSessions {
 			c.Level, c.Hint = isolation.CheckWarn, "raise net.netfilter.nf_conntrack_max with sysctl, or lower network.connections or sessions.max in box.toml"
 		}

@@ -115,5 +115,5 @@ func (g *DrainSwitch) Check(enabled bool) error {
 		layout = time.DateTime
 	}
 	return fault.Errorf(fault.Unavailable, "boxd accepts no new boxes: drained by %s at %s%s", by, at.Format(layout), reason).
-		WithHint("an operator can run: boxctl undrain")
+		WithHint("an admin can run: boxctl undrain")
 }

@@ -83,7 +83,7 @@ func ReadEnvironment(f *os.File) (env []string, waiting []json.RawMessage, err e
 	}
 	for _, kv := range env {
 		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" || strings.Contains(kv, "\x00") {
-			return nil, nil, errors.New("environment of the session: not one")
+			return nil, nil, errors.New("environment of the session: invalid")
 		}
 	}
 	return env, waiting, nil

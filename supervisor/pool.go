@@ -73,7 +73,7 @@ type kind struct {
 
 // use is how many boxes of a kind sessions have asked for at the same time.
 type use struct {
-	most   [remembered]int // of each minute, at minute%remembered
+	peak   [remembered]int // of each minute, at minute%remembered
 	minute int64           // the latest minute in most
 	last   []time.Time     // times of the latest requests, oldest first
 }
@@ -82,23 +82,23 @@ type use struct {
 func (u *use) forget(now time.Time) {
 	minute := now.Unix() / 60
 	for m := max(u.minute+1, minute-remembered+1); m <= minute; m++ {
-		u.most[m%remembered] = 0
+		u.peak[m%remembered] = 0
 	}
 	u.minute = max(u.minute, minute)
 }
 
 // count notes that a session asks for a box. No more than most simultaneous requests are counted.
-func (u *use) count(now time.Time, most int) {
+func (u *use) count(now time.Time, peak int) {
 	u.forget(now)
 	u.last = append(slices.DeleteFunc(u.last, func(t time.Time) bool { return now.Sub(t) >= together }), now)
-	u.last = u.last[max(len(u.last)-most, 0):]
-	u.most[u.minute%remembered] = max(u.most[u.minute%remembered], len(u.last))
+	u.last = u.last[max(len(u.last)-peak, 0):]
+	u.peak[u.minute%remembered] = max(u.peak[u.minute%remembered], len(u.last))
 }
 
 // want returns how many boxes there should be.
 func (k *kind) want(now time.Time) int {
 	k.use.forget(now)
-	return max(k.Count, min(slices.Max(k.use.most[:]), k.Max))
+	return max(k.Count, min(slices.Max(k.use.peak[:]), k.Max))
 }
 
 // Pool is the preforked boxes of one boxd.
@@ -281,7 +281,7 @@ func (p *Pool) Run(ctx context.Context) {
 
 // wanting returns a kind that has too few boxes, the spec of one, and how long to wait before making it.
 func (p *Pool) wanting() (*kind, *isolation.Spec, time.Duration) {
-	most := p.src.Most()
+	peak := p.src.Most()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	there, lacking := 0, 0
@@ -292,7 +292,7 @@ func (p *Pool) wanting() (*kind, *isolation.Spec, time.Duration) {
 			of, lacking = k, lack
 		}
 	}
-	if of == nil || there >= most {
+	if of == nil || there >= peak {
 		return nil, nil, 0
 	}
 	spec := of.Spec
@@ -343,14 +343,14 @@ func (p *Pool) make(ctx context.Context, k *kind, spec *isolation.Spec) bool {
 
 // tidy ends boxes that are dead, too old, too many, or no longer wanted.
 func (p *Pool) tidy(ctx context.Context) {
-	most := p.src.Most()
+	peak := p.src.Most()
 	var gone []*PoolMember
 	p.mu.Lock()
 	there, now := 0, time.Now()
 	for name, k := range p.kinds {
 		want := k.want(now)
 		k.ready = slices.DeleteFunc(k.ready, func(m *PoolMember) bool {
-			keep := there < most && want > 0 && p.src.Alive(m.Box) && now.Sub(m.made) < maxAge && sameSpec(&m.Spec, &k.Spec) && sameOwner(&m.Spec, &k.Spec)
+			keep := there < peak && want > 0 && p.src.Alive(m.Box) && now.Sub(m.made) < maxAge && sameSpec(&m.Spec, &k.Spec) && sameOwner(&m.Spec, &k.Spec)
 			if !keep {
 				gone = append(gone, m)
 				return true

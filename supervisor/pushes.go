@@ -373,7 +373,7 @@ func backoff(tries int) time.Duration {
 func (p *pusher) sendOne(ctx context.Context, one *volumes.Pending) (string, error) {
 	bucket, ok := p.config().Buckets[one.Bucket]
 	if !ok {
-		return "", fmt.Errorf("box.toml has no table [buckets.%s] any more", one.Bucket)
+		return "", fmt.Errorf("box.toml no longer has a table [buckets.%s]", one.Bucket)
 	}
 	key, _, err := readSource(p.credentials, bucket.Credential, bucket.File, mostBucketKey)
 	if err != nil {

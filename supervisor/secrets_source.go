@@ -42,7 +42,7 @@ func (d *Secrets) value(s *policy.Secret) (string, error) {
 }
 
 // readSource reads a secret of at most most bytes: a credential from the directory that systemd has passed, or a file.
-func readSource(credentials, credential, file string, most int64) (data []byte, path string, err error) {
+func readSource(credentials, credential, file string, limit int64) (data []byte, path string, err error) {
 	path = file
 	if credential != "" {
 		if credentials == "" {
@@ -50,7 +50,7 @@ func readSource(credentials, credential, file string, most int64) (data []byte, 
 		}
 		path = filepath.Join(credentials, credential)
 	}
-	data, err = durable.ReadSecret(path, credential != "", most)
+	data, err = durable.ReadSecret(path, credential != "", limit)
 	return data, path, err
 }
 
@@ -69,15 +69,15 @@ func authorities(s *policy.Secret) (string, error) {
 	return string(data), nil
 }
 
-func readMost(path string, most int64) ([]byte, error) {
+func readMost(path string, limit int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(data)) > most {
-		err = fmt.Errorf("%s: longer than %d bytes", path, most)
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("%s: longer than %d bytes", path, limit)
 	}
 	return data, err
 }

@@ -46,9 +46,9 @@ func (v *Supervisor) CreateSnapshot(ctx context.Context, s *session.Session, nam
 			f.Field, f.Value = "name", name
 			return f
 		}
-		if most := v.cfg.Load().Sessions.MaxSnapshots; len(list) >= most {
-			return fault.Errorf(fault.Exhausted, "session %s has %d of %d snapshots (sessions.max_snapshots)", fault.Show(s.ID), len(list), most).WithHint("remove one: boxctl snapshots rm BOX NAME").
-				By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_snapshots", Used: strconv.Itoa(len(list)), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max_snapshots"})
+		if limit := v.cfg.Load().Sessions.MaxSnapshots; len(list) >= limit {
+			return fault.Errorf(fault.Exhausted, "session %s has %d of %d snapshots (sessions.max_snapshots)", fault.Show(s.ID), len(list), limit).WithHint("remove one: boxctl snapshots rm BOX NAME").
+				By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_snapshots", Used: strconv.Itoa(len(list)), Allowed: strconv.Itoa(limit), Setting: "a larger sessions.max_snapshots"})
 		}
 		list, err = v.boxes.Snapshots(ctx, &isolation.ChangeSnapshots{Key: s.BoxKey(), Op: isolation.SnapshotMake, Name: name})
 		if errors.Is(err, unix.EEXIST) { // a keeper that exited before it could answer has made it
@@ -137,7 +137,7 @@ func (v *Supervisor) hold(s *session.Session) error {
 	case v.sessions[s.Key] == nil || state == session.StateEnding:
 		return session.NotFoundError(s.ID)
 	case v.sessions[s.Key] != s || state != session.StateStopped:
-		return fault.Errorf(fault.Conflict, "session %s is not stopped: snapshots are taken and restored of a stopped session", fault.Show(s.ID)).WithHint("stop it first: boxctl stop BOX")
+		return fault.Errorf(fault.Conflict, "session %s must be stopped before a snapshot is taken or restored", fault.Show(s.ID)).WithHint("stop it first: boxctl stop BOX")
 	}
 	v.held[s] = true
 	return nil

@@ -80,7 +80,7 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 		v.ledger.Start(s.Owner.Name, s.Key, v.reading(s))
 	}
 	if warm {
-		event.Detail = "a box that was ahead of need"
+		event.Detail = "a pre-started box"
 	}
 	s.Emit(ctx, event) // counted and reported before another caller can end it
 	s.FinishStart()

@@ -46,8 +46,8 @@ func TestDoctorSaysWhetherConnectionsRunOut(t *testing.T) {
 	}{
 		"no network":     {policy.Profile{Network: policy.NetworkOff}, 1024, 1000, "", 0},
 		"nothing tracks": {policy.Profile{Network: policy.NetworkEgress}, 1024, 0, "", 0},
-		"enough":         {policy.Profile{Network: policy.NetworkEgress}, 1024, 50 * 1024, "50 sessions with 1024 each have no more", isolation.CheckOK},
-		"too many":       {policy.Profile{Network: policy.NetworkEgress}, 1024, 32*1024 - 1, "more than 31 sessions with 1024 each, of 50 that there can be, use them up", isolation.CheckWarn},
+		"enough":         {policy.Profile{Network: policy.NetworkEgress}, 1024, 50 * 1024, "50 sessions with 1024 each fit", isolation.CheckOK},
+		"too many":       {policy.Profile{Network: policy.NetworkEgress}, 1024, 32*1024 - 1, "more than 31 sessions with 1024 each, of at most 50, exceed that", isolation.CheckWarn},
 		"many":           {policy.Profile{Network: policy.NetworkEgress}, 1024, 32 * 1024, "more than 32 sessions with 1024 each", isolation.CheckOK},
 		"a profile's":    {policy.Profile{Network: policy.NetworkEgress, NetworkConnections: 2000}, 10, 10 * 1024, "more than 5 sessions with 2000 each", isolation.CheckWarn},
 		"no bound":       {policy.Profile{Network: policy.NetworkEgress}, 0, 5000, "more than 1 sessions with 5000 each", isolation.CheckWarn},

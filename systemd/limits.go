@@ -30,7 +30,7 @@ type ScopeLimits struct {
 // properties returns every limit, so that those that are not set in l are removed.
 func (l ScopeLimits) properties() ([]sd.Property, error) {
 	if l.CPUQuota < 0 || l.CPUPeriod < 0 {
-		return nil, fmt.Errorf("CPU quota %v in every second, held over %v: neither can be negative", l.CPUQuota, l.CPUPeriod)
+		return nil, fmt.Errorf("CPU quota %v per second, period %v: neither can be negative", l.CPUQuota, l.CPUPeriod)
 	}
 	return []sd.Property{
 		property("MemoryMax", orUnlimited(l.MemoryMax)),

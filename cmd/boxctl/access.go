@@ -157,13 +157,13 @@ by itself, also while boxd is stopped, and replaces an earlier grant. Only admin
 		Args: usage(cobra.ExactArgs(2)),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if role := args[1]; role == "none" {
-				return &usageError{err: errors.New("grant: a role must be viewer, user, operator or admin; none is no role"), hint: "boxctl revoke " + render.ShellWord(args[0])}
+				return &usageError{err: errors.New("grant: the role must be viewer, user, operator or admin, not none"), hint: "boxctl revoke " + render.ShellWord(args[0])}
 			}
 			now := time.Now()
 			end, err := parseUntil(until, now)
 			if until == "" {
 				return &usageError{
-					err:  errors.New("--until is missing: every grant ends at a time"),
+					err:  errors.New("--until is missing: every grant needs an end"),
 					hint: fmt.Sprintf("boxctl grant %s %s --until 1h", render.ShellWord(args[0]), args[1]),
 				}
 			}

@@ -71,7 +71,7 @@ func (a *app) open(path string, named bool) (r io.Reader, size int64, done func(
 	}, nil
 }
 
-var errUnread = errors.New("boxd does not read on")
+var errUnread = errors.New("boxd stopped reading")
 
 // countedReader reports the bytes that are read to a progress.
 type countedReader struct {

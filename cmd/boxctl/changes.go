@@ -46,7 +46,7 @@ func (f *changesFlags) request(req *api.ExecRequest, errs *[]error) {
 // checkTerminal refuses the flags together with a terminal.
 func (f *changesFlags) checkTerminal(terminal bool) error {
 	if f.changes && terminal {
-		return &usageError{err: errors.New("--changes and a terminal exclude each other: a terminal may be left before the program has ended")}
+		return &usageError{err: errors.New("--changes and a terminal exclude each other: a terminal can be detached before the program ends")}
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func showChanges(w io.Writer, c *api.Changes) {
 		return
 	}
 	if c.Unknown != "" {
-		fmt.Fprintf(w, "boxctl: what it has changed is not known: %s\n", fileName(c.Unknown))
+		fmt.Fprintf(w, "boxctl: its changes are not known: %s\n", fileName(c.Unknown))
 		return
 	}
 	for _, f := range c.Created {
@@ -77,7 +77,7 @@ func showChanges(w io.Writer, c *api.Changes) {
 		fmt.Fprintf(w, "; %d directories cannot be read", c.Unreadable)
 	}
 	if !c.Exact {
-		fmt.Fprintf(w, "; some may be of others that have run meanwhile")
+		fmt.Fprintf(w, "; other programs may have made some of them")
 	}
 	fmt.Fprintln(w)
 }

@@ -90,7 +90,7 @@ the end. So are symbolic links that point outside the directory when you copy ou
 			from, to := placeOf(args[0]), placeOf(args[1])
 			switch {
 			case (from.session == "") == (to.session == ""):
-				return &usageError{err: errors.New("one of the two is in a session, as SESSION:PATH, and the other is here")}
+				return &usageError{err: errors.New("give one path on this host, and one in a box as BOX:PATH")}
 			case to.session != "":
 				return f.upload(cmd.Context(), c, from.path, to, overwrite, links || !cmd.Flags().Changed("outward-links"))
 			}
@@ -193,7 +193,7 @@ func (f fileCommands) download(ctx context.Context, c *client.Client, from place
 	if info, err := os.Stat(to); err == nil && info.IsDir() {
 		parent, name = to, base
 		if base == "/" {
-			return &usageError{err: errors.New("the whole of a box is not copied; name a directory")}
+			return &usageError{err: errors.New("cannot copy the root of a box; name a directory")}
 		}
 	}
 	if parent == "" {
@@ -205,7 +205,7 @@ func (f fileCommands) download(ctx context.Context, c *client.Client, from place
 	}
 	defer root.Close()
 	if info, err := root.Lstat(name); err == nil && (!overwrite || info.IsDir()) {
-		return fmt.Errorf("%s exists: --overwrite replaces files, and no directories", filepath.Join(parent, name))
+		return fmt.Errorf("%s exists: --overwrite replaces files, not directories", filepath.Join(parent, name))
 	}
 	archive, err := c.DownloadArchive(ctx, from.session, from.path, true)
 	if err != nil {
@@ -261,7 +261,7 @@ func unpack(root *os.Root, name string, directory, links bool, content io.Reader
 		return nil, err
 	}
 	if len(names) != 1 {
-		return nil, errors.New("boxd sent more than the one file")
+		return nil, errors.New("boxd did not send exactly 1 file")
 	}
 	return stats.LeftOut, root.Rename(stage+"/"+names[0], name)
 }

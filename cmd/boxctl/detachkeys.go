@@ -25,7 +25,7 @@ func parseKeys(text string) ([]byte, error) {
 		case len(name) == 1 && name[0] > ' ' && name[0] < 0x7f:
 			keys = append(keys, name[0])
 		default:
-			return nil, fmt.Errorf("%q is no key: want characters, or ctrl- and one of a to z and @[\\]^_, with commas between them", name)
+			return nil, fmt.Errorf("%q is not a key: use characters, or ctrl- with one of a-z and @[\\]^_, separated by commas", name)
 		}
 	}
 	return keys, nil

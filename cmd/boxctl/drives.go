@@ -111,7 +111,7 @@ func driveFlags(cmd *cobra.Command, f *client.DriveFilling) {
 func (s driveCommands) fill() *cobra.Command {
 	var f client.DriveFilling
 	o := transfer.BucketOptions{Getenv: os.Getenv}
-	last, most := -1, ""
+	last, limit := -1, ""
 	cmd := &cobra.Command{
 		Use: "fill [flags] NAME SOURCE", Short: "Create the next version of a drive", Args: usage(cobra.ExactArgs(2)),
 		Long: `fill creates a version from a directory, or from a zip or tar archive (- is standard input), and the
@@ -128,7 +128,7 @@ push for the credentials.`,
 			if cmd.Flags().Changed("if-version") {
 				f.IfVersion = &last
 			}
-			archive, end, err := s.content(cmd.Context(), args[1], &o, most)
+			archive, end, err := s.content(cmd.Context(), args[1], &o, limit)
 			if err != nil {
 				return err
 			}
@@ -142,18 +142,18 @@ push for the credentials.`,
 	s.addQuiet(cmd, "show no progress")
 	cmd.Flags().IntVar(&last, "if-version", 0, "`N` fail unless this is the newest version; 0: no version exists")
 	o.Flags(cmd.Flags())
-	cmd.Flags().StringVar(&most, "max-size", "1GiB", "`SIZE` refuse to fetch more than this from the bucket")
+	cmd.Flags().StringVar(&limit, "max-size", "1GiB", "`SIZE` refuse to fetch more than this from the bucket")
 	return cmd
 }
 
 // content opens the content of a drive: a bucket, or what app.source takes. done releases it.
-func (s driveCommands) content(ctx context.Context, from string, o *transfer.BucketOptions, most string) (r io.Reader, done func(), err error) {
+func (s driveCommands) content(ctx context.Context, from string, o *transfer.BucketOptions, limit string) (r io.Reader, done func(), err error) {
 	if !transfer.IsBucket(from) {
 		return s.source(from, false)
 	}
-	size, err := quantity.ParseSize(most)
+	size, err := quantity.ParseSize(limit)
 	if err != nil {
-		return nil, nil, &usageError{err: fmt.Errorf("--max-size %s: %w", render.ShellWord(most), err)}
+		return nil, nil, &usageError{err: fmt.Errorf("--max-size %s: %w", render.ShellWord(limit), err)}
 	}
 	o.Address = from
 	return s.fromBucket(ctx, o, size)

@@ -92,12 +92,12 @@ func (s driveCommands) pushTo(ctx context.Context, b *transfer.Bucket, name stri
 		_, err = c.MarkDrivePushed(ctx, name, v.Version)
 	}
 	if err != nil {
-		return fmt.Errorf("%s@%d is not pushed, and still in boxd; what has arrived is not sent again if you say the same once more: %w", name, v.Version, err)
+		return fmt.Errorf("%s@%d is not pushed, and still in boxd; the same command sends only what is missing: %w", name, v.Version, err)
 	}
 	if s.json {
 		return s.printJSON(pushed{name, v.Version, v.Digest, b.String(), done})
 	}
-	_, err = fmt.Fprintf(s.stdout, "%s@%d %v: %d files sent, %d were there\n", name, v.Version, b, done.Sent, done.There)
+	_, err = fmt.Fprintf(s.stdout, "%s@%d %v: %d files sent, %d present\n", name, v.Version, b, done.Sent, done.There)
 	return err
 }
 
@@ -150,7 +150,7 @@ func versionFiles(ctx context.Context, c *client.Client, name string, all *api.D
 		delete(listed, path)
 		switch {
 		case e == nil || e.Size != h.Size:
-			return nil, fmt.Errorf("drive %s: boxd sends %.200q, which its index has not", name, h.Name)
+			return nil, fmt.Errorf("drive %s: boxd sent %.200q, not as in its index", name, h.Name)
 		case e.Type != "directory":
 			from, err := spool.Seek(0, io.SeekCurrent) // a tar.Reader does not read ahead
 			if err != nil {
@@ -161,7 +161,7 @@ func versionFiles(ctx context.Context, c *client.Client, name string, all *api.D
 				return nil, err
 			}
 			if hex.EncodeToString(sum.Sum(nil)) != strings.TrimPrefix(e.SHA256, "sha256:") {
-				return nil, fmt.Errorf("drive %s: %.200q is not what the index says: its digest is another", name, h.Name)
+				return nil, fmt.Errorf("drive %s: %.200q has a digest other than that in the index", name, h.Name)
 			}
 			files = append(files, transfer.File{Path: path, Size: h.Size, SHA256: hex.EncodeToString(sum.Sum(nil)), Program: e.Executable, Content: io.NewSectionReader(spool, from, h.Size)})
 		case !above[path]: // a bucket has no empty directories without such an object
@@ -169,19 +169,19 @@ func versionFiles(ctx context.Context, c *client.Client, name string, all *api.D
 		}
 	}
 	if len(listed) > 0 {
-		return nil, fmt.Errorf("drive %s: boxd has sent %d entries less than its index has", name, len(listed))
+		return nil, fmt.Errorf("drive %s: boxd sent %d entries fewer than its index has", name, len(listed))
 	}
 	return files, nil
 }
 
 // fromBucket fetches everything below a prefix before boxd gets any of it. done releases it.
-func (s driveCommands) fromBucket(ctx context.Context, o *transfer.BucketOptions, most quantity.Size) (r io.Reader, done func(), err error) {
+func (s driveCommands) fromBucket(ctx context.Context, o *transfer.BucketOptions, limit quantity.Size) (r io.Reader, done func(), err error) {
 	b, err := transfer.OpenBucket(o)
 	if err != nil {
 		return nil, nil, &usageError{err: err}
 	}
 	defer b.Close()
-	list, total, err := b.List(ctx, int64(most))
+	list, total, err := b.List(ctx, int64(limit))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -35,7 +35,7 @@ func (s driveCommands) send() *cobra.Command {
 				_, err = fmt.Fprintf(s.stdout, "error %s\n", strings.Join(strings.Fields(err.Error()), " "))
 				return err
 			}
-			_, err = fmt.Fprintf(s.stdout, "ok %d files sent, %d were there\n", done.Sent, done.There)
+			_, err = fmt.Fprintf(s.stdout, "ok %d files sent, %d present\n", done.Sent, done.There)
 			return err
 		},
 	}

@@ -205,7 +205,7 @@ exec.max_interactive of box.toml.`,
 				return a.execDetached(cmd.Context(), c, id, exec, &tf, dry)
 			}
 			if exec.Spool != nil && !tf.terminal {
-				return &usageError{err: errors.New("--spool goes with -d or -t: the output of any other program goes through boxctl, all of it"), hint: "send it to a file: boxctl exec BOX -- PROGRAM > FILE"}
+				return &usageError{err: errors.New("--spool needs -d or -t: otherwise all output goes through boxctl"), hint: "send it to a file: boxctl exec BOX -- PROGRAM > FILE"}
 			}
 			if err := cmp.Or(a.checkTerminal(&tf), ef.changes.checkTerminal(tf.terminal)); err != nil {
 				return err
@@ -369,12 +369,12 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 	case "oom_killed":
 		hint := "--memory gives a box more"
 		if r.OOM != nil && r.OOM.Of == "owner" {
-			hint = "end another session, or use less there: a policy bounds them together"
+			hint = "end another box, or use less there: a policy limits their total"
 		}
 		fmt.Fprintf(a.stderr, "boxctl: killed: %s\nhint: %s\n", outOfMemory(r.OOM), hint)
 	case "exited", "signaled":
 		if o := r.OOM; o != nil && o.Sign != "" {
-			fmt.Fprintf(a.stderr, "boxctl: out of memory, as it seems (%s): each process may have %v\nhint: --memory gives a box more\n", o.Sign, o.Limit)
+			fmt.Fprintf(a.stderr, "boxctl: probably out of memory (%s): each process may have %v\nhint: --memory gives a box more\n", o.Sign, o.Limit)
 		}
 	case "lost":
 		fmt.Fprintf(a.stderr, "boxctl: the box was lost while the program ran\n")

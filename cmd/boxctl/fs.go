@@ -146,12 +146,12 @@ its size: permissions and hard links of the file stay, and programs may see part
 			case create:
 				req.Mode = "create"
 			}
-			const most = 16 << 20
-			content, err := io.ReadAll(io.LimitReader(f.stdin, most+1))
+			const limit = 16 << 20
+			content, err := io.ReadAll(io.LimitReader(f.stdin, limit+1))
 			if err != nil {
 				return err
 			}
-			if len(content) > most {
+			if len(content) > limit {
 				return fmt.Errorf("more than 16MiB on standard input: use --in-place, which takes any size")
 			}
 			req.Path, req.Content, req.Encoding = args[1], base64.StdEncoding.EncodeToString(content), "base64"

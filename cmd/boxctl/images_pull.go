@@ -95,7 +95,7 @@ func (s imageCommands) pullFrom(ctx context.Context, o *transfer.PullOptions, na
 		return err
 	}
 	if img.Digest != found.Digest {
-		return fmt.Errorf("pull %s: boxd has made %s of %s", o.Ref, img.Digest, found.Digest)
+		return fmt.Errorf("pull %s: boxd has %s, not %s", o.Ref, img.Digest, found.Digest)
 	}
 	return s.printMade(&img)
 }

@@ -50,7 +50,7 @@ func (a *app) checkTerminal(f *terminalFlags) (err error) {
 	case f.interactive && f.noStdin:
 		return &usageError{err: errors.New("--interactive and --no-stdin: give one of them")}
 	case f.terminal && a.json:
-		return &usageError{err: errors.New("--terminal and --json: what a terminal shows is no answer")}
+		return &usageError{err: errors.New("--terminal and --json: terminal output is not JSON")}
 	case f.terminal && f.interactive && !render.IsTerminal(a.stdin):
 		return &usageError{err: errors.New("the input device is not a terminal: -i and -t together need one; -i alone takes any input")}
 	}
@@ -105,7 +105,7 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 	r, caught, err := a.attachTo(ctx, c, &v)
 	if errors.Is(err, client.ErrDetached) {
 		a.printDetached(&v)
-		fmt.Fprintf(a.stderr, "boxctl: it ends when nobody has been attached to it for %v\n", quantity.Duration(detachedLease))
+		fmt.Fprintf(a.stderr, "boxctl: it ends after %v without an attached client\n", quantity.Duration(detachedLease))
 		return client.ErrDetached
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
@@ -114,9 +114,9 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 	ended := err != nil && gone == nil
 	switch {
 	case ended && caught == 0:
-		err = fmt.Errorf("%w; the program that ran in the terminal was ended", err)
+		err = fmt.Errorf("%w; the program in the terminal was ended", err)
 	case caught == syscall.SIGHUP && (ended || r != nil && r.Signal == "SIGKILL"): // SIGHUP did not end it
-		fmt.Fprintln(a.stderr, "boxctl: the terminal is gone; the program that ran in the terminal was ended")
+		fmt.Fprintln(a.stderr, "boxctl: the terminal is gone; its program was ended")
 	}
 	if r != nil {
 		r.Clamped = nil // printed already
@@ -215,14 +215,14 @@ func (a *app) attachTo(ctx context.Context, c *client.Client, v *attachment) (*a
 	o := v.options
 	o.Attached = func(at *api.StreamAttached) {
 		if o.Write && !at.Writer {
-			fmt.Fprintf(a.stderr, "boxctl: another client writes to it, this one only reads; attach --take-over changes places%s", end)
+			fmt.Fprintf(a.stderr, "boxctl: read-only, as another client writes to it; attach --take-over writes instead%s", end)
 		}
 	}
 	o.Gap = func(g api.StreamGap) {
-		fmt.Fprintf(a.stderr, "boxctl: %d bytes of %s are not kept any more%s", g.Bytes, g.Stream, end)
+		fmt.Fprintf(a.stderr, "boxctl: %d bytes of %s are no longer stored%s", g.Bytes, g.Stream, end)
 	}
 	o.WriterLost = func() {
-		fmt.Fprintf(a.stderr, "boxctl: another client writes to it now; what you type here goes nowhere%s", end)
+		fmt.Fprintf(a.stderr, "boxctl: another client writes to it now; your input is ignored%s", end)
 	}
 	r, err := c.Attach(ctx, v.id, v.name, o, stdio, names)
 	cancel()

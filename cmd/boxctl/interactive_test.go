@@ -119,7 +119,7 @@ func TestATerminalCanBeLeftAndComeBackTo(t *testing.T) {
 	first := onTerminal(t, d.Boxctl(t, "attach", "work", name))
 	first.shows("kept")
 	term = onTerminal(t, d.Boxctl(t, "attach", "work", name))
-	term.notes("boxctl: (another client writes to it, this one only reads)")
+	term.notes("boxctl: (read-only, as another client writes to it)")
 	term.types("echo nobody's\n" + ctrlP + ctrlQ)
 	term.ends(0)
 	term = onTerminal(t, d.Boxctl(t, "attach", "--take-over", "work", name))

@@ -26,7 +26,7 @@ and forbids. It is about a running box, or about the box that would be created.`
 				id = args[0]
 			}
 			if id != "" && profile != "" {
-				return &usageError{err: errors.New("--profile is of a box that is still to be made: give a session or a profile")}
+				return &usageError{err: errors.New("--profile is for a new box: give a box or a profile")}
 			}
 			text, err := c.Instructions(cmd.Context(), id, profile)
 			return a.answer(text, err, func() error {

@@ -104,7 +104,7 @@ func (a *app) recordEnd(name string) func(*mcphost.LastState, error) {
 			})
 		}
 		if err != nil {
-			fmt.Fprintf(a.stderr, "boxctl: how the server has ended is not recorded: %v\n", err)
+			fmt.Fprintf(a.stderr, "boxctl: cannot record how the server ended: %v\n", err)
 		}
 	}
 }

@@ -60,7 +60,7 @@ was killed together with boxctl.`,
 			}
 			failed, err := mcphost.Failures(mcphost.HistoryDir(os.Getenv), a.socket)
 			if err != nil {
-				fmt.Fprintf(a.stderr, "boxctl: not all servers that have failed are listed: %v\n", err)
+				fmt.Fprintf(a.stderr, "boxctl: cannot list all failed servers: %v\n", err)
 			}
 			for i := range failed {
 				f := &failed[i]

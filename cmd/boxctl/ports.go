@@ -81,7 +81,7 @@ boxctl forward.`,
 	return cmd
 }
 
-var errNoHTTP = errors.New("boxd serves no HTTP on the loopback (daemon.http of box.toml): boxctl forward leads connections to the port")
+var errNoHTTP = errors.New("boxd serves no HTTP on loopback (daemon.http of box.toml): use boxctl forward to reach the port")
 
 // portPlace is where forward listens.
 type portPlace struct{ network, address string }

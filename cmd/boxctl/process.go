@@ -366,9 +366,9 @@ func stopProcess(ctx context.Context, c *client.Client, id, name, signal string,
 		}
 	}
 	if grace != nil {
-		const most = time.Minute // per request
+		const limit = time.Minute // per request
 		for end := time.Now().Add(time.Duration(*grace)); p.State != "ended" && time.Now().Before(end); {
-			if p, err = c.Process(ctx, id, name, min(time.Until(end), most)); err != nil {
+			if p, err = c.Process(ctx, id, name, min(time.Until(end), limit)); err != nil {
 				return p, err
 			}
 		}

@@ -48,7 +48,7 @@ func TestRefusalsNameWhatWasTyped(t *testing.T) {
 		{run, "memory", "1B", "32MiB to 1024TiB", `-m "1B": must be 32MiB to 1024TiB`},
 		{"run --memory 1B -- true", "memory", "1B", "32MiB to 1024TiB", `--memory "1B": must be 32MiB to 1024TiB`},
 		{"run --memory=1B -- true", "session.memory", "1B", "more", `session.memory = "1B": must be more`},
-		{run, "mounts[1].source", "/c", "no system directory", "-v /c:/d: the source must be no system directory"},
+		{run, "mounts[1].source", "/c", "outside system directories", "-v /c:/d: the source must be outside system directories"},
 		{run, "mounts[2].source", "/h", "yours", `--here ("/h"): the source must be yours`},
 		{run, "network_rules[1]", "y", "a host", "--network-rule y: must be a host"},
 		{run, "env", "a", "names", `--env "a": must be names`},
@@ -297,7 +297,7 @@ func TestMistakesNameWhatWasMeant(t *testing.T) {
 		{"run --cpus x y", "--cpus x: must be a number", "boxctl run --help"},
 		{"run --dry-run=x y", "--dry-run x: must be true or false", "boxctl run --help"},
 		{"mcp run --health x y -- z", "--health x: must be a time, for example 30s, 5m or 1d", "boxctl mcp run --help"},
-		{"grant uid:1 none", "a role must be viewer, user, operator or admin", "boxctl revoke uid:1"},
+		{"grant uid:1 none", "the role must be viewer, user, operator or admin", "boxctl revoke uid:1"},
 		{"rm --all", "rm --all: standard input is not a terminal", "boxctl rm --all --force"},
 	} {
 		var out, errs strings.Builder

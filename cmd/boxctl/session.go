@@ -72,7 +72,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 
 // addName is for commands that make a box with a name.
 func (f *sessionFlags) addName() {
-	f.set.StringVar(&f.name, "name", "", "`NAME` name of the box (default: made up)")
+	f.set.StringVar(&f.name, "name", "", "`NAME` name of the box (default: random)")
 }
 
 // request makes a request from the given flags.

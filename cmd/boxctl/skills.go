@@ -41,10 +41,10 @@ func (s skillCommands) print(list []api.Skill) error {
 
 // oneLine returns the beginning of a text as one line, without control characters, since the text of a skill is untrusted.
 func oneLine(text string) string {
-	const most = 72
+	const limit = 72
 	r := []rune(render.Plain(strings.Join(strings.Fields(text), " ")))
-	if len(r) > most {
-		return string(r[:most-1]) + "…"
+	if len(r) > limit {
+		return string(r[:limit-1]) + "…"
 	}
 	return string(r)
 }
@@ -83,7 +83,7 @@ func (s skillCommands) show() *cobra.Command {
 
 // text reads the file that a flag names, - for standard input.
 func (s skillCommands) text(name string) (string, error) {
-	const most = 1 << 20
+	const limit = 1 << 20
 	in := s.stdin
 	if name != "-" {
 		f, err := os.Open(name)
@@ -93,8 +93,8 @@ func (s skillCommands) text(name string) (string, error) {
 		defer f.Close()
 		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, most+1))
-	if err == nil && len(data) > most {
+	data, err := io.ReadAll(io.LimitReader(in, limit+1))
+	if err == nil && len(data) > limit {
 		err = fmt.Errorf("%s has more than 1 MiB", name)
 	}
 	return string(data), err
@@ -169,7 +169,7 @@ func (s skillCommands) remove() *cobra.Command {
 		Use: "rm NAME...", Short: "Delete skills, or a file of one", Args: usage(cobra.MinimumNArgs(1)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if file != "" && len(args) > 1 {
-				return &usageError{err: errors.New("--file is of one skill")}
+				return &usageError{err: errors.New("--file needs one skill")}
 			}
 			for _, name := range args {
 				var err error

@@ -36,7 +36,7 @@ for all boxes that share the workspace, and removed with it.`,
 			if timeout != "" {
 				d, err := quantity.ParseDuration(timeout)
 				if err == nil && req == nil {
-					err = errors.New("it is that of --environment")
+					err = errors.New("it needs --environment")
 				}
 				if err != nil {
 					return &usageError{err: fmt.Errorf("--timeout %s: %w", timeout, err)}

@@ -36,7 +36,7 @@ func TestSnapshotsAreTakenAndRestored(t *testing.T) {
 	}
 	session(t, d, "start", "work")
 	session(t, d, "exec", "-c", "echo two >f", "work")
-	refused("is not stopped", "snapshots", "restore", "work", "first")
+	refused("must be stopped", "snapshots", "restore", "work", "first")
 	session(t, d, "stop", "work")
 	if out := session(t, d, "__complete", "snapshots", "restore", "work", ""); !strings.HasPrefix(out, "first\t") || !strings.Contains(out, "\nsecond\t") {
 		t.Errorf("offered %q", out)

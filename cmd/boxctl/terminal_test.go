@@ -470,8 +470,8 @@ func TestATerminalThatDiesTakesItsProgramAlong(t *testing.T) {
 		line, said string
 	}{
 		{[]string{"exec", "-it", "work"}, "echo ready; exec sleep 1000", ""},
-		{[]string{"exec", "-it", "work"}, deaf, "the program that ran in the terminal was ended"},
-		{[]string{"run", "-it"}, deaf, "the program that ran in the terminal was ended"},
+		{[]string{"exec", "-it", "work"}, deaf, "was ended"},
+		{[]string{"run", "-it"}, deaf, "was ended"},
 	} {
 		screen, line, err := pty.Open()
 		if err != nil {

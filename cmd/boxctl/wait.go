@@ -23,7 +23,7 @@ own, in the order they are named. Without PROCESS it waits for all processes tha
 order. A process that its policy restarts has not ended.
 
 The codes are those of exec: 128+N if signal N ended the process, 137 if it ran out of memory, 124
-if it timed out, 125 if boxd could not run it. wait itself exits with 0.`,
+if it timed out, 125 to 127 if it was not run. wait itself exits with 0.`,
 		Example: `  boxctl start work build -- make
   boxctl wait work build`,
 		Args: usage(ids(cobra.MinimumNArgs(1))),

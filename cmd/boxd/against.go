@@ -104,7 +104,7 @@ func takenAway(cfg *Config, state *access.State, sessions []json.RawMessage) (li
 // ofOwner returns what happens to the owner of a session.
 func ofOwner(state *access.State, who access.Principal) (lines []string) {
 	if state.IsOut(who) {
-		lines = append(lines, fmt.Sprintf("shut out: %s, whose processes end", who.Name))
+		lines = append(lines, fmt.Sprintf("loses access: %s; processes end", who.Name))
 	}
 	if name, ok := state.Renamed(who); ok {
 		lines = append(lines, fmt.Sprintf("renamed: %s becomes %s and loses access to the sessions, workspaces, drives and skills of %s, which only administrators reach", who.Name, name, who.Name))

@@ -307,7 +307,7 @@ func (d *Daemon) validateHTTPS() error {
 		}
 	}
 	if d.ClientCRL != "" && d.ClientCA == "" {
-		errs = append(errs, fmt.Errorf("daemon.client_crl = %q: must be empty without daemon.client_ca: nobody shows a certificate", d.ClientCRL))
+		errs = append(errs, fmt.Errorf("daemon.client_crl = %q: must be empty without daemon.client_ca, which it depends on", d.ClientCRL))
 	}
 	return errors.Join(errs...)
 }

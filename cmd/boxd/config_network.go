@@ -64,7 +64,7 @@ func (c *Config) NetworkWords() []string {
 	k := rule.Config{Caps: usual, Most: usual}
 	var all []string
 	for name, p := range c.Profiles {
-		k.Most.Connections, k.Most.Bandwidth = most(k.Most.Connections, p.NetworkConnections), most(k.Most.Bandwidth, uint64(p.NetworkBandwidth))
+		k.Most.Connections, k.Most.Bandwidth = larger(k.Most.Connections, p.NetworkConnections), larger(k.Most.Bandwidth, uint64(p.NetworkBandwidth))
 		all = append(all, p.NetworkRules...)
 		if p.Network == policy.NetworkHost {
 			k.Shared = append(k.Shared, name)
@@ -81,8 +81,8 @@ func (c *Config) NetworkWords() []string {
 	return k.Words()
 }
 
-// most returns the larger of two limits; 0 is unlimited.
-func most[T cmp.Ordered](usual, its T) T {
+// larger returns the larger of two limits; 0 is unlimited.
+func larger[T cmp.Ordered](usual, its T) T {
 	var any T
 	if usual == any {
 		return any

@@ -98,14 +98,14 @@ func describeDenied(d *egress.Denied) (text string, ok bool) {
 	case string(egress.NotThere):
 		return text + " for " + d.Asked + " is allowed by no rule", true
 	case string(egress.Astray):
-		return text + " for " + d.Asked + ", a name that has not led there", true
+		return text + " for " + d.Asked + ", which did not resolve to it", true
 	case string(egress.Unspoken):
-		return text + " for " + d.Asked + " insists on HTTP/2, and only HTTP/1.1 is spoken to hosts that secrets are for; a client that offers http/1.1 would be let through", true
+		return text + " for " + d.Asked + " requires HTTP/2, but hosts of secrets are served with HTTP/1.1 only; a client that offers http/1.1 would be allowed", true
 	}
 	if d.Asked != "" {
 		text += " for " + d.Asked
 	}
-	return text + " does not say for which name it is", true
+	return text + " has no host name (SNI, HTTP Host)", true
 }
 
 // crowded says that a session has reached its connection limit.

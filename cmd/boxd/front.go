@@ -156,7 +156,7 @@ func listenTCP(ctx context.Context, key, address, instead string) ([]net.Listene
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EPERM):
-		return nil, fmt.Errorf("%s: %w: the unit of boxd may not open it; %s", key, err, instead)
+		return nil, fmt.Errorf("%s: %w: boxd's unit forbids the socket; %s", key, err, instead)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
@@ -249,7 +249,7 @@ func removeOld(path string) error {
 		return fmt.Errorf("socket: %w", err)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("socket %s: something else is there (%v)", path, info.Mode())
+		return fmt.Errorf("socket %s: path is not a socket (%v)", path, info.Mode())
 	}
 	if conn, err := net.Dial("unix", path); err == nil { //nolint:noctx // answers or refuses at once
 		conn.Close()

@@ -27,7 +27,7 @@ func openGate(cfg *Config, log *slog.Logger) (*access.Gate, *os.Root, error) {
 	state, err := prepareGate(cfg, &cfg.Daemon, access.Credentials(), log)
 	if err == nil {
 		err = resolvePolicies(cfg, state, func(err error) error {
-			log.Warn("a policy applies to nobody", "error", err)
+			log.Warn("a policy has unknown users", "error", err)
 			return nil
 		})
 	}

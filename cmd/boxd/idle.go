@@ -41,10 +41,13 @@ func (c *Config) Idle() (list []string) {
 			list = append(list, fmt.Sprintf("mounts.quota_roots has %q: %v", root, err))
 		}
 	}
+	if c.E2B.Fleet && len(c.Fleet.Gateways) == 0 {
+		list = append(list, "e2b.fleet, as fleet.gateways names no gateway")
+	}
 	if c.Daemon.ClientCA == "" {
 		for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
 			if len(c.Principals[name].Certificates) > 0 {
-				list = append(list, fmt.Sprintf("principals.%s.certificates, as without daemon.client_ca nobody shows a certificate", name))
+				list = append(list, fmt.Sprintf("principals.%s.certificates: client certificates require daemon.client_ca", name))
 			}
 		}
 	}

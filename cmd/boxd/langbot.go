@@ -38,7 +38,7 @@ func (w *front) openLangBot(ctx context.Context, cfg *Config, log *slog.Logger) 
 		return fmt.Errorf("langbot.principal = %q: there is no table [principals.%s]", c.Principal, c.Principal)
 	}
 	for _, what := range w.waived(cfg) {
-		log.Warn("sessions of LangBot do without a protection", "detail", what)
+		log.Warn("sessions of LangBot lack a protection", "detail", what)
 	}
 	log.Info("boxd serves LangBot", "address", w.sockets.LangBot[0].Addr().String(), "token_needed", w.token != "", "principal", c.Principal)
 	return nil

@@ -52,11 +52,11 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("boxd", flag.ContinueOnError)
 	path := flags.String("config", "", "configuration `file`; default "+defaultPath+", if it exists")
 	check := flags.Bool("check", false, "check the configuration and exit")
-	runs := flags.String("against", "", "with -check: say what would change for a boxd that runs, of which this `file` has configuration and sessions as boxctl config check has them")
+	runs := flags.String("against", "", "with -check: report what would change for a running boxd, whose configuration and sessions boxctl config check has written to this `file`")
 	show := flags.Bool("version", false, "print the version and exit")
-	unit := flags.Bool("keeper-unit", false, "the keeper has a unit of its own, as boxd-keeper.service is")
-	be := flags.Bool("keeper", false, "be that keeper: execute boxkeeper with what the configuration says")
-	scopes := flags.Bool("scopes", false, "make scopes of systemd for a boxd without a way to the service manager, as boxd-scopes.service does")
+	unit := flags.Bool("keeper-unit", false, "the keeper runs in a unit of its own (boxd-keeper.service)")
+	be := flags.Bool("keeper", false, "run that keeper: execute boxkeeper with the configured options")
+	scopes := flags.Bool("scopes", false, "create systemd scopes for a boxd that cannot reach the service manager (boxd-scopes.service)")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := listen(t.Context(), path, "", log); err == nil || !strings.Contains(err.Error(), "something else is there") {
+		if _, err := listen(t.Context(), path, "", log); err == nil || !strings.Contains(err.Error(), "path is not a socket") {
 			t.Errorf("%v", err)
 		}
 		if data, err := os.ReadFile(path); err != nil || string(data) != "precious" {
@@ -188,12 +188,13 @@ func TestWhatHasNoEffectIsTold(t *testing.T) {
 	cfg.Image.Etc = append(cfg.Image.Etc, "no-such-*/x", "!passwd", "hostname*")
 	cfg.Mounts.Allow = append(cfg.Mounts.Allow, Rule{Path: "/no/such/directory"}, Rule{Path: "/usr"})
 	cfg.Mounts.QuotaRoots = []string{"/no/such/root"}
+	cfg.E2B.Fleet = true
 	p := cfg.Profiles["default"]
 	p.NetworkRules = []string{"no-such-host.invalid", "*.example.org", "10.0.0.0/8 tcp"}
 	cfg.Profiles = map[string]policy.Profile{"default": p}
 	got := strings.Join(cfg.Idle(), "\n")
 	want := "image.etc has \"no-such-*/x\", which matches no file in /etc\nmounts.allow has \"/no/such/directory\": stat /no/such/directory: no such file or directory\n" +
-		"mounts.quota_roots has \"/no/such/root\": stat /no/such/root: no such file or directory"
+		"mounts.quota_roots has \"/no/such/root\": stat /no/such/root: no such file or directory\ne2b.fleet, as fleet.gateways names no gateway"
 	if got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
@@ -230,7 +231,7 @@ func TestWhatAConfigurationTakesAwayIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"changed: sessions.max = 9, was 256\n", "gone: no.more = 1\n", "shut out: was, whose processes end\n", "shut out: uid:1, whose processes end\n", "renamed: uid:1 becomes d and loses access",
+		"changed: sessions.max = 9, was 256\n", "gone: no.more = 1\n", "loses access: was; processes end\n", "loses access: uid:1; processes end\n", "renamed: uid:1 becomes d and loses access",
 		`ends when boxd restarts: session "big" of uid:0: memory = 1GiB: must be 512MiB, as profile "default" locks it` + "\n", `ends when boxd restarts: session "lost" of was: profile = "no-more"`,
 	} {
 		if !strings.Contains(out.String(), want) {

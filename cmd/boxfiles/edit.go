@@ -16,11 +16,11 @@ import (
 
 // editFile replaces texts in a file: all requested edits, or none.
 func editFile(req *files.Edit) (*files.EditAnswer, error) {
-	asked, err := checkPath(req.Path)
+	requested, err := checkPath(req.Path)
 	if err != nil {
 		return nil, err
 	}
-	path, err := resolveFinal(asked)
+	path, err := resolveFinal(requested)
 	if err != nil {
 		return nil, err
 	}
@@ -49,18 +49,18 @@ func editFile(req *files.Edit) (*files.EditAnswer, error) {
 	if st, err = replaceFile(path, edited, st.Mode&0o777, st, nil, false); err != nil {
 		return nil, err
 	}
-	a := &files.EditAnswer{File: entryOf(asked, st), Edits: made}
+	a := &files.EditAnswer{File: entryOf(requested, st), Edits: made}
 	a.File.Digest = digestOfBytes(edited)
 	return a, nil
 }
 
-func tooLarge(most int64) *files.Failure {
-	return &files.Failure{Kind: files.TooLarge, Text: fmt.Sprintf("more than %d bytes", most)}
+func tooLarge(limit int64) *files.Failure {
+	return &files.Failure{Kind: files.TooLarge, Text: fmt.Sprintf("more than %d bytes", limit)}
 }
 
 // replaceText applies edits to a content, one after the other: each sees the result of those before
 // it.
-func replaceText(content []byte, edits []files.Replacement, most int64) ([]byte, []files.Replaced, error) {
+func replaceText(content []byte, edits []files.Replacement, limit int64) ([]byte, []files.Replaced, error) {
 	made := make([]files.Replaced, 0, len(edits))
 	for i, e := range edits {
 		field := "edits[" + strconv.Itoa(i) + "]"
@@ -77,11 +77,11 @@ func replaceText(content []byte, edits []files.Replacement, most int64) ([]byte,
 			return nil, nil, &files.Failure{Kind: files.NoMatch, Field: field + ".old", Text: field + ": the old text is not in the file", Hint: suggest(content, e.Old)}
 		case count > 1 && !e.All:
 			return nil, nil, &files.Failure{
-				Kind: files.NotUnique, Field: field + ".old", Text: fmt.Sprintf("%s: the old text is there %d times, in lines %s", field, count, placesOf(content, e.Old)),
-				Hint: "give more of what is around it, or all = true",
+				Kind: files.NotUnique, Field: field + ".old", Text: fmt.Sprintf("%s: the old text occurs %d times, in lines %s", field, count, placesOf(content, e.Old)),
+				Hint: "include surrounding lines, or set all = true",
 			}
-		case int64(len(content))+int64(count)*int64(len(e.New)-len(e.Old)) > most:
-			return nil, nil, tooLarge(most)
+		case int64(len(content))+int64(count)*int64(len(e.New)-len(e.Old)) > limit:
+			return nil, nil, tooLarge(limit)
 		}
 		made = append(made, files.Replaced{Count: count, Line: lineOf(content, bytes.Index(content, e.Old))})
 		content = bytes.ReplaceAll(content, e.Old, e.New)
@@ -93,14 +93,14 @@ func lineOf(content []byte, at int) int { return bytes.Count(content[:at], []byt
 
 // placesOf lists the first lines in which a text occurs.
 func placesOf(content, text []byte) string {
-	const most = 5
+	const limit = 5
 	var list []string
 	for at := 0; ; {
 		i := bytes.Index(content[at:], text)
 		if i < 0 {
 			return strings.Join(list, ", ")
 		}
-		if len(list) == most {
+		if len(list) == limit {
 			return strings.Join(list, ", ") + ", …"
 		}
 		list = append(list, strconv.Itoa(lineOf(content, at+i)))
@@ -114,7 +114,7 @@ func suggest(content, text []byte) string {
 	case bytes.Contains(content, []byte("\r\n")) && !bytes.Contains(text, []byte("\r\n")) && bytes.Contains(bytes.ReplaceAll(content, []byte("\r\n"), []byte("\n")), text):
 		return "the lines of the file end with CR LF, those of the text do not"
 	case bytes.Contains(bytes.Join(bytes.Fields(content), []byte{' '}), bytes.Join(bytes.Fields(text), []byte{' '})):
-		return "it is there with other white space"
+		return "it occurs with other white space"
 	}
 	return "read the file again: the text must be the same to the byte"
 }

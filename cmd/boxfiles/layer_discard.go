@@ -69,7 +69,7 @@ func (u *discarding) at(l overlayDirs, at int, prefix, rest string) error {
 		}
 	}
 	if !isDir(is) {
-		return &files.Failure{Kind: files.NotDirectory, Path: []byte("/" + prefix + name), Text: "it was removed, or made again", Hint: "discard that"}
+		return &files.Failure{Kind: files.NotDirectory, Path: []byte("/" + prefix + name), Text: "it was removed or replaced", Hint: "discard that"}
 	}
 	return u.into(l, at, prefix, name, isDir(was), func(next overlayDirs, fd int) error { return u.at(next, fd, prefix+name+"/", below) })
 }

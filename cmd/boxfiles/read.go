@@ -42,7 +42,7 @@ func readFile(req *files.Read, w io.Writer) (*files.ReadAnswer, error) {
 		return nil, err
 	}
 	if !req.Raw && !isText(content) {
-		return nil, &files.Failure{Kind: files.Binary, Text: "no text: it has NUL or bytes that are no UTF-8", Hint: "ask for it in encoding base64"}
+		return nil, &files.Failure{Kind: files.Binary, Text: "not text: it has NUL or is not UTF-8", Hint: "read it with encoding base64"}
 	}
 	_, err = w.Write(content)
 	return a, err
@@ -143,13 +143,13 @@ func cutLine(content []byte, begin, line int, req *files.Read, a *files.ReadAnsw
 }
 
 // digestOf digests a file that is not too large, and seeks back to its beginning.
-func digestOf(f *os.File, st *unix.Stat_t, most int64) (string, error) {
-	if st.Size > most || most == 0 {
+func digestOf(f *os.File, st *unix.Stat_t, limit int64) (string, error) {
+	if st.Size > limit || limit == 0 {
 		return "", nil
 	}
 	sum := sha256.New()
-	n, err := io.Copy(sum, io.LimitReader(f, most+1))
-	if err != nil || n > most {
+	n, err := io.Copy(sum, io.LimitReader(f, limit+1))
+	if err != nil || n > limit {
 		return "", err
 	}
 	_, err = f.Seek(0, io.SeekStart)
@@ -157,14 +157,14 @@ func digestOf(f *os.File, st *unix.Stat_t, most int64) (string, error) {
 }
 
 // digestAt digests a regular file in a directory without following a symbolic link; "" if it cannot
-// be read or has more than most bytes.
-func digestAt(dir int, name string, most int64) string {
+// be read or has more than limit bytes.
+func digestAt(dir int, name string, limit int64) string {
 	f, st, err := openRegular(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	sum, _ := digestOf(f, st, most) // "" on errors, as documented
+	sum, _ := digestOf(f, st, limit) // "" on errors, as documented
 	return sum
 }
 

@@ -36,8 +36,8 @@ type survey struct {
 
 const lookFor = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
 
-// run walks. More than most entries are a Failure.
-func (s *survey) run(path []byte, exclude []string, most int) error {
+// run walks. More than limit entries are a Failure.
+func (s *survey) run(path []byte, exclude []string, limit int) error {
 	var err error
 	if s.out, err = newFilter(nil, exclude); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (s *survey) run(path []byte, exclude []string, most int) error {
 		return err
 	}
 	s.mount = st.Mnt_id
-	s.left, s.depth, s.visit = most, files.MaxDepth, s.compare
+	s.left, s.depth, s.visit = limit, files.MaxDepth, s.compare
 	closed := s.closed
 	s.closed = func(path string) {
 		s.unread++
@@ -65,7 +65,7 @@ func (s *survey) run(path []byte, exclude []string, most int) error {
 		return s.err
 	}
 	if errors.Is(err, errEnough) {
-		return &files.Failure{Kind: files.TooMany, Text: "there are more files and directories than one search looks at", Hint: "leave out directories by exclude"}
+		return &files.Failure{Kind: files.TooMany, Text: "there are too many files and directories for one search", Hint: "skip directories with exclude"}
 	}
 	return err
 }

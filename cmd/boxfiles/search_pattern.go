@@ -41,7 +41,7 @@ func compileGlob(glob string) (*regexp.Regexp, error) {
 		case c == '[':
 			class, n := classOf(rest)
 			if n == 0 {
-				return nil, badPattern(glob, "a pattern whose every [ has its ]")
+				return nil, badPattern(glob, "a pattern with a ] for each [")
 			}
 			b.WriteString(class)
 			i += n - 1
@@ -64,7 +64,7 @@ func compileGlob(glob string) (*regexp.Regexp, error) {
 		}
 	}
 	if braces > 0 {
-		return nil, badPattern(glob, "a pattern whose every { has its }")
+		return nil, badPattern(glob, "a pattern with a } for each {")
 	}
 	b.WriteString(`)\z`)
 	re, err := regexp.Compile(b.String())
@@ -114,9 +114,9 @@ func badPattern(pattern, allowed string) *files.Failure {
 }
 
 func shortenPattern(s string) string {
-	const most = 64
-	if len(s) > most {
-		s = s[:most] + "…"
+	const limit = 64
+	if len(s) > limit {
+		s = s[:limit] + "…"
 	}
 	return strings.ToValidUTF8(s, "�")
 }

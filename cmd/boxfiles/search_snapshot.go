@@ -23,23 +23,23 @@ const (
 
 // snapshotWriter writes a snapshot.
 type snapshotWriter struct {
-	out  *flate.Writer
-	most int64 // bytes that may still be written
-	to   io.Writer
-	last fileState
-	buf  []byte
+	out   *flate.Writer
+	limit int64 // bytes that may still be written
+	to    io.Writer
+	last  fileState
+	buf   []byte
 }
 
-func newSnapshotWriter(w io.Writer, most int64) *snapshotWriter {
-	p := &snapshotWriter{most: most, to: w}
+func newSnapshotWriter(w io.Writer, limit int64) *snapshotWriter {
+	p := &snapshotWriter{limit: limit, to: w}
 	p.out, _ = flate.NewWriter(p, flate.BestSpeed) // cannot fail: the level is valid
 	return p
 }
 
 // Write receives the compressed bytes.
 func (p *snapshotWriter) Write(b []byte) (int, error) {
-	if p.most -= int64(len(b)); p.most < 0 {
-		return 0, &files.Failure{Kind: files.TooMany, Text: "there are more files and directories than can be remembered", Hint: "leave out directories by exclude"}
+	if p.limit -= int64(len(b)); p.limit < 0 {
+		return 0, &files.Failure{Kind: files.TooMany, Text: "there are too many files and directories to record", Hint: "skip directories with exclude"}
 	}
 	return p.to.Write(b)
 }

@@ -110,7 +110,7 @@ func answerTree(req *files.Request, body io.Reader, w io.Writer, a *files.Answer
 	case req.Discard != nil:
 		a.Discarded, err = discardChanges(req.Discard)
 	default:
-		err = &files.Failure{Kind: files.BadRequest, Text: "this boxfiles does not know what is asked for", Hint: "it is as old as the box: make a new one"}
+		err = &files.Failure{Kind: files.BadRequest, Text: "this boxfiles does not know the request", Hint: "the box is too old: create a new one"}
 	}
 	return err
 }

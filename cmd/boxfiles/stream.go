@@ -30,7 +30,7 @@ func makeDir(req *files.Mkdir) (*files.WriteAnswer, error) {
 	switch {
 	case errors.Is(err, unix.EEXIST):
 		if err := unix.Stat(path, &st); errors.Is(err, unix.ENOENT) {
-			return nil, &files.Failure{Kind: files.NotDirectory, Text: "a symbolic link to nothing, not a directory"}
+			return nil, &files.Failure{Kind: files.NotDirectory, Text: "a dangling symbolic link, not a directory"}
 		} else if err != nil {
 			return nil, err
 		}
@@ -38,7 +38,7 @@ func makeDir(req *files.Mkdir) (*files.WriteAnswer, error) {
 			return nil, &files.Failure{Kind: files.NotDirectory, Text: "a " + kind + ", not a directory"}
 		}
 		if !req.Existing {
-			return nil, &files.Failure{Kind: files.Exists, Text: "the directory is there already"}
+			return nil, &files.Failure{Kind: files.Exists, Text: "the directory already exists"}
 		}
 	case err != nil:
 		return nil, err
@@ -82,22 +82,22 @@ func getFile(req *files.Get, tell func(*files.Notice) error, w io.Writer) error 
 
 // putFile writes the content of r to a file as it comes.
 func putFile(req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
-	asked, err := checkPath(req.Path)
+	requested, err := checkPath(req.Path)
 	if err != nil {
 		return nil, err
 	}
-	if name := baseOf(asked); strings.HasSuffix(asked, "/") || name == "." || name == ".." || name == "" {
+	if name := baseOf(requested); strings.HasSuffix(requested, "/") || name == "." || name == ".." || name == "" {
 		return nil, &files.Failure{Kind: files.IsDirectory, Text: "the path of a directory, not of a file"}
 	}
 	if err := checkXattrs(req.Xattrs); err != nil {
 		return nil, err
 	}
 	if req.Parents {
-		if err := makeParents(asked); err != nil {
+		if err := makeParents(requested); err != nil {
 			return nil, err
 		}
 	}
-	path, err := resolveFinal(asked)
+	path, err := resolveFinal(requested)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func putFile(req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
 		return nil, err
 	}
 	d := &describer{Xattrs: req.Xattrs != nil}
-	return &files.WriteAnswer{File: d.Describe(unix.AT_FDCWD, byDescriptor(int(f.Fd())), asked, st), Created: created}, nil
+	return &files.WriteAnswer{File: d.Describe(unix.AT_FDCWD, byDescriptor(int(f.Fd())), requested, st), Created: created}, nil
 }
 
 // openInPlace opens a file for writing, or creates it. It does not truncate it yet.

@@ -99,7 +99,7 @@ func removePath(req *files.Remove) error {
 	}
 	name := baseOf(path)
 	if name == "" || name == "." || name == ".." {
-		return &files.Failure{Kind: files.BadPath, Text: "not the name of something in a directory"}
+		return &files.Failure{Kind: files.BadPath, Text: "not the name of a file or directory"}
 	}
 	err = removeAt(parentOf(path), name, strings.HasSuffix(path, "/"), req.Recursive)
 	if errors.Is(err, unix.ENOENT) && req.Missing {
@@ -126,7 +126,7 @@ func removeAt(dir, name string, mustBeDirectory, recursive bool) error {
 	}
 	err = root.Remove(name)
 	if errors.Is(err, unix.ENOTEMPTY) {
-		return &files.Failure{Kind: files.NotEmpty, Text: "a directory with something in it", Hint: "recursive = true removes that too"}
+		return &files.Failure{Kind: files.NotEmpty, Text: "the directory is not empty", Hint: "recursive = true removes that too"}
 	}
 	return err
 }

@@ -45,7 +45,7 @@ func writeFile(req *files.Write, r io.Reader) (*files.WriteAnswer, error) {
 	case files.Create, files.Overwrite:
 		return overwriteFile(path, req, content)
 	}
-	return nil, &files.Failure{Kind: files.BadRequest, Field: "mode", Text: "no such way to write", Allowed: files.Overwrite + ", " + files.Append + ", " + files.Create}
+	return nil, &files.Failure{Kind: files.BadRequest, Field: "mode", Text: "unknown mode", Allowed: files.Overwrite + ", " + files.Append + ", " + files.Create}
 }
 
 func overwriteFile(path string, req *files.Write, content []byte) (*files.WriteAnswer, error) {
@@ -84,11 +84,11 @@ func overwriteFile(path string, req *files.Write, content []byte) (*files.WriteA
 
 // statTarget returns the status of the file to be replaced at a path, nil if there is none. It must be a regular file that may be
 // written to, with the requested digest.
-func statTarget(path, match string, most int64) (*unix.Stat_t, error) {
+func statTarget(path, match string, limit int64) (*unix.Stat_t, error) {
 	f, st, err := openRegular(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
 		if match != "" {
-			return nil, &files.Failure{Kind: files.Changed, Text: "it is not there any more"}
+			return nil, &files.Failure{Kind: files.Changed, Text: "it no longer exists"}
 		}
 		return nil, nil
 	}
@@ -111,7 +111,7 @@ func statTarget(path, match string, most int64) (*unix.Stat_t, error) {
 	if match == "" {
 		return st, nil
 	}
-	is, err := digestOf(f, st, max(most, st.Size, 1))
+	is, err := digestOf(f, st, max(limit, st.Size, 1))
 	if err == nil && is != match {
 		err = &files.Failure{Kind: files.Changed, Text: "its digest is " + is + ", not that of if_match"}
 	}
@@ -134,7 +134,7 @@ func replaceFile(path string, content []byte, mode uint32, old *unix.Stat_t, x *
 	if err == nil && old != nil {
 		var now unix.Stat_t
 		if lerr := unix.Lstat(path, &now); lerr != nil || !isSame(old, &now) {
-			err = &files.Failure{Kind: files.Changed, Text: "somebody else has changed it meanwhile"}
+			err = &files.Failure{Kind: files.Changed, Text: "it was changed meanwhile"}
 		}
 	}
 	if err == nil {

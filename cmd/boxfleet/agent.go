@@ -79,7 +79,7 @@ type agent struct {
 func newAgent(cfg *agentOptions) (*agent, error) {
 	name := cfg.Fleet.NodeName()
 	if !access.ValidNode(name) {
-		return nil, fmt.Errorf("fleet.name = %q of box.toml: must be small letters, digits and hyphens, and is the name of the host if it is empty", name)
+		return nil, fmt.Errorf("fleet.name = %q of box.toml: must be a-z, 0-9 and hyphens, or empty for the name of the host", name)
 	}
 	if len(cfg.Fleet.Servers) == 0 {
 		return nil, errors.New("this host is in no fleet: fleet.servers = [] of box.toml: must be addresses of NATS servers")
@@ -142,12 +142,12 @@ func (a *agent) carry(far *stream) {
 	a.streams.Add(1)
 	defer a.streams.Add(-1)
 	if !a.serves() {
-		far.Reset("the node is not ready: it has not agreed with the fleet yet on which sessions it has")
+		far.Reset("the node is not ready: its sessions are not yet reconciled with the fleet")
 		return
 	}
 	conn, err := net.Dial("unix", a.cfg.Fleet.Socket) //nolint:noctx // answers or refuses at once
 	if err != nil {
-		far.Reset("boxd is not reached: " + err.Error())
+		far.Reset("cannot reach boxd: " + err.Error())
 		return
 	}
 	near := conn.(*net.UnixConn) //nolint:forcetypeassert // it is one
@@ -210,12 +210,12 @@ func (a *agent) fence(ctx context.Context, m *nats.Msg) {
 	case err == nil && f.Generation == 0:
 		err = errors.New("a claim without a generation")
 	case err == nil && !a.serves():
-		err = errors.New("the node is not ready: it has not agreed with the fleet yet on which sessions it has")
+		err = errors.New("the node is not ready: its sessions are not yet reconciled with the fleet")
 	}
 	if err == nil {
 		var ok bool
 		if ok, err = a.ofFleet(ctx, f.Owner); err == nil && !ok {
-			err = fmt.Errorf("the box.toml of node %s lets no gateway speak for %q: [fleet.gateways]", a.name, f.Owner)
+			err = fmt.Errorf("box.toml of node %s lets no gateway speak for %q: [fleet.gateways]", a.name, f.Owner)
 		}
 	}
 	if err == nil {
@@ -261,7 +261,7 @@ func (a *agent) renew(ctx context.Context) {
 			a.stopAnswering()
 			if err.Error() != said {
 				said = err.Error()
-				a.log.Error("this node is not of the fleet", "error", err)
+				a.log.Error("this node is not in the fleet", "error", err)
 			}
 		case ctx.Err() == nil:
 			a.failed.Add(1)
@@ -279,7 +279,7 @@ func (a *agent) renew(ctx context.Context) {
 }
 
 // comparing is why a node takes no sessions at first.
-const comparing = "it compares its sessions with the claims of the fleet"
+const comparing = "it reconciles its sessions with the fleet's claims"
 
 // beat is one announcement.
 func (a *agent) beat(ctx context.Context) error {
@@ -308,7 +308,7 @@ func (a *agent) beat(ctx context.Context) error {
 	sessions, err := a.boxd.Sessions(ctx, true)
 	if err != nil {
 		a.agree("")
-		return errors.Join(fmt.Errorf("boxd: %w", err), a.announce(ctx, nodes, &api.FleetNode{State: api.FleetNodeFailed, Reason: "boxd is not reached: " + err.Error()}))
+		return errors.Join(fmt.Errorf("boxd: %w", err), a.announce(ctx, nodes, &api.FleetNode{State: api.FleetNodeFailed, Reason: "cannot reach boxd: " + err.Error()}))
 	}
 	if !a.agrees(id) || a.view == nil || a.view.ended() || a.renewal != a.nc.Stats().Reconnects { // something may not have been told
 		if err := a.lookAnew(always, claims); err != nil {
@@ -355,9 +355,9 @@ func (a *agent) agree(id string) {
 	switch {
 	case a.agreed == id:
 	case id == "":
-		a.log.Warn("this node serves the fleet no more, until its sessions agree with the claims")
+		a.log.Warn("this node stops serving the fleet until its sessions match the claims")
 	default:
-		a.log.Info("this node serves the fleet: its sessions agree with the claims", "claims", id)
+		a.log.Info("this node serves the fleet: its sessions match the claims", "claims", id)
 	}
 	a.agreed = id
 }

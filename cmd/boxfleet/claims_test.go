@@ -144,7 +144,7 @@ func TestANodeWithOtherClaimsHoldsNobodyUpForLong(t *testing.T) {
 	hear()
 	h.clock.pass(lostAfter - time.Millisecond)
 	hear()
-	if err := h.create(); err == nil || !strings.Contains(err.Error(), "node b has not said yet which sessions it has") || h.made != 0 {
+	if err := h.create(); err == nil || !strings.Contains(err.Error(), "node b has not yet reported its sessions") || h.made != 0 {
 		t.Errorf("%v", err)
 	}
 	h.clock.pass(time.Millisecond)

@@ -39,7 +39,7 @@ func (g *gateway) readCordons(ctx context.Context) error {
 	all := map[string]*api.FleetCordon{}
 	keys, err := kv.Keys(ctx)
 	if err != nil && !errors.Is(err, jetstream.ErrNoKeysFound) {
-		return fmt.Errorf("which nodes are cordoned: %w", err)
+		return fmt.Errorf("list cordoned nodes: %w", err)
 	}
 	for _, node := range keys {
 		entry, err := kv.Get(ctx, node)
@@ -47,7 +47,7 @@ func (g *gateway) readCordons(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("which nodes are cordoned: %w", err)
+			return fmt.Errorf("list cordoned nodes: %w", err)
 		}
 		c := &api.FleetCordon{}
 		if json.Unmarshal(entry.Value(), c) != nil {
@@ -65,7 +65,7 @@ func (g *gateway) readCordons(ctx context.Context) error {
 // other gateways.
 func (g *gateway) cordon(c *call, node string) error {
 	if !access.ValidNode(node) {
-		return fault.Field("node", node, "small letters, digits and hyphens")
+		return fault.Field("node", node, "a-z, 0-9 and hyphens")
 	}
 	kv, err := g.cordons(c.r.Context())
 	if err != nil {

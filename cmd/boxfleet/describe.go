@@ -162,19 +162,19 @@ func memory() (total, available uint64) {
 }
 
 // pids reads how many processes and threads the kernel allows, and how many there are (proc(5)); 0: nobody knows.
-func pids() (most, used int) {
+func pids() (limit, used int) {
 	for _, of := range []string{"pid_max", "threads-max"} {
 		text, err := os.ReadFile("/proc/sys/kernel/" + of)
 		if err != nil {
 			continue
 		}
-		if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && (most == 0 || n < most) {
-			most = n
+		if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && (limit == 0 || n < limit) {
+			limit = n
 		}
 	}
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
-		return most, 0
+		return limit, 0
 	}
 	if fields := strings.Fields(string(text)); len(fields) > 3 { // the fourth is those that run, a slash, and all
 		_, all, _ := strings.Cut(fields[3], "/")
@@ -182,7 +182,7 @@ func pids() (most, used int) {
 			used = 0
 		}
 	}
-	return most, used
+	return limit, used
 }
 
 // pressure reads the average of "some" over ten seconds; 0 where the kernel has no PSI.

@@ -10,6 +10,7 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -36,7 +37,6 @@ const e2bProfile = "e2b"
 const (
 	maxSearches = 16 // at once, of requests that do not name their sandbox: all nodes are asked
 	maxRefusal  = 64 << 10
-	maxListed   = 64 << 20 // bytes of a page of one node
 )
 
 // e2bFront is the HTTP handler for clients of E2B.
@@ -233,7 +233,7 @@ func (g *gateway) unsettled() error {
 	g.mu.Unlock()
 	for _, n := range g.known() {
 		if young && !n.lost && n.Claims != bucket && (n.State == api.FleetNodeReady || n.State == api.FleetNodeOff) {
-			return fault.Errorf(fault.Unavailable, "a node has not said yet which sessions it has").WithHint("try again")
+			return fault.Errorf(fault.Unavailable, "a node has not reported its sessions yet").WithHint("try again")
 		}
 	}
 	return nil
@@ -242,8 +242,11 @@ func (g *gateway) unsettled() error {
 // create places a sandbox, as sessions are.
 func (f *e2bFront) create(c *call) error {
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxRequest))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return &wire.Error{Code: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf("the body has more than %d bytes", maxRequest)}
+	}
 	if err != nil {
-		return fault.Errorf(fault.Invalid, "the request for a sandbox cannot be read: %w", err).WithHint("it may have %d bytes", maxRequest)
+		return fault.Errorf(fault.Invalid, "read the body: %w", err).WithHint("send it again")
 	}
 	claims, bucket, err := f.g.table()
 	if err != nil {
@@ -294,7 +297,7 @@ func (f *e2bFront) list(c *call) error {
 	case index == nil:
 		return noIndex()
 	case len(nodes) == 0:
-		return fault.Errorf(fault.Unavailable, "no node speaks E2B's protocol with gateways").WithHint("e2b.fleet of the box.toml of nodes lets them")
+		return fault.Errorf(fault.Unavailable, "no node speaks E2B's protocol with gateways").WithHint("set e2b.fleet = true in box.toml of nodes")
 	}
 	pages, missing, err := fromEach(f.g, nodes, func(n *seen) (*e2bPage, error) { return f.page(c, n) })
 	if err != nil {
@@ -429,7 +432,7 @@ func (f *e2bFront) candidates(r *http.Request, to wire.Destination) (nodes []see
 		select {
 		case f.searches <- struct{}{}:
 		case <-time.After(requestPatience):
-			return nil, leave, fault.Errorf(fault.Unavailable, "too many signed addresses are looked up").WithHint("try again")
+			return nil, leave, fault.Errorf(fault.Unavailable, "too many lookups of signed addresses").WithHint("try again")
 		case <-r.Context().Done():
 			return nil, leave, r.Context().Err()
 		}
@@ -488,7 +491,7 @@ func (g *gateway) stillClaimed(ctx context.Context, list []api.FleetClaim) (bool
 
 // errSandboxUnreached is the answer to requests for a sandbox whose node does not answer: which that is, is not for strangers.
 func errSandboxUnreached() error {
-	return fault.Errorf(fault.Unavailable, "the sandbox cannot be reached: its host does not answer").WithHint("it is back when its host is back; try again")
+	return fault.Errorf(fault.Unavailable, "the sandbox cannot be reached: its host does not answer").WithHint("try again when its host is back")
 }
 
 // sandboxOf says where a sandbox is, who owns it and which key it depends on.

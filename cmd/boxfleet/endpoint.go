@@ -37,9 +37,9 @@ var (
 	// errNobody means that nobody listens where a connection was to go.
 	errNobody = errors.New("it is not connected to NATS")
 	// errSilent means that the other end has not been heard of for too long.
-	errSilent = errors.New("the other end has not been heard of for " + streamTimeout.String())
+	errSilent = errors.New("the other end has been silent for " + streamTimeout.String())
 	// errWindow means that the other end sends more than it may, or acknowledges what was not sent.
-	errWindow = errors.New("the other end does not keep to its window")
+	errWindow = errors.New("the other end violates its flow control")
 	// errEndpointClosed means that the endpoint has been closed.
 	errEndpointClosed = errors.New("the endpoint of streams is closed")
 )
@@ -47,7 +47,7 @@ var (
 // resetError is the reason why the other end has given a connection up.
 type resetError struct{ Reason string }
 
-func (e *resetError) Error() string { return "the other end gave the connection up: " + e.Reason }
+func (e *resetError) Error() string { return "the other end reset the connection: " + e.Reason }
 
 // endpointConfig says where an endpoint is.
 type endpointConfig struct {

@@ -134,9 +134,9 @@ func (s *natsServers) explain(err error) error {
 		}
 		return fmt.Errorf("%w: the servers do not accept the credentials in %s, which are wrong, revoked or have expired", err, s.Credentials)
 	case unknown && s.CA == "":
-		return fmt.Errorf("%w: no authority that this host trusts has signed the certificate of the server, and ca is not configured", err)
+		return fmt.Errorf("%w: the certificate of the server is not signed by a CA that this host trusts, and ca is not set", err)
 	case unknown:
-		return fmt.Errorf("%w: no authority in %s has signed the certificate of the server", err, s.CA)
+		return fmt.Errorf("%w: the certificate of the server is not signed by a CA in %s", err, s.CA)
 	}
 	return err
 }

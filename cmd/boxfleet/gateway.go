@@ -127,7 +127,7 @@ func (g *gateway) Run(ctx context.Context) {
 		}
 		if err != nil && err.Error() != said {
 			said = err.Error()
-			g.log.Warn("the fleet is not known", "error", err)
+			g.log.Warn("cannot watch the fleet", "error", err)
 		}
 		select {
 		case <-time.After(requestPatience / 10):
@@ -160,7 +160,7 @@ func (g *gateway) follow(ctx context.Context) error {
 	g.mu.Unlock()
 	w, err := nodes.WatchAll(ctx)
 	if err != nil {
-		return fmt.Errorf("hear of nodes: %w", err)
+		return fmt.Errorf("watch nodes: %w", err)
 	}
 	defer func() { _ = w.Stop() }() // of a bucket that may be gone
 	watch, err := g.watchClaims(ctx, claims, id)
@@ -198,7 +198,7 @@ func (g *gateway) follow(ctx context.Context) error {
 func (g *gateway) heard(entry jetstream.KeyValueEntry) {
 	var n api.FleetNode
 	if err := json.Unmarshal(entry.Value(), &n); err != nil || n.Name != entry.Key() || !access.ValidNode(n.Name) {
-		g.log.Warn("a node announces what cannot be read", "node", entry.Key(), "error", err)
+		g.log.Warn("a node announces invalid data", "node", entry.Key(), "error", err)
 		return
 	}
 	now := g.now()
@@ -299,7 +299,7 @@ func (g *gateway) lose(ctx context.Context, claims jetstream.KeyValue, node stri
 	g.mu.Unlock()
 	if first {
 		g.metrics.lost.WithLabelValues(kindOfNodes).Inc()
-		g.events.add("node_lost", node, "", "not heard of since "+since.UTC().Format(time.RFC3339))
+		g.events.add("node_lost", node, "", "silent since "+since.UTC().Format(time.RFC3339))
 		g.log.Warn("a node is lost", "node", node, "since", since)
 	}
 	all, err := listClaims(ctx, claims)
@@ -312,7 +312,7 @@ func (g *gateway) lose(ctx context.Context, claims jetstream.KeyValue, node stri
 		}
 		next := *c
 		next.State, next.Since = api.FleetClaimLost, time.Now()
-		next.Reason = fmt.Sprintf("node %s has not been heard of since %s", node, since.UTC().Format(time.RFC3339))
+		next.Reason = fmt.Sprintf("node %s has been silent since %s", node, since.UTC().Format(time.RFC3339))
 		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
 			return err
 		} else if err == nil {
@@ -353,7 +353,7 @@ func listClaims(ctx context.Context, claims jetstream.KeyValue) ([]*sessionClaim
 
 // unknownClaims is why a node takes no sessions that calls itself ready and does not know the claims: one that works says so of a new
 // bucket with its next announcement.
-const unknownClaims = "it announces itself as ready with claims that are not those of the fleet"
+const unknownClaims = "it reports that it is ready, but its claims are not those of the fleet"
 
 // known copies what is known of nodes, in order of their names.
 func (g *gateway) known() []seen {
@@ -364,7 +364,7 @@ func (g *gateway) known() []seen {
 		n := *g.nodes[name]
 		n.cordon = g.cordoned[name]
 		if n.lost = n.lost || g.silent(n.at); n.lost {
-			n.State, n.Reason = api.FleetNodeLost, "not heard of since "+n.at.UTC().Format(time.RFC3339)
+			n.State, n.Reason = api.FleetNodeLost, "silent since "+n.at.UTC().Format(time.RFC3339)
 		} else if n.State == api.FleetNodeReady && n.Claims != g.bucket && g.now().Sub(g.opened) >= lostAfter {
 			n.State, n.Reason = api.FleetNodeFailed, unknownClaims
 		}

@@ -97,7 +97,7 @@ func (g *gateway) watchClaims(ctx context.Context, claims jetstream.KeyValue, bu
 	}
 	w, err := claims.WatchAll(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("hear of claims: %w", err)
+		return nil, fmt.Errorf("watch claims: %w", err)
 	}
 	return &claimWatch{newClaimIndex(bucket, last), w}, nil
 }

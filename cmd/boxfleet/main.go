@@ -28,8 +28,8 @@ var version = "devel"
 
 const usage = `usage:
   boxfleet node   connect this host's boxd to the fleet of [fleet] in its box.toml
-  boxfleet serve  be a gateway, which answers for all nodes
-  boxfleet key    make the key of a gateway, or print the public half of one
+  boxfleet serve  run a gateway that serves all nodes
+  boxfleet key    create the key of a gateway, or print its public half
   boxfleet dev    run a fleet on this host, to try it
   boxfleet -version
 Each takes -help.`
@@ -81,8 +81,8 @@ func parse(flags *flag.FlagSet, args []string) error {
 // key makes a key, unless there is one, and prints what goes into box.toml.
 func key(args []string) error {
 	flags := flag.NewFlagSet("boxfleet key", flag.ContinueOnError)
-	path := flags.String("file", defaultKey, "`file` of the private key, which is made if it is missing")
-	owner := flags.String("owner", "", "`user` who is to own the file if it is made, as boxfleet-gateway of the package; root alone can give it away")
+	path := flags.String("file", defaultKey, "`file` of the private key; created if missing")
+	owner := flags.String("owner", "", "`user` that owns the file if it is created, for example boxfleet-gateway of the package; requires root")
 	if err := parse(flags, args); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func readKey(path string) (ed25519.PrivateKey, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != keyType {
-		return nil, fmt.Errorf("key %s: must be what boxfleet key has made", path)
+		return nil, fmt.Errorf("key %s: must be created by boxfleet key", path)
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {

@@ -83,7 +83,7 @@ func (m *metrics) claimed(placed bool, err error, took time.Duration) {
 type snapshot struct {
 	g *gateway
 
-	build, connected, reconnects, ready, waiting, most, nodes, spans *prometheus.Desc
+	build, connected, reconnects, ready, waiting, limit, nodes, spans *prometheus.Desc
 
 	node []nodeMetric
 }
@@ -106,7 +106,7 @@ func newSnapshot(g *gateway) *snapshot {
 		reconnects: desc("nats_reconnects_total", "Connections to NATS that were made again."),
 		ready:      desc("ready", "1 if the claims of the fleet can be read."),
 		waiting:    desc("queue_waiting", "Requests for sessions that wait for a node."),
-		most:       desc("queue_max", "Most requests that may wait."),
+		limit:      desc("queue_max", "Most requests that may wait."),
 		nodes:      desc("nodes", "Nodes, by state.", "state"),
 		spans:      desc("spans_total", "Spans of traces, by outcome: sent, dropped (too many waited) or failed (the collector did not take them).", "outcome"),
 	}
@@ -152,7 +152,7 @@ func one(yes bool) int {
 
 // Describe lists the metrics.
 func (s *snapshot) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{s.build, s.connected, s.reconnects, s.ready, s.waiting, s.most, s.nodes, s.spans} {
+	for _, d := range []*prometheus.Desc{s.build, s.connected, s.reconnects, s.ready, s.waiting, s.limit, s.nodes, s.spans} {
 		to <- d
 	}
 	for _, m := range s.node {
@@ -172,7 +172,7 @@ func (s *snapshot) Collect(to chan<- prometheus.Metric) {
 	_, _, err := g.table()
 	gauge(s.ready, one(err == nil))
 	gauge(s.waiting, g.queue.len())
-	gauge(s.most, maxWaiting)
+	gauge(s.limit, maxWaiting)
 	if n := g.cfg.Traces.Counts(); n != nil {
 		for outcome, count := range map[string]uint64{"sent": n.Sent, "dropped": n.Dropped, "failed": n.Failed} {
 			to <- prometheus.MustNewConstMetric(s.spans, prometheus.CounterValue, float64(count), outcome)

@@ -48,7 +48,7 @@ type nameLease struct {
 }
 
 // errTaken is for a name that another host has.
-var errTaken = errors.New("another host announces itself under the name of this node: fleet.name in box.toml must be another on one of the two")
+var errTaken = errors.New("another host uses the name of this node: change fleet.name in box.toml on one of the two")
 
 // put announces the node, if the name is its own. A host takes the name over that its own agent has had before, and one that
 // nobody has announced for so long that its sessions are lost.
@@ -95,11 +95,11 @@ func (a *agent) mayTake(ctx context.Context, nodes jetstream.KeyValue) error {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return nil
 	case err != nil:
-		return fmt.Errorf("who has the name of this node: %w", err)
+		return fmt.Errorf("look up the name of this node: %w", err)
 	}
 	var n api.FleetNode
 	if err := json.Unmarshal(entry.Value(), &n); err != nil {
-		return fmt.Errorf("what is announced of node %s: %w", a.name, err)
+		return fmt.Errorf("announcement of node %s: %w", a.name, err)
 	}
 	switch {
 	case n.Instance == a.instance: // what it has announced was taken, and it has not heard so

@@ -37,8 +37,8 @@ const bootPatience = time.Minute
 func node(ctx context.Context, args []string, log *slog.Logger) error {
 	flags := flag.NewFlagSet("boxfleet node", flag.ContinueOnError)
 	socket := flags.String("socket", client.DefaultSocket, "`path` of the socket of boxd, whose box.toml has the table [fleet]")
-	state := flags.String("state", "/var/lib/boxfleet", "`directory` that remembers which generation of each session this node has had")
-	replicas := flags.Int("replicas", 0, "`copies` of the buckets of JetStream, if they have to be made; 0: 3 if NATS is a cluster, otherwise 1")
+	state := flags.String("state", "/var/lib/boxfleet", "`directory` for the generations of this node's sessions")
+	replicas := flags.Int("replicas", 0, "`copies` of JetStream buckets when they are created; 0: 3 if NATS is a cluster, otherwise 1")
 	if err := parse(flags, args); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func askBoxd(ctx context.Context, boxd *client.Client, log *slog.Logger) (*nodeC
 		if time.Now().After(end) {
 			return nil, fmt.Errorf("ask boxd for its configuration: %w", err)
 		}
-		log.Warn("boxd does not tell its configuration yet; trying again", "error", err)
+		log.Warn("cannot read the configuration of boxd; trying again", "error", err)
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():

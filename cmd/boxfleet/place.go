@@ -57,7 +57,7 @@ type wanted struct {
 func (p *placement) fits(n *seen) string {
 	switch {
 	case p.Node != "" && p.Node != n.Name:
-		return "another node is asked for"
+		return "the request names another"
 	case n.State != api.FleetNodeReady:
 		return "it is " + n.State
 	case n.cordon != nil && n.cordon.Reason != "":
@@ -67,7 +67,7 @@ func (p *placement) fits(n *seen) string {
 	case n.MaxSessions > 0 && n.Sessions >= n.MaxSessions:
 		return fmt.Sprintf("it has %d boxes, the limit", n.Sessions)
 	case n.IDRanges > 0 && n.IDRangesUsed >= n.IDRanges && len(n.Warm) == 0: // a warm box has its ids
-		return fmt.Sprintf("all its %d ranges of ids are taken", n.IDRanges)
+		return fmt.Sprintf("all its %d id ranges are in use", n.IDRanges)
 	case n.Pids > 0 && n.PidsUsed >= n.Pids:
 		return fmt.Sprintf("it has %d processes and threads, the limit of its kernel", n.PidsUsed)
 	}
@@ -137,7 +137,7 @@ func choose(p *placement, nodes []seen, profile string, own map[string]int) (lis
 
 // full is the refusal of what no node can take.
 func full(why string) error {
-	return fault.Errorf(fault.Exhausted, "no node can take it: %s", why).WithHint("GET /v1/fleet/nodes says what each has; wait, or ask for less")
+	return fault.Errorf(fault.Exhausted, "no node can take it: %s", why).WithHint("GET /v1/fleet/nodes shows what is free; wait, or ask for less")
 }
 
 // unread is the failure to read claims.
@@ -151,8 +151,11 @@ const maxRequest = 1 << 20
 // create places a session: it is claimed for a node, which may refuse it, and then for the next.
 func (g *gateway) create(c *call) error {
 	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxRequest))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return fault.Field("body", fault.Word("longer"), fmt.Sprintf("at most %d bytes", maxRequest))
+	}
 	if err != nil {
-		return fault.Errorf(fault.Invalid, "the request for a session cannot be read: %w", err).WithHint("it may have %d bytes", maxRequest)
+		return fault.Errorf(fault.Invalid, "read the body: %w", err).WithHint("send it again")
 	}
 	fields := map[string]json.RawMessage{}
 	var want wanted
@@ -218,7 +221,7 @@ func (g *gateway) name(c *call, place *placement, fields map[string]json.RawMess
 		return "", asFault(resp)
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxRequest)).Decode(&plan); err != nil || plan.Session == nil || plan.Session.ID == "" {
-		return "", fault.Errorf(fault.Unavailable, "node %s does not say which id the session has: %v", list[0].Name, err).WithHint("give the session an id")
+		return "", fault.Errorf(fault.Unavailable, "node %s reports no session id: %v", list[0].Name, err).WithHint("give the session an id")
 	}
 	return plan.Session.ID, nil
 }

@@ -61,13 +61,13 @@ func TestOnlyNodesThatCanAreAsked(t *testing.T) {
 			}
 		}
 	}
-	for node, why := range map[string]string{"ids": "all its 4 ranges of ids are taken", "pids": "it has 1000 processes and threads"} {
+	for node, why := range map[string]string{"ids": "all its 4 id ranges are in use", "pids": "it has 1000 processes and threads"} {
 		if _, none := choose(&placement{Node: node}, nodes, "", nil); !strings.Contains(none, node+": "+why) {
 			t.Errorf("%q does not say %q", none, why)
 		}
 	}
 	_, none := choose(&placement{Node: "off"}, nodes, "", nil)
-	for _, part := range []string{"off: it is off", "full, ids, pids, west, net: another node is asked for"} {
+	for _, part := range []string{"off: it is off", "full, ids, pids, west, net: the request names another"} {
 		if !strings.Contains(none, part) {
 			t.Errorf("%q does not say %q", none, part)
 		}

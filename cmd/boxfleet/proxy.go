@@ -49,9 +49,9 @@ func (c *call) fail(w http.ResponseWriter, err error) {
 
 // ServeHTTP answers a request.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	asked := trace.New(r.Header.Get("X-Request-Id"), r.Header.Get("Traceparent"))
-	r.Header.Set("X-Request-Id", asked.ID)
-	w.Header().Set("X-Request-Id", asked.ID)
+	traced := trace.New(r.Header.Get("X-Request-Id"), r.Header.Get("Traceparent"))
+	r.Header.Set("X-Request-Id", traced.ID)
+	w.Header().Set("X-Request-Id", traced.ID)
 	switch r.URL.Path {
 	case "/healthz":
 		reply(w, http.StatusOK, api.Health{Status: "ok"})
@@ -94,8 +94,8 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return again.Until, err
 	})
 	defer leave()
-	asked.Principal = pass.Name
-	span := g.begin(&asked, w, r)
+	traced.Principal = pass.Name
+	span := g.begin(&traced, w, r)
 	defer span.end()
 	if span != nil {
 		w = span
@@ -203,7 +203,7 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), requestPatience)
 				defer cancel()
 				if err := g.drop(ctx, claim); err != nil {
-					g.log.Warn("the claim of a session that was removed stays until its node sees that", "session", id, "error", err)
+					g.log.Warn("cannot remove the claim of a removed session; its node will", "session", id, "error", err)
 				}
 			}
 		}
@@ -214,7 +214,7 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 // lost is the refusal of what is asked of a session that is lost.
 func lost(claim *sessionClaim) error {
 	return fault.Errorf(fault.Conflict, "session %s is lost since %s: %s", fault.Show(claim.ID), claim.Since.UTC().Format(time.RFC3339), claim.Reason).
-		WithHint("it is back when its node is back; to give it up, remove it, then create it again")
+		WithHint("it returns with its node; to give it up, remove it, then create it again")
 }
 
 // pass sends a request to a node, in the name of its caller; then sees the answer before it goes on.
@@ -226,7 +226,7 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 	case !ok:
 		return fault.Errorf(fault.Unavailable, "node %s of the fleet is not known to this gateway", fault.Show(name)).WithHint("GET /v1/fleet/nodes lists them")
 	case n.lost:
-		return fault.Errorf(fault.Unavailable, "node %s is lost: %s", name, n.Reason).WithHint("GET /v1/fleet/nodes says which nodes there are")
+		return fault.Errorf(fault.Unavailable, "node %s is lost: %s", name, n.Reason).WithHint("GET /v1/fleet/nodes lists the nodes")
 	}
 	var refused error
 	proxy := &httputil.ReverseProxy{
@@ -340,7 +340,7 @@ func unreached(name string, err error) error {
 	if errors.Is(err, errNobody) {
 		return fault.Errorf(fault.Unavailable, "node %s cannot be reached: %w", name, err).WithHint("GET /v1/fleet/nodes says since when")
 	}
-	return fault.Errorf(fault.Unavailable, "node %s has not answered: %w", name, err).WithHint("a program that has an id runs on: ask for it again")
+	return fault.Errorf(fault.Unavailable, "node %s has not answered: %w", name, err).WithHint("a program with an id continues: send it again")
 }
 
 // mcp passes a message of an MCP session on to its node. A new session is where its box is, or is placed.

@@ -60,7 +60,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 			return err
 		}
 		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); err != nil && !conflict(err) {
-			return fmt.Errorf("give the claim of %s up: %w", h.ID, err)
+			return fmt.Errorf("release the claim of %s: %w", h.ID, err)
 		}
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
 	case !lives && (mine || young):
@@ -74,7 +74,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 			return err
 		}
 		if claim.State == api.FleetClaimLost {
-			a.log.Info("a session that was lost is found", "session", h.ID, "owner", h.Owner)
+			a.log.Info("a lost session was found", "session", h.ID, "owner", h.Owner)
 		}
 	case mine:
 	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
@@ -107,7 +107,7 @@ func (a *agent) lives(ctx context.Context, h *held) (bool, error) {
 
 // giveUp ends a session that is no longer this node's.
 func (a *agent) giveUp(ctx context.Context, key string, h *held, claim *sessionClaim) error {
-	why := "its claim was given up"
+	why := "its claim was released"
 	if claim != nil {
 		why = fmt.Sprintf("node %s has claimed it (generation %d after %d)", claim.Node, claim.Generation, h.Generation)
 	}
@@ -115,10 +115,10 @@ func (a *agent) giveUp(ctx context.Context, key string, h *held, claim *sessionC
 	case err != nil:
 		return err
 	case !ok:
-		a.log.Warn("a session stays that is claimed elsewhere, since box.toml lets no gateway speak for its owner", "session", h.ID, "owner", h.Owner)
+		a.log.Warn("keeping a session that is claimed elsewhere: box.toml lets no gateway speak for its owner", "session", h.ID, "owner", h.Owner)
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
 	}
-	a.log.Warn("a session ends, since it is no longer this node's", "session", h.ID, "owner", h.Owner, "reason", why)
+	a.log.Warn("ending a session that is no longer this node's", "session", h.ID, "owner", h.Owner, "reason", why)
 	boxd := client.New(a.cfg.Socket)
 	defer boxd.Close()
 	boxd.Owner = h.Owner

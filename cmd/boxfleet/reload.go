@@ -30,7 +30,7 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 			return
 		}
 		if err := r.reload(); err != nil {
-			r.log.Error("the configuration cannot be used; the one of before holds", "error", err)
+			r.log.Error("the configuration is invalid; keeping the old one", "error", err)
 			continue
 		}
 		r.log.Info("the configuration is in force", "file", r.path)

@@ -229,14 +229,14 @@ func (r *reservation) run() error {
 		}
 		if t == nil {
 			if t = r.g.queue.enter(r.c.pass.Name); t == nil {
-				return full(fmt.Sprintf("%d wait already, of which one caller may have %d, and %s", r.g.queue.len(), maxOwn, r.why))
+				return full(fmt.Sprintf("%d requests wait, at most %d for each caller, and %s", r.g.queue.len(), maxOwn, r.why))
 			}
 		}
 		select {
 		case <-time.After(retryEvery):
 		case <-ctx.Done():
 			return fault.Errorf(fault.Exhausted, "no node can take the session within %v (place %d of %d in the queue): %s", wait, r.g.queue.place(t), r.g.queue.len(), r.why).
-				WithHint("GET /v1/fleet/nodes says what each has; wait for longer, or ask for less")
+				WithHint("GET /v1/fleet/nodes shows what is free; wait longer, or ask for less")
 		}
 	}
 }
@@ -261,7 +261,7 @@ func (r *reservation) round() (done bool, err error) {
 	}
 	for i := range nodes {
 		if n := &nodes[i]; n.State == api.FleetNodeReady && n.Claims != bucket { // it may have what would be claimed
-			r.why = fmt.Sprintf("node %s has not said yet which sessions it has, since the bucket of claims is new", n.Name)
+			r.why = fmt.Sprintf("node %s has not yet reported its sessions to the new bucket of claims", n.Name)
 			return false, nil
 		}
 	}
@@ -381,7 +381,7 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 		next := *r.claim
 		next.State, next.Since = api.FleetClaimLive, time.Now()
 		if err := r.store(&next); err != nil {
-			r.g.log.Warn("a session is there, and its node will say so", "session", next.ID, "error", err)
+			r.g.log.Warn("cannot mark a claim live; its node will", "session", next.ID, "error", err)
 		}
 	default:
 		if err := r.giveUp(); err != nil {
@@ -421,7 +421,7 @@ func (g *gateway) drop(ctx context.Context, claim *sessionClaim) error {
 	case conflict(err):
 		return fault.Errorf(fault.Conflict, "the claim of session %s has changed meanwhile", fault.Show(claim.ID)).WithHint("try again")
 	case err != nil:
-		return fault.Errorf(fault.Unavailable, "the claim of session %s cannot be given up: %w", fault.Show(claim.ID), err).WithHint("try again: NATS JetStream may be choosing a leader")
+		return fault.Errorf(fault.Unavailable, "cannot release the claim of session %s: %w", fault.Show(claim.ID), err).WithHint("try again: NATS JetStream may be choosing a leader")
 	}
 	return nil
 }

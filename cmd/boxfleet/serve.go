@@ -127,11 +127,11 @@ func (c *gatewayConfig) validateTLS() error {
 		return fmt.Errorf("gateway.client_ca = %q: must be empty without gateway.certificate: callers show certificates by TLS alone", g.ClientCA)
 	}
 	if g.ClientCRL != "" && g.ClientCA == "" {
-		return fmt.Errorf("gateway.client_crl = %q: must be empty without gateway.client_ca: nobody shows a certificate", g.ClientCRL)
+		return fmt.Errorf("gateway.client_crl = %q: must be empty without gateway.client_ca, which it depends on", g.ClientCRL)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
 		if len(c.Principals[name].Certificates) > 0 && g.ClientCA == "" {
-			return fmt.Errorf("principals.%s.certificates: must be empty without gateway.client_ca: nobody shows one", name)
+			return fmt.Errorf("principals.%s.certificates: must be empty without gateway.client_ca, which they need", name)
 		}
 	}
 	return nil

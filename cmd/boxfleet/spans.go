@@ -19,7 +19,7 @@ type requestSpan struct {
 	http.ResponseWriter
 
 	span    *trace.Span
-	asked   *trace.Request
+	request *trace.Request
 	method  string
 	route   string
 	session string
@@ -32,14 +32,14 @@ type requestSpan struct {
 const statusCut = 499
 
 // begin begins the span of a request, which the node is told of.
-func (g *gateway) begin(asked *trace.Request, w http.ResponseWriter, r *http.Request) *requestSpan {
+func (g *gateway) begin(request *trace.Request, w http.ResponseWriter, r *http.Request) *requestSpan {
 	if g.cfg.Traces == nil {
 		return nil
 	}
-	before := asked.Parent
-	span := g.cfg.Traces.Begin(asked)
-	if asked.Parent != before {
-		r.Header.Set("Traceparent", asked.Parent)
+	before := request.Parent
+	span := g.cfg.Traces.Begin(request)
+	if request.Parent != before {
+		r.Header.Set("Traceparent", request.Parent)
 	}
 	if before == "" { // what it says is of a trace that there is not
 		r.Header.Del("Tracestate")
@@ -47,7 +47,7 @@ func (g *gateway) begin(asked *trace.Request, w http.ResponseWriter, r *http.Req
 	if span == nil {
 		return nil
 	}
-	return &requestSpan{ResponseWriter: w, span: span, asked: asked, method: trace.Method(r.Method), gone: func() bool { return r.Context().Err() != nil }}
+	return &requestSpan{ResponseWriter: w, span: span, request: request, method: trace.Method(r.Method), gone: func() bool { return r.Context().Err() != nil }}
 }
 
 // WriteHeader keeps the status of the answer.
@@ -144,8 +144,8 @@ func (p *requestSpan) end() {
 	if _, path, ok := strings.Cut(p.route, " "); ok {
 		s.Set("http.route", path)
 	}
-	s.Set("boxd.request", p.asked.ID)
-	s.Set("boxd.principal", p.asked.Principal)
+	s.Set("boxd.request", p.request.ID)
+	s.Set("boxd.principal", p.request.Principal)
 	s.Set("boxd.session", p.session)
 	s.Set("boxd.node", p.node)
 	switch {

@@ -29,7 +29,7 @@ type view struct {
 func openView(ctx context.Context, claims jetstream.KeyValue, node string) (*view, error) {
 	watch, err := claims.WatchAll(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("hear of claims: %w", err)
+		return nil, fmt.Errorf("watch claims: %w", err)
 	}
 	v := &view{watch: watch, live: map[string]uint64{}}
 	all := make(chan struct{})
@@ -51,7 +51,7 @@ func openView(ctx context.Context, claims jetstream.KeyValue, node string) (*vie
 		return v, nil
 	case <-time.After(requestPatience):
 		v.close()
-		return nil, errors.New("read the claims: JetStream has not told all of them in time")
+		return nil, errors.New("read the claims: JetStream did not send all of them in time")
 	}
 }
 

@@ -104,7 +104,7 @@ func (w *web) serveBound(out http.ResponseWriter, r *http.Request) {
 	}
 	if r.ProtoMajor > 1 { // the client sent the HTTP/2 preface all the same
 		n.denyProtocol()
-		refuse(out, http.StatusMisdirectedRequest, "boxd: only HTTP/1.1 is spoken to "+string(n.target.Name)+" here, which is a host of secrets\n")
+		refuse(out, http.StatusMisdirectedRequest, "boxd: HTTP/1.1 is required for "+string(n.target.Name)+", which is a host of secrets\n")
 		return
 	}
 	if host, ok := hostOf(r, portTLS); !ok || !sameName(host, n.target.Name) {
@@ -134,7 +134,7 @@ func rewriteBound(p *httputil.ProxyRequest) {
 // failedBound is failed for a host within TLS, whose certificate may be invalid.
 func failedBound(out http.ResponseWriter, r *http.Request, err error) {
 	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		refuse(out, http.StatusBadGateway, "boxd: the certificate of the server does not hold, and nothing was sent to it: "+strconv.QuoteToASCII(bad.Err.Error())+"\n")
+		refuse(out, http.StatusBadGateway, "boxd: the certificate of the server is invalid, and nothing was sent to it: "+strconv.QuoteToASCII(bad.Err.Error())+"\n")
 		return
 	}
 	failed(out, r, err)

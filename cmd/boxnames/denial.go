@@ -23,9 +23,9 @@ type denial struct {
 
 const maxShown = 8
 
-func notAllowed(name egress.Name, asked string) denial {
+func notAllowed(name egress.Name, requested string) denial {
 	if name == "" {
-		return denial{Reason: egress.NotAllowed, Asked: strconv.QuoteToASCII(asked)}
+		return denial{Reason: egress.NotAllowed, Asked: strconv.QuoteToASCII(requested)}
 	}
 	return denial{Reason: egress.NotAllowed, Asked: string(name), Setting: strconv.Quote(string(name))}
 }

@@ -241,12 +241,12 @@ func (s *proxyServer) permit(host string, to netip.AddrPort) (proxyTarget, bool)
 // denyNameless reports a connection that names no valid host. Only a rule for its address would let
 // it through.
 func (s *proxyServer) denyNameless(host string, to netip.AddrPort) {
-	asked := ""
+	requested := ""
 	if host != "" {
-		asked = strconv.QuoteToASCII(host[:min(len(host), maxShownHost)])
+		requested = strconv.QuoteToASCII(host[:min(len(host), maxShownHost)])
 	}
 	rule := netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String() + " tcp " + strconv.Itoa(int(to.Port()))
-	s.deny(denial{Reason: egress.NoName, Asked: asked, Setting: strconv.Quote(rule)}, to)
+	s.deny(denial{Reason: egress.NoName, Asked: requested, Setting: strconv.Quote(rule)}, to)
 }
 
 // maxShownHost is how much of an invalid host name is reported, in bytes.

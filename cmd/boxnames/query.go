@@ -23,7 +23,7 @@ type query struct {
 	id        uint16
 	op        dnsmessage.OpCode
 	recurse   bool
-	asked     bool // q was parsed
+	parsed    bool // q was parsed
 	q         dnsmessage.Question
 	code      dnsmessage.RCode
 	addresses []netip.Addr
@@ -51,7 +51,7 @@ func readQuery(msg []byte) (*query, bool) {
 		q.code = dnsmessage.RCodeFormatError
 		return q, true
 	}
-	q.q, q.asked = first, true
+	q.q, q.parsed = first, true
 	if first.Class != dnsmessage.ClassINET {
 		q.code = dnsmessage.RCodeRefused
 	}
@@ -76,7 +76,7 @@ func (q *query) pack(truncated bool) []byte {
 	if b.StartQuestions() != nil {
 		return nil
 	}
-	if q.asked && b.Question(q.q) != nil {
+	if q.parsed && b.Question(q.q) != nil {
 		return nil
 	}
 	if b.StartAnswers() != nil {

@@ -73,7 +73,7 @@ func FuzzAnswer(f *testing.F) {
 		if found.ttl < 0 || len(found.addresses) > maxRecords {
 			t.Fatalf("%+v", found)
 		}
-		out := &query{q: q.q, asked: true, addresses: found.addresses[:min(len(found.addresses), maxAddresses)], ttl: found.ttl}
+		out := &query{q: q.q, parsed: true, addresses: found.addresses[:min(len(found.addresses), maxAddresses)], ttl: found.ttl}
 		if len(out.reply(true)) > maxUDP || out.reply(false) == nil {
 			t.Fatal("no answer")
 		}

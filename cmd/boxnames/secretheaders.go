@@ -65,7 +65,7 @@ func newSecretSet(m *egress.Secrets) (*secretSet, error) {
 				h.roots = x509.NewCertPool()
 			}
 			if !h.roots.AppendCertsFromPEM([]byte(one.Authorities)) {
-				return nil, fmt.Errorf("secret %d: no certificates of authorities", i)
+				return nil, fmt.Errorf("secret %d: no CA certificates", i)
 			}
 		}
 	}

@@ -142,13 +142,13 @@ func busy(msg []byte) []byte {
 }
 
 // readStream reads a message with its length in front.
-func readStream(r io.Reader, most int) ([]byte, error) {
+func readStream(r io.Reader, limit int) ([]byte, error) {
 	var size [2]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {
 		return nil, err
 	}
 	n := int(binary.BigEndian.Uint16(size[:]))
-	if n > most {
+	if n > limit {
 		return nil, errTooLong
 	}
 	msg := make([]byte, n)

@@ -16,7 +16,7 @@ import (
 func sockets(files []int, strict bool) (packets net.PacketConn, streams net.Listener, looked []net.Listener, err error) {
 	if len(files) < 2 || strict != (len(files) > 2) || len(files) > 4 {
 		fdpass.CloseAll(files)
-		return nil, nil, nil, fmt.Errorf("%d sockets, not as many as there should be", len(files))
+		return nil, nil, nil, fmt.Errorf("%d sockets: an unexpected number", len(files))
 	}
 	udp := os.NewFile(uintptr(files[0]), "udp")
 	packets, err = net.FilePacketConn(udp)

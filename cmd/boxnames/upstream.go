@@ -30,8 +30,8 @@ const (
 
 var (
 	errTooLong   = errors.New("the message is too long")
-	errStrays    = errors.New("too many packets that are no answer")
-	errAliases   = errors.New("too many CNAME records, or a circle of them")
+	errStrays    = errors.New("too many unrelated packets")
+	errAliases   = errors.New("too many CNAME records, or a loop of them")
 	errTwoNames  = errors.New("a name with two CNAME records")
 	errManifold  = errors.New("too many records")
 	errNoAnswer  = errors.New("no DNS server of the host has answered")

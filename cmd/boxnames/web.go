@@ -160,7 +160,7 @@ func rewriteTo(p *httputil.ProxyRequest, scheme, to string) {
 // failed answers a request that could not be forwarded.
 func failed(out http.ResponseWriter, _ *http.Request, err error) {
 	if errors.Is(err, errNotLed) {
-		refuse(out, http.StatusForbidden, "boxd: this name has not led to this address; ask for it again\n")
+		refuse(out, http.StatusForbidden, "boxd: this address is not one of the name; resolve it again\n")
 		return
 	}
 	refuse(out, http.StatusBadGateway, "boxd: the server cannot be reached\n")

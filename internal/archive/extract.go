@@ -86,7 +86,7 @@ func stream(packed io.Reader, head []byte, l Limits) (io.Reader, error) {
 	in := &counter{r: packed}
 	z, err := gzip.NewReader(in)
 	if err != nil {
-		return nil, refuse("the archive is damaged, or none: %v", err)
+		return nil, refuse("not an archive, or damaged: %v", err)
 	}
 	return &inflated{z, in, 0, l.Bytes*maxStream + extractFreeBytes}, nil
 }
@@ -103,16 +103,16 @@ func (c *counter) Read(p []byte) (int, error) {
 }
 
 type inflated struct {
-	z    io.Reader
-	in   *counter
-	n    int64
-	most int64
+	z     io.Reader
+	in    *counter
+	n     int64
+	limit int64
 }
 
 func (i *inflated) Read(p []byte) (int, error) {
 	n, err := i.z.Read(p)
 	switch i.n += int64(n); {
-	case i.n > i.most:
+	case i.n > i.limit:
 		return 0, refuse("Archive exceeds the total uncompressed size limit")
 	case i.n > extractFreeBytes && i.n > i.in.n*extractMaxRatio:
 		return 0, refuse("Archive exceeds the aggregate compression ratio limit")
@@ -140,10 +140,10 @@ func untar(in io.Reader, dir *os.Root, below string, l Limits) error {
 		return err
 	}
 	if err == nil && below == "" {
-		return refuse("the archive is empty, or none")
+		return refuse("not an archive, or empty")
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return refuse("the archive ends in the middle of something, or is none")
+		return refuse("not an archive, or truncated")
 	}
 	return damaged(err)
 }
@@ -153,7 +153,7 @@ func damaged(err error) error {
 	if err == nil || errors.As(err, new(*os.PathError)) || errors.As(err, new(*os.LinkError)) {
 		return err
 	}
-	return refuse("the archive is damaged, or none: %v", err)
+	return refuse("not an archive, or damaged: %v", err)
 }
 
 func tarText(r *Refusal) string {
@@ -192,9 +192,9 @@ func CheckName(name string) error {
 
 // shown returns a name in a form that is safe in a message.
 func shown(name string) string {
-	const most = 120
-	if len(name) > most {
-		name = strings.ToValidUTF8(name[:most], "") + "…"
+	const limit = 120
+	if len(name) > limit {
+		name = strings.ToValidUTF8(name[:limit], "") + "…"
 	}
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		return fmt.Sprintf("%q", name)

@@ -25,7 +25,7 @@ func decompress(r io.Reader) (io.Reader, error) {
 	}
 	z, err := gzip.NewReader(b)
 	if err != nil {
-		return nil, &Refusal{Reason: "not what gzip has compressed, or damaged"}
+		return nil, &Refusal{Reason: "not gzip data, or damaged"}
 	}
 	return &Inflated{Z: z, In: in, Free: freeBytes}, nil
 }
@@ -55,7 +55,7 @@ type Inflated struct {
 func (i *Inflated) Read(p []byte) (int, error) {
 	n, err := i.Z.Read(p)
 	if i.n += int64(n); i.n > i.Free && i.n > i.In.n*maxRatio {
-		return 0, &Refusal{Reason: fmt.Sprintf("it becomes more than %d times as long when it is decompressed", maxRatio), TooMuch: true}
+		return 0, &Refusal{Reason: fmt.Sprintf("it expands more than %d times when it is decompressed", maxRatio), TooMuch: true}
 	}
 	return n, err
 }

@@ -266,5 +266,5 @@ func tooLarge(name string, size int64, b Bounds) *Refusal {
 	if size > b.File {
 		return &Refusal{Name: name, Reason: fmt.Sprintf("it has %d bytes, more than %d", size, b.File), TooMuch: true}
 	}
-	return &Refusal{Name: name, Reason: fmt.Sprintf("with it the contents have more than %d bytes", b.Bytes), TooMuch: true}
+	return &Refusal{Name: name, Reason: fmt.Sprintf("the total would exceed %d bytes", b.Bytes), TooMuch: true}
 }

@@ -129,7 +129,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	case tar.TypeLink:
 		target, err := clean(h.Linkname)
 		if err != nil || u.kinds[target] != tar.TypeReg || target == name {
-			return &Refusal{Name: name, Reason: fmt.Sprintf("a hard link to %.100q, which is no earlier file of the archive", h.Linkname)}
+			return &Refusal{Name: name, Reason: fmt.Sprintf("a hard link to %.100q, which is not an earlier file", h.Linkname)}
 		}
 		u.kinds[name] = tar.TypeReg
 		return u.dir.Link(target, name)
@@ -187,7 +187,7 @@ func (u *unpacker) parents(name string) error {
 		dir := name[:i]
 		switch kind, ok := u.kinds[dir]; {
 		case ok && kind != tar.TypeDir:
-			return &Refusal{Name: name, Reason: fmt.Sprintf("it is below %.100q, which is no directory", dir)}
+			return &Refusal{Name: name, Reason: fmt.Sprintf("its parent %.100q is not a directory", dir)}
 		case ok:
 			continue
 		}

@@ -256,8 +256,8 @@ func TestLyingZipsAreRefused(t *testing.T) {
 		"cut off":            {honest[:len(honest)-30], "valid .zip"},
 		"only its beginning": {[]byte("PK\x03\x04"), "valid .zip"},
 		"empty":              {nil, "empty"},
-		"no archive":         {[]byte("# a text\n"), "or is none"},
-		"zeros":              {make([]byte, 2048), "empty, or none"},
+		"no archive":         {[]byte("# a text\n"), "not an archive"},
+		"zeros":              {make([]byte, 2048), "not an archive, or empty"},
 		"too long":           {make([]byte, 1<<20+1), "compressed size limit (1048576 bytes)"},
 	} {
 		if _, err := run(t, tc.data, "", unpackLimits()); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), tc.says) {
@@ -307,8 +307,8 @@ func TestTarsAreRefused(t *testing.T) {
 		"case twins":         {tarred(t, entry{name: "x"}, entry{name: "X"}), "in case alone"},
 		"1,000 levels":       {tarred(t, entry{name: strings.Repeat("a/", 1000)}), "unsafe path"},
 		"too large":          {tarred(t, entry{name: "x", body: noise(33 << 10)}), "more than 32768"},
-		"too large together": {tarred(t, entry{name: "x", body: noise(32 << 10)}, entry{name: "y", body: noise(32 << 10)}, entry{name: "z", body: "1"}), "more than 65536"},
-		"cut off":            {tarred(t, entry{name: "x", body: noise(3000)})[:1000], "middle"},
+		"too large together": {tarred(t, entry{name: "x", body: noise(32 << 10)}, entry{name: "y", body: noise(32 << 10)}, entry{name: "z", body: "1"}), "exceed 65536"},
+		"cut off":            {tarred(t, entry{name: "x", body: noise(3000)})[:1000], "truncated"},
 	} {
 		if _, err := run(t, tc.data, "", unpackLimits()); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want %q", what, err, tc.says)

@@ -20,7 +20,7 @@ const (
 	endBytes   = 256 << 10
 )
 
-var errTooLong = errors.New("archive: its directory is longer than its limits allow")
+var errTooLong = errors.New("archive: its directory exceeds the limits")
 
 // metered reads until a budget is used up; a negative budget is unlimited.
 type metered struct {

@@ -16,7 +16,7 @@ var errExposed = errors.New("users other than root can read or change it: must h
 
 // ReadSecret reads a file of at most most bytes. credential is for files of systemd's credentials, which their group may read. If
 // the file does not exist the error is os.ErrNotExist.
-func ReadSecret(path string, credential bool, most int64) ([]byte, error) {
+func ReadSecret(path string, credential bool, limit int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -36,9 +36,9 @@ func ReadSecret(path string, credential bool, most int64) ([]byte, error) {
 	case st.Mode&shut != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid():
 		return nil, fmt.Errorf("%s: mode %#o, owner %d: %w", path, st.Mode&0o7777, st.Uid, errExposed)
 	}
-	data, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(data)) > most {
-		err = fmt.Errorf("it is longer than %d bytes", most)
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("it is longer than %d bytes", limit)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

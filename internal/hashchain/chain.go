@@ -65,7 +65,7 @@ const (
 )
 
 // errRecord means that what is to be sealed is not a record.
-var errRecord = errors.New("a record is a JSON object with something in it, on one line")
+var errRecord = errors.New("a record must be a non-empty JSON object on one line")
 
 // Seal returns the line, with its newline, of a record that follows another. The record is a JSON
 // object.
@@ -92,7 +92,7 @@ func Seal(before Link, record []byte) ([]byte, Link, error) {
 }
 
 // errEdited means that a line is not what was written.
-var errEdited = errors.New("it is not as it was written")
+var errEdited = errors.New("it was modified")
 
 // Unseal parses the place of a line, without its newline, and checks the line against its own
 // hash.

@@ -79,9 +79,9 @@ func withoutUser(address string) string {
 
 // quote shortens and quotes a text for an error.
 func quote(text string) string {
-	const most = 200
-	if len(text) > most {
-		text = text[:most] + "…"
+	const limit = 200
+	if len(text) > limit {
+		text = text[:limit] + "…"
 	}
 	return fmt.Sprintf("%q", text)
 }
@@ -289,11 +289,11 @@ func (t *Tracer) send(ctx context.Context, batch []*Span) {
 		t.away, t.before = true, lost
 		if t.loud = t.logged.IsZero() || now.Sub(t.logged) >= logEvery; t.loud {
 			t.logged = now
-			t.log.Warn("the collector of traces does not take spans; they are lost until it does", "endpoint", t.endpoint, "error", err)
+			t.log.Warn("the trace collector does not accept spans; they are lost until it does", "endpoint", t.endpoint, "error", err)
 		}
 	case t.away:
 		if t.away = false; t.loud {
-			t.log.Info("the collector of traces takes spans again", "endpoint", t.endpoint, "lost", lost-t.before)
+			t.log.Info("the trace collector accepts spans again", "endpoint", t.endpoint, "lost", lost-t.before)
 		}
 	}
 }
@@ -326,7 +326,7 @@ func (t *Tracer) post(ctx context.Context, body []byte) (rejected int, err error
 }
 
 // errForeign means that the answer is not a collector's.
-var errForeign = errors.New("its answer is none of OTLP: is it a collector?")
+var errForeign = errors.New("its answer is not OTLP: is it a collector?")
 
 // decodeAnswer decodes an ExportTraceServiceResponse: the number of rejected spans.
 func decodeAnswer(answer []byte) (rejected int, err error) {

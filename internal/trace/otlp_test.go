@@ -337,15 +337,15 @@ func TestACollectorThatRefusesIsLoggedOnce(t *testing.T) {
 				}
 				well = true
 				once()
-				if c := tr.Counts(); *c != (Counts{Failed: 5, Sent: 1}) || log.count("takes spans again") != 1 {
-					t.Errorf("%+v, %d lines", c, log.count("takes spans again"))
+				if c := tr.Counts(); *c != (Counts{Failed: 5, Sent: 1}) || log.count("accepts spans again") != 1 {
+					t.Errorf("%+v, %d lines", c, log.count("accepts spans again"))
 				}
 				time.Sleep(2 * logEvery) //nolint:forbidigo // in a bubble, where it takes no time
 				for range 20 {           // a collector that keeps changing does not fill the log
 					well = !well
 					once()
 				}
-				if warned, well := log.count("level=WARN"), log.count("takes spans again"); warned != 2 || well != 2 {
+				if warned, well := log.count("level=WARN"), log.count("accepts spans again"); warned != 2 || well != 2 {
 					t.Errorf("%d and %d lines of the log", warned, well)
 				}
 				cancel()

@@ -83,7 +83,7 @@ func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
 	select {
 	case last := <-b.adopted:
 		if last.Version < 1 || last.Version > isolation.BoxVersion {
-			return nil, fmt.Errorf("it speaks version %d, and this boxd none above %d", last.Version, isolation.BoxVersion)
+			return nil, fmt.Errorf("its version is %d, this boxd supports 1 to %d", last.Version, isolation.BoxVersion)
 		}
 		b.freezing.Lock()
 		b.stopped = last.Frozen

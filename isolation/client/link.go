@@ -139,11 +139,11 @@ func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 	case other == "":
 		return nil
 	case k.cfg.External:
-		return fmt.Errorf("the keeper of %s is another than boxd needs, restart it: %s", k.cfg.RunDir, other)
+		return fmt.Errorf("the keeper of %s does not match boxd, restart it: %s", k.cfg.RunDir, other)
 	case k.child != nil && !k.child.met:
-		return fmt.Errorf("the keeper %s is another than boxd needs: %s", k.cfg.Program, other)
+		return fmt.Errorf("the keeper %s does not match boxd: %s", k.cfg.Program, other)
 	}
-	k.cfg.Log.Info("replacing an older keeper; its boxes keep running", "reason", other)
+	k.cfg.Log.Info("replacing the keeper; its boxes keep running", "reason", other)
 	if err := conn.Send(isolation.EncodeKeeperRequest(1, &isolation.Leave{})); err != nil {
 		return fmt.Errorf("%w: %w", errAgain, err)
 	}

@@ -19,7 +19,7 @@ func Keepers(g, want *isolation.Greeting) string {
 	case !slices.Equal(g.Flags, want.Flags):
 		return "its flags are not those of the configuration: " + difference(g.Flags, want.Flags)
 	case g.Programs != want.Programs && want.Programs != "":
-		return "it runs an earlier program"
+		return "it runs another program"
 	}
 	return ""
 }

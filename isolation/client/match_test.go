@@ -26,7 +26,7 @@ func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
 		{isolation.Greeting{Version: 3}, fmt.Sprintf("it speaks version 3, not %d", isolation.KeeperVersion)},
 		{isolation.Greeting{Version: isolation.KeeperVersion, Flags: []string{"-a=1", "-b=3"}, Programs: "x"}, `"-b=3" instead of "-b=2"`},
 		{isolation.Greeting{Version: isolation.KeeperVersion, Flags: []string{"-a=1"}, Programs: "x"}, `nothing more instead of "-b=2"`},
-		{isolation.Greeting{Version: isolation.KeeperVersion, Flags: want.Flags, Programs: "y"}, "earlier program"},
+		{isolation.Greeting{Version: isolation.KeeperVersion, Flags: want.Flags, Programs: "y"}, "another program"},
 	} {
 		_, reply, err := isolation.DecodeKeeperReply(isolation.EncodeKeeperReply(0, &tc.got))
 		greeting, ok := reply.(*isolation.Greeting)

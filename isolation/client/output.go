@@ -63,7 +63,7 @@ func (p *Program) RetainedWithin(stream int, within *isolation.Output) (head, ta
 	if end.CutTo > end.CutFrom {
 		headLen, tailLen = end.CutFrom, end.Total-end.CutTo
 	}
-	if most, err := p.size(stream); err != nil || headLen+tailLen > most {
+	if limit, err := p.size(stream); err != nil || headLen+tailLen > limit {
 		return nil, nil, errors.Join(err, isolation.ErrMalformed)
 	}
 	buf := make([]byte, headLen+tailLen)
@@ -91,13 +91,13 @@ func (p *Program) ends(stream int, end isolation.StreamEnd, within *isolation.Ou
 	if end.CutFrom < end.CutTo {
 		head, tail = min(head, end.CutFrom), max(tail, end.CutTo)
 	}
-	most := isolation.Output{Tail: usualAnswer}
+	limit := isolation.Output{Tail: usualAnswer}
 	if within != nil { // these were PID 1's limits too
-		most = isolation.Output{Head: min(within.Head, isolation.MaxOutput), Tail: min(within.Tail, isolation.MaxOutput)}
+		limit = isolation.Output{Head: min(within.Head, isolation.MaxOutput), Tail: min(within.Tail, isolation.MaxOutput)}
 	}
-	if head < end.Total || end.Total > most.Head+most.Tail {
-		head = min(head, most.Head)
-		tail = max(tail, end.Total-min(most.Tail, end.Total))
+	if head < end.Total || end.Total > limit.Head+limit.Tail {
+		head = min(head, limit.Head)
+		tail = max(tail, end.Total-min(limit.Tail, end.Total))
 	}
 	if head >= tail { // all of it
 		return isolation.StreamEnd{Total: end.Total}, nil

@@ -69,7 +69,7 @@ func (c *treeCopy) add(st *unix.Stat_t) {
 // content copies the content of a directory at this depth.
 func (c *treeCopy) content(ctx context.Context, dir *os.File, to, depth int) error {
 	if depth > c.Depth {
-		return &ReachError{dir.Name(), strconv.Itoa(c.Depth) + " directories one in the other"}
+		return &ReachError{dir.Name(), strconv.Itoa(c.Depth) + " nested directories"}
 	}
 	for {
 		names, err := dir.Readdirnames(batch)

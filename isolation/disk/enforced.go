@@ -118,8 +118,8 @@ func (q *Quotas) fillInodes(dir *os.Root, id uint32, l Limits) error {
 
 // untilFull repeats a step until the limit stops it; within the limit it can succeed at most so
 // many times.
-func untilFull(most int, step func() error) error {
-	for range most + 1 {
+func untilFull(limit int, step func() error) error {
+	for range limit + 1 {
 		err := step()
 		if errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.ENOSPC) { // ext4 returns the first, xfs the second
 			return nil

@@ -119,9 +119,9 @@ func (h *HostQuotas) Take(ctx context.Context, key string, m *isolation.Mount, f
 	case err != nil:
 		return err
 	case !at.in && at.off && m.Bound:
-		return refusal(unix.EOPNOTSUPP, m.Source, "a directory of the filesystem that the directory of mounts.quota_roots is on which it is below")
+		return refusal(unix.EOPNOTSUPP, m.Source, "on the filesystem of the mounts.quota_roots directory it is below")
 	case at.in && !m.Bound && path != m.Source && Available(fd) == nil, !at.in && m.Bound:
-		return refusal(unix.EXDEV, m.Source, "a path without links: by its own one it is "+path)
+		return refusal(unix.EXDEV, m.Source, "a path without symbolic links, that is, "+path)
 	case !m.Bound:
 		return nil
 	}
@@ -129,7 +129,7 @@ func (h *HostQuotas) Take(ctx context.Context, key string, m *isolation.Mount, f
 	why := h.why
 	h.mu.Unlock()
 	if why != nil {
-		return refusal(unix.EOPNOTSUPP, m.Source, "no directory: "+why.Error())
+		return refusal(unix.EOPNOTSUPP, m.Source, "outside mounts.quota_roots, whose quotas do not work: "+why.Error())
 	}
 	if err := h.take(ctx, key, fd, path, want); err != nil {
 		return explainHostQuota(m.Source, want, err)
@@ -330,13 +330,13 @@ func (h *HostQuotas) giveUp(ctx context.Context, t *Tree, e *entry, why error) e
 func explainHostQuota(source string, want Limits, err error) error {
 	asked := fmt.Sprintf("%d bytes, %d files", want.Bytes, want.Inodes)
 	if used, ok := errors.AsType[*UsedError](err); ok {
-		return refusal(unix.EDQUOT, asked, fmt.Sprintf("no less than is in %s, %d bytes and %d files", source, used.Usage.Bytes, used.Usage.Inodes))
+		return refusal(unix.EDQUOT, asked, fmt.Sprintf("at least what %s has, %d bytes and %d files", source, used.Usage.Bytes, used.Usage.Inodes))
 	}
 	if other, ok := errors.AsType[*otherLimitError](err); ok {
-		return refusal(unix.EBUSY, asked, "what the sessions have that use "+source+": "+other.Error())
+		return refusal(unix.EBUSY, asked, "the quota of sessions that use "+source+": "+other.Error())
 	}
 	if lacks, ok := errors.AsType[*UnavailableError](err); ok {
-		return refusal(unix.EOPNOTSUPP, source, "a directory of a filesystem with project quota: "+lacks.Error()+"; "+lacks.Hint())
+		return refusal(unix.EOPNOTSUPP, source, "on a filesystem with project quota: "+lacks.Error()+"; "+lacks.Hint())
 	}
 	_, large := errors.AsType[*ReachError](err)
 	_, other := errors.AsType[*OtherError](err)

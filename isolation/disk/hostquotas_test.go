@@ -176,7 +176,7 @@ func TestWhatCannotBeBoundedIsRefused(t *testing.T) {
 	}{
 		{"below", root, true, "project quota"},
 		{"a root that is a link", link, true, "project quota"},
-		{"not below", root + "/other", true, "without links"},
+		{"not below", root + "/other", true, "without symbolic links"},
 		{"not asked for, where nothing could be bounded", root, false, ""},
 		{"not asked for", "/nonexistent", false, ""},
 	} {
@@ -210,7 +210,7 @@ func TestAnotherFilesystemIsNotAsked(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	m := &isolation.Mount{Source: "/proc/self", Writable: true, Bound: true}
-	if err := h.Take(t.Context(), "k", m, fd, Limits{Bytes: 1 << 20, Inodes: 16}); err == nil || !strings.Contains(err.Error(), "filesystem that the directory of mounts.quota_roots is on") {
+	if err := h.Take(t.Context(), "k", m, fd, Limits{Bytes: 1 << 20, Inodes: 16}); err == nil || !strings.Contains(err.Error(), "on the filesystem of the mounts.quota_roots directory") {
 		t.Error(err)
 	}
 	for path, want := range map[string]error{"/": nil, "/proc/self/fd": errMoved, "/nonexistent": unix.ENOENT} {

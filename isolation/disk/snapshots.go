@@ -385,12 +385,12 @@ func (s *snapshots) quota() (quotas *Quotas, id uint32, u Usage, err error) {
 }
 
 // roomFor refuses an operation if the limits leave no room beside the present usage.
-func roomFor(size, used, most Limits) error {
-	if used.Bytes+size.Bytes <= most.Bytes && used.Inodes+size.Inodes <= most.Inodes {
+func roomFor(size, used, maximum Limits) error {
+	if used.Bytes+size.Bytes <= maximum.Bytes && used.Inodes+size.Inodes <= maximum.Inodes {
 		return nil
 	}
-	return refusedSnapshot(unix.EDQUOT, "workspace_quota", fmt.Sprintf("%dMiB, %d files", most.Bytes>>20, most.Inodes),
-		fmt.Sprintf("at least %dMiB and %d files, for %dMiB and %d files that are used and those of the snapshot",
+	return refusedSnapshot(unix.EDQUOT, "workspace_quota", fmt.Sprintf("%dMiB, %d files", maximum.Bytes>>20, maximum.Inodes),
+		fmt.Sprintf("at least %dMiB and %d files, for %dMiB and %d files in use and those of the snapshot",
 			(used.Bytes+size.Bytes+1<<20-1)>>20, used.Inodes+size.Inodes, (used.Bytes+1<<20-1)>>20, used.Inodes))
 }
 

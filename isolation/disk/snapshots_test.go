@@ -408,7 +408,7 @@ func TestASnapshotMustFitTheQuota(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	const want = `workspace_quota = "64MiB, 200 files": must be at least 81MiB and 11 files, for 51MiB and 8 files that are used and those of the snapshot`
+	const want = `workspace_quota = "64MiB, 200 files": must be at least 81MiB and 11 files, for 51MiB and 8 files in use and those of the snapshot`
 	if err := roomFor(Limits{30 << 20, 3}, Limits{50<<20 + 1, 8}, Limits{64 << 20, 200}); err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("%v", err)
 	}

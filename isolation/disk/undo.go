@@ -152,7 +152,7 @@ func RemoveHostQuotas(state string, l *log.Logger) error {
 	}
 	b, err := openIDTable(state)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("a keeper is at work with %s: stop boxd-keeper.service first", state)
+		return fmt.Errorf("%s is in use by a keeper: stop boxd-keeper.service first", state)
 	}
 	if err != nil {
 		return err

@@ -34,7 +34,7 @@ type ReachError struct {
 }
 
 func (e *ReachError) Error() string {
-	return "more than " + e.What + " in it, at " + strconv.Quote(e.Path)
+	return "more than " + e.What + " at " + strconv.Quote(e.Path)
 }
 
 // WalkError says at what path a walk has failed.
@@ -96,7 +96,7 @@ func walk(ctx context.Context, top int, r Reach, each func(fd int, directory boo
 func (w *walker) enter(fd int, at string) error {
 	if len(w.way) == w.Depth {
 		unix.Close(fd)
-		return &ReachError{at, strconv.Itoa(w.Depth) + " directories one in the other"}
+		return &ReachError{at, strconv.Itoa(w.Depth) + " nested directories"}
 	}
 	w.way = append(w.way, &level{dir: os.NewFile(uintptr(fd), at), path: at})
 	if err := w.each(fd, true); err != nil {
@@ -120,7 +120,7 @@ func (w *walker) step(l *level) error {
 	case w.entries > w.Entries:
 		return &ReachError{at, strconv.Itoa(w.Entries) + " entries"}
 	case time.Now().After(w.until):
-		return &ReachError{at, "can be looked at in " + w.Time.String()}
+		return &ReachError{at, w.Time.String() + " of work"}
 	}
 	fd, directory, err := openEntry(int(l.dir.Fd()), name)
 	switch {

@@ -164,9 +164,9 @@ func (w *Writer) Notice(n *Notice) error {
 }
 
 // Receive reads an answer from an untrusted program, and writes the data before it to data. More
-// than most bytes of data are ErrTooMuch, and anything malformed is ErrMalformed. A Failure is no
+// than limit bytes of data are ErrTooMuch, and anything malformed is ErrMalformed. A Failure is no
 // error here.
-func Receive(r io.Reader, data io.Writer, most int64) (*Answer, error) {
+func Receive(r io.Reader, data io.Writer, limit int64) (*Answer, error) {
 	in := NewIncoming(r)
 	for {
 		p, err := in.Next()
@@ -178,7 +178,7 @@ func Receive(r io.Reader, data io.Writer, most int64) (*Answer, error) {
 		case p.Notice != nil:
 			return nil, ErrMalformed
 		}
-		if most -= int64(len(p.Data)); most < 0 {
+		if limit -= int64(len(p.Data)); limit < 0 {
 			return nil, ErrTooMuch
 		}
 		if _, err := data.Write(p.Data); err != nil {

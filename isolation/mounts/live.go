@@ -198,7 +198,7 @@ func (b *Box) Replace(tree int, m *isolation.Mount, old uint64) (*isolation.Moun
 }
 
 // errNotBeneath means that the kernel cannot attach a mount beneath another. Nothing has changed.
-var errNotBeneath = errors.New("no mount can be put below another")
+var errNotBeneath = errors.New("cannot mount beneath a mount")
 
 // onTop attaches a mount on top of the one that is on the target.
 func (p *nsThread) onTop(tree int, m *isolation.Mount, old uint64, done *isolation.Mounted) error {

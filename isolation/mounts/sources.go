@@ -179,7 +179,7 @@ type directory struct {
 // permit applies the rules. A non-empty second result says what would have been allowed.
 func (d *directory) permit(rules []AllowRule, caller isolation.Caller, m isolation.Mount) (Owner, string) {
 	if !isolation.CleanAbsolute(d.path) || system(d.path, d.state) {
-		return Owner{}, "no system directory, and nothing of boxd's own"
+		return Owner{}, "outside system directories and those of boxd"
 	}
 	var rule *AllowRule
 	for i := range rules {
@@ -233,7 +233,7 @@ func (d *directory) owner(rule *AllowRule, caller isolation.Caller, m isolation.
 
 func describe(rules []AllowRule) string {
 	if len(rules) == 0 {
-		return "nothing: mounts.allow is empty"
+		return "listed in mounts.allow (empty)"
 	}
 	parts := make([]string, len(rules))
 	for i, r := range rules {

@@ -28,11 +28,11 @@ const (
 
 // Beginnings of the texts in which a refusal says what is allowed.
 const (
-	noSystem = "no system directory"
+	noSystem = "outside system directories"
 	ownHome  = "a directory of your own below your home"
 	notRoots = "a directory of a user other than root"
 	ownedBy  = "a directory owned by uid"
-	nothing  = "nothing: mounts.allow is empty"
+	nothing  = "listed in mounts.allow (empty)"
 )
 
 func TestPermitFollowsTheRules(t *testing.T) {

@@ -28,10 +28,10 @@ import (
 
 // Reasons why a job has no answer. Any other error means that no worker could be started.
 var (
-	errLate     = errors.New("it was not done in time")
+	errLate     = errors.New("it timed out")
 	errBusy     = errors.New("too many mount requests of this user are unanswered")
 	errGone     = errors.New("the worker died on this request")
-	errCanceled = errors.New("it is not wanted any more")
+	errCanceled = errors.New("the request was canceled")
 )
 
 // PoolConfig configures a WorkerPool.
@@ -268,7 +268,7 @@ type worker struct {
 }
 
 // errNotSent means that the job has not reached the worker.
-var errNotSent = errors.New("it was not taken")
+var errNotSent = errors.New("it was not sent")
 
 // errNoRoom means that a worker has answered, but this process has no descriptor left for what it
 // has opened.
@@ -281,7 +281,7 @@ func (w *worker) do(ctx context.Context, request []byte, files []int) ([]byte, [
 		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
 			return nil, nil, fmt.Errorf("%w: %w", errNotSent, err)
 		}
-		return nil, nil, fmt.Errorf("send an errand: %w", err)
+		return nil, nil, fmt.Errorf("send a job: %w", err)
 	}
 	body, got, err := w.conn.RecvContext(ctx, false)
 	if errors.Is(err, fdpass.ErrNoRoom) && len(body) >= numberLen && binary.LittleEndian.Uint64(body) == w.last {
@@ -292,7 +292,7 @@ func (w *worker) do(ctx context.Context, request []byte, files []int) ([]byte, [
 	}
 	if len(body) < numberLen || binary.LittleEndian.Uint64(body) != w.last {
 		fdpass.CloseAll(got)
-		return nil, nil, fmt.Errorf("%w: its answer is another's", errGone)
+		return nil, nil, fmt.Errorf("%w: it answered another job", errGone)
 	}
 	return append([]byte(nil), body[numberLen:]...), got, nil
 }

@@ -17,8 +17,8 @@ import (
 const crowdedChain = "crowded"
 
 // crowded adds that chain, if there is a limit.
-func (w *writer) crowded(most int) {
-	if most == 0 {
+func (w *writer) crowded(limit int) {
+	if limit == 0 {
 		return
 	}
 	w.at = w.c.AddChain(&nftables.Chain{Name: crowdedChain, Table: w.table})
@@ -28,12 +28,12 @@ func (w *writer) crowded(most int) {
 	w.refuse()
 }
 
-// most sends the first packet of a connection over the limit to the chain of crowded. The kernel
+// limit sends the first packet of a connection over the limit to the chain of crowded. The kernel
 // does not count connections that have ended, nor those over UDP that have been silent for a
 // while.
-func (w *writer) most(most int) {
-	if most > 0 {
-		w.rule(newConnections(), overLimit(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
+func (w *writer) limit(limit int) {
+	if limit > 0 {
+		w.rule(newConnections(), overLimit(limit), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
 	}
 }
 
@@ -72,9 +72,9 @@ func newConnections() []expr.Any {
 	}
 }
 
-// overLimit matches one connection more than most.
-func overLimit(most int) []expr.Any {
-	return []expr.Any{&expr.Connlimit{Count: uint32(most), Flags: expr.NFT_CONNLIMIT_F_INV}}
+// overLimit matches one connection more than limit.
+func overLimit(limit int) []expr.Any {
+	return []expr.Any{&expr.Connlimit{Count: uint32(limit), Flags: expr.NFT_CONNLIMIT_F_INV}}
 }
 
 // lackCount is the Lack of a kernel that cannot count connections.

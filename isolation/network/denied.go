@@ -39,12 +39,12 @@ func deniedSet(t *nftables.Table, four bool) *nftables.Set {
 }
 
 // refusals adds the chain that refuses and records; from here on refuse jumps to it. before are
-// the counters under earlier rules, and most is the limit of connections. If a set is full, the
+// the counters under earlier rules, and limit is that of connections. If a set is full, the
 // packet is answered all the same.
-func (w *writer) refusals(before counts, most int) {
+func (w *writer) refusals(before counts, limit int) {
 	w.c.AddObj(&nftables.CounterObj{Table: w.table, Name: refusedPackets, Packets: before.refused})
 	w.c.AddObj(&nftables.CounterObj{Table: w.table, Name: crowdedPackets, Packets: before.crowded})
-	w.crowded(most) // before refusing is set: its rule answers by itself
+	w.crowded(limit) // before refusing is set: its rule answers by itself
 	w.at = w.c.AddChain(&nftables.Chain{Name: refusedChain, Table: w.table})
 	w.rule([]expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: refusedPackets}})
 	for _, four := range []bool{true, false} {

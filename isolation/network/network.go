@@ -58,7 +58,7 @@ const keyChars = 9
 func New(cfg rule.Config, l *log.Logger) *Host {
 	h := &Host{cfg: cfg, tag: rule.LinkTag(cfg.Run), log: l, stop: make(chan struct{}), links: map[string]*Link{}, used: map[uint32]bool{}, next: rand.Uint32()}
 	if err := unix.Stat("/proc/thread-self/ns/net", &h.hostNS); err != nil {
-		l.Printf("network: boxes can have none: %v", err)
+		l.Printf("boxes cannot have a network: %v", err)
 	}
 	return h
 }

@@ -37,14 +37,14 @@ func (w *writer) rememberRedirecting(as dnsMode) {
 // acceptRedirected accepts what was redirected to the proxy, up to the limit of connections, and
 // nothing else there. It comes before the rules for loopback: a redirected packet still has the
 // link as its output interface.
-func (w *writer) acceptRedirected(as dnsMode, most int) {
+func (w *writer) acceptRedirected(as dnsMode, limit int) {
 	if !as.strict {
 		return
 	}
 	w.refuse(loopbackOnly(expr.MetaKeyOIFNAME), transport(unix.IPPROTO_TCP), only(redirectPort))
 	for _, a := range Loopbacks() {
-		if most > 0 {
-			w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(redirectPort), newConnections(), overLimit(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
+		if limit > 0 {
+			w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(redirectPort), newConnections(), overLimit(limit), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
 		}
 		w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(redirectPort), accept())
 	}

@@ -205,7 +205,7 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 	w.rule(loopbackOnly(expr.MetaKeyOIFNAME), accept())
 	w.neighbours()
 	w.through(rules.gateways)
-	w.most(as.caps.Connections)
+	w.limit(as.caps.Connections)
 	w.continuePinned(as)
 	if as.rules != 0 {
 		resolvers = nil

@@ -74,14 +74,14 @@ func (r *Ring) Fill(pipe int) (int64, error) {
 			return 0, err
 		}
 	}
-	off, most := r.size, chunk
+	off, limit := r.size, chunk
 	if r.spooled {
 		if rest := r.rest(); rest > 0 {
 			return r.skip(pipe, nil, rest)
 		}
-		most = spoolChunk
+		limit = spoolChunk
 	}
-	n, err := unix.Splice(pipe, nil, r.FD, &off, most, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+	n, err := unix.Splice(pipe, nil, r.FD, &off, limit, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
 	if r.spooled && noSpace(err) {
 		return r.noRoom(pipe, nil)
 	}

@@ -98,14 +98,14 @@ func (r *Ring) align() error {
 }
 
 // skip drops the next bytes of the stream, at most most. They become a hole.
-func (r *Ring) skip(pipe int, data []byte, most int64) (n int64, err error) {
+func (r *Ring) skip(pipe int, data []byte, limit int64) (n int64, err error) {
 	if data != nil {
-		n = min(int64(len(data)), most)
+		n = min(int64(len(data)), limit)
 	} else {
 		if r.scratch == nil {
 			r.scratch = make([]byte, spoolChunk)
 		}
-		read, err := unix.Read(pipe, r.scratch[:most])
+		read, err := unix.Read(pipe, r.scratch[:limit])
 		if n = int64(read); err != nil || n == 0 {
 			return max(n, 0), err
 		}

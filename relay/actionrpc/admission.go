@@ -45,20 +45,20 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	key := FenceKey{Instance: g.Instance, Workspace: g.Workspace}
-	namespace, most := Namespace(g.Instance, g.Workspace), int(initConfig.Limits.MaxAdmissionRecords)
+	namespace, limit := Namespace(g.Instance, g.Workspace), int(initConfig.Limits.MaxAdmissionRecords)
 	done, err := s.grants.Turn(ctx, namespace)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	have, drop, err := s.grants.Weigh(namespace, g, &initConfig.Policy, most)
+	have, drop, err := s.grants.Weigh(namespace, g, &initConfig.Policy, limit)
 	if err != nil {
 		return nil, err
 	}
 	if have != nil {
 		return have.Receipt(), nil
 	}
-	_, entered, err := s.fence.Enter(ctx, key, g.Generation, most)
+	_, entered, err := s.fence.Enter(ctx, key, g.Generation, limit)
 	if err != nil {
 		return nil, err
 	}

@@ -83,7 +83,7 @@ func (s *Skills) archive(ctx context.Context, r *SkillRequest, do func(*skills.S
 	}
 	f, ok := r.Files.Take(key)
 	if !ok {
-		return nil, refuseSkill("there is no uploaded file of that key")
+		return nil, refuseSkill("no uploaded file has this key")
 	}
 	defer f.Close()
 	head := make([]byte, 2)

@@ -58,7 +58,7 @@ func (c *Settings) Validate() error {
 	if c.Listen != "" {
 		host, port, err := net.SplitHostPort(c.Listen)
 		if err != nil || port == "" || net.ParseIP(host) == nil {
-			errs = append(errs, fmt.Errorf("langbot.listen = %q: must be an address of this host with a port, such as 127.0.0.1:5410, or nothing", c.Listen))
+			errs = append(errs, fmt.Errorf("langbot.listen = %q: must be an address of this host with a port, such as 127.0.0.1:5410, or empty", c.Listen))
 		} else if err := c.Closed(c.Listen); err != nil {
 			errs = append(errs, err)
 		}
@@ -70,10 +70,10 @@ func (c *Settings) Validate() error {
 		errs = append(errs, errors.New(`langbot.profile = "": must be the name of a profile`))
 	}
 	if c.TokenFile != "" && !strings.HasPrefix(c.TokenFile, "/") {
-		errs = append(errs, fmt.Errorf("langbot.token_file = %q: must be an absolute path, or nothing", c.TokenFile))
+		errs = append(errs, fmt.Errorf("langbot.token_file = %q: must be an absolute path, or empty", c.TokenFile))
 	}
 	if c.Instance != "" && !validInstance(c.Instance) {
-		errs = append(errs, fmt.Errorf("langbot.instance = %q: must be an id such as LangBot's, of letters, digits and . _ : -, or nothing", c.Instance))
+		errs = append(errs, fmt.Errorf("langbot.instance = %q: must be an id such as LangBot's, of letters, digits and . _ : -, or empty", c.Instance))
 	}
 	if c.MissingImage != profileImage && c.MissingImage != refuseImage {
 		errs = append(errs, fmt.Errorf("langbot.missing_image = %q: must be %q or %q", c.MissingImage, profileImage, refuseImage))

@@ -57,9 +57,9 @@ func Stale() error { return refusalf("PermissionError", "Stale Box placement gen
 // Enter admits a call of a generation, for at most so many Workspaces. A generation higher than all before becomes the
 // current one: older calls are canceled and retired before Enter returns. The returned context ends when the generation
 // is no longer the current one. Leave must follow.
-func (f *Fence) Enter(ctx context.Context, k FenceKey, generation int64, most int) (context.Context, *Call, error) {
+func (f *Fence) Enter(ctx context.Context, k FenceKey, generation int64, limit int) (context.Context, *Call, error) {
 	for {
-		e, err := f.enter(ctx, k, generation, most)
+		e, err := f.enter(ctx, k, generation, limit)
 		switch {
 		case err != nil:
 			return nil, nil, err
@@ -89,12 +89,12 @@ type entry struct {
 }
 
 // enter is Enter without waiting.
-func (f *Fence) enter(ctx context.Context, k FenceKey, generation int64, most int) (entry, error) {
+func (f *Fence) enter(ctx context.Context, k FenceKey, generation int64, limit int) (entry, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.spaces[k]
 	if s == nil {
-		if len(f.spaces) >= most {
+		if len(f.spaces) >= limit {
 			return entry{}, refusalf("PermissionError", "Box generation fence capacity reached; refusing an unbounded Workspace allocation")
 		}
 		s = &space{current: f.has.Highest(k), failed: true, calls: map[*Call]struct{}{}}

@@ -38,18 +38,18 @@ func (s *Skills) Files(_ context.Context, r *SkillRequest) (any, error) {
 	if raw := r.Data["include_hidden"]; !isNull(raw) {
 		hidden, _ = coerceBool(raw)
 	}
-	most := int64(usual)
+	limit := int64(usual)
 	if raw := r.Data["max_entries"]; !isNull(raw) {
 		n, ok := coerceInt(raw)
 		if !ok || n < 1 {
 			return nil, refuseSkill("max_entries must be a positive integer")
 		}
-		most = min(n, skills.MaxListed)
+		limit = min(n, skills.MaxListed)
 	}
 	if _, err := s.get(r, name); err != nil {
 		return nil, refused(err)
 	}
-	found, more, err := s.Store.Files(r.owner(), name, at, hidden, int(most))
+	found, more, err := s.Store.Files(r.owner(), name, at, hidden, int(limit))
 	if err != nil {
 		return nil, refused(err)
 	}

@@ -71,10 +71,10 @@ func (b *Grants) remaining(r *record) time.Duration {
 }
 
 // find returns the record of a Workspace, which is made if there is room for another one.
-func (b *Grants) find(namespace string, most int) (*record, error) {
+func (b *Grants) find(namespace string, limit int) (*record, error) {
 	r := b.records[namespace]
 	if r == nil {
-		if len(b.records) >= most {
+		if len(b.records) >= limit {
 			return nil, refuse("Sandbox admission record capacity reached; refusing an unbounded Workspace fence allocation")
 		}
 		r = &record{}
@@ -95,7 +95,7 @@ const (
 
 // Weigh reports whether a grant may be installed, and what it ends. If all sessions end, the old grant is no longer in
 // force. A grant returned as have is in force already and lasts longer: nothing changes.
-func (b *Grants) Weigh(namespace string, g *Grant, p *Policy, most int) (have *Grant, drop Drop, err error) {
+func (b *Grants) Weigh(namespace string, g *Grant, p *Policy, limit int) (have *Grant, drop Drop, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.now().Round(0)
@@ -109,7 +109,7 @@ func (b *Grants) Weigh(namespace string, g *Grant, p *Policy, most int) (have *G
 	case g.MaxProcesses > p.MaxProcesses:
 		return nil, DropNone, refuse("Sandbox admission grant exceeds the managed-process cap")
 	}
-	r, err := b.find(namespace, most)
+	r, err := b.find(namespace, limit)
 	switch {
 	case err != nil:
 		return nil, DropNone, err
@@ -159,10 +159,10 @@ func (b *Grants) Install(namespace string, g *Grant, drop Drop) error {
 
 // Revoke withdraws a grant and remembers that. It needs no turn: a grant that was weighed but is not in force yet will
 // not be installed.
-func (b *Grants) Revoke(namespace string, v *Revocation, most int) error {
+func (b *Grants) Revoke(namespace string, v *Revocation, limit int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r, err := b.find(namespace, most)
+	r, err := b.find(namespace, limit)
 	if err != nil {
 		return err
 	}

@@ -11,21 +11,21 @@ import (
 
 // image returns the stored image that LangBot means; nil: the profile's own, since the profile locks it, or since there
 // is none of the name and the operator accepts the profile's instead.
-func (b *Boxes) image(asked string) (*string, error) {
+func (b *Boxes) image(requested string) (*string, error) {
 	profiles, _ := b.Sup.Profiles()
-	if asked == "" || slices.Contains(profiles[b.Profile].Locked, "image") {
+	if requested == "" || slices.Contains(profiles[b.Profile].Locked, "image") {
 		return nil, nil //nolint:nilnil // the profile's
 	}
-	for _, name := range calledHere(asked) {
+	for _, name := range calledHere(requested) {
 		if is, err := b.Sup.Attachments.Root(name); err == nil && is != nil {
 			return &name, nil
 		}
 	}
 	if b.NeedImage {
-		f := fault.Errorf(fault.Invalid, "no image %s on this host", fault.Show(asked))
+		f := fault.Errorf(fault.Invalid, "no image %s on this host", fault.Show(requested))
 		return nil, f.WithHint("the operator can run boxctl images pull, or set langbot.missing_image in box.toml")
 	}
-	b.Log.Info("the image that LangBot asks for is not on this host; using that of the profile", "image", fault.Show(asked))
+	b.Log.Info("the image that LangBot asks for is not on this host; using that of the profile", "image", fault.Show(requested))
 	return nil, nil //nolint:nilnil // the profile's
 }
 

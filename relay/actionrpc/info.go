@@ -46,27 +46,27 @@ func (s *boxSpec) Keep() *specSnapshot {
 }
 
 // Conflict returns the first field in which a session differs from the requested one, and the session's value as Python prints it.
-func (k *specSnapshot) Conflict(asked *specSnapshot) (field, has string, differs bool) {
+func (k *specSnapshot) Conflict(requested *specSnapshot) (field, has string, differs bool) {
 	path := func(p *string) string {
 		if p == nil {
 			return "None"
 		}
 		return *p
 	}
-	for _, f := range []struct{ name, has, asked string }{
-		{"network", k.Network, asked.Network},
-		{"image", k.Image, asked.Image},
-		{"host_path", path(k.HostPath), path(asked.HostPath)},
-		{"host_path_mode", k.HostPathMode, asked.HostPathMode},
-		{"mount_path", k.MountPath, asked.MountPath},
-		{"persistent", pyBool(k.Persistent), pyBool(asked.Persistent)},
-		{"cpus", pyFloat(k.CPUs), pyFloat(asked.CPUs)},
-		{"memory_mb", strconv.FormatInt(k.MemoryMB, 10), strconv.FormatInt(asked.MemoryMB, 10)},
-		{"pids_limit", strconv.FormatInt(k.PidsLimit, 10), strconv.FormatInt(asked.PidsLimit, 10)},
-		{"read_only_rootfs", pyBool(k.ReadOnlyRootfs), pyBool(asked.ReadOnlyRootfs)},
-		{"workspace_quota_mb", strconv.FormatInt(k.WorkspaceQuotaMB, 10), strconv.FormatInt(asked.WorkspaceQuotaMB, 10)},
+	for _, f := range []struct{ name, has, requested string }{
+		{"network", k.Network, requested.Network},
+		{"image", k.Image, requested.Image},
+		{"host_path", path(k.HostPath), path(requested.HostPath)},
+		{"host_path_mode", k.HostPathMode, requested.HostPathMode},
+		{"mount_path", k.MountPath, requested.MountPath},
+		{"persistent", pyBool(k.Persistent), pyBool(requested.Persistent)},
+		{"cpus", pyFloat(k.CPUs), pyFloat(requested.CPUs)},
+		{"memory_mb", strconv.FormatInt(k.MemoryMB, 10), strconv.FormatInt(requested.MemoryMB, 10)},
+		{"pids_limit", strconv.FormatInt(k.PidsLimit, 10), strconv.FormatInt(requested.PidsLimit, 10)},
+		{"read_only_rootfs", pyBool(k.ReadOnlyRootfs), pyBool(requested.ReadOnlyRootfs)},
+		{"workspace_quota_mb", strconv.FormatInt(k.WorkspaceQuotaMB, 10), strconv.FormatInt(requested.WorkspaceQuotaMB, 10)},
 	} {
-		if f.has != f.asked {
+		if f.has != f.requested {
 			return f.name, f.has, true
 		}
 	}

@@ -94,9 +94,9 @@ func (t *InitConfig) limits() error {
 	}
 	limits, retention := DefaultInit().Limits, int64(300)
 	for _, f := range []struct {
-		name        string
-		value       *int64
-		least, most int64
+		name         string
+		value        *int64
+		least, limit int64
 	}{
 		{"max_sessions", &limits.MaxSessions, 0, 5000},
 		{"max_managed_processes", &limits.MaxManagedProcesses, 0, 1024},
@@ -113,8 +113,8 @@ func (t *InitConfig) limits() error {
 		if _, truth := map[string]bool{"true": true, "false": true}[strings.TrimSpace(string(raw))]; !ok || truth {
 			return refusalf("ValueError", "box.limits.%s must be an integer", f.name)
 		}
-		if n < f.least || n > f.most {
-			return refusalf("ValueError", "box.limits.%s must be between %d and %d", f.name, f.least, f.most)
+		if n < f.least || n > f.limit {
+			return refusalf("ValueError", "box.limits.%s must be between %d and %d", f.name, f.least, f.limit)
 		}
 		*f.value = n
 	}

@@ -23,8 +23,8 @@ const (
 	Tiny  = 1 << 10  // bytes of a message that is never counted: a ping waits for nothing
 	// messageWeight is the memory per byte of a message: its text, what is decoded from it, and buffer growth meanwhile.
 	messageWeight = 3
-	// most is the memory that a message of maximum length stands for.
-	most = messageWeight * MaxMessage
+	// fullMessage is the memory that a message of maximum length stands for.
+	fullMessage = messageWeight * MaxMessage
 )
 
 // MessageBudget is the memory for messages of many connections. It is safe for concurrent use.
@@ -36,7 +36,7 @@ type MessageBudget struct {
 
 // NewMessageBudget returns a budget for so many messages of maximum length at once.
 func NewMessageBudget(longest int64) *MessageBudget {
-	return &MessageBudget{pools: []*semaphore.Weighted{semaphore.NewWeighted(longest * most)}, Patience: time.Minute}
+	return &MessageBudget{pools: []*semaphore.Weighted{semaphore.NewWeighted(longest * fullMessage)}, Patience: time.Minute}
 }
 
 // take waits for room for n bytes.
@@ -119,12 +119,12 @@ func (r *MessageBudget) Read(ctx context.Context, ws *websocket.Conn, waits *ato
 	}
 	late.Stop() // the client does not cause the lack of room
 	waits.Store(true)
-	err = r.take(ctx, most)
+	err = r.take(ctx, fullMessage)
 	waits.Store(false)
 	if err != nil {
 		return m, err
 	}
-	m.held = most
+	m.held = fullMessage
 	late.Reset(r.Patience)
 	rest, err := io.ReadAll(io.MultiReader(bytes.NewReader(m.Data), from))
 	if err != nil {

@@ -32,7 +32,7 @@ func (p *PartBudget) Enter(who string) (room *MessageBudget, leave func()) {
 	defer p.mu.Unlock()
 	his := p.of[who]
 	if his == nil {
-		his = &part{room: &MessageBudget{pools: append([]*semaphore.Weighted{semaphore.NewWeighted(most)}, p.all.pools...), Patience: p.all.Patience}}
+		his = &part{room: &MessageBudget{pools: append([]*semaphore.Weighted{semaphore.NewWeighted(fullMessage)}, p.all.pools...), Patience: p.all.Patience}}
 		p.of[who] = his
 	}
 	his.users++

@@ -101,10 +101,10 @@ func grantsOnly(word string) func(*Policy, json.RawMessage) bool {
 }
 
 // whole reads an integer from least to most; a most of -1 is no upper bound.
-func whole(set func(*Policy, int64), least, most int64) func(*Policy, json.RawMessage) bool {
+func whole(set func(*Policy, int64), least, limit int64) func(*Policy, json.RawMessage) bool {
 	return func(p *Policy, raw json.RawMessage) bool {
 		n, ok := coerceInt(raw)
 		set(p, n)
-		return ok && n >= least && (most < 0 || n <= most)
+		return ok && n >= least && (limit < 0 || n <= limit)
 	}
 }

@@ -98,7 +98,7 @@ func asked(argv []string, dir string) (program []string, cwd string) {
 
 // reserveProcess admits one more process, within LangBot's maximum. One of the same id is replaced and not counted.
 func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
-	most := b.Init().Limits.MaxManagedProcesses
+	limit := b.Init().Limits.MaxManagedProcesses
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	running := map[processKey]struct{}{}
@@ -116,8 +116,8 @@ func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
 	for other := range b.starting {
 		running[other] = struct{}{}
 	}
-	if int64(len(running)) >= most {
-		return nil, refusalf("BoxCapacityExceededError", "Box managed process capacity reached (%d)", most)
+	if int64(len(running)) >= limit {
+		return nil, refusalf("BoxCapacityExceededError", "Box managed process capacity reached (%d)", limit)
 	}
 	b.starting[k] = struct{}{}
 	return func() {
@@ -166,9 +166,9 @@ func (b *Boxes) reap(ctx context.Context) {
 		}
 	}
 	slices.SortFunc(ended, func(x, y one) int { return y.at.Compare(x.at) })
-	most := int(b.Init().Limits.MaxCompletedProcesses)
+	limit := int(b.Init().Limits.MaxCompletedProcesses)
 	for i, e := range ended {
-		if i >= most || b.expired(e.p) {
+		if i >= limit || b.expired(e.p) {
 			_ = e.s.RemoveProcess(ctx, e.p) // it has ended: nothing to wait for
 		}
 	}

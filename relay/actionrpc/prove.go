@@ -66,7 +66,7 @@ func (b *Boxes) Attest(ctx context.Context, spec *boxSpec, work string) Proof {
 		p.Bounded = p.Work
 	}
 	if !p.Available {
-		p.Error = "a box has not said what it is: " + strings.TrimSpace(string(r.Streams[1].Data))
+		p.Error = "the test box did not report: " + strings.TrimSpace(string(r.Streams[1].Data))
 	}
 	return p
 }

@@ -24,10 +24,10 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 	if err != nil {
 		return nil, refusalf("PermissionError", "%s", err.Error())
 	}
-	asked := trace.New("", "")
-	asked.Principal = who.Name
-	span := s.cfg.Traces.Begin(&asked)
-	ctx = trace.With(ctx, asked)
+	traced := trace.New("", "")
+	traced.Principal = who.Name
+	span := s.cfg.Traces.Begin(&traced)
+	ctx = trace.With(ctx, traced)
 	begin := time.Now()
 	var data any
 	if a.alters {
@@ -43,7 +43,7 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 	}
 	s.cfg.Metrics.Request(name, status)
 	session, process := c.asked()
-	relay.AnswerSpan(span, &asked, name, "", session, status, errorType(err))
+	relay.AnswerSpan(span, &traced, name, "", session, status, errorType(err))
 	if err != nil {
 		s.cfg.Errors.Add(ctx, events.RecentError{Principal: who.Name, Route: name, Session: session, Status: status, Kind: fault.KindOf(err).String(), Detail: inWords(err).Error()})
 	}
@@ -52,7 +52,7 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 	}
 	argv, env := c.argv()
 	r := &audit.Record{
-		Kind: audit.KindCall, Request: asked.ID, Principal: who.Name, UID: &who.UID, Via: "langbot", Route: name, Session: session, Process: process,
+		Kind: audit.KindCall, Request: traced.ID, Principal: who.Name, UID: &who.UID, Via: "langbot", Route: name, Session: session, Process: process,
 		What: &audit.What{Argv: argv, Env: env, Changes: c.changes(a)}, Status: status, Outcome: "done", TookMS: float64(time.Since(begin).Microseconds()) / 1000,
 	}
 	if m, ok := data.(*executionResult); ok && m != nil {

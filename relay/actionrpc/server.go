@@ -250,11 +250,11 @@ func (s *Server) refuse(w http.ResponseWriter, why string) {
 // served from then on.
 func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
 	if s.cfg.Token != "" && subtle.ConstantTimeCompare([]byte(only(r, headerToken)), []byte(s.cfg.Token)) != 1 {
-		return "", "the control token is another, or missing"
+		return "", "missing or wrong control token"
 	}
 	instance = only(r, headerInstance)
 	if !validInstance(instance) {
-		return "", "the instance id is missing, or none"
+		return "", "missing or invalid instance id"
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,7 +300,7 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 	case workspace == "" || len([]rune(workspace)) > maxWorkspace:
 		why = "the Workspace is missing, or too long"
 	case err != nil || generation < 1 || strconv.FormatInt(generation, 10) != text:
-		why = "the placement generation is missing, or none"
+		why = "missing or invalid placement generation"
 	}
 	if why != "" {
 		s.refuse(w, why)
@@ -324,7 +324,7 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 		}
 	}
 	if !strings.HasPrefix(physical, tenant.Prefix) || physical == tenant.Prefix {
-		s.refuse(w, "the session is of another Workspace or generation")
+		s.refuse(w, "session of another Workspace or generation")
 		return
 	}
 	to, err := s.boxes.Relay(tenant, physical, id)

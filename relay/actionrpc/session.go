@@ -48,7 +48,7 @@ func about(t Tenant, info session.Info, snapshot *specSnapshot) *sessionInfo {
 // read-only extra mounts are those of the last spec and change while it lives. If other mounts differ, it is replaced by
 // another session, unless a process runs in it: then it is kept, with its mounts.
 func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *boxSpec) (*session.Session, *specSnapshot, error) {
-	asked := spec.Keep()
+	requested := spec.Keep()
 	release, _, err := b.making.take(ctx, physical)
 	if err != nil {
 		return nil, nil, err
@@ -67,10 +67,10 @@ func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *b
 			return nil, nil, refused
 		}
 		if err != nil {
-			s, err := b.create(ctx, t, who, physical, spec, asked)
-			return s, asked, err
+			s, err := b.create(ctx, t, who, physical, spec, requested)
+			return s, requested, err
 		}
-		snapshot, err := b.reuse(ctx, s, asked)
+		snapshot, err := b.reuse(ctx, s, requested)
 		if snapshot != nil && err == nil {
 			err = b.syncMounts(ctx, s, spec)
 		}
@@ -87,7 +87,7 @@ func (b *Boxes) shuttingDown() bool {
 }
 
 // reuse decides about an existing session. If it returns neither a result nor an error, that session has ended.
-func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *specSnapshot) (*specSnapshot, error) {
+func (b *Boxes) reuse(ctx context.Context, s *session.Session, requested *specSnapshot) (*specSnapshot, error) {
 	state, lost, err := s.State()
 	switch {
 	case err != nil: // its start has failed
@@ -120,10 +120,10 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *specSnapsh
 	if err != nil {
 		return nil, refusalf("BoxSessionConflictError", "Box session %s already exists: %v", s.ID, err)
 	}
-	if field, has, differs := snapshot.Conflict(asked); differs {
+	if field, has, differs := snapshot.Conflict(requested); differs {
 		return nil, refusalf("BoxSessionConflictError", "Box session %s already exists with %s=%s", s.ID, field, has)
 	}
-	if snapshot.Mounts != asked.Mounts {
+	if snapshot.Mounts != requested.Mounts {
 		if info.Processes == 0 {
 			return nil, b.Sup.End(ctx, s, session.EndDeleted)
 		}
@@ -304,7 +304,7 @@ func (b *Boxes) syncMounts(ctx context.Context, s *session.Session, spec *boxSpe
 
 // reserve admits one more session, within LangBot's maximum.
 func (b *Boxes) reserve(physical string) (release func(), err error) {
-	most := b.Init().Limits.MaxSessions
+	limit := b.Init().Limits.MaxSessions
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	count := int64(len(b.reserved))
@@ -313,8 +313,8 @@ func (b *Boxes) reserve(physical string) (release func(), err error) {
 			count++
 		}
 	}
-	if count >= most {
-		return nil, refusalf("BoxCapacityExceededError", "Box session capacity reached (%d)", most)
+	if count >= limit {
+		return nil, refusalf("BoxCapacityExceededError", "Box session capacity reached (%d)", limit)
 	}
 	b.reserved[physical] = struct{}{}
 	return func() {

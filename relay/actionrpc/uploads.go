@@ -102,7 +102,7 @@ func read(fields map[string]json.RawMessage) (*chunk, error) {
 }
 
 // Put adds a piece to a file of at most most bytes. The first piece starts the file over.
-func (s *Uploads) Put(fields map[string]json.RawMessage, most int64) error {
+func (s *Uploads) Put(fields map[string]json.RawMessage, limit int64) error {
 	c, err := read(fields)
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (s *Uploads) Put(fields map[string]json.RawMessage, most int64) error {
 			return fmt.Errorf("upload: %w", err)
 		}
 	}
-	if f.size+int64(len(c.data)) > most {
+	if f.size+int64(len(c.data)) > limit {
 		s.drop(c.key)
 		return uploadRefused("File transfer exceeds the configured size limit")
 	}

@@ -126,12 +126,12 @@ func (c *Client) sign(req *http.Request) {
 	if c.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Token)
 	}
-	asked := trace.Of(req.Context())
-	if asked.ID != "" {
-		req.Header.Set("X-Request-Id", asked.ID)
+	traced := trace.Of(req.Context())
+	if traced.ID != "" {
+		req.Header.Set("X-Request-Id", traced.ID)
 	}
-	if asked.Parent != "" {
-		req.Header.Set("Traceparent", asked.Parent)
+	if traced.Parent != "" {
+		req.Header.Set("Traceparent", traced.Parent)
 	}
 	if address, _, ok := overTCP(c.socket); ok {
 		req.Host = address

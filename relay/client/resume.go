@@ -20,13 +20,13 @@ import (
 
 // reconnectTimes are the times of reconnects.
 type reconnectTimes struct {
-	first, most time.Duration // between tries; doubled after each
-	total       time.Duration // after which it gives up
-	writer      time.Duration // for boxd to notice that the old connection has ended
+	first, longest time.Duration // between tries; doubled after each
+	total          time.Duration // after which it gives up
+	writer         time.Duration // for boxd to notice that the old connection has ended
 }
 
 func defaultReconnectTimes() reconnectTimes {
-	return reconnectTimes{first: 50 * time.Millisecond, most: 2 * time.Second, total: 30 * time.Second, writer: 2 * time.Second}
+	return reconnectTimes{first: 50 * time.Millisecond, longest: 2 * time.Second, total: 30 * time.Second, writer: 2 * time.Second}
 }
 
 // retries are the tries since a connection was lost.
@@ -51,7 +51,7 @@ func (r *retries) wait(ctx context.Context, p *reconnectTimes, why error) error 
 	}
 	timer := time.NewTimer(r.delay)
 	defer timer.Stop()
-	r.delay = min(2*r.delay, p.most)
+	r.delay = min(2*r.delay, p.longest)
 	select {
 	case <-timer.C:
 		return nil

@@ -27,7 +27,7 @@ import (
 
 // soon returns short reconnect times, for tests that cut connections all the time.
 func soon() reconnectTimes {
-	return reconnectTimes{first: time.Millisecond, most: 4 * time.Millisecond, total: 20 * time.Second, writer: 20 * time.Millisecond}
+	return reconnectTimes{first: time.Millisecond, longest: 4 * time.Millisecond, total: 20 * time.Second, writer: 20 * time.Millisecond}
 }
 
 // program is a stand-in for a process: it ends when it has sent all its output and received all its input.

@@ -86,7 +86,7 @@ var ErrProcessGone error = processGone{}
 
 type processGone struct{}
 
-func (processGone) Error() string { return ErrStreamEnded.Error() + ", and now boxd does not know it" }
+func (processGone) Error() string { return ErrStreamEnded.Error() + ", which boxd no longer knows" }
 
 // Is makes it an ErrStreamEnded too.
 func (processGone) Is(target error) bool { return target == ErrStreamEnded }

@@ -51,10 +51,10 @@ func (t *TLS) config(address string) (*tls.Config, error) {
 	if t.CA != "" {
 		text, err := os.ReadFile(t.CA)
 		if err != nil {
-			return nil, fmt.Errorf("the authorities of servers: %w", err)
+			return nil, fmt.Errorf("CA certificates: %w", err)
 		}
 		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("the authorities of servers: %s has no certificate (PEM)", t.CA)
+			return nil, fmt.Errorf("CA certificates: %s has no certificate (PEM)", t.CA)
 		}
 	}
 	key := t.Key

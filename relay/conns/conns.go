@@ -139,7 +139,7 @@ func (c *Limiter) Enter(name string) (*Limits, *Refusal) {
 func (c *Limiter) enterLocked(name string) (*Limits, *Refusal) {
 	l := c.ofLocked(name)
 	switch {
-	case l.conns >= c.most(name):
+	case l.conns >= c.capacity(name):
 		return nil, c.full(name)
 	case name != root && c.others >= c.all:
 		return nil, c.allFull
@@ -151,8 +151,8 @@ func (c *Limiter) enterLocked(name string) (*Limits, *Refusal) {
 	return l, nil
 }
 
-// most is how many connections a principal may have.
-func (c *Limiter) most(name string) int {
+// capacity is how many connections a principal may have.
+func (c *Limiter) capacity(name string) int {
 	if name == root {
 		return All
 	}

@@ -95,7 +95,7 @@ func (s *Slot) known(name string, visit bool) error {
 		own = 1
 	}
 	switch {
-	case l.conns-own >= c.most(name):
+	case l.conns-own >= c.capacity(name):
 		return c.full(name).Err
 	case visit && l.visits >= c.each/2:
 		return c.visitsFull.Err

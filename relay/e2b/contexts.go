@@ -346,7 +346,7 @@ func death(r *session.Result, err error) string {
 	case err != nil:
 		return err.Error()
 	case r.Status == session.StatusOOMKilled:
-		return "killed for want of memory"
+		return "killed: out of memory"
 	case r.Status == session.StatusExited:
 		return "exit status " + strconv.Itoa(r.ExitCode)
 	}

@@ -73,7 +73,7 @@ func (c *Contexts) serve(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 }
 
 // errBroken is what becomes of an answer that has begun and cannot be ended.
-var errBroken = errors.New("the answer has broken off")
+var errBroken = errors.New("the answer is incomplete")
 
 func done(w http.ResponseWriter, err error) error {
 	if err == nil {
@@ -181,7 +181,7 @@ func (c *Contexts) decode(w http.ResponseWriter, r *http.Request, sb *sandbox, i
 		return nil
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fault.Field("body", fault.Word("something else"), "a JSON object of the form that the protocol has").WithText("cannot read the body of the request: %w", err)
+		return fault.Field("body", fault.Word("something else"), "a JSON object as the protocol defines it").WithText("cannot read the body of the request: %w", err)
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ const (
 )
 
 // errLost means that the client has taken nothing for so long that the program has not waited any more.
-var errLost = errors.New("output of the code was lost, as its client did not take it")
+var errLost = errors.New("output of the code was lost: the client did not read it")
 
 // maxText is how much output one event has at most.
 const maxText = 64 << 10

@@ -196,7 +196,7 @@ func notAllowed(pass *access.Pass, route string) error {
 func (c *controlCall) getsTokens() error {
 	for _, route := range dataRoutes() {
 		if !c.pass.Allows(route) {
-			return notAllowed(&c.pass, route+", which the tokens of a sandbox lead to")
+			return notAllowed(&c.pass, route+", which the tokens of a sandbox allow")
 		}
 	}
 	return nil
@@ -310,7 +310,7 @@ func (n *networkRequest) apply(req *policy.Request) error {
 			deniesAll = true
 			continue
 		}
-		return unsupported("network.denyOut = "+fault.Show(text), "boxes may connect to what is allowed and to nothing else; deny 0.0.0.0/0 and list what is allowed in network.allowOut")
+		return unsupported("network.denyOut = "+fault.Show(text), "boxes can connect only to what is allowed; deny 0.0.0.0/0 and list what is allowed in network.allowOut")
 	}
 	if n.AllowInternetAccess != nil && !*n.AllowInternetAccess {
 		deniesAll = true
@@ -379,11 +379,11 @@ func (c *controlCall) make(ask *createRequest, further func(*policy.Request) err
 func (c *controlCall) request(ask *createRequest) (*policy.Request, error) {
 	switch { // first, for some come with a template of their own, which is not there either
 	case len(ask.VolumeMounts) > 0:
-		return nil, unsupported("volumeMounts", "the operator lends directories and workspaces by profile")
+		return nil, unsupported("volumeMounts", "the operator's profiles mount directories and workspaces")
 	case given(ask.MCP):
 		return nil, unsupported("mcp", "start MCP servers as managed processes of the box (boxctl mcp)")
 	case given(ask.IAM):
-		return nil, unsupported("iam", "boxes have no identity of a cloud")
+		return nil, unsupported("iam", "boxes have no cloud identity")
 	}
 	name, template, ok := c.server.cfg.template(ask.TemplateID)
 	if !ok {
@@ -413,7 +413,7 @@ func (c *controlCall) request(ask *createRequest) (*policy.Request, error) {
 	if ask.AutoPause {
 		memory := ask.AutoPauseMemory == nil || *ask.AutoPauseMemory
 		if memory && c.server.cfg.Sup.Overview().ControlGroups != string(policy.CgroupsUnified) {
-			return nil, unsupported("autoPause with what is in memory", noMemory)
+			return nil, unsupported("autoPause with memory", noMemory)
 		}
 		pausing(req, seconds, memory)
 	}
@@ -658,14 +658,14 @@ func (c *controlCall) alias() error {
 }
 
 // number reads a whole number of a query; without one it is the usual.
-func (c *controlCall) number(name string, usual, least, most int64) (int64, error) {
+func (c *controlCall) number(name string, usual, least, limit int64) (int64, error) {
 	text := c.r.URL.Query().Get(name)
 	if text == "" {
 		return usual, nil
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < least || n > most {
-		return 0, fault.Field(name, text, fmt.Sprintf("a number, %d to %d", least, most))
+	if err != nil || n < least || n > limit {
+		return 0, fault.Field(name, text, fmt.Sprintf("a number, %d to %d", least, limit))
 	}
 	return n, nil
 }

@@ -334,7 +334,7 @@ func (u *uploading) parts(ctx context.Context, form *multipart.Reader, heads *he
 			break
 		}
 		if err != nil {
-			return refusal(http.StatusBadRequest, "the form ends early, or is none: "+err.Error())
+			return refusal(http.StatusBadRequest, "not a form, or truncated: "+err.Error())
 		}
 		if n == maxParts {
 			return refusal(http.StatusBadRequest, fmt.Sprintf("the form has more than %d parts", maxParts))
@@ -363,7 +363,7 @@ func (u *uploading) parts(ctx context.Context, form *multipart.Reader, heads *he
 		}
 	}
 	if len(u.files) == 0 {
-		return refusal(http.StatusBadRequest, "the form has no part that is called file")
+		return refusal(http.StatusBadRequest, "the form has no part named file")
 	}
 	return nil
 }

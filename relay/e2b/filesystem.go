@@ -373,7 +373,7 @@ func (w *watches) find(of *session.Session, id string) (*watcher, error) {
 		one.unused.Reset(watcherLife)
 		return one, nil
 	}
-	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("watcher %s not found: it was removed, or nobody has asked for its events for %v", fault.Show(id), watcherLife))
+	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("watcher %s not found: it was removed, or its events were not read for %v", fault.Show(id), watcherLife))
 }
 
 // begin makes room for a watcher.

@@ -39,7 +39,7 @@ func (s *Server) pause(ctx context.Context, of *session.Session, memory bool) er
 		return err
 	}
 	if !of.Grouped() {
-		return unsupported("pause with what is in memory", noMemory)
+		return unsupported("pause with memory", noMemory)
 	}
 	never := quantity.Duration(0)
 	if err := s.cfg.Sup.Update(ctx, of, &policy.Request{Patch: limits.Patch{MaxLifetime: &never}}); err != nil && fault.KindOf(err) != fault.Denied {
@@ -49,7 +49,7 @@ func (s *Server) pause(ctx context.Context, of *session.Session, memory bool) er
 }
 
 // noMemory is why programs cannot stay in memory, and what can be asked for instead, as the SDKs call it.
-const noMemory = "this host has no cgroup v2 for boxes (boxctl doctor says why); ask for keepMemory: false (keep_memory=False), which keeps the files alone"
+const noMemory = "this host has no cgroup v2 for boxes (boxctl doctor says why); ask for keepMemory: false (keep_memory=False), which keeps only the files"
 
 // resume has a paused sandbox go on, and reports whether it was one. The session is another one then.
 func (s *Server) resume(ctx context.Context, of *session.Session) (now *session.Session, resumed bool, err error) {
@@ -92,7 +92,7 @@ func (s *Server) pauseDue(ctx context.Context) {
 			continue
 		}
 		if err := s.pause(ctx, of, labels[labelMemory] != "" && of.Grouped()); err != nil && ctx.Err() == nil {
-			s.cfg.Log.Warn("cannot pause a sandbox whose time is over; it is ended", "session", of.ID, "owner", of.Owner.Name, "error", err)
+			s.cfg.Log.Warn("cannot pause an expired sandbox; it is ended", "session", of.ID, "owner", of.Owner.Name, "error", err)
 			_ = s.cfg.Sup.End(ctx, of, session.EndLifetime) // it goes on ending, and logs what resists
 		}
 	}

@@ -82,10 +82,10 @@ func (s *Server) rpcs(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 // bounded is the body of an RPC, which has its room among all that its caller sends: until it has been answered, or where that
 // may take long, until all of it is there. leave must follow.
 func (s *Server) bounded(w http.ResponseWriter, r *http.Request, sb *sandbox, what procedure) (body io.ReadCloser, leave func(), err error) {
-	most := int64(what.message())
+	limit := int64(what.message())
 	size := r.ContentLength
-	if size < 0 || size > most || what.input || packed(r) {
-		size = most // and what is longer is refused when it has been read so far
+	if size < 0 || size > limit || what.input || packed(r) {
+		size = limit // and what is longer is refused when it has been read so far
 	}
 	release, err := sb.limits.Reserve(r.Context(), size)
 	if err != nil {

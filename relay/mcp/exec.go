@@ -40,8 +40,8 @@ func seconds(n *float64) *quantity.Duration {
 	if n == nil {
 		return nil
 	}
-	const most = 100 * 365 * 24 * 3600 // a cap that fits a duration
-	return new(quantity.Duration(min(max(*n, -1), most) * float64(time.Second)))
+	const limit = 100 * 365 * 24 * 3600 // a cap that fits a duration
+	return new(quantity.Duration(min(max(*n, -1), limit) * float64(time.Second)))
 }
 
 func (t *tools) addExec() {

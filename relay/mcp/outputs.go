@@ -63,8 +63,8 @@ func (s *outputStream) lastLine() string {
 	if len(end) == 0 {
 		end = s.head
 	}
-	const most = 4096
-	text := strings.TrimSpace(string(end[max(0, len(end)-most):]))
+	const maximum = 4096
+	text := strings.TrimSpace(string(end[max(0, len(end)-maximum):]))
 	text = text[strings.LastIndexByte(text, '\n')+1:]
 	return strings.ToValidUTF8(text[:min(len(text), 200)], "\uFFFD")
 }

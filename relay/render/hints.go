@@ -22,12 +22,12 @@ func ConnectHint(e *client.ConnectError) string {
 	switch {
 	case file:
 	case strings.HasPrefix(e.Socket, "https://") && errors.Is(e, syscall.ECONNREFUSED):
-		return "is a boxd with daemon.https there, or a gateway of a fleet (boxfleet serve)?"
+		return "does boxd (daemon.https) or a fleet gateway (boxfleet serve) listen there?"
 	case errors.Is(e, fs.ErrPermission):
 		return deniedHint(denySocket(e.Socket))
 	case errors.Is(e, fs.ErrNotExist), errors.Is(e, syscall.ECONNREFUSED):
 		return "is boxd running? 'systemctl start boxd.socket' lets it start, 'systemctl status boxd.socket boxd.service' tells why it does not; " +
-			"--socket names another one than " + e.Socket
+			"--socket selects one other than " + e.Socket
 	}
 	return ""
 }
@@ -68,7 +68,7 @@ func denySocket(socket string) deniedSocket {
 func deniedHint(c deniedSocket) string {
 	switch {
 	case c.group == "":
-		return fmt.Sprintf("%s is root's alone: use sudo, or name its group in box.toml (daemon.socket_group)", c.socket)
+		return fmt.Sprintf("only root can use %s: use sudo, or set a group in box.toml (daemon.socket_group)", c.socket)
 	case c.member:
 		return fmt.Sprintf("you are a member of group %s, but were not when you logged in: log in again, or try 'newgrp %s'", c.group, c.group)
 	}

@@ -41,7 +41,7 @@ func (p *Logs) Print(l *api.LogLine) error {
 			p.inLine[i] = false
 			fmt.Fprintln(p.to[i])
 		}
-		fmt.Fprintf(p.notes, "boxctl: %d bytes of %s are not kept any more\n", l.Gap, l.Stream)
+		fmt.Fprintf(p.notes, "boxctl: %d bytes of %s are no longer stored\n", l.Gap, l.Stream)
 		return nil
 	}
 	if !p.timestamps {

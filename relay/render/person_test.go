@@ -269,7 +269,7 @@ func TestWhoCannotConnectIsToldWhatToDo(t *testing.T) {
 	}{
 		{deniedSocket{"/s", "ann", "boxd", false}, "ask for 'usermod -aG boxd ann' and log in again"},
 		{deniedSocket{"/s", "ann", "boxd", true}, "log in again, or try 'newgrp boxd'"},
-		{deniedSocket{"/s", "ann", "", false}, "/s is root's alone: use sudo"},
+		{deniedSocket{"/s", "ann", "", false}, "only root can use /s: use sudo"},
 	} {
 		if got := deniedHint(tc.closed); !strings.Contains(got, tc.want) {
 			t.Errorf("%+v: %s", tc.closed, got)
@@ -293,7 +293,7 @@ func TestWhoCannotConnectIsToldWhatToDo(t *testing.T) {
 	if err := os.WriteFile(socket, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := ConnectHint(&client.ConnectError{Socket: socket, Err: syscall.EACCES}); !strings.Contains(got, "root's alone") {
+	if got := ConnectHint(&client.ConnectError{Socket: socket, Err: syscall.EACCES}); !strings.Contains(got, "only root can use") {
 		t.Errorf("of one without a group: %s", got)
 	}
 }

@@ -105,8 +105,8 @@ func TestLogsArePrintedByLines(t *testing.T) {
 		timestamps  bool
 		out, errOut string
 	}{
-		{false, "one\ntwo\n\xff\n\n", "err\nboxctl: 10 bytes of stdout are not kept any more\n"},
-		{true, "T one\nT two\nT \xff\nT \n", "T err\nboxctl: 10 bytes of stdout are not kept any more\n"},
+		{false, "one\ntwo\n\xff\n\n", "err\nboxctl: 10 bytes of stdout are no longer stored\n"},
+		{true, "T one\nT two\nT \xff\nT \n", "T err\nboxctl: 10 bytes of stdout are no longer stored\n"},
 	} {
 		var out, errOut bytes.Buffer
 		l := NewLogs(&out, &errOut, tc.timestamps, false)

@@ -41,9 +41,9 @@ func (v *Top) charts() []topLine {
 			return float64(m.Workspace.Used), true
 		}, shortSize},
 	} {
-		line, last, most := sparkline(samples, figure.of)
+		line, last, limit := sparkline(samples, figure.of)
 		if line != "" {
-			lines = append(lines, topLine{Text: fmt.Sprintf("%-8s%-*s  %7s %7s", figure.name, sparkColumns, line, figure.text(last), figure.text(most))})
+			lines = append(lines, topLine{Text: fmt.Sprintf("%-8s%-*s  %7s %7s", figure.name, sparkColumns, line, figure.text(last), figure.text(limit))})
 		}
 	}
 	return lines
@@ -61,7 +61,7 @@ func usedOf(value func(*api.SampledUsage) float64) func(m *api.UsageSample) (flo
 // sparkline draws a figure of samples, the earliest first, and returns its last and highest value: a column for each
 // sample, or if there are many, for the highest of equal spans of time. A column without a sample is blank. The line is
 // empty if no sample has the figure.
-func sparkline(samples []api.UsageSample, of func(*api.UsageSample) (float64, bool)) (line string, last, most float64) {
+func sparkline(samples []api.UsageSample, of func(*api.UsageSample) (float64, bool)) (line string, last, limit float64) {
 	columns, many := len(samples), len(samples) > sparkColumns
 	if many { // at least two per column, as samples do not come exactly every second
 		columns = min(len(samples)/2, sparkColumns)
@@ -78,7 +78,7 @@ func sparkline(samples []api.UsageSample, of func(*api.UsageSample) (float64, bo
 			at = columnOf(samples[i].At.Sub(begin), span, columns)
 		}
 		highest[at], known[at], some = max(highest[at], n), true, true
-		last, most = n, max(most, n)
+		last, limit = n, max(limit, n)
 	}
 	if !some {
 		return "", 0, 0
@@ -89,13 +89,13 @@ func sparkline(samples []api.UsageSample, of func(*api.UsageSample) (float64, bo
 		switch {
 		case !known[i]:
 			b.WriteByte(' ')
-		case most == 0:
+		case limit == 0:
 			b.WriteRune(heights[0])
 		default:
-			b.WriteRune(heights[min(int(n/most*float64(len(heights))), len(heights)-1)])
+			b.WriteRune(heights[min(int(n/limit*float64(len(heights))), len(heights)-1)])
 		}
 	}
-	return b.String(), last, most
+	return b.String(), last, limit
 }
 
 // columnOf returns the column of a moment in a span. After a clock was set back, moments may precede the first.

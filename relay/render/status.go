@@ -95,13 +95,13 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 }
 
 // fold breaks text at spaces into lines of at most most characters, unless a word is longer.
-func fold(text string, most int) (lines []string) {
+func fold(text string, maximum int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {
 		switch {
 		case line == "":
 			line = word
-		case len([]rune(line))+1+len([]rune(word)) <= most:
+		case len([]rune(line))+1+len([]rune(word)) <= maximum:
 			line += " " + word
 		default:
 			lines = append(lines, line)

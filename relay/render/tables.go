@@ -126,10 +126,10 @@ func uptime(p *api.Process, now time.Time) string {
 
 // commandLine formats a program with its arguments on one line, cut if it is long.
 func commandLine(argv []string) string {
-	const most = 60
+	const limit = 60
 	line := []rune(Printable(strings.Join(argv, " ")))
-	if len(line) > most {
-		return string(line[:most-3]) + "..."
+	if len(line) > limit {
+		return string(line[:limit-3]) + "..."
 	}
 	return string(line)
 }

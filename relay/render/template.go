@@ -355,18 +355,18 @@ func functionNames() map[string]any {
 
 // apply calls a function.
 func apply(name string, args []any) (any, error) {
-	least, most := 1, 1
+	least, limit := 1, 1
 	switch name {
 	case "print", "println":
-		least, most = 0, len(args)
+		least, limit = 0, len(args)
 	case "and", "or", "index", "printf":
-		most = len(args)
+		limit = len(args)
 	case "eq":
-		least, most = 2, len(args)
+		least, limit = 2, len(args)
 	case "ne", "lt", "le", "gt", "ge", "join", "split":
-		least, most = 2, 2
+		least, limit = 2, 2
 	}
-	if len(args) < least || len(args) > max(most, least) {
+	if len(args) < least || len(args) > max(limit, least) {
 		return nil, fmt.Errorf("%d arguments for %s", len(args), name)
 	}
 	switch name {

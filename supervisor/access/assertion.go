@@ -89,7 +89,7 @@ func (a Assertion) sign(scheme string, key ed25519.PrivateKey, now time.Time) (s
 }
 
 // errNoAssertion means that the header holds no assertion.
-var errNoAssertion = errors.New("what was shown is no signed caller identity")
+var errNoAssertion = errors.New("the header has no signed caller identity")
 
 // readAssertion reads an assertion and verifies that one of the gateways signed it. It checks nothing else.
 func readAssertion(scheme string, values []string, gateways map[string]Gateway) (*Assertion, error) {

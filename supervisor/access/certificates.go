@@ -59,7 +59,7 @@ func (s *State) certified(chain []*x509.Certificate, lists []*revocationList, no
 	names := certificateNames(c)
 	all := fault.Show(strings.Join(names, ", "))
 	if now.Before(c.NotBefore) || !now.Before(c.NotAfter) {
-		return Pass{}, fault.Errorf(fault.Unauthenticated, "authentication failed: the client certificate %s holds from %s to %s, and it is %s here", all,
+		return Pass{}, fault.Errorf(fault.Unauthenticated, "authentication failed: the client certificate %s is valid from %s to %s, now it is %s", all,
 			c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339)).
 			WithHint("renew the certificate, or set the clock")
 	}
@@ -71,7 +71,7 @@ func (s *State) certified(chain []*x509.Certificate, lists []*revocationList, no
 		switch other := s.rules.certificates[name]; {
 		case other == "":
 		case principal != "" && other != principal:
-			return Pass{}, fault.Errorf(fault.Unauthenticated, "authentication failed: the client certificate %s is of two principals, %s and %s", all, principal, other).
+			return Pass{}, fault.Errorf(fault.Unauthenticated, "authentication failed: client certificate %s matches two principals, %s and %s", all, principal, other).
 				WithHint("the operator must leave one of its names out of certificates in [principals.NAME]")
 		case principal == "":
 			by, principal = name, other

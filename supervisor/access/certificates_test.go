@@ -58,7 +58,7 @@ func TestACertificateIsAPrincipal(t *testing.T) {
 		{[]string{"DNS:low"}, "no principal has a name of the client certificate, \"DNS:low\""},
 		{[]string{"CN:ci.example.org"}, "no principal has a name"},
 		{[]string{"email:LOW@example.org"}, "no principal has a name"},
-		{[]string{"DNS:ci.example.org", "CN:low"}, "is of two principals, ci and low"},
+		{[]string{"DNS:ci.example.org", "CN:low"}, "matches two principals, ci and low"},
 		{nil, "no principal has a name"},
 	} {
 		p, err := h.gate.Identify(peer(time.Hour, tc.names...), nil)
@@ -69,7 +69,7 @@ func TestACertificateIsAPrincipal(t *testing.T) {
 			t.Errorf("%v: %v", tc.names, err)
 		}
 	}
-	if _, err := h.gate.Identify(peer(-time.Hour, "CN:low"), nil); err == nil || !strings.Contains(err.Error(), "holds from") {
+	if _, err := h.gate.Identify(peer(-time.Hour, "CN:low"), nil); err == nil || !strings.Contains(err.Error(), "is valid from") {
 		t.Errorf("one that has expired: %v", err)
 	}
 	low := peer(time.Hour, "CN:low")
@@ -183,7 +183,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	}
 	newCert, newKey := ca.Server()
 	replace(cert, newCert) // which does not match the key
-	if got := serial(); got != first || strings.Count(log.String(), "the one of before holds") != 1 {
+	if got := serial(); got != first || strings.Count(log.String(), "keeping the old one") != 1 {
 		t.Errorf("%s after %s: %s", got, first, log.String())
 	}
 	replace(key, newKey)

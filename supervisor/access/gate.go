@@ -76,7 +76,7 @@ func Prepare(c *GateConfig, host HostLookup, credentials string) (*State, error)
 	now := time.Now()
 	set.Each(func(t *Token) {
 		if _, ok := table.OfName(t.Principal); !ok {
-			loud = append(loud, "the token "+t.Name+" holds for nobody: there is no table [principals."+t.Principal+"]")
+			loud = append(loud, "the token "+t.Name+" is unusable: there is no table [principals."+t.Principal+"]")
 		}
 		if t.Over(now) {
 			loud = append(loud, "the token "+t.Name+" has expired")
@@ -203,7 +203,7 @@ func (g *Gate) Identify(peer *Peer, authorization []string) (Pass, error) {
 		}
 		who, ok := s.rules.OfName(t.Principal)
 		if !ok {
-			g.refusals.note(g.log, g.now(), "the token "+t.Name+" is of nobody")
+			g.refusals.note(g.log, g.now(), "the token "+t.Name+" is unusable")
 			return Pass{}, unknown()
 		}
 		p = Pass{Principal: who, Token: t.Name, Until: t.Expires, scope: t}
@@ -320,7 +320,7 @@ func (g *Gate) Unknown() error { return unknown() }
 func (s *State) token(authorization []string, now time.Time) (*Token, string) {
 	value := authorization[0]
 	if len(authorization) > 1 || len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
-		return nil, "what was shown is no bearer token"
+		return nil, "the header has no bearer token"
 	}
 	t := s.tokens.Find(strings.TrimSpace(value[len(scheme):]))
 	switch {

@@ -71,7 +71,7 @@ func (r *revocations) now(log *slog.Logger) (lists []*revocationList, changed bo
 	r.stamp = stamp
 	next, err := readRevocationLists(r.path)
 	if err != nil {
-		log.Error("the lists of revoked certificates have changed and cannot be used; those of before hold", "error", err)
+		log.Error("the lists of revoked certificates have changed and cannot be used; keeping the old ones", "error", err)
 		return r.lists, false
 	}
 	log.Info("the lists of revoked certificates have changed", "file", r.path)
@@ -172,11 +172,11 @@ func revoked(lists []*revocationList, chain []*x509.Certificate, now time.Time) 
 func (l *revocationList) refuses(c, authority *x509.Certificate, now time.Time) error {
 	names, by := fault.Show(strings.Join(certificateNames(c), ", ")), fault.Show(authority.Subject.String())
 	if err := l.signedBy(authority); err != nil {
-		return fault.Errorf(fault.Unauthenticated, "authentication failed: whether the client certificate %s is revoked is not known: the list in client_crl was not signed by %s: %w", names, by, err).
+		return fault.Errorf(fault.Unauthenticated, "authentication failed: cannot check whether the client certificate %s is revoked: the list in client_crl was not signed by %s: %w", names, by, err).
 			WithHint("the operator must replace the list")
 	}
 	if !l.NextUpdate.IsZero() && now.After(l.NextUpdate) {
-		return fault.Errorf(fault.Unauthenticated, "authentication failed: whether the client certificate %s is revoked is not known: the list of %s in client_crl holds to %s, and it is %s here", names, by,
+		return fault.Errorf(fault.Unauthenticated, "authentication failed: cannot check whether the client certificate %s is revoked: the list of %s in client_crl expired at %s, now it is %s", names, by,
 			l.NextUpdate.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339)).WithHint("the operator must replace the list")
 	}
 	if since, ok := l.since[c.SerialNumber.String()]; ok {

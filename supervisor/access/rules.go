@@ -132,7 +132,7 @@ func ResolveRules(c Config, rules map[string]Rule, host HostLookup) (t *Table, l
 			loud = append(loud, fmt.Sprintf("principals.%s matches no caller: %v", name, err))
 		}
 		if err := t.shutOut(&r, host); err != nil {
-			loud = append(loud, fmt.Sprintf("principals.%s: who leaves that group is not shut out: %v", name, err))
+			loud = append(loud, fmt.Sprintf("principals.%s: former group members keep access: %v", name, err))
 		}
 		t.byName[name] = r
 	}

@@ -85,7 +85,7 @@ func (c *certificates) now() *tls.Config {
 	c.stamp = stamp // errors are logged once
 	next, err := c.files.read()
 	if err != nil {
-		c.log.Error("a certificate has changed and cannot be used; the one of before holds", "error", err)
+		c.log.Error("a certificate has changed and cannot be used; keeping the old one", "error", err)
 		return c.current
 	}
 	c.log.Info("a certificate has changed", "certificate", c.files.Certificate)
@@ -117,7 +117,7 @@ func (f *TLSFiles) read() (*tls.Config, error) {
 	}
 	c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.VerifyClientCertIfGiven
 	if !c.ClientCAs.AppendCertsFromPEM(bytes.TrimSpace(authorities)) {
-		return nil, fmt.Errorf("client_ca %s: must have certificates of authorities (PEM)", f.ClientCA)
+		return nil, fmt.Errorf("client_ca %s: must have CA certificates (PEM)", f.ClientCA)
 	}
 	return c, nil
 }

@@ -120,7 +120,7 @@ func (l *Log) AppendAnonymous(r *Record) {
 	l.anonymousAt, l.anonymous = now, 0
 	l.mu.Unlock()
 	if n > 0 {
-		r.Detail = fmt.Sprintf("%d such calls before it have no record; ", n) + r.Detail
+		r.Detail = fmt.Sprintf("%d earlier calls have no record; ", n) + r.Detail
 	}
 	l.Append(r)
 }
@@ -131,7 +131,7 @@ func (l *Log) report(before, now error, waiting int, lost uint64) {
 	case before == nil && now != nil:
 		l.tell(true, fmt.Sprintf("%v; %d records wait in memory, %d are lost", now, waiting, lost))
 	case before != nil && now == nil:
-		l.tell(false, "what had waited in memory is written")
+		l.tell(false, "waiting records were written")
 	}
 }
 

@@ -294,7 +294,7 @@ func TestCallsOfStrangersAreCounted(t *testing.T) {
 	unsaid := l.anonymous
 	l.mu.Unlock()
 	l.AppendAnonymous(&Record{Kind: KindCall, Detail: "refused"})
-	if got, want := last(t, l, 1)[0].Detail, fmt.Sprintf("%d such calls before it have no record; refused", unsaid); unsaid == 0 || got != want {
+	if got, want := last(t, l, 1)[0].Detail, fmt.Sprintf("%d earlier calls have no record; refused", unsaid); unsaid == 0 || got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	(*Log)(nil).AppendAnonymous(&Record{})

@@ -75,7 +75,7 @@ func (l *Log) prepareLocked() error {
 		return nil
 	}
 	l.log.Warn("removed an incomplete last record of the audit log: boxd died while writing it", "file", name, "bytes", end.tornLen)
-	return l.noteLocked(&Record{Kind: hashchain.NoteRepaired, Detail: fmt.Sprintf("%d bytes at the end of %s were no whole record and were cut off; their SHA-256 is %s", end.tornLen, name, end.torn)})
+	return l.noteLocked(&Record{Kind: hashchain.NoteRepaired, Detail: fmt.Sprintf("%d bytes of an incomplete record at the end of %s were cut off; SHA-256: %s", end.tornLen, name, end.torn)})
 }
 
 // lookLocked reads one file to its end.

@@ -25,9 +25,9 @@ func (c *Crowded) Setting() string {
 
 // Text says what was refused, by which rule, and what would allow it.
 func (c *Crowded) Text() string {
-	most := "its number of connections"
+	limit := "its number of connections"
 	if c.Most > 0 {
-		most = fmt.Sprintf("network_connections = %d", c.Most)
+		limit = fmt.Sprintf("network_connections = %d", c.Most)
 	}
-	return fmt.Sprintf("the box has met %s: attempts to begin one more were refused (%d packets); %s would allow it", most, c.Packets, c.Setting())
+	return fmt.Sprintf("the box has reached %s: more connections were refused (%d packets); %s would allow it", limit, c.Packets, c.Setting())
 }

@@ -35,7 +35,7 @@ const mostSaid = 4 << 10
 func SendTo(ctx context.Context, dial func(context.Context) (*net.UnixConn, error), to *BucketTarget, archive func(io.Writer) error) (string, error) {
 	conn, err := dial(ctx)
 	if err != nil {
-		return "", fmt.Errorf("the program that sends does not answer: %w", err)
+		return "", fmt.Errorf("the upload program does not answer: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -73,7 +73,7 @@ func SendTo(ctx context.Context, dial func(context.Context) (*net.UnixConn, erro
 	case err == nil && !ok:
 		return "", errors.New(strings.TrimPrefix(line, "error "))
 	}
-	return "", fmt.Errorf("the program that sends has ended: %w", errors.Join(err, wrote))
+	return "", fmt.Errorf("the upload program has ended: %w", errors.Join(err, wrote))
 }
 
 // DialStream connects to the socket of a unit that starts a process for each connection.

@@ -176,7 +176,7 @@ func TestACapThatIsMetIsToldOnce(t *testing.T) {
 	}
 	for by, c := range map[string]Crowded{
 		"policy.ci.ceilings.network_connections of more than 5 would": {Packets: 2, Most: 5, By: "policy.ci.ceilings.network_connections", Profile: "p"},
-		"network_connections = 5: attempts":                           {Packets: 2, Most: 5, Profile: "p"},
+		"network_connections = 5: more connections":                   {Packets: 2, Most: 5, Profile: "p"},
 		"more network.connections would":                              {Packets: 2, Profile: "p"},
 		"profiles.p or network.connections would":                     {Packets: 2, Most: 5, Profile: "p"},
 	} {

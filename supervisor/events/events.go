@@ -130,11 +130,11 @@ func (l *Log) Add(ctx context.Context, e Event) {
 }
 
 // shorten keeps one long error from filling the log.
-func shorten(s string, most int) string {
-	if len(s) <= most {
+func shorten(s string, limit int) string {
+	if len(s) <= limit {
 		return strings.ToValidUTF8(s, "�")
 	}
-	n := most
+	n := limit
 	for n > 0 && !utf8.RuneStart(s[n]) {
 		n--
 	}

@@ -65,9 +65,9 @@ func (l *Recent) Add(ctx context.Context, e RecentError) {
 }
 
 // cut truncates a text to this many bytes, and does not retain the rest.
-func cut(s string, most int) string {
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
+func cut(s string, limit int) string {
+	if len(s) > limit {
+		return strings.ToValidUTF8(s[:limit], "") + "…"
 	}
 	return s
 }

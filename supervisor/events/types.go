@@ -82,7 +82,7 @@ func (t Type) class() class { //nolint:funlen // a row for each type
 	case ConfigReloaded:
 		return class{"32f25902c0714b99b634c366d081bc4b", "configuration read again, for new sessions"}
 	case ConfigRefused:
-		return class{"939f8ac8bbb14810a0774f55b92e5e78", "the configuration is not in order; the one before stays in force"}
+		return class{"939f8ac8bbb14810a0774f55b92e5e78", "the configuration is invalid; the previous one stays in force"}
 	case DaemonStarted:
 		return class{"9c2523969e1547a88227471c7d37105b", "boxd serves"}
 	case DaemonStopping:

@@ -126,7 +126,7 @@ func openArchive(ctx context.Context, from, plain *os.File, form, name, arch str
 }
 
 // inflateInto decompresses an archive that is compressed as a whole.
-func inflateInto(ctx context.Context, from, plain *os.File, most int64) error {
+func inflateInto(ctx context.Context, from, plain *os.File, limit int64) error {
 	if _, err := from.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
@@ -135,11 +135,11 @@ func inflateInto(ctx context.Context, from, plain *os.File, most int64) error {
 		return err
 	}
 	defer r.Close()
-	return copyBounded(ctx, plain, r, most)
+	return copyBounded(ctx, plain, r, limit)
 }
 
 // index finds the files that describe the others.
-func (o *opened) index(ctx context.Context, most int) error {
+func (o *opened) index(ctx context.Context, limit int) error {
 	if _, err := o.from.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
@@ -160,8 +160,8 @@ func (o *opened) index(ctx context.Context, most int) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if n >= most {
-			return bad("it has more than %d entries (images.max_entries)", most)
+		if n >= limit {
+			return bad("it has more than %d entries (images.max_entries)", limit)
 		}
 		name := path.Clean(h.Name)
 		if !known(name) {
@@ -272,13 +272,13 @@ func (w wanted) Read(p []byte) (int, error) {
 }
 
 // copyBounded copies at most this many bytes, and refuses more.
-func copyBounded(ctx context.Context, w io.Writer, r io.Reader, most int64) error {
-	n, err := io.Copy(w, io.LimitReader(wanted{r, ctx.Err}, most+1))
+func copyBounded(ctx context.Context, w io.Writer, r io.Reader, limit int64) error {
+	n, err := io.Copy(w, io.LimitReader(wanted{r, ctx.Err}, limit+1))
 	switch {
 	case err != nil:
 		return err
-	case n > most:
-		return bad("it unpacks to more than %d bytes (images.max_bytes)", most)
+	case n > limit:
+		return bad("it unpacks to more than %d bytes (images.max_bytes)", limit)
 	}
 	return nil
 }
@@ -335,7 +335,7 @@ func (i *inflated) Read(p []byte) (int, error) {
 }
 
 // Write writes a layer as a tar archive of at most this many bytes, and verifies its digests.
-func (l *Layer) Write(ctx context.Context, w io.Writer, most int64) error {
+func (l *Layer) Write(ctx context.Context, w io.Writer, limit int64) error {
 	packed, plain := sha256.New(), sha256.New()
 	section := io.TeeReader(io.NewSectionReader(l.from, l.at, l.size), packed)
 	r, _, err := decompress(section)
@@ -343,7 +343,7 @@ func (l *Layer) Write(ctx context.Context, w io.Writer, most int64) error {
 		return err
 	}
 	defer r.Close()
-	if err := copyBounded(ctx, io.MultiWriter(w, plain), r, most); err != nil {
+	if err := copyBounded(ctx, io.MultiWriter(w, plain), r, limit); err != nil {
 		return err
 	}
 	if _, err := io.Copy(io.Discard, wanted{section, ctx.Err}); err != nil { // bytes after the compressed data

@@ -235,10 +235,10 @@ func (o *opened) configure(img *ArchiveImage, at, digest, arch string) error {
 
 // sane reports whether programs could be started with the configuration.
 func (d *document) sane() bool {
-	const most = 128 << 10
+	const limit = 128 << 10
 	size := 0
 	for _, text := range slices.Concat(d.Config.Env, d.Config.Entrypoint, d.Config.Cmd, []string{d.Config.WorkingDir, d.Config.User}) {
-		if size += len(text) + 1; size > most || strings.Contains(text, "\x00") {
+		if size += len(text) + 1; size > limit || strings.Contains(text, "\x00") {
 			return false
 		}
 	}

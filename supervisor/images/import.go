@@ -156,15 +156,15 @@ func (s *Store) importFrom(ctx context.Context, dir string, in *incoming) (Image
 func (s *Store) plain(content int64) int64 { return content + int64(s.cfg.MaxEntries)*2048 }
 
 // receive writes an archive to disk.
-func receive(f *os.File, r io.Reader, most int64) error {
-	n, err := io.Copy(f, io.LimitReader(r, most+1))
+func receive(f *os.File, r io.Reader, limit int64) error {
+	n, err := io.Copy(f, io.LimitReader(r, limit+1))
 	switch {
 	case errors.As(err, new(*os.PathError)) || err != nil && fault.KindOf(err) != fault.Internal:
 		return err
 	case err != nil:
 		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("the upload was cut short; send it again")
-	case n > most:
-		return fault.Field("body", fault.Word("more"), fmt.Sprintf("at most %v (images.max_archive)", quantity.Size(most)))
+	case n > limit:
+		return fault.Field("body", fault.Word("more"), fmt.Sprintf("at most %v (images.max_archive)", quantity.Size(limit)))
 	}
 	return nil
 }

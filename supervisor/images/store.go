@@ -333,8 +333,8 @@ func (s *Store) enter(img *Image) error {
 }
 
 // nameOf is the name of an imported image: the requested one, or the longest in the archive.
-func nameOf(asked string, given []string) (string, error) {
-	name := asked
+func nameOf(requested string, given []string) (string, error) {
+	name := requested
 	if name == "" && len(given) > 0 {
 		name = slices.MaxFunc(given, func(a, b string) int { return cmp.Compare(len(a), len(b)) }) // the one with its registry
 	}

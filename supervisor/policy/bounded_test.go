@@ -37,7 +37,7 @@ func TestQuotasOfDirectoriesOfTheHost(t *testing.T) {
 		{"beside the root", "", nil, Request{Mounts: at("/srv/quota", "/workspace", "rw")}, LimitWorkspace, MechanismHost, ""},
 		{"beside the root, and asked for", "", LimitNames(), Request{Patch: limits.Patch{WorkspaceQuota: asked}, Mounts: at("/srv/quota", "/workspace", "rw")}, "", "", "host directory"},
 		{"where it cannot be kept", "it is off", nil, Request{Mounts: at("/srv/q/a", "/workspace", "rw")}, "", "", "it is off"},
-		{"where the keeper does not know", "-", nil, Request{Mounts: at("/srv/q/a", "/workspace", "rw")}, "", "", "started before"},
+		{"where the keeper does not know", "-", nil, Request{Mounts: at("/srv/q/a", "/workspace", "rw")}, "", "", "started before it was configured"},
 		{"where it is let go", "it is off", []string{LimitWorkspace}, Request{Patch: limits.Patch{WorkspaceQuota: asked}, Mounts: at("/srv/q/a", "/workspace", "rw")}, LimitWorkspace, MechanismNone, ""},
 		{"beside a workspace with a name", "", nil, Request{Workspace: "w", Mounts: at("/srv/q/a", "/data", "rw")}, "", "", "workspace"},
 	} {

@@ -82,9 +82,9 @@ func (w *NetworkRequest) Resolve() (got NetworkCaps, cuts []Cut, err error) {
 }
 
 // shut refuses a requested cap where the network has none, or the profile locks it.
-func (w *NetworkRequest) shut(field string, asked bool, value, now any) error {
+func (w *NetworkRequest) shut(field string, requested bool, value, now any) error {
 	switch {
-	case !asked:
+	case !requested:
 		return nil
 	case w.Network != rule.Egress:
 		return fault.Field(field, value, "left out with network = "+strconv.Quote(w.Network)).WithText("%s: needs a network, and this session has network = %q", field, w.Network)
@@ -98,12 +98,12 @@ func (w *NetworkRequest) shut(field string, asked bool, value, now any) error {
 	return nil
 }
 
-func (w *NetworkRequest) cut(field string, asked, got any) Cut {
-	return Cut{field, fmt.Sprint(asked), fmt.Sprint(got), "profiles." + w.Profile + "." + field}
+func (w *NetworkRequest) cut(field string, requested, got any) Cut {
+	return Cut{field, fmt.Sprint(requested), fmt.Sprint(got), "profiles." + w.Profile + "." + field}
 }
 
 // above reports whether a value exceeds the maximum; 0 is more than any other value.
-func above[T cmp.Ordered](value, most T) bool {
+func above[T cmp.Ordered](value, limit T) bool {
 	var endless T
-	return most != endless && (value == endless || value > most)
+	return limit != endless && (value == endless || value > limit)
 }

@@ -13,9 +13,9 @@ import (
 )
 
 // Hold applies the policy to merged settings. What exceeds a ceiling is reduced to it where the policy says so, and listed in
-// Settings.Clamped; anything else not allowed is refused. asked is the original request: a default that exceeds a ceiling is
+// Settings.Clamped; anything else not allowed is refused. requested is the original request: a default that exceeds a ceiling is
 // always reduced.
-func (h *EffectivePolicy) Hold(s *Settings, asked *Request) error {
+func (h *EffectivePolicy) Hold(s *Settings, requested *Request) error {
 	if !slices.Contains(h.Profiles, Any) && !slices.Contains(h.Profiles, s.Profile) {
 		return h.refuse(fault.LayerPolicy, "profile", s.Profile, "profiles", h.Profiles)
 	}
@@ -35,7 +35,7 @@ func (h *EffectivePolicy) Hold(s *Settings, asked *Request) error {
 			return h.MountDenied(i, s.Mounts[i].Source)
 		}
 	}
-	clamped, err := h.cut(s, asked, false)
+	clamped, err := h.cut(s, requested, false)
 	s.Clamped = joined(s.Clamped, clamped)
 	return err
 }
@@ -52,17 +52,17 @@ func (h *EffectivePolicy) network(s *Settings) error {
 
 // Limits applies the policy to a change of a running session: its limits and, if requested, its network. Reductions are in
 // Settings.Clamped.
-func (h *EffectivePolicy) Limits(s *Settings, asked *Request) error {
-	if asked.NetworkRules != nil || asked.NetworkConnections != nil || asked.NetworkBandwidth != nil {
+func (h *EffectivePolicy) Limits(s *Settings, requested *Request) error {
+	if requested.NetworkRules != nil || requested.NetworkConnections != nil || requested.NetworkBandwidth != nil {
 		if err := h.network(s); err != nil {
 			return err
 		}
 	}
-	clamped, err := h.cut(s, asked, len(s.Bounded) > 0) // the quota of host directories stays as it is
+	clamped, err := h.cut(s, requested, len(s.Bounded) > 0) // the quota of host directories stays as it is
 	if err != nil {
 		return err
 	}
-	s.Clamped = joined(slices.DeleteFunc(slices.Clone(s.Clamped), func(c Clamp) bool { return asked.names(c.Field) }), clamped)
+	s.Clamped = joined(slices.DeleteFunc(slices.Clone(s.Clamped), func(c Clamp) bool { return requested.names(c.Field) }), clamped)
 	return nil
 }
 
@@ -90,10 +90,10 @@ func (req *Request) names(field string) bool {
 }
 
 // cut reduces every limit to its ceiling, except a quota that stays.
-func (h *EffectivePolicy) cut(s *Settings, asked *Request, stays bool) ([]Clamp, error) {
+func (h *EffectivePolicy) cut(s *Settings, requested *Request, stays bool) ([]Clamp, error) {
 	t := cutter{policy: h, stays: stays}
 	for _, l := range limitTable() {
-		l.cut(&t, s, asked)
+		l.cut(&t, s, requested)
 		if l.name() == "memory" && s.MemoryHigh > s.Memory && s.Memory == h.Ceilings.Memory { // memory_high must not exceed memory
 			t.clamped = append(t.clamped, Clamp{"memory_high", s.MemoryHigh.String(), s.Memory.String(), h.Rule("ceilings.memory")})
 			s.MemoryHigh = s.Memory
@@ -103,12 +103,12 @@ func (h *EffectivePolicy) cut(s *Settings, asked *Request, stays bool) ([]Clamp,
 }
 
 // ExecTimeout is the profile's ExecTimeout, with the policy applied.
-func (h *EffectivePolicy) ExecTimeout(p *Profile, name string, asked *quantity.Duration) (time.Duration, []Clamp, error) {
-	d, clamped, err := p.ExecTimeout(name, asked)
+func (h *EffectivePolicy) ExecTimeout(p *Profile, name string, requested *quantity.Duration) (time.Duration, []Clamp, error) {
+	d, clamped, err := p.ExecTimeout(name, requested)
 	if err != nil {
 		return 0, nil, err
 	}
-	d, more, err := h.Timeout(d, asked != nil)
+	d, more, err := h.Timeout(d, requested != nil)
 	if len(more) > 0 && len(clamped) > 0 { // report one clamp: the original request and the final value
 		more[0].Asked, clamped = clamped[0].Asked, nil
 	}
@@ -132,20 +132,20 @@ type cutter struct {
 
 // ceiling returns the value or its ceiling, whichever is less. explicit says that a caller asked for the value; endless that 0
 // means unlimited.
-func ceiling[T cmp.Ordered](t *cutter, field string, value, most T, explicit, endless bool) T {
+func ceiling[T cmp.Ordered](t *cutter, field string, value, maximum T, explicit, endless bool) T {
 	var none T
-	if most == none || value <= most && (value != none || !endless) {
+	if maximum == none || value <= maximum && (value != none || !endless) {
 		return value
 	}
 	rule := t.policy.Rule("ceilings." + field)
 	if explicit && t.policy.Excess == ExcessRefuse {
 		if t.err == nil {
-			t.err = fault.Field(field, value, fmt.Sprintf("at most %v", most)).Of(fault.Denied).
+			t.err = fault.Field(field, value, fmt.Sprintf("at most %v", maximum)).Of(fault.Denied).
 				WithHint("the operator's policy says so; ask for less, or leave it out").
-				By(fault.Denial{Layer: fault.LayerPolicy, Rule: rule, Allowed: fmt.Sprint(most), Setting: fmt.Sprintf("%s of at least %v", rule, value)})
+				By(fault.Denial{Layer: fault.LayerPolicy, Rule: rule, Allowed: fmt.Sprint(maximum), Setting: fmt.Sprintf("%s of at least %v", rule, value)})
 		}
 		return value
 	}
-	t.clamped = append(t.clamped, Clamp{field, fmt.Sprint(value), fmt.Sprint(most), rule})
-	return most
+	t.clamped = append(t.clamped, Clamp{field, fmt.Sprint(value), fmt.Sprint(maximum), rule})
+	return maximum
 }

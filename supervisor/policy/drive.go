@@ -55,11 +55,11 @@ func DriveRef(field, text string) (name string, version int, err error) {
 }
 
 // ReadDrives parses the requested drives, each once. It does not check that they exist.
-func ReadDrives(asked []string) ([]string, error) {
-	if len(asked) > MaxDrives {
-		return nil, fault.Field("drives", len(asked), fmt.Sprintf("at most %d", MaxDrives))
+func ReadDrives(requested []string) ([]string, error) {
+	if len(requested) > MaxDrives {
+		return nil, fault.Field("drives", len(requested), fmt.Sprintf("at most %d", MaxDrives))
 	}
-	list := slices.Sorted(slices.Values(asked))
+	list := slices.Sorted(slices.Values(requested))
 	var names []string
 	for i, text := range list {
 		name, _, err := DriveRef("drives", text)

@@ -14,7 +14,7 @@ func ValidTemplate(text string) error {
 }
 
 // Hostname makes a DNS label of at most this many bytes from an id.
-func Hostname(id string, most int) string {
+func Hostname(id string, limit int) string {
 	label := strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'A' && r <= 'Z':
@@ -24,7 +24,7 @@ func Hostname(id string, most int) string {
 		}
 		return '-'
 	}, id)
-	label = label[:min(len(label), most)]
+	label = label[:min(len(label), limit)]
 	if label = strings.Trim(label, "-"); label == "" {
 		return "box"
 	}

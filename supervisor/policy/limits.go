@@ -20,11 +20,11 @@ import (
 
 // row describes one limit.
 type row[T cmp.Ordered] struct {
-	key   string // in JSON and box.toml
-	when  when
-	value func(*Settings) *T
-	asked func(*Request) **T
-	most  func(*limits.Ceilings) *T // nil: it has no ceiling of its own
+	key       string // in JSON and box.toml
+	when      when
+	value     func(*Settings) *T
+	requested func(*Request) **T
+	ceiling   func(*limits.Ceilings) *T // nil: it has no ceiling of its own
 	// endless says that 0 means unlimited.
 	endless bool
 	// counts says whether a ceiling applies to a session. Nil: always.
@@ -68,42 +68,42 @@ func limitTable() []limit {
 func memoryAndCPU() []limit {
 	return []limit{
 		row[float64]{
-			key: "cpus", value: func(s *Settings) *float64 { return &s.CPUs }, asked: func(r *Request) **float64 { return &r.CPUs },
-			most:    func(c *limits.Ceilings) *float64 { return &c.CPUs },
+			key: "cpus", value: func(s *Settings) *float64 { return &s.CPUs }, requested: func(r *Request) **float64 { return &r.CPUs },
+			ceiling: func(c *limits.Ceilings) *float64 { return &c.CPUs },
 			allowed: unless(func(n float64) bool { return n >= minCPUs && n <= maxCPUs }, "%g to %d", minCPUs, maxCPUs), // excludes NaN
 			group:   func(g *cgroup.Limits, n float64) { g.CPU = uint64(math.Round(n * cgroup.CPUPeriod)) },
 		},
 		row[quantity.Size]{
-			key: "memory", value: func(s *Settings) *quantity.Size { return &s.Memory }, asked: func(r *Request) **quantity.Size { return &r.Memory },
-			most:    func(c *limits.Ceilings) *quantity.Size { return &c.Memory },
+			key: "memory", value: func(s *Settings) *quantity.Size { return &s.Memory }, requested: func(r *Request) **quantity.Size { return &r.Memory },
+			ceiling: func(c *limits.Ceilings) *quantity.Size { return &c.Memory },
 			allowed: between(minMemory, maxSize),
 			group:   func(g *cgroup.Limits, n quantity.Size) { g.Memory = uint64(n) },
 		},
 		row[quantity.Size]{
-			key: "memory_high", value: func(s *Settings) *quantity.Size { return &s.MemoryHigh }, asked: func(r *Request) **quantity.Size { return &r.MemoryHigh },
+			key: "memory_high", value: func(s *Settings) *quantity.Size { return &s.MemoryHigh }, requested: func(r *Request) **quantity.Size { return &r.MemoryHigh },
 			allowed: allowedMemoryHigh,
 			group:   func(g *cgroup.Limits, n quantity.Size) { g.MemoryHigh = uint64(n) },
 		},
 		row[quantity.Size]{
-			key: "swap", value: func(s *Settings) *quantity.Size { return &s.Swap }, asked: func(r *Request) **quantity.Size { return &r.Swap },
-			most:    func(c *limits.Ceilings) *quantity.Size { return &c.Swap },
+			key: "swap", value: func(s *Settings) *quantity.Size { return &s.Swap }, requested: func(r *Request) **quantity.Size { return &r.Swap },
+			ceiling: func(c *limits.Ceilings) *quantity.Size { return &c.Swap },
 			allowed: unless(func(n quantity.Size) bool { return n <= maxSize }, "at most %v", maxSize),
 			group:   func(g *cgroup.Limits, n quantity.Size) { g.Swap = uint64(n) },
 		},
 		row[string]{
-			key: "oom", value: func(s *Settings) *string { return &s.OOM }, asked: func(r *Request) **string { return &r.OOM },
+			key: "oom", value: func(s *Settings) *string { return &s.OOM }, requested: func(r *Request) **string { return &r.OOM },
 			allowed: unless(func(word string) bool { return slices.Contains(oomWords(), word) }, "%s", fault.OneOf(oomWords()...)),
 			group:   func(g *cgroup.Limits, word string) { g.OOM = oomOf(word) },
 		},
 		row[int]{
-			key: "pids", value: func(s *Settings) *int { return &s.Pids }, asked: func(r *Request) **int { return &r.Pids },
-			most:    func(c *limits.Ceilings) *int { return &c.Pids },
+			key: "pids", value: func(s *Settings) *int { return &s.Pids }, requested: func(r *Request) **int { return &r.Pids },
+			ceiling: func(c *limits.Ceilings) *int { return &c.Pids },
 			allowed: between(isolation.MinPids, maxPids),
 			group:   func(g *cgroup.Limits, n int) { g.Pids = uint64(n) },
 		},
 		row[int]{
-			key: "cpu_weight", value: func(s *Settings) *int { return &s.CPUWeight }, asked: func(r *Request) **int { return &r.CPUWeight },
-			most:    func(c *limits.Ceilings) *int { return &c.CPUWeight },
+			key: "cpu_weight", value: func(s *Settings) *int { return &s.CPUWeight }, requested: func(r *Request) **int { return &r.CPUWeight },
+			ceiling: func(c *limits.Ceilings) *int { return &c.CPUWeight },
 			allowed: between(cgroup.MinWeight, cgroup.MaxWeight),
 			group:   func(g *cgroup.Limits, n int) { g.CPUWeight = uint64(n) },
 		},
@@ -116,59 +116,59 @@ func diskAndNetwork() []limit {
 	perSecond := unless(func(n quantity.Size) bool { return n == 0 || n >= minIO && n <= maxSize }, "0, or at least %v a second", minIO)
 	return []limit{
 		row[int]{
-			key: "io_weight", value: func(s *Settings) *int { return &s.IOWeight }, asked: func(r *Request) **int { return &r.IOWeight },
-			most:    func(c *limits.Ceilings) *int { return &c.IOWeight },
+			key: "io_weight", value: func(s *Settings) *int { return &s.IOWeight }, requested: func(r *Request) **int { return &r.IOWeight },
+			ceiling: func(c *limits.Ceilings) *int { return &c.IOWeight },
 			allowed: between(cgroup.MinWeight, cgroup.MaxWeight),
 			group:   func(g *cgroup.Limits, n int) { g.IOWeight = uint64(n) },
 		},
 		row[quantity.Size]{
-			key: "io_read", value: func(s *Settings) *quantity.Size { return &s.IORead }, asked: func(r *Request) **quantity.Size { return &r.IORead },
-			most: func(c *limits.Ceilings) *quantity.Size { return &c.IORead }, endless: true,
+			key: "io_read", value: func(s *Settings) *quantity.Size { return &s.IORead }, requested: func(r *Request) **quantity.Size { return &r.IORead },
+			ceiling: func(c *limits.Ceilings) *quantity.Size { return &c.IORead }, endless: true,
 			allowed: perSecond,
 			group:   func(g *cgroup.Limits, n quantity.Size) { g.IORead = uint64(n) },
 		},
 		row[quantity.Size]{
-			key: "io_write", value: func(s *Settings) *quantity.Size { return &s.IOWrite }, asked: func(r *Request) **quantity.Size { return &r.IOWrite },
-			most: func(c *limits.Ceilings) *quantity.Size { return &c.IOWrite }, endless: true,
+			key: "io_write", value: func(s *Settings) *quantity.Size { return &s.IOWrite }, requested: func(r *Request) **quantity.Size { return &r.IOWrite },
+			ceiling: func(c *limits.Ceilings) *quantity.Size { return &c.IOWrite }, endless: true,
 			allowed: perSecond,
 			group:   func(g *cgroup.Limits, n quantity.Size) { g.IOWrite = uint64(n) },
 		},
 		row[int]{
-			key: FieldConnections, value: func(s *Settings) *int { return &s.NetworkConnections }, asked: func(r *Request) **int { return &r.NetworkConnections },
-			most: func(c *limits.Ceilings) *int { return &c.NetworkConnections }, endless: true, counts: egress, when: ofNetwork,
+			key: FieldConnections, value: func(s *Settings) *int { return &s.NetworkConnections }, requested: func(r *Request) **int { return &r.NetworkConnections },
+			ceiling: func(c *limits.Ceilings) *int { return &c.NetworkConnections }, endless: true, counts: egress, when: ofNetwork,
 			by: "the firewall, see KeeperNetwork",
 		},
 		row[quantity.Size]{
-			key: FieldBandwidth, value: func(s *Settings) *quantity.Size { return &s.NetworkBandwidth }, asked: func(r *Request) **quantity.Size { return &r.NetworkBandwidth },
-			most: func(c *limits.Ceilings) *quantity.Size { return &c.NetworkBandwidth }, endless: true, counts: egress, when: ofNetwork,
+			key: FieldBandwidth, value: func(s *Settings) *quantity.Size { return &s.NetworkBandwidth }, requested: func(r *Request) **quantity.Size { return &r.NetworkBandwidth },
+			ceiling: func(c *limits.Ceilings) *quantity.Size { return &c.NetworkBandwidth }, endless: true, counts: egress, when: ofNetwork,
 			by: "the firewall, see KeeperNetwork",
 		},
 		row[quantity.Size]{
-			key: "tmp", value: func(s *Settings) *quantity.Size { return &s.Tmp }, asked: func(r *Request) **quantity.Size { return &r.Tmp },
-			most: func(c *limits.Ceilings) *quantity.Size { return &c.Tmp }, when: atStart,
+			key: "tmp", value: func(s *Settings) *quantity.Size { return &s.Tmp }, requested: func(r *Request) **quantity.Size { return &r.Tmp },
+			ceiling: func(c *limits.Ceilings) *quantity.Size { return &c.Tmp }, when: atStart,
 			allowed: unless(func(n quantity.Size) bool { return n >= isolation.MinScratch }, "at least %v", quantity.Size(isolation.MinScratch)),
 			by:      "the size of a tmpfs, see BoxSpec",
 		},
 		row[quantity.Size]{
-			key: "workspace_quota", value: func(s *Settings) *quantity.Size { return &s.WorkspaceQuota }, asked: func(r *Request) **quantity.Size { return &r.WorkspaceQuota },
-			most: func(c *limits.Ceilings) *quantity.Size { return &c.WorkspaceQuota }, endless: true, counts: onDisk,
+			key: "workspace_quota", value: func(s *Settings) *quantity.Size { return &s.WorkspaceQuota }, requested: func(r *Request) **quantity.Size { return &r.WorkspaceQuota },
+			ceiling: func(c *limits.Ceilings) *quantity.Size { return &c.WorkspaceQuota }, endless: true, counts: onDisk,
 			allowed: unless(func(n quantity.Size) bool { return n == 0 || n >= minQuota && n <= maxSize }, "0, or %v to %v", minQuota, maxSize),
 			by:      "a project quota, see Work",
 		},
 		row[int]{
-			key: "workspace_inodes", value: func(s *Settings) *int { return &s.WorkspaceInodes }, asked: func(r *Request) **int { return &r.WorkspaceInodes },
-			most: func(c *limits.Ceilings) *int { return &c.WorkspaceInodes }, counts: onDisk,
+			key: "workspace_inodes", value: func(s *Settings) *int { return &s.WorkspaceInodes }, requested: func(r *Request) **int { return &r.WorkspaceInodes },
+			ceiling: func(c *limits.Ceilings) *int { return &c.WorkspaceInodes }, counts: onDisk,
 			allowed: allowedInodes,
 			by:      "a project quota, see Work",
 		},
 		row[quantity.Duration]{
-			key: "ttl", value: func(s *Settings) *quantity.Duration { return &s.TTL }, asked: func(r *Request) **quantity.Duration { return &r.TTL },
-			most: func(c *limits.Ceilings) *quantity.Duration { return &c.TTL }, endless: true,
+			key: "ttl", value: func(s *Settings) *quantity.Duration { return &s.TTL }, requested: func(r *Request) **quantity.Duration { return &r.TTL },
+			ceiling: func(c *limits.Ceilings) *quantity.Duration { return &c.TTL }, endless: true,
 			by: "boxd, and PID 1 while there is none",
 		},
 		row[quantity.Duration]{
-			key: "max_lifetime", value: func(s *Settings) *quantity.Duration { return &s.MaxLifetime }, asked: func(r *Request) **quantity.Duration { return &r.MaxLifetime },
-			most: func(c *limits.Ceilings) *quantity.Duration { return &c.MaxLifetime }, endless: true,
+			key: "max_lifetime", value: func(s *Settings) *quantity.Duration { return &s.MaxLifetime }, requested: func(r *Request) **quantity.Duration { return &r.MaxLifetime },
+			ceiling: func(c *limits.Ceilings) *quantity.Duration { return &c.MaxLifetime }, endless: true,
 			by: "boxd, and PID 1 while there is none",
 		},
 	}
@@ -184,9 +184,9 @@ func unless[T any](inOrder func(T) bool, format string, words ...any) func(T, *S
 	}
 }
 
-// between allows values from least to most.
-func between[T cmp.Ordered](least, most T) func(T, *Settings) string {
-	return unless(func(value T) bool { return value >= least && value <= most }, "%v to %v", least, most)
+// between allows values from least to greatest.
+func between[T cmp.Ordered](least, greatest T) func(T, *Settings) string {
+	return unless(func(value T) bool { return value >= least && value <= greatest }, "%v to %v", least, greatest)
 }
 
 func allowedMemoryHigh(n quantity.Size, s *Settings) string {
@@ -209,31 +209,31 @@ func (l row[T]) name() string { return l.key }
 func (l row[T]) how() when { return l.when }
 
 // given reports whether a request gives the limit.
-func (l row[T]) given(req *Request) bool { return *l.asked(req) != nil }
+func (l row[T]) given(req *Request) bool { return *l.requested(req) != nil }
 
 // ask makes a request ask for what a session has.
-func (l row[T]) ask(req *Request, s *Settings) { *l.asked(req) = l.value(s) }
+func (l row[T]) ask(req *Request, s *Settings) { *l.requested(req) = l.value(s) }
 
 // pick takes the value of a request, unless the profile locks the limit.
 func (l row[T]) pick(m *merger, s *Settings, req *Request) {
 	value := l.value(s)
-	*value = pick(m, l.key, *value, *l.asked(req))
+	*value = pick(m, l.key, *value, *l.requested(req))
 }
 
 // cut reduces a session's limit to the ceiling.
 func (l row[T]) cut(t *cutter, s *Settings, req *Request) {
-	if l.most == nil || l.counts != nil && !l.counts(t, s) {
+	if l.ceiling == nil || l.counts != nil && !l.counts(t, s) {
 		return
 	}
 	value := l.value(s)
-	*value = ceiling(t, l.key, *value, *l.most(&t.policy.Ceilings), l.given(req), l.endless)
+	*value = ceiling(t, l.key, *value, *l.ceiling(&t.policy.Ceilings), l.given(req), l.endless)
 }
 
 // raise sets a session's limit to its ceiling, if there is one.
 func (l row[T]) raise(s *Settings, to *limits.Ceilings) {
 	var none T
-	if l.most != nil && *l.most(to) != none {
-		*l.value(s) = *l.most(to)
+	if l.ceiling != nil && *l.ceiling(to) != none {
+		*l.value(s) = *l.ceiling(to)
 	}
 }
 

@@ -68,11 +68,11 @@ func ParseTemplate(text string) (*Template, error) {
 		case strings.HasPrefix(text, "{{"), strings.HasPrefix(text, "}}"):
 			literal, text = literal+text[:1], text[2:]
 		case text[0] == '}':
-			return nil, errors.New("a template without a } that has no { (write a brace twice to mean itself)")
+			return nil, errors.New("a template with a { for each } (double a brace to mean itself)")
 		case text[0] == '{':
 			inner, rest, ok := strings.Cut(text[1:], "}")
 			if !ok {
-				return nil, errors.New("a template without a { that has no } (write a brace twice to mean itself)")
+				return nil, errors.New("a template with a } for each { (double a brace to mean itself)")
 			}
 			if literal != "" {
 				t.parts, literal = append(t.parts, part{text: literal}), ""
@@ -96,7 +96,7 @@ func ParseTemplate(text string) (*Template, error) {
 func variable(inner string) (part, error) {
 	name, usual, optional := strings.Cut(inner, ":")
 	if !ValidTemplateName(name) {
-		return part{}, fmt.Errorf("a template whose variables are not named %s, but with 1 to %d letters, digits and _", fault.Show(name), maxTemplateName)
+		return part{}, fmt.Errorf("a template without the variable %s: names have 1 to %d letters, digits and _", fault.Show(name), maxTemplateName)
 	}
 	if strings.Contains(usual, "{") {
 		return part{}, fmt.Errorf("a template whose variable %s has a default without braces", name)
@@ -173,7 +173,7 @@ func (t *Template) Fill(values map[string]string) (string, error) {
 		t.write(&id, value)
 	}
 	if id.Len() == 0 {
-		return "", fault.Field("variables", fault.Word("all empty"), "values that are not all empty")
+		return "", fault.Field("variables", fault.Word("all empty"), "given with at least one value")
 	}
 	return bounded(id.String()), nil
 }

@@ -9,11 +9,11 @@ import (
 )
 
 // mergeNetwork sets where programs may connect to.
-func (s *Settings) mergeNetwork(p *Profile, asked []string) (err error) {
+func (s *Settings) mergeNetwork(p *Profile, requested []string) (err error) {
 	if err := CheckHostNetwork(s.Network, s.Profile, p.Network); err != nil {
 		return err
 	}
-	s.NamesOnly, s.NetworkRules, err = ResolveRules(s.Network, s.Profile, p.NetworkRules, asked, slices.Contains(p.Locked, FieldRules), s.NetworkStrict)
+	s.NamesOnly, s.NetworkRules, err = ResolveRules(s.Network, s.Profile, p.NetworkRules, requested, slices.Contains(p.Locked, FieldRules), s.NetworkStrict)
 	return err
 }
 

@@ -52,18 +52,18 @@ func (r NetworkRule) String() string {
 func (r NetworkRule) Named() bool { return r.ByName == nil && r.Rule.Named() }
 
 // within reports whether a profile's rules allow everything that r allows. Rules by CIDR for everywhere include any host name.
-func (r NetworkRule) within(most []NetworkRule) bool {
+func (r NetworkRule) within(limit []NetworkRule) bool {
 	if r.ByName == nil {
-		return slices.ContainsFunc(most, func(m NetworkRule) bool {
+		return slices.ContainsFunc(limit, func(m NetworkRule) bool {
 			return m.ByName == nil && r.Within(m.Rule) && (m.Named() || !r.Named())
 		})
 	}
-	if slices.ContainsFunc(most, func(m NetworkRule) bool { return m.ByName != nil && r.ByName.Within(m.ByName) }) {
+	if slices.ContainsFunc(limit, func(m NetworkRule) bool { return m.ByName != nil && r.ByName.Within(m.ByName) }) {
 		return true
 	}
 	return !slices.ContainsFunc([]string{"0.0.0.0/0", "::/0"}, func(all string) bool {
 		everywhere, err := rule.New(all, r.ByName.Protocol, r.ByName.Spec().Ports)
-		return err != nil || !NetworkRule{Rule: everywhere}.within(most)
+		return err != nil || !NetworkRule{Rule: everywhere}.within(limit)
 	})
 }
 
@@ -97,14 +97,14 @@ func ReadRules(texts []string) ([]NetworkRule, error) {
 // MergeRules returns the rules of a session in canonical form. its are the rules of the profile, which a request with nil takes.
 // A request may name addresses blocked by default only as far as the profile does; locked rules may be reduced, not replaced. For
 // strict, see CheckStrict.
-func MergeRules(profile string, its, asked []string, locked, strict bool) ([]string, error) {
-	most, err := ReadRules(its)
+func MergeRules(profile string, its, requested []string, locked, strict bool) ([]string, error) {
+	limit, err := ReadRules(its)
 	if err != nil {
 		return nil, err
 	}
-	rules := most
-	if asked != nil {
-		if rules, err = ReadRules(asked); err != nil {
+	rules := limit
+	if requested != nil {
+		if rules, err = ReadRules(requested); err != nil {
 			return nil, err
 		}
 	}
@@ -113,7 +113,7 @@ func MergeRules(profile string, its, asked []string, locked, strict bool) ([]str
 		field := fmt.Sprintf("%s[%d]", FieldRules, i)
 		setting := "profiles." + profile + "." + FieldRules + " with " + strconv.Quote(r.String())
 		switch {
-		case r.within(most):
+		case r.within(limit):
 		case r.Named():
 			return nil, fault.Field(field, r, "outside the networks of the host, its neighbours and a cloud's metadata, unless the profile allows it").Of(fault.Denied).
 				By(fault.Denial{Layer: fault.LayerNetwork, Rule: "blocked unless named", Setting: setting})
@@ -129,13 +129,13 @@ func MergeRules(profile string, its, asked []string, locked, strict bool) ([]str
 
 // ResolveRules is MergeRules for any network; only egress has rules. namesOnly says that only boxd may resolve names, since fewer
 // rules would otherwise open a way to other resolvers.
-func ResolveRules(network, profile string, its, asked []string, locked, strict bool) (namesOnly bool, rules []string, err error) {
+func ResolveRules(network, profile string, its, requested []string, locked, strict bool) (namesOnly bool, rules []string, err error) {
 	if network == rule.Egress {
-		rules, err = MergeRules(profile, its, asked, locked, strict)
+		rules, err = MergeRules(profile, its, requested, locked, strict)
 		return locked && RulesByName(its), rules, err
 	}
-	if asked != nil {
-		err = fault.Field(FieldRules, len(asked), "left out with network = "+strconv.Quote(network)).WithText("%s: this box has no filtered network (network = %q); create one with network = %q", FieldRules, network, rule.Egress)
+	if requested != nil {
+		err = fault.Field(FieldRules, len(requested), "left out with network = "+strconv.Quote(network)).WithText("%s: this box has no filtered network (network = %q); create one with network = %q", FieldRules, network, rule.Egress)
 	}
 	return false, nil, err
 }

@@ -25,7 +25,7 @@ type rlimit struct {
 	least      uint64 // or PID 1 of the box, which has the limit too, could not work
 	soft, hard uint64 // built-in
 	ofPrograms bool   // PID 1 could not work with it: only programs get it
-	most       uint64 // meaningful maximum; 0: none
+	maximum    uint64 // meaningful maximum; 0: none
 }
 
 // mostNice lets nice(1) reach -20: the limit is 20 minus the lowest nice value of programs.
@@ -55,7 +55,7 @@ func rlimits() map[string]rlimit {
 
 // The limits of getrlimit(2) that are missing there, and why.
 func noRlimits() map[string]string {
-	const realtime = "a program of a real-time class is not bound by the CPU limits of its box, and boxes have none"
+	const realtime = "real-time programs are not bound by the CPU limit of a box, so boxes cannot have any"
 	const nothing = "the kernel no longer has this limit"
 	return map[string]string{
 		"locks": nothing, "rss": nothing, "rtprio": realtime, "rttime": realtime,
@@ -78,8 +78,8 @@ func readRlimit(field, text string, of rlimit) (soft, hard uint64, err error) {
 			kind = "a size"
 		}
 		bounds := of.show(of.least) + " or more"
-		if of.most > 0 {
-			bounds = of.show(of.least) + " to " + of.show(of.most)
+		if of.maximum > 0 {
+			bounds = of.show(of.least) + " to " + of.show(of.maximum)
 		}
 		return 0, 0, fault.Field(field, text, fmt.Sprintf("%s, or two as SOFT:HARD, each %s or %s", kind, bounds, unlimited))
 	}
@@ -90,8 +90,8 @@ func (r rlimit) read(text string) (n uint64, err error) {
 	var size quantity.Size
 	switch {
 	case text == unlimited:
-		if n = unix.RLIM_INFINITY; r.most > 0 {
-			n = r.most
+		if n = unix.RLIM_INFINITY; r.maximum > 0 {
+			n = r.maximum
 		}
 		return n, nil
 	case r.isSize:
@@ -100,7 +100,7 @@ func (r rlimit) read(text string) (n uint64, err error) {
 	default:
 		n, err = strconv.ParseUint(text, 10, 63)
 	}
-	if err == nil && (n < r.least || r.most > 0 && n > r.most) {
+	if err == nil && (n < r.least || r.maximum > 0 && n > r.maximum) {
 		err = errors.New("out of bounds")
 	}
 	return n, err
@@ -138,7 +138,7 @@ func rlimitsOf(table map[string]string) (map[string]rlimit, error) {
 
 // mergeRlimits overrides the profile's limits with the requested ones, which may not exceed the profile's hard limits.
 func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string) error {
-	most, err := rlimitsOf(p.Rlimits)
+	maximum, err := rlimitsOf(p.Rlimits)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string
 	}
 	merged := maps.Clone(p.Rlimits)
 	for _, resource := range slices.Sorted(maps.Keys(asked)) {
-		of, text := most[resource], asked[resource]
+		of, text := maximum[resource], asked[resource]
 		_, hard, err := readRlimit("rlimits."+resource, text, of)
 		switch {
 		case err != nil:

@@ -34,7 +34,7 @@ func (l QuotaRoots) Can(found []string, path string) error {
 		return fault.Errorf(fault.Unsupported, "no quota for %s: it is not below a directory of %s", fault.Show(path), QuotaRootsKey).
 			WithHint("the operator can add a directory above it to " + QuotaRootsKey)
 	}
-	lacks := "the keeper does not know it: it was started before"
+	lacks := "the keeper was started before it was configured"
 	for ; len(found) > 1; found = found[2:] {
 		if found[0] == root {
 			lacks = found[1]

@@ -188,17 +188,17 @@ type merger struct {
 }
 
 // pick returns the profile's value or the request's, and refuses another value for a locked field.
-func pick[T comparable](m *merger, field string, profile T, asked *T) T {
-	if asked == nil || *asked == profile {
+func pick[T comparable](m *merger, field string, profile T, requested *T) T {
+	if requested == nil || *requested == profile {
 		return profile
 	}
 	if slices.Contains(m.locked, field) {
 		if m.err == nil {
-			m.err = locked(field, *asked, fmt.Sprint(profile), m.profile)
+			m.err = locked(field, *requested, fmt.Sprint(profile), m.profile)
 		}
 		return profile
 	}
-	return *asked
+	return *requested
 }
 
 // Clamp says that less was given than requested.
@@ -210,19 +210,19 @@ type Clamp struct {
 }
 
 // ExecTimeout returns the timeout of an execution: the profile's, or the request's, at most the profile's maximum.
-func (p *Profile) ExecTimeout(name string, asked *quantity.Duration) (time.Duration, []Clamp, error) {
-	if asked == nil {
+func (p *Profile) ExecTimeout(name string, requested *quantity.Duration) (time.Duration, []Clamp, error) {
+	if requested == nil {
 		return time.Duration(p.Timeout), nil, nil
 	}
 	switch {
-	case *asked <= 0:
-		return 0, nil, fault.Field("timeout", *asked, fmt.Sprintf("more than 0, at most %v", p.MaxTimeout))
-	case *asked != p.Timeout && slices.Contains(p.Locked, "timeout"):
-		return 0, nil, locked("timeout", *asked, p.Timeout.String(), name)
-	case *asked > p.MaxTimeout:
-		return time.Duration(p.MaxTimeout), []Clamp{{"timeout", asked.String(), p.MaxTimeout.String(), "profiles." + name + ".max_timeout"}}, nil
+	case *requested <= 0:
+		return 0, nil, fault.Field("timeout", *requested, fmt.Sprintf("more than 0, at most %v", p.MaxTimeout))
+	case *requested != p.Timeout && slices.Contains(p.Locked, "timeout"):
+		return 0, nil, locked("timeout", *requested, p.Timeout.String(), name)
+	case *requested > p.MaxTimeout:
+		return time.Duration(p.MaxTimeout), []Clamp{{"timeout", requested.String(), p.MaxTimeout.String(), "profiles." + name + ".max_timeout"}}, nil
 	}
-	return time.Duration(*asked), nil, nil
+	return time.Duration(*requested), nil, nil
 }
 
 func locked(field string, value any, allowed, profile string) error {
@@ -233,13 +233,13 @@ func locked(field string, value any, allowed, profile string) error {
 }
 
 // mergeMounts sets the mode of every mount. If the profile locks "mounts", its mode is the most that a mount may have.
-func mergeMounts(name string, p *Profile, asked []Mount) ([]Mount, error) {
-	if len(asked) > isolation.MaxMounts {
-		return nil, fault.Field("mounts", len(asked), fmt.Sprintf("at most %d", isolation.MaxMounts))
+func mergeMounts(name string, p *Profile, requested []Mount) ([]Mount, error) {
+	if len(requested) > isolation.MaxMounts {
+		return nil, fault.Field("mounts", len(requested), fmt.Sprintf("at most %d", isolation.MaxMounts))
 	}
 	rank := []string{MountNone, MountReadOnly, MountReadWrite}
 	var mounts []Mount
-	for i, m := range asked {
+	for i, m := range requested {
 		field := fmt.Sprintf("mounts[%d].mode", i)
 		if m.Mode == "" {
 			m.Mode = p.Mounts
@@ -284,41 +284,41 @@ func (s *Settings) OwnDisk() bool { return s.ManagedWork() || s.OwnDir() }
 func (s *Settings) OwnDir() bool { return !s.ReadOnlyRoot || s.HomeOnDisk }
 
 // Differences names the requested fields that differ in a session. It cannot compare the values of env.
-func (s *Settings) Differences(req *Request, asked *Settings) []string {
+func (s *Settings) Differences(req *Request, requested *Settings) []string {
 	var names []string
 	check := func(name string, given, same bool) {
 		if given && !same {
 			names = append(names, name)
 		}
 	}
-	check("profile", req.Profile != "", s.Profile == asked.Profile)
-	check("image", req.Image != nil, s.Image == asked.Image)
-	check("network", req.Network != nil, s.Network == asked.Network)
-	check("network_rules", req.NetworkRules != nil, slices.Equal(s.NetworkRules, asked.NetworkRules))
-	check("network_strict", req.NetworkStrict != nil, s.NetworkStrict == asked.NetworkStrict)
+	check("profile", req.Profile != "", s.Profile == requested.Profile)
+	check("image", req.Image != nil, s.Image == requested.Image)
+	check("network", req.Network != nil, s.Network == requested.Network)
+	check("network_rules", req.NetworkRules != nil, slices.Equal(s.NetworkRules, requested.NetworkRules))
+	check("network_strict", req.NetworkStrict != nil, s.NetworkStrict == requested.NetworkStrict)
 	for _, l := range limitTable() {
 		if l.how() == ofNetwork {
-			check(l.name(), l.given(req), l.same(s, asked))
+			check(l.name(), l.given(req), l.same(s, requested))
 		}
 	}
-	check("secrets", req.Secrets != nil, slices.Equal(s.Secrets, asked.Secrets))
-	check(FieldPush, req.Push != "", s.Push == asked.Push)
-	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
-	check("home_on_disk", req.HomeOnDisk != nil, s.HomeOnDisk == asked.HomeOnDisk)
-	check(FieldUser, req.User != nil, s.UserName() == asked.UserName())
-	check(FieldHome, req.Home != nil, s.HomeDir() == asked.HomeDir())
+	check("secrets", req.Secrets != nil, slices.Equal(s.Secrets, requested.Secrets))
+	check(FieldPush, req.Push != "", s.Push == requested.Push)
+	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == requested.ReadOnlyRoot)
+	check("home_on_disk", req.HomeOnDisk != nil, s.HomeOnDisk == requested.HomeOnDisk)
+	check(FieldUser, req.User != nil, s.UserName() == requested.UserName())
+	check(FieldHome, req.Home != nil, s.HomeDir() == requested.HomeDir())
 	for _, l := range limitTable() {
 		if l.how() != ofNetwork {
-			check(l.name(), l.given(req), l.same(s, asked))
+			check(l.name(), l.given(req), l.same(s, requested))
 		}
 	}
-	check("rlimits", req.Rlimits != nil, maps.Equal(s.Rlimits, asked.Rlimits))
-	check("workspace", req.Workspace != "", s.Workspace == asked.Workspace)
-	check("inputs", req.Inputs != nil, slices.Equal(s.Inputs, asked.Inputs))
-	check("mounts", req.Mounts != nil, len(s.Mounts)+len(asked.Mounts) == 0 || reflect.DeepEqual(s.Mounts, asked.Mounts))
-	check("skills", req.Skills != nil, slices.Equal(s.Skills, asked.Skills))
-	check("drives", req.Drives != nil, slices.Equal(s.Drives, asked.Drives))
-	check("labels", req.Labels != nil, maps.Equal(s.Labels, asked.Labels))
-	check("metadata", req.Metadata != nil, maps.Equal(s.Metadata, asked.Metadata))
+	check("rlimits", req.Rlimits != nil, maps.Equal(s.Rlimits, requested.Rlimits))
+	check("workspace", req.Workspace != "", s.Workspace == requested.Workspace)
+	check("inputs", req.Inputs != nil, slices.Equal(s.Inputs, requested.Inputs))
+	check("mounts", req.Mounts != nil, len(s.Mounts)+len(requested.Mounts) == 0 || reflect.DeepEqual(s.Mounts, requested.Mounts))
+	check("skills", req.Skills != nil, slices.Equal(s.Skills, requested.Skills))
+	check("drives", req.Drives != nil, slices.Equal(s.Drives, requested.Drives))
+	check("labels", req.Labels != nil, maps.Equal(s.Labels, requested.Labels))
+	check("metadata", req.Metadata != nil, maps.Equal(s.Metadata, requested.Metadata))
 	return names
 }

@@ -13,10 +13,10 @@ import (
 const LongestSkillNames = 1024
 
 // ReadSkillNames returns the names, each once; at most is their maximum number. It does not check that they exist.
-func ReadSkillNames(names []string, most int) ([]string, error) {
+func ReadSkillNames(names []string, limit int) ([]string, error) {
 	list := slices.Compact(slices.Sorted(slices.Values(names)))
-	if len(list) > most {
-		return nil, fault.Field("skills", len(list), fmt.Sprintf("at most %d", most))
+	if len(list) > limit {
+		return nil, fault.Field("skills", len(list), fmt.Sprintf("at most %d", limit))
 	}
 	for _, name := range list {
 		if name == "" || len(name) > LongestSkillNames || !Printable(name) {

@@ -18,9 +18,9 @@ const stdioPatience = 30 * time.Second
 // Why there are no descriptors to take.
 const (
 	goneTaken   = "have been taken"
-	goneLate    = "were closed, as nobody took them in time"
-	goneEnded   = "were closed when it ended, as nobody had taken them"
-	goneEarlier = "were an earlier boxd's to hand out"
+	goneLate    = "were closed: not taken in time"
+	goneEnded   = "were closed when it ended: not taken before"
+	goneEarlier = "were lost when boxd restarted"
 )
 
 // stdio holds the far ends of a direct program's stdin, stdout and stderr until they are taken or time out. When they are

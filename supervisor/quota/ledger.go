@@ -160,13 +160,13 @@ func (l *Ledger) ofLocked(principal string) *Use {
 
 // Begin counts a new execution, unless its principal has reached most today; 0 is any number. It returns how many there were
 // before, and how much of the day is left.
-func (l *Ledger) Begin(principal string, most int) (ok bool, used int, rest time.Duration) {
+func (l *Ledger) Begin(principal string, limit int) (ok bool, used int, rest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.turnLocked()
 	u := l.ofLocked(principal)
 	rest = l.rest()
-	if used = int(u.Executions); most > 0 && used >= most {
+	if used = int(u.Executions); limit > 0 && used >= limit {
 		return false, used, rest
 	}
 	u.Executions++

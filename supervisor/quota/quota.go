@@ -21,7 +21,7 @@ import (
 type Day interface {
 	// Begin counts one more execution of a principal, unless it has reached most today; 0 is any number. It returns how many
 	// there were before, and how much of the day is left.
-	Begin(principal string, most int) (ok bool, used int, rest time.Duration)
+	Begin(principal string, limit int) (ok bool, used int, rest time.Duration)
 	// Used returns how many there were, and counts none.
 	Used(principal string) (used int, rest time.Duration)
 }
@@ -130,8 +130,8 @@ func (b *Accounts) addAll(list []part, key string, size Size) {
 
 // another refuses a session beyond the limit.
 func (a *account) another(held *policy.EffectivePolicy, size Size) error {
-	if most := held.Sessions; most > 0 && len(a.sessions) >= most {
-		return full(held, "sessions", fmt.Sprintf("%s %d of %d sessions", whose(held, "have"), len(a.sessions), most), strconv.Itoa(len(a.sessions)), strconv.Itoa(most), "remove one with boxctl rm, or wait for an idle one to end")
+	if limit := held.Sessions; limit > 0 && len(a.sessions) >= limit {
+		return full(held, "sessions", fmt.Sprintf("%s %d of %d sessions", whose(held, "have"), len(a.sessions), limit), strconv.Itoa(len(a.sessions)), strconv.Itoa(limit), "remove one with boxctl rm, or wait for an idle one to end")
 	}
 	return a.fits(held, Size{}, size)
 }
@@ -180,17 +180,17 @@ func billionths(cpus float64) int64 { return int64(math.Round(cpus * 1e9)) }
 // fits refuses a change of a session's size if it would exceed the limits.
 func (a *account) fits(held *policy.EffectivePolicy, was, size Size) error {
 	const hint = "ask for less, or remove a box: boxctl ls"
-	if most := held.Memory; most > 0 && size.Memory > was.Memory && a.memory-was.Memory+size.Memory > most {
-		if size.Memory > most {
-			return never(held, "total_memory", "memory", size.Memory.String(), most.String())
+	if limit := held.Memory; limit > 0 && size.Memory > was.Memory && a.memory-was.Memory+size.Memory > limit {
+		if size.Memory > limit {
+			return never(held, "total_memory", "memory", size.Memory.String(), limit.String())
 		}
-		return full(held, "total_memory", fmt.Sprintf("no room for %s of memory: %s %s of %s, %s left", size.Memory.Short(), whose(held, "reserve"), (a.memory-was.Memory).Short(), most.Short(), max(most-(a.memory-was.Memory), 0).Short()), a.memory.String(), most.String(), hint)
+		return full(held, "total_memory", fmt.Sprintf("no room for %s of memory: %s %s of %s, %s left", size.Memory.Short(), whose(held, "reserve"), (a.memory-was.Memory).Short(), limit.Short(), max(limit-(a.memory-was.Memory), 0).Short()), a.memory.String(), limit.String(), hint)
 	}
-	if most := held.CPUs; most > 0 && size.CPUs > was.CPUs && a.cpus-billionths(was.CPUs)+billionths(size.CPUs) > billionths(most) {
-		if billionths(size.CPUs) > billionths(most) {
-			return never(held, "total_cpus", "cpus", number(size.CPUs), number(most))
+	if limit := held.CPUs; limit > 0 && size.CPUs > was.CPUs && a.cpus-billionths(was.CPUs)+billionths(size.CPUs) > billionths(limit) {
+		if billionths(size.CPUs) > billionths(limit) {
+			return never(held, "total_cpus", "cpus", number(size.CPUs), number(limit))
 		}
-		return full(held, "total_cpus", fmt.Sprintf("no room for %s CPUs: %s %s of %s, %s left", number(size.CPUs), whose(held, "reserve"), number(float64(a.cpus-billionths(was.CPUs))/1e9), number(most), number(max(most-float64(a.cpus-billionths(was.CPUs))/1e9, 0))), number(float64(a.cpus)/1e9), number(most), hint)
+		return full(held, "total_cpus", fmt.Sprintf("no room for %s CPUs: %s %s of %s, %s left", number(size.CPUs), whose(held, "reserve"), number(float64(a.cpus-billionths(was.CPUs))/1e9), number(limit), number(max(limit-float64(a.cpus-billionths(was.CPUs))/1e9, 0))), number(float64(a.cpus)/1e9), number(limit), hint)
 	}
 	return nil
 }
@@ -275,8 +275,8 @@ func (b *Accounts) Process(principal string, held *policy.EffectivePolicy) (rele
 	list := b.parts(principal, held)
 	defer b.forgetAll(list)
 	for _, p := range list {
-		if most := p.held.Processes; most > 0 && p.processes >= most {
-			return nil, full(p.held, "processes", "processes", strconv.Itoa(p.processes), strconv.Itoa(most), "stop one of them")
+		if limit := p.held.Processes; limit > 0 && p.processes >= limit {
+			return nil, full(p.held, "processes", fmt.Sprintf("%s %d of %d processes", whose(p.held, "have"), p.processes, limit), strconv.Itoa(p.processes), strconv.Itoa(limit), "stop one of them")
 		}
 	}
 	if err := b.begin(principal, list[0].account, held); err != nil {
@@ -315,8 +315,8 @@ func (b *Accounts) count(list []part, add func(a *account, n int)) (release func
 
 // oneMore refuses an execution beyond the limit of concurrent ones.
 func (a *account) oneMore(held *policy.EffectivePolicy) error {
-	if most := held.Executions; most > 0 && a.executions >= most {
-		return full(held, "executions", fmt.Sprintf("%s %d of %d executions running", whose(held, "have"), a.executions, most), strconv.Itoa(a.executions), strconv.Itoa(most), "wait for one of them to end")
+	if limit := held.Executions; limit > 0 && a.executions >= limit {
+		return full(held, "executions", fmt.Sprintf("%s %d of %d executions running", whose(held, "have"), a.executions, limit), strconv.Itoa(a.executions), strconv.Itoa(limit), "wait for one of them to end")
 	}
 	return nil
 }
@@ -343,8 +343,8 @@ func (a *account) inRate(held *policy.EffectivePolicy, now time.Time) error {
 	if wait == 0 {
 		return nil
 	}
-	most := strconv.Itoa(held.PerMinute)
-	err := full(held, "executions_per_minute", "too many executions: "+most+" a minute are allowed", most, most, fmt.Sprintf("try again in %v", quantity.Duration(wait.Round(time.Millisecond))))
+	limit := strconv.Itoa(held.PerMinute)
+	err := full(held, "executions_per_minute", "too many executions: "+limit+" a minute are allowed", limit, limit, fmt.Sprintf("try again in %v", quantity.Duration(wait.Round(time.Millisecond))))
 	err.Denial.After = wait
 	return err
 }
@@ -365,13 +365,13 @@ func (a *account) fill(held *policy.EffectivePolicy, now time.Time) time.Duratio
 		a.filled, a.again = time.Time{}, time.Time{}
 		return 0
 	}
-	rate, most := rate(held), burst(held)
+	rate, limit := rate(held), burst(held)
 	if a.filled.IsZero() {
-		a.tokens = most
+		a.tokens = limit
 	} else if since := now.Sub(a.filled); since > 0 {
 		a.tokens += float64(since) * rate
 	}
-	a.tokens, a.filled = min(a.tokens, most), now
+	a.tokens, a.filled = min(a.tokens, limit), now
 	if a.tokens >= 1 {
 		return 0
 	}
@@ -399,7 +399,11 @@ func whose(held *policy.EffectivePolicy, verb string) string {
 // never refuses what would not fit even if other sessions ended, so that no caller waits for it.
 func never(held *policy.EffectivePolicy, key, field, value, allowed string) *fault.Error {
 	rule := held.Rule(key)
-	return fault.Field(field, value, "at most "+allowed).Of(fault.Denied).WithText("%s = %s: all your boxes together may have %s (%s)", field, value, allowed, rule).WithHint("ask for less").
+	boxes := "all your boxes"
+	if held.Of != nil {
+		boxes = "all boxes of this tenant"
+	}
+	return fault.Field(field, value, "at most "+allowed).Of(fault.Denied).WithText("%s = %s: %s together may have %s (%s)", field, value, boxes, allowed, rule).WithHint("ask for less").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: rule, Allowed: allowed, Setting: "a larger " + rule})
 }
 

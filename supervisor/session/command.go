@@ -227,12 +227,12 @@ func (req *ExecRequest) Validate(cfg *policy.Config) error {
 	if l := req.OutputLimit; l != nil && (*l < 1 || *l > cfg.Exec.OutputLimit) {
 		return fault.Field("output_limit", *l, fmt.Sprintf("1B to %v (exec.output_limit)", cfg.Exec.OutputLimit))
 	}
-	if s, most := req.Spool, cfg.Processes.MaxSpool; s != nil {
+	if s, maximum := req.Spool, cfg.Processes.MaxSpool; s != nil {
 		switch {
-		case most == 0:
+		case maximum == 0:
 			return fault.Field("spool", *s, "left out, as output is kept in memory alone (processes.max_spool)")
-		case *s < policy.MinSpool || *s > most:
-			return fault.Field("spool", *s, fmt.Sprintf("%v to %v (processes.max_spool)", policy.MinSpool, most))
+		case *s < policy.MinSpool || *s > maximum:
+			return fault.Field("spool", *s, fmt.Sprintf("%v to %v (processes.max_spool)", policy.MinSpool, maximum))
 		}
 	}
 	return policy.CheckVariables(req.Env)

@@ -39,15 +39,15 @@ func (r EndReason) Text() string {
 	case EndDeleted:
 		return "was removed"
 	case EndIdle:
-		return "was not used for its ttl"
+		return "was idle for its ttl"
 	case EndLifetime:
 		return "was as old as max_lifetime allows"
 	case EndEvicted:
-		return "made room for another of yours, as the one that was not used for the longest time (sessions.evict)"
+		return "made room for another session of yours, as the least recently used one (sessions.evict)"
 	case EndUnhealthy:
 		return "did not answer (sessions.unhealthy)"
 	case EndLost:
-		return "lost its PID 1, which ended all programs of it"
+		return "lost its PID 1, which ended all its programs"
 	case EndFileLocks:
 		return "held more file locks than a session may (limits.file_locks)"
 	case EndOneShot:
@@ -55,7 +55,7 @@ func (r EndReason) Text() string {
 	case EndStoppedAge:
 		return "was stopped for as long as sessions.stopped_age allows"
 	case EndUnclaimed:
-		return "was made for a caller who has gone without learning its id"
+		return "was created for a caller that left before getting its id"
 	case EndStartFailed:
 		return "could not start"
 	case EndShutdown:

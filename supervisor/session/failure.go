@@ -94,7 +94,7 @@ func noQuota(step *isolation.StepError) error {
 	case unix.EDQUOT:
 		return f.Of(fault.Conflict).WithHint("remove files, or ask for a larger quota")
 	case unix.EOPNOTSUPP:
-		return f.Of(fault.Unsupported).WithHint("see \"quotas\" in the guide to workspaces; directories are listed in " + policy.QuotaRootsKey)
+		return f.Of(fault.Unsupported).WithHint("see \"Directories of the host\" in the guide to workspaces, and " + policy.QuotaRootsKey)
 	}
 	return f
 }

@@ -72,7 +72,7 @@ func (s *Session) Remember(m Sample) {
 
 // ForgetBefore drops the older samples of a session, and all but the last most of the others, so that setting the clock back
 // does not make them accumulate.
-func (s *Session) ForgetBefore(at time.Time, most int) {
+func (s *Session) ForgetBefore(at time.Time, limit int) {
 	h := s.history
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *Session) ForgetBefore(at time.Time, most int) {
 	for old < len(h.list) && h.list[old].At < at.UnixMilli() {
 		old++
 	}
-	if old = max(old, len(h.list)-most); old == len(h.list) {
+	if old = max(old, len(h.list)-limit); old == len(h.list) {
 		h.list = nil // frees its capacity too
 		return
 	}

@@ -95,11 +95,11 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 		cmd.Output = isolation.Output{Tail: uint64(keep)}
 	}
 	cmd.Terminal = (*isolation.Terminal)(req.Terminal)
-	if most := time.Duration(c.Config.Exec.MaxInteractive); cmd.Terminal != nil && most > 0 && (cmd.Timeout == 0 || cmd.Timeout > most) {
+	if limit := time.Duration(c.Config.Exec.MaxInteractive); cmd.Terminal != nil && limit > 0 && (cmd.Timeout == 0 || cmd.Timeout > limit) {
 		if exec.Timeout != nil {
-			spec.Clamped = append(spec.Clamped, policy.Clamp{Field: "timeout", Asked: exec.Timeout.String(), Got: quantity.Duration(most).String(), By: "exec.max_interactive"})
+			spec.Clamped = append(spec.Clamped, policy.Clamp{Field: "timeout", Asked: exec.Timeout.String(), Got: quantity.Duration(limit).String(), By: "exec.max_interactive"})
 		}
-		cmd.Timeout = most
+		cmd.Timeout = limit
 	}
 	spec.ID, spec.EnvNames, spec.Lease, spec.Labels = id, slices.Sorted(maps.Keys(exec.Env)), req.Lease, req.Labels
 	spec.Managed, spec.Unlisted, spec.Ready = req.Managed, req.Unlisted, req.Ready

@@ -112,10 +112,10 @@ func (s *Session) reserveProcess(spec *process.Spec, current *Context) (entry *s
 		if err := s.checkSlotLocked(current.Config.Exec.MaxPerSession); err != nil {
 			return nil, false, err
 		}
-	} else if most := current.Config.Processes.Max; s.lives >= most {
+	} else if limit := current.Config.Processes.Max; s.lives >= limit {
 		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, its limit (processes.max)", fault.Show(s.ID), s.lives).
 			WithHint("stop one of them").
-			By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max", Used: strconv.Itoa(s.lives), Allowed: strconv.Itoa(most), Setting: "a larger processes.max"})
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max", Used: strconv.Itoa(s.lives), Allowed: strconv.Itoa(limit), Setting: "a larger processes.max"})
 	}
 	reserve := s.hooks.Accounts.Execution
 	if spec.Managed {
@@ -145,7 +145,7 @@ func (s *Session) reserveProcess(spec *process.Spec, current *Context) (entry *s
 
 // checkSpoolLocked refuses a process if its output on disk, with that of all others the session still has, could exceed most.
 // What they have written also counts toward the workspace quota.
-func (s *Session) checkSpoolLocked(spec *process.Spec, most quantity.Size) error {
+func (s *Session) checkSpoolLocked(spec *process.Spec, limit quantity.Size) error {
 	more := spec.Spooled()
 	if more == 0 {
 		return nil
@@ -154,12 +154,12 @@ func (s *Session) checkSpoolLocked(spec *process.Spec, most quantity.Size) error
 	for _, other := range s.processes {
 		all += other.spool
 	}
-	if more <= most && all <= most-more {
+	if more <= limit && all <= limit-more {
 		return nil
 	}
-	err := fault.Errorf(fault.Exhausted, "session %s may keep %v of output on disk (processes.max_spool), has promised %v, and this needs %v", fault.Show(s.ID), most, all, more).
+	err := fault.Errorf(fault.Exhausted, "session %s may keep %v of output on disk (processes.max_spool), has promised %v, and this needs %v", fault.Show(s.ID), limit, all, more).
 		WithHint("remove processes that have ended (boxctl ps BOX), or ask for a smaller spool; both streams count unless they are merged").
-		By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max_spool", Used: all.String(), Allowed: most.String(), Setting: "a larger processes.max_spool"})
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max_spool", Used: all.String(), Allowed: limit.String(), Setting: "a larger processes.max_spool"})
 	err.Field, err.Value = "spool", more.String()
 	return err
 }

@@ -142,10 +142,10 @@ func (s *Session) addOutput(r *Result, exit *isolation.Exit, out output, durable
 			end.CutFrom, end.CutTo = uint64(len(head)), end.Total-uint64(len(tail))
 		}
 		if durable {
-			if most := int(s.hooks.Config().Exec.OutputLimit); most > 0 && len(head)+len(tail) > most {
+			if maximum := int(s.hooks.Config().Exec.OutputLimit); maximum > 0 && len(head)+len(tail) > maximum {
 				all := append(head, tail...)
-				head, tail = nil, all[len(all)-most:]
-				end.CutFrom, end.CutTo = 0, end.Total-uint64(most)
+				head, tail = nil, all[len(all)-maximum:]
+				end.CutFrom, end.CutTo = 0, end.Total-uint64(maximum)
 			}
 		}
 		r.Streams[i] = newStream(head, tail, end)
@@ -220,8 +220,8 @@ func (o *OOM) share(limited string) {
 		return // the owner's last box has ended meanwhile
 	}
 	defer g.Close()
-	if most, err := g.Number("memory.max"); err == nil {
-		o.Limit, o.Own, o.Shared = quantity.Size(most), false, true
+	if maximum, err := g.Number("memory.max"); err == nil {
+		o.Limit, o.Own, o.Shared = quantity.Size(maximum), false, true
 	}
 }
 

@@ -50,7 +50,7 @@ func (s *Session) emitResult(ctx context.Context, e events.Event, r *Result, err
 		}
 		detail := "killed: " + strings.Join(r.OOM.Victims, ", ")
 		if r.OOM.Sign != "" {
-			detail = "as it seems: " + r.OOM.Sign
+			detail = "probably: " + r.OOM.Sign
 		}
 		s.Emit(ctx, events.Event{Type: events.OOM, Exec: e.Exec, Process: e.Process, Reason: of, Detail: fmt.Sprintf("%v used up; %s", r.OOM.Limit, detail)})
 	}

@@ -109,7 +109,7 @@ func (w *ChangesWatch) EndProcess(ctx context.Context, p *process.Process, mine 
 		return nil
 	}
 	if !mine {
-		return &ChangesReport{Unknown: "another request has begun this execution, and looked before it or did not"}
+		return &ChangesReport{Unknown: "another request started this execution, perhaps without recording changes"}
 	}
 	if err := w.s.AwaitReleased(ctx, p); err != nil {
 		return &ChangesReport{Unknown: err.Error()}

@@ -143,7 +143,7 @@ func words(stderr []byte) string {
 		return c
 	}, strings.ToValidUTF8(string(stderr), "\uFFFD"))
 	if text = strings.TrimSpace(text); text == "" {
-		return "it has not said why"
+		return "it gave no reason"
 	}
 	return text
 }

@@ -36,7 +36,7 @@ func TestWhatHasFailedIsTold(t *testing.T) {
 		"no pip":    {exited(codeNoPip, "no pip"), fault.Unsupported, "python3-pip"},
 		"no room":   {exited(codeNoRoom, "No space left"), fault.Conflict, "No space left"},
 		"pip":       {exited(codeFailed, "no such \x1b[31mpackage"), fault.Conflict, "no such \uFFFD[31mpackage"},
-		"killed":    {session.Result{Status: session.StatusSignaled, Signal: "SIGKILL"}, fault.Conflict, "not said why"},
+		"killed":    {session.Result{Status: session.StatusSignaled, Signal: "SIGKILL"}, fault.Conflict, "gave no reason"},
 	} {
 		err := failure("s", "k", "off", &tc.r)
 		f, ok := errors.AsType[*fault.Error](err)

@@ -317,12 +317,12 @@ func refusal(f *files.Failure) error {
 // hints are the hints where boxfiles gives none.
 func hints() map[files.Kind]string {
 	return map[files.Kind]string{
-		files.NotFound: "list or glob show what there is", files.Exists: "overwrite replaces what may be replaced; or choose another name",
-		files.IsDirectory: "name a file", files.NotDirectory: "name a directory, and no file on the way to it", files.NotRegular: "only regular files have content",
-		files.TooLarge: "an archive carries more, within the bounds of [files] in box.toml", files.TooMany: "ask for less", files.Changed: "read it again",
-		files.NotPermitted: "everything is done as the box user, who may not do that", files.ReadOnly: "write below /workspace, the home directory or /tmp",
-		files.NoSpace: "remove something, or give the session more room", files.NotEmpty: "recursive removes what is in it too", files.Busy: "something is mounted there, or it is being executed",
-		files.BadPath: "a path has at most 4095 bytes, and no name more than 255", files.BadArchive: "make it again, with plain names, and links within it alone", files.Unsupported: "use another directory, such as /workspace",
+		files.NotFound: "list or glob show what exists", files.Exists: "overwrite replaces files; for others choose another name",
+		files.IsDirectory: "name a file", files.NotDirectory: "name a directory, with directories above it", files.NotRegular: "only regular files have content",
+		files.TooLarge: "use an archive, within the limits of [files] in box.toml", files.TooMany: "ask for less", files.Changed: "read it again",
+		files.NotPermitted: "operations run as the box user, who may not do that", files.ReadOnly: "write below /workspace, the home directory or /tmp",
+		files.NoSpace: "remove something, or give the session more room", files.NotEmpty: "recursive also removes its content", files.Busy: "something is mounted there, or it is being executed",
+		files.BadPath: "a path has at most 4095 bytes, and no name more than 255", files.BadArchive: "create it again, with plain names and only internal links", files.Unsupported: "use another directory, such as /workspace",
 		files.Broken: "try again",
 	}
 }

@@ -91,8 +91,8 @@ func (s *Drives) unpack(scratch, to string, body io.Reader) error {
 		return err
 	}
 	defer f.Close()
-	most := int64(s.cfg.MaxArchive)
-	if _, err := io.Copy(f, io.LimitReader(body, most+1)); err != nil {
+	limit := int64(s.cfg.MaxArchive)
+	if _, err := io.Copy(f, io.LimitReader(body, limit+1)); err != nil {
 		if errors.As(err, new(*os.PathError)) || fault.KindOf(err) != fault.Internal {
 			return err
 		}
@@ -106,7 +106,7 @@ func (s *Drives) unpack(scratch, to string, body io.Reader) error {
 		return err
 	}
 	defer dir.Close()
-	err = archive.Extract(f, dir, "", archive.Limits{Archive: most, Bytes: int64(s.cfg.MaxBytes), File: int64(s.cfg.MaxFile), Entries: s.cfg.MaxEntries})
+	err = archive.Extract(f, dir, "", archive.Limits{Archive: limit, Bytes: int64(s.cfg.MaxBytes), File: int64(s.cfg.MaxFile), Entries: s.cfg.MaxEntries})
 	if wrong, ok := errors.AsType[*fault.Error](err); ok && wrong.Allowed != "" {
 		wrong.Allowed = "a zip archive, or a tar archive that may be compressed by gzip, without links, within the limits of [drives] in box.toml"
 	}
@@ -234,10 +234,10 @@ func sealEntry(dir *os.Root, name string, e fs.DirEntry) (x Entry, err error) {
 	return x, f.Sync()
 }
 
-func tooMuch(key, most, of string) error {
-	f := fault.Errorf(fault.Invalid, "the drive is too large: at most %s %s are allowed", most, of).WithHint("use fewer or smaller files").
-		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Allowed: most, Setting: key + " in box.toml"})
-	f.Field, f.Allowed = "drive", most
+func tooMuch(key, limit, of string) error {
+	f := fault.Errorf(fault.Invalid, "the drive is too large: at most %s %s are allowed", limit, of).WithHint("use fewer or smaller files").
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Allowed: limit, Setting: key + " in box.toml"})
+	f.Field, f.Allowed = "drive", limit
 	return f
 }
 

@@ -102,9 +102,9 @@ func (s *Drives) Archive(who, name string, number int, w io.Writer) (Version, er
 // Text describes the content of a version to a model, in at most this many bytes: as many levels of directories as fit, and
 // totals for deeper ones. at is where the drive is mounted; "": nowhere. Names are untrusted, so nothing in them can end the
 // element they are in.
-func (s *Drives) Text(who, name string, number, most int, at string) (v Version, text string, err error) {
-	if most < MinText || most > maxText {
-		return v, "", fault.Field("bytes", most, fmt.Sprintf("%d to %d", MinText, maxText))
+func (s *Drives) Text(who, name string, number, maximum int, at string) (v Version, text string, err error) {
+	if maximum < MinText || maximum > maxText {
+		return v, "", fault.Field("bytes", maximum, fmt.Sprintf("%d to %d", MinText, maxText))
 	}
 	var all []Entry
 	if v, err = s.each(who, name, number, func(e *Entry) { all = append(all, *e) }); err != nil {
@@ -116,7 +116,7 @@ func (s *Drives) Text(who, name string, number, most int, at string) (v Version,
 	}
 	head += ">\n"
 	const end = "</drive>\n"
-	room := most - len(head) - len(end)
+	room := maximum - len(head) - len(end)
 	best := ""
 	for depth := 1; ; depth++ {
 		lines, deeper := level(all, depth)

@@ -232,10 +232,10 @@ func (sp *driveSpace) total() (n int64) {
 }
 
 // full returns the refusal of what exceeds a principal's limit.
-func full(key, used, most string) error {
-	f := fault.Errorf(fault.Exhausted, "your drives are full: %s of %s used", used, most).WithHint("remove a drive, or old versions: boxctl drives rm").
-		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Used: used, Allowed: most, Setting: key + " in box.toml"})
-	f.Field, f.Allowed = "drive", most
+func full(key, used, limit string) error {
+	f := fault.Errorf(fault.Exhausted, "your drives are full: %s of %s used", used, limit).WithHint("remove a drive, or old versions: boxctl drives rm").
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Used: used, Allowed: limit, Setting: key + " in box.toml"})
+	f.Field, f.Allowed = "drive", limit
 	return f
 }
 

@@ -124,14 +124,14 @@ func (s *Workspaces) Readings(list map[string]quota.Reading) map[string]quota.Re
 
 // users names some of the sessions that use a workspace.
 func users(sp *workspace) string {
-	const most = 5
+	const limit = 5
 	ids := slices.Sorted(maps.Values(sp.users))
-	text := make([]string, 0, most)
-	for _, id := range ids[:min(len(ids), most)] {
+	text := make([]string, 0, limit)
+	for _, id := range ids[:min(len(ids), limit)] {
 		text = append(text, fault.Show(id))
 	}
-	if len(ids) > most {
-		return fmt.Sprintf("sessions %s and %d more", strings.Join(text, ", "), len(ids)-most)
+	if len(ids) > limit {
+		return fmt.Sprintf("sessions %s and %d more", strings.Join(text, ", "), len(ids)-limit)
 	}
 	return "session " + strings.Join(text, ", ")
 }

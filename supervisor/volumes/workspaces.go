@@ -241,7 +241,7 @@ func (s *Workspaces) Create(ctx context.Context, owner string, held *policy.Effe
 }
 
 // enter claims a name.
-func (s *Workspaces) enter(key string, sp *workspace, most int) error {
+func (s *Workspaces) enter(key string, sp *workspace, limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all[key] != nil {
@@ -258,9 +258,9 @@ func (s *Workspaces) enter(key string, sp *workspace, most int) error {
 			n++
 		}
 	}
-	if n >= most {
-		return fault.Errorf(fault.Exhausted, "you have %d of %d workspaces (sessions.max_workspaces)", n, most).WithHint("remove one: boxctl workspaces rm NAME").
-			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_workspaces", Used: strconv.Itoa(n), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max_workspaces"})
+	if n >= limit {
+		return fault.Errorf(fault.Exhausted, "you have %d of %d workspaces (sessions.max_workspaces)", n, limit).WithHint("remove one: boxctl workspaces rm NAME").
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_workspaces", Used: strconv.Itoa(n), Allowed: strconv.Itoa(limit), Setting: "a larger sessions.max_workspaces"})
 	}
 	s.all[key] = sp
 	return nil

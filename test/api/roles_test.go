@@ -115,7 +115,7 @@ func (h *house) reload() {
 }
 
 // again is the log message after a reload, successful or not.
-var again = regexp.MustCompile(`configuration read again|the one before stays in force|config\.reloaded|config\.refused|configuration (was )?(reloaded|refused)`)
+var again = regexp.MustCompile(`configuration read again|the previous one stays in force|config\.reloaded|config\.refused|configuration (was )?(reloaded|refused)`)
 
 func (h *house) hup() {
 	h.t.Helper()

@@ -79,7 +79,7 @@ func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
 		{"reading another's closed one", theirs(closed, "ro"), 400, "mounts[0].source", mayOpen},
 		{"boxd's state", theirs(d.State, "ro"), 400, "mounts[0].source", mayOpen},
 		{"below boxd's state", theirs(d.State+"/workspaces", "ro"), 400, "mounts[0].source", mayOpen},
-		{"above boxd's state", theirs(d.Dir, "ro"), 403, "mounts[0].source", "no system directory"},
+		{"above boxd's state", theirs(d.Dir, "ro"), 403, "mounts[0].source", "outside system directories"},
 		{"naming an owner", api.SessionRequest{Mounts: []api.Mount{{Source: own, Target: "/mnt", Mode: "rw", Owner: owner}}}, 400, "mounts[0].owner", "unless the caller has uid 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -107,7 +107,7 @@ func refusals(t *testing.T, d *boxtest.Daemon) []refusal {
 		return one(api.Mount{Source: source, Target: "/mnt", Mode: mode})
 	}
 	lendDir := filepath.Join(d.Dir, "lent")
-	const source, target, clean, system = "mounts[0].source", "mounts[0].target", "an absolute path", "no system directory"
+	const source, target, clean, system = "mounts[0].source", "mounts[0].target", "an absolute path", "outside system directories"
 	list := []refusal{
 		{"not listed", from(outside, "ro"), 403, source, lendDir},
 		{"name with a listed one before it", from(lendDir+"er", "ro"), 400, source, "existing"},
@@ -130,8 +130,8 @@ func refusals(t *testing.T, d *boxtest.Daemon) []refusal {
 		{"NUL", from(dir+"\x00", "ro"), 400, source, clean},
 		{"mode", from(dir, "rx"), 400, "mounts[0].mode", "none, ro or rw"},
 		{"too many", nil, 400, "mounts", fmt.Sprint("at most ", isolation.MaxMounts)},
-		{"one target twice", []api.Mount{{Source: dir, Target: "/mnt/x", Mode: "ro"}, {Source: roots, Target: "/mnt/x", Mode: "ro"}}, 400, "mounts[1].target", "another than those of other mounts"},
-		{"workspace twice", []api.Mount{{Source: dir, Target: "/workspace", Mode: "ro"}, {Source: roots, Target: "/workspace", Mode: "ro"}}, 400, "mounts[1].target", "another than those of other mounts"},
+		{"one target twice", []api.Mount{{Source: dir, Target: "/mnt/x", Mode: "ro"}, {Source: roots, Target: "/mnt/x", Mode: "ro"}}, 400, "mounts[1].target", "unique among the mounts"},
+		{"workspace twice", []api.Mount{{Source: dir, Target: "/workspace", Mode: "ro"}, {Source: roots, Target: "/workspace", Mode: "ro"}}, 400, "mounts[1].target", "unique among the mounts"},
 		{"second of two", []api.Mount{{Source: dir, Target: "/mnt/x", Mode: "rw"}, {Source: outside, Target: "/mnt/y", Mode: "ro"}}, 403, "mounts[1].source", lendDir},
 	}
 	for i := range isolation.MaxMounts + 1 {

@@ -30,7 +30,7 @@ func TestAHostWithTheNameOfAnother(t *testing.T) {
 	second := h.start("n1", "second")
 	boxtest.Eventually(t, "it is told", func() bool {
 		text, err := os.ReadFile(second.log)
-		return err == nil && strings.Contains(string(text), "another host announces itself under the name of this node")
+		return err == nil && strings.Contains(string(text), "another host uses the name of this node")
 	})
 	for range 20 {
 		h.runs("s")
@@ -71,7 +71,7 @@ func TestAHostWithTheNameOfAnother(t *testing.T) {
 	h.nodes[0].agent.start()
 	boxtest.Eventually(t, "the first is told", func() bool {
 		text, err := os.ReadFile(filepath.Join(h.dir, "n1.log"))
-		return err == nil && strings.Contains(string(text), "another host announces itself under the name of this node")
+		return err == nil && strings.Contains(string(text), "another host uses the name of this node")
 	})
 }
 
@@ -265,7 +265,7 @@ func TestAGatewayReadsItsConfigurationAgain(t *testing.T) {
 	}
 	replaceFile(t, file, append(right, "[unknown]\n"...))
 	h.gate.reload()
-	log("the configuration cannot be used", 1)
+	log("the configuration is invalid", 1)
 	if code := h.get("GET", "/v1/sessions/s", nil, nil); code != http.StatusOK {
 		t.Errorf("after one that is wrong: %d", code)
 	}

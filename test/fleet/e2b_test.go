@@ -743,7 +743,7 @@ func TestASandboxHangsOnItsKeyOfTheGateway(t *testing.T) {
 		"a signed address": h.sends("GET", sb.signed("/tmp/echo.py", "read"), ""),
 		"a port":           h.sends("GET", "/", "", "E2b-Sandbox-Id", sb.ID, "E2b-Sandbox-Port", "8000", "E2b-Traffic-Access-Token", sb.Traffic),
 	} {
-		if a.code != http.StatusUnauthorized || !strings.Contains(a.text, "does not hold any more") {
+		if a.code != http.StatusUnauthorized || !strings.Contains(a.text, "is no longer valid") {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}

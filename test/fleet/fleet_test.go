@@ -82,7 +82,7 @@ func TestCallersOfAGateway(t *testing.T) {
 	if code := h.get("GET", "/v1/sessions?all=true", nil, &p); code == http.StatusOK && len(p.Detail) > 0 {
 		t.Errorf("%d %+v", code, p)
 	}
-	if code := h.get("POST", "/v1/sessions", map[string]any{"placement": map[string]any{"node": "nowhere"}, "wait": "0s"}, &p); code != http.StatusTooManyRequests || !strings.Contains(p.Detail, "n1: another node is asked for") {
+	if code := h.get("POST", "/v1/sessions", map[string]any{"placement": map[string]any{"node": "nowhere"}, "wait": "0s"}, &p); code != http.StatusTooManyRequests || !strings.Contains(p.Detail, "n1: the request names another") {
 		t.Errorf("%d %+v", code, p)
 	}
 }

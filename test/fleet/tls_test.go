@@ -380,7 +380,7 @@ func TestCredentialsThatAreWrong(t *testing.T) {
 		{"expired", "n1.creds", h.issuer.credentials(-time.Hour), h.issuer.credentials(time.Hour), "do not accept the credentials"},
 		{"that expire", "n1.creds", h.issuer.credentials(4 * time.Second), h.issuer.credentials(time.Hour), "do not accept the credentials"},
 		{"no file", "n1.creds", "", h.issuer.credentials(time.Hour), "n1.creds"},
-		{"another server", "n1.ca", string(strange), string(right), "no authority in " + filepath.Join(h.dir, "n1.ca") + " has signed the certificate of the server"},
+		{"another server", "n1.ca", string(strange), string(right), "the certificate of the server is not signed by a CA in " + filepath.Join(h.dir, "n1.ca")},
 	} {
 		n.agent.kill()
 		h.write("n1.log", "")

@@ -334,7 +334,7 @@ func TestExecutionsGoOnWithoutACollector(t *testing.T) {
 			})
 			run()
 			d.Stop()
-			if n := strings.Count(d.Log(), "the collector of traces does not take spans"); n != 1 {
+			if n := strings.Count(d.Log(), "the trace collector does not accept spans"); n != 1 {
 				t.Errorf("%d lines of the log are about it", n)
 			}
 		})

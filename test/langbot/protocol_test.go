@@ -398,13 +398,13 @@ func TestAnUploadIsUsedUp(t *testing.T) {
 	c := b.dial(t)
 	const install = `{"file_key":"a.zip"}`
 	c.refused("__file_chunk", `{"file_key":"../a","chunk_index":0,"chunk_amount":1,"chunk_base64":""}`, "ValueError: Invalid file transfer key")
-	c.refused("box_install_skill_zip", install, "BoxValidationError: there is no uploaded file of that key")
+	c.refused("box_install_skill_zip", install, "BoxValidationError: no uploaded file has this key")
 	c.gets("__file_chunk", `{"file_key":"a.zip","file_length":1,"chunk_index":0,"chunk_amount":1,"chunk_size":1,"chunk_base64":"eA=="}`, nil)
 	if _, ok := <-b.dial(t).send("box_install_skill_zip", install, true); !ok {
 		t.Error(errHungUp)
 	}
 	c.refused("box_install_skill_zip", install, "BoxValidationError: Uploaded file must be a valid .zip archive")
-	c.refused("box_preview_skill_zip", install, "BoxValidationError: there is no uploaded file of that key")
+	c.refused("box_preview_skill_zip", install, "BoxValidationError: no uploaded file has this key")
 	c.gets("box_init", `{"limits":{"max_rpc_file_bytes":1}}`, nil) // takes effect at once
 	c.refused("__file_chunk", `{"file_key":"a.zip","chunk_index":0,"chunk_amount":1,"chunk_base64":"eHg="}`, "ValueError: File transfer exceeds the configured size limit")
 }

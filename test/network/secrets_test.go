@@ -118,7 +118,7 @@ authorities = "%DIR%/roots.pem"
 		[2]string{"ask free.example /s Authorization 'Bearer $API_KEY'", "error:"},
 		[2]string{"other api.example /s Authorization 'Bearer $API_KEY'", "421 boxd:"},
 		// The server's certificate is for another name: nothing is sent.
-		[2]string{"ask deep.api.example /s Authorization 'Bearer $API_KEY'", "502 boxd: the certificate of the server does not hold"},
+		[2]string{"ask deep.api.example /s Authorization 'Bearer $API_KEY'", "502 boxd: the certificate of the server is invalid"},
 		[2]string{"swap api.example /swap Authorization 'Bearer $API_KEY'", sum("Bearer "+value) + " hello"},
 	)
 	other := egress("two", "*.example")

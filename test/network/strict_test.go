@@ -138,7 +138,7 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 		t.Errorf("a port that no rule has: %q", got)
 	}
 	deniedOf(t, d, "one", "a connection to "+web4+" port 443 for forbidden.example is allowed by no rule; network_rules with \"forbidden.example tcp 443\" would allow it",
-		"a connection to "+web4+" port 443 for far.example, a name that has not led there", "port 443 does not say for which name it is",
+		"a connection to "+web4+" port 443 for far.example, which did not resolve to it", "port 443 has no host name (SNI, HTTP Host)",
 		"a connection to "+web4+" port 80 for forbidden.example is allowed by no rule", "a connection to "+web4+" port 80 for \""+web4+"\" does not say")
 
 	again := func(after string) {

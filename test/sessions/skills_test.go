@@ -129,7 +129,7 @@ func TestAWarmBoxIsGivenSkills(t *testing.T) {
 	if got := d.Sh(t, "s", "cat /skills/one/text"); got != "first" {
 		t.Errorf("in the box: %q", got)
 	}
-	if !strings.Contains(d.Log(), "a box that was ahead of need") {
+	if !strings.Contains(d.Log(), "a pre-started box") {
 		t.Error("the box was not warm")
 	}
 }

@@ -32,7 +32,7 @@ func warm(t *testing.T, d *boxtest.Daemon, n int) {
 }
 
 // took returns how many sessions have taken a warm box.
-func took(d *boxtest.Daemon) int { return strings.Count(d.Log(), "a box that was ahead of need") }
+func took(d *boxtest.Daemon) int { return strings.Count(d.Log(), "a pre-started box") }
 
 // With warm_max, boxes of a profile are preforked once sessions have used it.
 func TestBoxesAreAheadOfUse(t *testing.T) {

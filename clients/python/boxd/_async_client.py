@@ -1201,7 +1201,7 @@ class AsyncStream:
         if isinstance(error, (Unavailable, Exhausted)) and (self._begun or "attach" not in self._first):
             return
         if isinstance(error, NotFound) and self._begun:
-            raise self._fail(ProcessGone("the connection to boxd ended before the program did, and now boxd does not know it")) from error
+            raise self._fail(ProcessGone("the connection to boxd ended before the program did, which boxd no longer knows")) from error
         if isinstance(error, NotFound) and "start" in self._first:
             raise self._fail(StreamEnded("the connection to boxd ended before the program began")) from error
         if isinstance(error, Conflict) and self._begun and self._writes:

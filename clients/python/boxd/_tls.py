@@ -28,7 +28,7 @@ class TLS:
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except OSError as error:  # as ssl.SSLError is
-            raise TLSError(f"the authorities of servers: {self.ca}: {_reason(error)}") from error
+            raise TLSError(f"CA certificates: {self.ca}: {_reason(error)}") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if not self.certificate and self.key:
             raise TLSError(f"the client key {self.key} has no certificate")

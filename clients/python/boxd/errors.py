@@ -126,7 +126,7 @@ class OutputMissing(BoxdError):
     stderr: bytes
 
     def __init__(self, gap: Gap, stdout: bytes, stderr: bytes) -> None:
-        super().__init__(f"{gap.bytes} bytes of {gap.stream} are missing from byte {gap.offset} on: {gap.reason or 'they are not kept any more'}")
+        super().__init__(f"{gap.bytes} bytes of {gap.stream} are missing from byte {gap.offset} on: {gap.reason or 'they are no longer stored'}")
         self.gap = gap
         self.stdout = stdout
         self.stderr = stderr

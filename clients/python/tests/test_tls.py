@@ -75,8 +75,8 @@ class TLSTest(unittest.IsolatedAsyncioTestCase):
         for given, says in (
             ({"tls_ca": CA, "tls_cert": STRANGER}, f"does not accept the client certificate {STRANGER}: "),
             ({"tls_cert": KNOWN}, "the certificate of the server is not accepted: "),
-            ({"tls_ca": none}, f"the authorities of servers: {none}: No such file"),
-            ({"tls_ca": __file__}, f"the authorities of servers: {__file__}: "),
+            ({"tls_ca": none}, f"CA certificates: {none}: No such file"),
+            ({"tls_ca": __file__}, f"CA certificates: {__file__}: "),
             ({"tls_ca": CA, "tls_cert": none}, f"the client certificate {none}: No such file"),
             ({"tls_ca": CA, "tls_cert": CA}, f"the client certificate {CA}: "),
             ({"tls_ca": CA, "tls_key": KNOWN}, f"the client key {KNOWN} has no certificate"),

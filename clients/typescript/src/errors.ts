@@ -114,6 +114,6 @@ export class OutputMissing extends BoxdError {
     readonly stdout: Buffer,
     readonly stderr: Buffer,
   ) {
-    super(`${gap.bytes} bytes of ${gap.stream} are missing from byte ${gap.offset} on: ${gap.reason ?? "they are not kept any more"}`);
+    super(`${gap.bytes} bytes of ${gap.stream} are missing from byte ${gap.offset} on: ${gap.reason ?? "they are no longer stored"}`);
   }
 }

@@ -351,14 +351,14 @@ export class Transport {
         throw new TLSError(`${what}: ${(error as Error).message}`, { cause: error });
       }
     };
-    const [authorities, shown, secret] = [await read("the authorities of servers", ca), await read("the client certificate", cert), await read("the client key", key || cert)];
+    const [authorities, shown, secret] = [await read("CA certificates", ca), await read("the client certificate", cert), await read("the client key", key || cert)];
     if (authorities && !authorities.includes("-----BEGIN CERTIFICATE-----")) {
-      throw new TLSError(`the authorities of servers: ${ca} has no certificate (PEM)`); // Node would take it for none
+      throw new TLSError(`CA certificates: ${ca} has no certificate (PEM)`); // Node would take it for none
     }
     try {
       return createSecureContext({ minVersion: "TLSv1.2", ...(authorities && { ca: authorities }), ...(shown && { cert: shown }), ...(secret && { key: secret }) });
     } catch (error) {
-      throw new TLSError(`the client certificate ${cert}${key ? ` with the key ${key}` : ""}, or the authorities of servers ${ca}: ${(error as Error).message}`, { cause: error });
+      throw new TLSError(`the client certificate ${cert}${key ? ` with the key ${key}` : ""}, or CA certificates ${ca}: ${(error as Error).message}`, { cause: error });
     }
   }
 

@@ -319,7 +319,7 @@ export class Stream implements AsyncIterable<Output | Gap> {
           throw error;
         case "not_found":
           if (this.#begun) {
-            throw new ProcessGone("the connection to boxd ended before the program did, and now boxd does not know it", { cause: error });
+            throw new ProcessGone("the connection to boxd ended before the program did, which boxd no longer knows", { cause: error });
           }
           if (started && this.#pace.since() > 0) {
             throw new StreamEnded("the connection to boxd ended before the program began", { cause: error });

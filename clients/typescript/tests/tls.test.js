@@ -90,8 +90,8 @@ describe("what one end has against the other", () => {
   for (const [given, says] of /** @type {[import("../dist/index.js").ClientOptions, RegExp][]} */ ([
     [{ tlsCa, tlsCert: stranger }, /does not accept the client certificate \S*: /],
     [{ tlsCert }, /the certificate of the server is not accepted: /],
-    [{ tlsCa: none }, /the authorities of servers: ENOENT.*none.pem/],
-    [{ tlsCa: import.meta.filename ?? "package.json" }, /the authorities of servers: \S+ has no certificate/],
+    [{ tlsCa: none }, /CA certificates: ENOENT.*none.pem/],
+    [{ tlsCa: import.meta.filename ?? "package.json" }, /CA certificates: \S+ has no certificate/],
     [{ tlsCa, tlsCert: none }, /the client certificate: ENOENT.*none.pem/],
     [{ tlsCa, tlsCert: tlsCa }, /the client certificate /],
     [{ tlsCa, tlsKey: tlsCert }, /has no certificate/],

@@ -78,7 +78,7 @@ func (r *record) write(ctx context.Context) {
 	}
 	if err != nil && ctx.Err() == nil {
 		r.mute = true
-		fmt.Fprintf(r.stderr, "boxctl: how far the server has come is not recorded: %v\n", err)
+		fmt.Fprintf(r.stderr, "boxctl: cannot record the phase of the server: %v\n", err)
 	}
 }
 

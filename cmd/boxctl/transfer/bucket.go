@@ -47,7 +47,7 @@ func (o *BucketOptions) Flags(f *pflag.FlagSet) {
 
 // SendFlags are those of commands that send files there.
 func (o *BucketOptions) SendFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.Part, "part-size", "64MiB", "`SIZE` part size of multipart uploads, 5MiB to 5GiB")
+	f.StringVar(&o.Part, "part-size", "64MiB", "`SIZE` part size of multipart uploads, up to 5GiB; servers usually want at least 5MiB")
 }
 
 // IsBucket reports whether a source or target means a bucket.
@@ -78,10 +78,10 @@ func OpenBucket(o *BucketOptions) (*Bucket, error) {
 	if o.Part != "" {
 		n, err := quantity.ParseSize(o.Part)
 		if err == nil && (n < 1 || n > maxPart) {
-			err = fmt.Errorf("it is at most %v", quantity.Size(maxPart))
+			err = fmt.Errorf("must be 1 byte to %v", quantity.Size(maxPart))
 		}
 		if err != nil {
-			return nil, fmt.Errorf("the size of parts, %q: %w", o.Part, err)
+			return nil, fmt.Errorf("--part-size %q: %w", o.Part, err)
 		}
 		b.part = int64(n)
 	}
@@ -159,7 +159,7 @@ func parseBucket(address string) (name, prefix string, err error) {
 	name, prefix, _ = strings.Cut(rest, "/")
 	prefix = strings.Trim(prefix, "/")
 	if !ok || !validBucket(name) {
-		return "", "", fmt.Errorf("%.200q: want s3://BUCKET/PREFIX, and 3 to 63 small letters, digits, - and . for a bucket's name", address)
+		return "", "", fmt.Errorf("%.200q: must be s3://BUCKET/PREFIX, with 3 to 63 of a-z, 0-9, - and . as the bucket's name", address)
 	}
 	if prefix == "" {
 		return name, "", nil
@@ -189,7 +189,7 @@ const maxObjectName = 255
 // validObjectName says what is wrong with the path of a file in a directory.
 func validObjectName(name string) error {
 	if !utf8.ValidString(name) {
-		return errors.New("bytes that are no UTF-8")
+		return errors.New("bytes other than UTF-8")
 	}
 	for _, r := range name {
 		if r < ' ' || r == 0x7f || r == '\\' {
@@ -223,7 +223,7 @@ func (b *Bucket) refused(about string, err error) error {
 		text = answer.ErrorCode() + ": " + answer.ErrorMessage()
 		switch answer.ErrorCode() {
 		case "AccessDenied", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken":
-			text += " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --credentials, say who you are)"
+			text += " (check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --credentials)"
 		}
 	default:
 		if op, ok := errors.AsType[*smithy.OperationError](err); ok {

@@ -36,7 +36,7 @@ func (o *BucketOptions) who() (aws.Credentials, error) {
 	case key != "" && secret != "":
 		return aws.Credentials{AccessKeyID: key, SecretAccessKey: secret, SessionToken: o.Getenv("AWS_SESSION_TOKEN"), Source: "environment"}, nil
 	case key != "" || secret != "":
-		return aws.Credentials{}, errors.New("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: want both, or none of them")
+		return aws.Credentials{}, errors.New("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: set both or neither")
 	}
 	if dir := o.Getenv("CREDENTIALS_DIRECTORY"); dir != "" {
 		who, err := readCredentials(filepath.Join(dir, credentialFile))
@@ -62,7 +62,7 @@ func readCredentials(path string) (aws.Credentials, error) {
 	case !info.Mode().IsRegular():
 		return aws.Credentials{}, fmt.Errorf("%s is no file", path)
 	case info.Mode().Perm()&0o077 != 0:
-		return aws.Credentials{}, fmt.Errorf("%s has mode %04o: others can read it or write into it; want 0600", path, info.Mode().Perm())
+		return aws.Credentials{}, fmt.Errorf("%s has mode %04o: other users can access it; must be 0600", path, info.Mode().Perm())
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxCredentials+1))
 	if err != nil {
@@ -104,9 +104,9 @@ func parseCredentials(data []byte) (who aws.Credentials, err error) {
 		switch {
 		case to == nil:
 		case *to != "":
-			return aws.Credentials{}, fmt.Errorf("line %d says something again", n)
+			return aws.Credentials{}, fmt.Errorf("line %d repeats a key", n)
 		case value == "" || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
-			return aws.Credentials{}, fmt.Errorf("line %d has no value that can be one", n)
+			return aws.Credentials{}, fmt.Errorf("line %d has no valid value", n)
 		default:
 			*to = value
 		}

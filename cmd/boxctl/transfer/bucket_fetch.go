@@ -31,7 +31,7 @@ const (
 )
 
 // List lists what is below the prefix, if all of it can be files of one directory and has at most so many bytes together.
-func (b *Bucket) List(ctx context.Context, most int64) (list []Object, total int64, err error) {
+func (b *Bucket) List(ctx context.Context, limit int64) (list []Object, total int64, err error) {
 	var token *string
 	for range mostPages {
 		page, err := b.s3.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &b.prefix, ContinuationToken: token})
@@ -43,8 +43,8 @@ func (b *Bucket) List(ctx context.Context, most int64) (list []Object, total int
 			if o.Key == nil || o.Size == nil || o.ETag == nil || *o.Size < 0 {
 				return nil, 0, b.refused("", errors.New("the list has an object without a name, a size or an etag"))
 			}
-			if *o.Size > most-total {
-				return nil, 0, b.refused("", fmt.Errorf("there are more than %d bytes", most))
+			if *o.Size > limit-total {
+				return nil, 0, b.refused("", fmt.Errorf("there are more than %d bytes", limit))
 			}
 			total += *o.Size
 			list = append(list, Object{Name: *o.Key, Size: *o.Size, etag: *o.ETag})
@@ -56,7 +56,7 @@ func (b *Bucket) List(ctx context.Context, most int64) (list []Object, total int
 			return list, total, b.named(list)
 		}
 		if token = page.NextContinuationToken; token == nil || *token == "" {
-			return nil, 0, b.refused("", errors.New("the list goes on, and the server does not say where"))
+			return nil, 0, b.refused("", errors.New("the list is truncated, without a token to continue"))
 		}
 	}
 	return nil, 0, b.refused("", fmt.Errorf("the list has more than %d objects, or no end", mostObjects))
@@ -84,10 +84,10 @@ func (b *Bucket) named(list []Object) error {
 		o.Name = name
 		wanted = append(wanted, o)
 	}
-	const most = 5
+	const limit = 5
 	switch n := len(wrong); {
-	case n > most:
-		return b.refused("", fmt.Errorf("%d objects cannot be files: %s, …", n, strings.Join(wrong[:most], "; ")))
+	case n > limit:
+		return b.refused("", fmt.Errorf("%d objects cannot be files: %s, …", n, strings.Join(wrong[:limit], "; ")))
 	case n > 0:
 		return b.refused("", fmt.Errorf("%d objects cannot be files: %s", n, strings.Join(wrong, "; ")))
 	case len(wanted) == 0:
@@ -193,7 +193,7 @@ func (b *Bucket) fetch(ctx context.Context, o *Object, out *tar.Writer, progress
 		}
 	}
 	if g.digest != "" && hex.EncodeToString(sum.Sum(nil)) != g.digest {
-		return errors.New("its content is not what it was when it was pushed: the digest is another")
+		return errors.New("its content has changed since it was pushed: the digest differs")
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-var errOther = errors.New("the server does not go on where it has stopped")
+var errOther = errors.New("the server does not resume where it stopped")
 
 // piece gets what is missing of an object.
 func (b *Bucket) piece(ctx context.Context, g *getting, to io.Writer) error {
@@ -225,7 +225,7 @@ func (b *Bucket) piece(ctx context.Context, g *getting, to io.Writer) error {
 	defer got.Body.Close()
 	rest := g.o.Size - g.at
 	if got.ContentLength != nil && *got.ContentLength >= 0 && *got.ContentLength != rest {
-		return fmt.Errorf("%w: it has %d bytes more to come, and says %d", errOther, rest, *got.ContentLength)
+		return fmt.Errorf("%w: %d bytes remain, and it announces %d", errOther, rest, *got.ContentLength)
 	}
 	if g.at > 0 && (got.ContentRange == nil || !strings.HasPrefix(*got.ContentRange, fmt.Sprintf("bytes %d-", g.at))) {
 		return errOther

@@ -181,7 +181,7 @@ func (b *Bucket) put(ctx context.Context, f *File, sent func(n int64)) (err erro
 	}
 	is, err := b.has(ctx, f)
 	if err == nil && is != same {
-		err = b.refused(f.Path, errors.New("the server says that it has it, and then that it has something else"))
+		err = b.refused(f.Path, errors.New("the server accepted it, but does not return the same object"))
 	}
 	return err
 }

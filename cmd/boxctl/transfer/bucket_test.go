@@ -336,10 +336,10 @@ func TestAServerThatLies(t *testing.T) {
 			}
 			r.Header.Del("Range")
 			next.ServeHTTP(w, r)
-		}, says: "does not go on where it has stopped"},
+		}, says: "does not resume where it stopped"},
 		"it has other content": {does: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			changed(w, r, next, func(body []byte) []byte { return bytes.Replace(body, []byte("0123"), []byte("9999"), 1) })
-		}, says: "the digest is another"},
+		}, says: "the digest differs"},
 		"the object has changed since the list": {does: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			if get(r) {
 				r.Header.Set("If-Match", `"other"`)
@@ -355,7 +355,7 @@ func TestAServerThatLies(t *testing.T) {
 		}, says: "or no end"},
 		"its list goes nowhere": {does: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			_, _ = io.WriteString(w, "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>")
-		}, says: "does not say where"},
+		}, says: "without a token to continue"},
 		"its list is endless": {does: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			_, _ = io.WriteString(w, "<ListBucketResult>")
 			for {
@@ -379,10 +379,10 @@ func TestAServerThatLies(t *testing.T) {
 				return
 			}
 			next.ServeHTTP(w, r)
-		}, says: "then that it has something else", push: true},
+		}, says: "does not return the same object", push: true},
 		"it knows nobody": {does: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			w.WriteHeader(http.StatusForbidden)
-		}, says: "--credentials, say who you are", push: true},
+		}, says: "or --credentials", push: true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -523,7 +523,7 @@ func TestAddressesAndEndpoints(t *testing.T) {
 		{func(o *BucketOptions) { o.Endpoint = "ftp://s3.example" }, "want a URL"},
 		{func(o *BucketOptions) { o.Endpoint = "s3.example" }, "want a URL"},
 		{func(o *BucketOptions) { o.Getenv = env(map[string]string{"AWS_ENDPOINT_URL": "nonsense"}) }, "want a URL"},
-		{func(o *BucketOptions) { o.Getenv = env(map[string]string{"AWS_SECRET_ACCESS_KEY": ""}) }, "want both"},
+		{func(o *BucketOptions) { o.Getenv = env(map[string]string{"AWS_SECRET_ACCESS_KEY": ""}) }, "set both or neither"},
 		{func(o *BucketOptions) { o.Getenv = func(string) string { return "" } }, "no credentials for the bucket"},
 		{func(o *BucketOptions) { o.Credentials = "/nonexistent" }, "no such file"},
 		{func(o *BucketOptions) { o.Address = "s3://bucket" }, ""},
@@ -552,9 +552,9 @@ func TestCredentialsOfFiles(t *testing.T) {
 		{"[other]\n" + "aws_access_key_id=me\naws_secret_access_key=secret", "want aws_access_key_id"},
 		{"aws_access_key_id=me", "want aws_access_key_id"},
 		{"aws_access_key_id=me\nsecret", "line 2 is not"},
-		{good + "aws_access_key_id = secret", "line 8 says something again"},
-		{"aws_secret_access_key = sec ret", "line 1 has no value"},
-		{"aws_secret_access_key = secret\x1b", "line 1 has no value"},
+		{good + "aws_access_key_id = secret", "line 8 repeats a key"},
+		{"aws_secret_access_key = sec ret", "line 1 has no valid value"},
+		{"aws_secret_access_key = secret\x1b", "line 1 has no valid value"},
 		{strings.Repeat("#", maxCredentials+1), "more than"},
 	} {
 		who, err := parseCredentials([]byte(tc.text))
@@ -574,7 +574,7 @@ func TestCredentialsOfFiles(t *testing.T) {
 			{Credentials: file, Getenv: env(nil)},
 			{Getenv: env(map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "CREDENTIALS_DIRECTORY": filepath.Dir(file)})},
 		} {
-			if who, err := o.who(); (err == nil) != ok || ok && who.AccessKeyID != "me" || !ok && !strings.Contains(err.Error(), "others can read it") {
+			if who, err := o.who(); (err == nil) != ok || ok && who.AccessKeyID != "me" || !ok && !strings.Contains(err.Error(), "other users can access it") {
 				t.Errorf("mode %o: %v", mode, err)
 			}
 		}

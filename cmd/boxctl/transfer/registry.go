@@ -103,11 +103,11 @@ func referenceOptions(insecure bool) []name.Option {
 }
 
 // nameOf is what the image is called here: what was asked for, with the tag that was meant.
-func nameOf(asked string, ref name.Reference) string {
-	if tag, ok := ref.(name.Tag); ok && !strings.HasSuffix(asked, ":"+tag.TagStr()) {
-		return asked + ":" + tag.TagStr()
+func nameOf(requested string, ref name.Reference) string {
+	if tag, ok := ref.(name.Tag); ok && !strings.HasSuffix(requested, ":"+tag.TagStr()) {
+		return requested + ":" + tag.TagStr()
 	}
-	return asked
+	return requested
 }
 
 // offers names the platforms that there are, for whom the one that was meant is not.
@@ -150,7 +150,7 @@ func (i *Image) examine(want *v1.Platform) error {
 	for n := range m.Layers {
 		l := &m.Layers[n]
 		if l.Size < 0 || l.Size > maxLayer || len(l.URLs) > 0 || l.Digest.Algorithm != "sha256" {
-			return fmt.Errorf("its layer %s is elsewhere, too large or not named by sha256", l.Digest)
+			return fmt.Errorf("its layer %s is foreign, too large or has no sha256 digest", l.Digest)
 		}
 		i.Size += l.Size
 	}
@@ -244,7 +244,7 @@ func pullRefused(ref string, err error) error {
 	}
 	text := "pull " + ref + ": " + plain(err.Error(), maxPullText)
 	if e, ok := errors.AsType[*transport.Error](err); ok && (e.StatusCode == 401 || e.StatusCode == 403) {
-		text += " (--username and --password-stdin, or --authfile, say who you are; there may be no such image)"
+		text += " (check --username and --password-stdin, or --authfile; the image may not exist)"
 	}
 	return &refusal{Text: text, Err: err}
 }

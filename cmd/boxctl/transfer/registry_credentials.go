@@ -65,7 +65,7 @@ func findCredentials(data []byte, repository name.Repository) (*authn.AuthConfig
 		} `json:"auths"`
 	}
 	if json.Unmarshal(data, &file) != nil { // its words could be secrets
-		return nil, errors.New("no JSON as docker login or podman login writes it")
+		return nil, errors.New("not the JSON of docker login or podman login")
 	}
 	wanted, best := plainName(repository.Name()), ""
 	for key := range file.Auths {
@@ -76,7 +76,7 @@ func findCredentials(data []byte, repository name.Repository) (*authn.AuthConfig
 		}
 	}
 	if best == "" {
-		return nil, fmt.Errorf("no entry for %s; helper programs that it names are not run", repository.RegistryStr())
+		return nil, fmt.Errorf("no entry for %s; its credential helpers are not run", repository.RegistryStr())
 	}
 	e := file.Auths[best]
 	if e.Auth != "" {
@@ -88,7 +88,7 @@ func findCredentials(data []byte, repository name.Repository) (*authn.AuthConfig
 		e.Username, e.Password = user, password
 	}
 	if e.Username == "" && e.IdentityToken == "" && e.RegistryToken == "" {
-		return nil, fmt.Errorf("the entry of %s has no credentials; helper programs that it names are not run", best)
+		return nil, fmt.Errorf("the entry of %s has no credentials; credential helpers are not run", best)
 	}
 	return &authn.AuthConfig{Username: e.Username, Password: e.Password, IdentityToken: e.IdentityToken, RegistryToken: e.RegistryToken}, nil
 }

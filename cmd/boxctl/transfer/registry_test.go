@@ -288,7 +288,7 @@ func TestRegistriesThatMisbehave(t *testing.T) {
 			w.Header().Set("Content-Type", "application/vnd.docker.distribution.manifest.v1+prettyjws")
 			_, _ = io.WriteString(w, "{}")
 		}, "unsupported MediaType"},
-		"its layers are elsewhere":   {does: changeManifest(func(m *v1.Manifest) { m.Layers[0].URLs = []string{"https://169.254.169.254/"} }), says: "is elsewhere"},
+		"its layers are elsewhere":   {does: changeManifest(func(m *v1.Manifest) { m.Layers[0].URLs = []string{"https://169.254.169.254/"} }), says: "is foreign"},
 		"its configuration is huge":  {does: changeManifest(func(m *v1.Manifest) { m.Config.Size = 1 << 40 }), says: "its configuration has"},
 		"its layer is below nothing": {does: changeManifest(func(m *v1.Manifest) { m.Layers[0].Size = -1 }), says: "too large"},
 	} {

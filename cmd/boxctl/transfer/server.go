@@ -56,11 +56,11 @@ func (x *exchange) Do(base http.RoundTripper, req *http.Request) (*http.Response
 		cancel(nil)
 		return nil, err
 	}
-	most := int64(maxAnswer)
+	limit := int64(maxAnswer)
 	if x.Content(resp) {
-		most = -1
+		limit = -1
 	}
-	resp.Body = &answer{ReadCloser: resp.Body, x: x, ctx: ctx, cancel: cancel, left: most, host: out.URL.Host}
+	resp.Body = &answer{ReadCloser: resp.Body, x: x, ctx: ctx, cancel: cancel, left: limit, host: out.URL.Host}
 	return resp, nil
 }
 
@@ -138,7 +138,7 @@ func (r *refusal) Error() string { return r.Text }
 func (r *refusal) Unwrap() error { return r.Err }
 
 // plain is a text in one line, without what a terminal would obey, and of at most so many bytes.
-func plain(text string, most int) string {
+func plain(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':
@@ -148,8 +148,8 @@ func plain(text string, most int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(text, "?"))
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
+	if len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit], "") + "…"
 	}
 	return text
 }

@@ -50,12 +50,12 @@ func (c Caps) Check() error {
 	return nil
 }
 
-// Exceed names which limit is higher than most allows.
-func (c Caps) Exceed(most Caps) (what string, exceeds bool) {
+// Exceed names which limit is higher than limit allows.
+func (c Caps) Exceed(limit Caps) (what string, exceeds bool) {
 	switch {
-	case most.Connections > 0 && c.Connections > most.Connections:
+	case limit.Connections > 0 && c.Connections > limit.Connections:
 		return strconv.Itoa(c.Connections) + " connections", true
-	case most.Bandwidth > 0 && c.Bandwidth > most.Bandwidth:
+	case limit.Bandwidth > 0 && c.Bandwidth > limit.Bandwidth:
 		return strconv.FormatUint(c.Bandwidth, 10) + " bytes a second", true
 	}
 	return "", false

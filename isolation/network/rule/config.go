@@ -87,11 +87,11 @@ func (c *Config) Words() (words []string) {
 	return words
 }
 
-// number parses a number between least and most.
-func number(text string, least, most uint64) (uint64, error) {
+// number parses a number between least and greatest.
+func number(text string, least, greatest uint64) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || n < least || n > most {
-		return 0, &Refusal{Part: "number", Value: text, Allowed: fmt.Sprintf("%d to %d", least, most)}
+	if err != nil || n < least || n > greatest {
+		return 0, &Refusal{Part: "number", Value: text, Allowed: fmt.Sprintf("%d to %d", least, greatest)}
 	}
 	return n, nil
 }
@@ -119,7 +119,7 @@ func ParseConfig(run string, words []string) (Config, error) {
 			c.Named = append(c.Named, r)
 		default:
 			to, name := &c.Caps, key
-			if of, most := strings.CutPrefix(key, prefixMost); most {
+			if of, limit := strings.CutPrefix(key, prefixMost); limit {
 				to, name = &c.Most, of
 			}
 			var taken bool

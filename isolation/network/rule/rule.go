@@ -131,7 +131,7 @@ func Parse(text string) (Rule, error) {
 	}
 	r, err := New(parts[0], parts[1], parts[2:])
 	if err == nil && r.String() != text {
-		return Rule{}, fmt.Errorf("not as a rule is written: %q", r)
+		return Rule{}, fmt.Errorf("not in the usual form: %q", r)
 	}
 	return r, err
 }

@@ -226,7 +226,7 @@ func (e *Error) Error() string { return e.Message }
 const GoneMessage = "The sandbox was not found"
 
 // KeylessMessage says that the tokens of a sandbox lead nowhere.
-const KeylessMessage = "the API key by which this sandbox was created or connected does not hold any more; connect to it with another key of its owner"
+const KeylessMessage = "the API key with which this sandbox was created or connected is no longer valid; connect to it with another key of its owner"
 
 // UnprovenMessage refuses who has not proven a right to a sandbox.
 const UnprovenMessage = "missing or wrong access token of the sandbox: it is in the answer to create and connect"

@@ -161,7 +161,7 @@ func TestANodeWithoutBoxdTakesNothing(t *testing.T) {
 	boxtest.Eventually(t, "the node has failed", func() bool {
 		var list api.FleetNodeList
 		h.get("GET", "/v1/fleet/nodes", nil, &list)
-		return len(list.Nodes) == 2 && list.Nodes[0].State == api.FleetNodeFailed && strings.Contains(list.Nodes[0].Reason, "boxd is not reached")
+		return len(list.Nodes) == 2 && list.Nodes[0].State == api.FleetNodeFailed && strings.Contains(list.Nodes[0].Reason, "cannot reach boxd")
 	})
 	for range 8 {
 		var s api.Session

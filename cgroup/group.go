@@ -12,7 +12,7 @@ import (
 )
 
 // Group is a cgroup by a descriptor of its directory, which works wherever the descriptor is
-// held: also in a box, where no cgroup filesystem is mounted.
+// held: also in a box, where the cgroup filesystem is read-only.
 type Group struct{ FD int }
 
 // Open opens the cgroup at a path.

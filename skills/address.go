@@ -122,13 +122,14 @@ func refused(hosts Hosts, u *url.URL) error {
 	for i, h := range hosts {
 		names[i] = h.Name
 	}
-	allowed := strings.Join(names, ", ")
-	if allowed == "" {
+	list := strings.Join(names, ", ")
+	allowed := list
+	if list == "" {
 		allowed = "in skills.hosts (empty)"
 	}
 	return fault.Field("url", u.Scheme+"://"+u.Host, allowed).Of(fault.Denied).
 		WithHint("the operator can add the host to skills.hosts in box.toml; or download the archive and install the file").
-		By(fault.Denial{Layer: fault.LayerPolicy, Rule: "skills.hosts", Allowed: allowed, Setting: "skills.hosts in box.toml"})
+		By(fault.Denial{Layer: fault.LayerPolicy, Rule: "skills.hosts", Allowed: list, Setting: "skills.hosts in box.toml"})
 }
 
 func isArchive(name string) bool {

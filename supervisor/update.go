@@ -93,7 +93,7 @@ func refusal(id string, err error) error {
 		return session.NotFoundError(id)
 	case ok && errors.Is(err, unix.EPERM):
 		return fault.Errorf(fault.Denied, "session %s cannot have these rules: %s", fault.Show(id), step.Item).
-			WithHint("restart the keeper: it knows only the profiles that existed when it started").
+			WithHint("an operator can restart the keeper: it knows only the profiles that existed when it started").
 			By(fault.Denial{Layer: fault.LayerNetwork, Rule: "blocked unless named", Setting: "a profile that names it, and a restart of the keeper"})
 	}
 	if _, known := errors.AsType[*fault.Error](err); known {

@@ -195,9 +195,13 @@ const (
 
 // sessionsOf asks a node for all pages of its list.
 func (g *gateway) sessionsOf(c *call, n *seen) (all []map[string]any, err error) {
+	ctx, cancel := context.WithTimeout(c.r.Context(), streamTimeout)
+	defer cancel()
+	one := *c
+	one.r = c.r.WithContext(ctx)
 	target := *c.r.URL
 	for range maxPages {
-		list, err := g.page(c, n, target.RequestURI())
+		list, err := g.page(&one, n, target.RequestURI())
 		if err != nil {
 			return nil, err
 		}
@@ -215,11 +219,7 @@ func (g *gateway) sessionsOf(c *call, n *seen) (all []map[string]any, err error)
 }
 
 func (g *gateway) page(c *call, n *seen, target string) (list sessionList, err error) {
-	ctx, cancel := context.WithTimeout(c.r.Context(), streamTimeout)
-	defer cancel()
-	one := *c
-	one.r = c.r.WithContext(ctx)
-	resp, err := g.ask(&one, n, http.MethodGet, target, nil)
+	resp, err := g.ask(c, n, http.MethodGet, target, nil)
 	if err != nil {
 		return list, err
 	}

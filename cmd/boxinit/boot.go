@@ -106,11 +106,11 @@ func receive(buf *fdpass.Buffer) (*isolation.BoxRequest, []int, error) {
 // mounts and forks (cgroup_namespaces(7)).
 func unshareCgroup() error {
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
-		return stepError(isolation.StepGroup, "namespace", err)
+		return stepError(isolation.StepGroup, "cgroup namespace: "+err.Error(), err)
 	}
 	reply := isolation.BoxReply{Unshared: true}
 	if err := fdpass.Send(controlFD, reply.Encode()); err != nil {
-		return stepError(isolation.StepGroup, "namespace", err)
+		return stepError(isolation.StepGroup, "cgroup namespace: "+err.Error(), err)
 	}
 	return nil
 }

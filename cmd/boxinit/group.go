@@ -30,14 +30,13 @@ func (s *server) mark(p *program, limits *cgroup.Limits) error {
 	if p.group, err = s.groups.Make(isolation.ProgramGroup(p.id)); err != nil {
 		return stepError(isolation.StepGroup, isolation.ProgramGroup(p.id), err)
 	}
-	err = p.group.Apply(limits.Program())
-	if err == nil && limits.Memory == 0 {
-		err = s.showMemory(p.group)
-	}
-	if err != nil {
+	if err := p.group.Apply(limits.Program()); err != nil {
 		return stepError(isolation.StepGroup, err.Error(), err)
 	}
-	return nil
+	if limits.Memory > 0 {
+		return nil
+	}
+	return s.showMemory(p.group)
 }
 
 // showMemory sets memory.max of a program by that of the box. The keeper, which changes that, has not seen the program if it did so
@@ -45,11 +44,14 @@ func (s *server) mark(p *program, limits *cgroup.Limits) error {
 func (s *server) showMemory(program cgroup.Group) error {
 	for old := uint64(0); ; {
 		memory, err := s.boxMemory()
-		if err != nil || memory == old {
-			return err
+		if err != nil {
+			return stepError(isolation.StepGroup, "memory.max of the box: "+err.Error(), err)
+		}
+		if memory == old {
+			return nil
 		}
 		if err := program.Write("memory.max", cgroup.ProgramMemory(memory)); err != nil {
-			return err
+			return stepError(isolation.StepGroup, err.Error(), err)
 		}
 		old = memory
 	}

@@ -80,7 +80,7 @@ func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	}
 	if s.groups.FD >= 0 {
 		if s.memory, err = unix.Openat(s.groups.FD, "memory.max", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-			return nil, stepError(isolation.StepGroup, "memory.max", err)
+			return nil, stepError(isolation.StepGroup, "memory.max: "+err.Error(), err)
 		}
 	}
 	if s.listener >= 0 {

@@ -52,14 +52,20 @@ func (b *boxCgroups) write(old, limits *cgroup.Limits) error {
 	if device := b.ioDevice(); device != "" && old.IORead+old.IOWrite > 0 && limits.IORead+limits.IOWrite == 0 {
 		programs = append(programs, cgroup.LiftIO(device))
 	}
-	return errors.Join(b.group.Apply(b.box(limits)), b.work.Apply(programs), b.showMemory(old.Memory, limits.Memory))
+	was, err := b.work.Number("memory.max")
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.group.Apply(b.box(limits)), b.work.Apply(programs), b.showMemory(was))
 }
 
-// showMemory changes memory.max of the programs that have no limit of their own. PID 1 looks again at that of the box when it has
-// written one, so none that starts meanwhile keeps the old one.
-func (b *boxCgroups) showMemory(old, memory uint64) error {
-	if old == memory {
-		return nil
+// showMemory changes memory.max of the programs that have no limit of their own, after that of all programs has changed. It goes by what
+// the kernel reads back, in whole pages, as PID 1 does, who looks again when it has written one: none that starts meanwhile keeps the
+// old one.
+func (b *boxCgroups) showMemory(was uint64) error {
+	memory, err := b.work.Number("memory.max")
+	if err != nil || was == memory {
+		return err
 	}
 	programs, err := os.ReadDir("/proc/self/fd/" + strconv.Itoa(b.work.FD))
 	if err != nil {
@@ -74,7 +80,7 @@ func (b *boxCgroups) showMemory(old, memory uint64) error {
 		if err != nil {
 			continue // the program has ended
 		}
-		if text, err := g.Read("memory.max"); err == nil && string(text) == cgroup.ProgramMemory(old) {
+		if text, err := g.Read("memory.max"); err == nil && string(text) == cgroup.ProgramMemory(was) {
 			err = g.Write("memory.max", cgroup.ProgramMemory(memory))
 			if err != nil && !errors.Is(err, unix.ENODEV) {
 				errs = errors.Join(errs, err)

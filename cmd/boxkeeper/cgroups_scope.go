@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -60,7 +61,8 @@ func openDelegated(path string) (cgroup.Group, error) {
 	return g, nil
 }
 
-// clearTop moves the processes in the scope's own cgroup into a child.
+// clearTop moves the processes in the scope's own cgroup into a child, and disables controllers for its children: a start that has
+// failed has enabled them, and PID 1 begins in that cgroup.
 func (b *boxCgroups) clearTop() error {
 	hold, err := b.group.Make(holdGroup)
 	if errors.Is(err, fs.ErrExist) {
@@ -70,6 +72,15 @@ func (b *boxCgroups) clearTop() error {
 		return fmt.Errorf("make %s: %w", holdGroup, err)
 	}
 	defer hold.Close()
+	on, err := b.group.Read("cgroup.subtree_control")
+	if err != nil {
+		return err
+	}
+	if len(on) > 0 {
+		if err := b.group.Write("cgroup.subtree_control", "-"+strings.Join(strings.Fields(string(on)), " -")); err != nil {
+			return err
+		}
+	}
 	pids, err := b.group.Processes()
 	if err != nil {
 		return err

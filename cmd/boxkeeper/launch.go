@@ -173,9 +173,8 @@ func (l *launching) base() uint32 {
 	return l.preforked.ids.Base
 }
 
-// askZygote requests a PID 1 if none was ready. It is cloned into the box's cgroup directly: to
-// move it there later costs a grace period of the kernel (cgroup_threadgroup_rwsem), and the
-// boxes of a burst of starts would wait for one each.
+// askZygote requests a PID 1 if none was ready. It is cloned into the box's cgroup directly, which
+// takes no lock of the kernel.
 func (l *launching) askZygote() (string, error) {
 	if l.ids == nil {
 		return "", nil
@@ -184,7 +183,7 @@ func (l *launching) askZygote() (string, error) {
 	if l.box.groups != nil {
 		top, err := l.box.groups.Top()
 		if err != nil {
-			return "box", err
+			return err.Error(), err
 		}
 		l.top = top
 		group = top.FD
@@ -258,7 +257,10 @@ func (l *launching) enterGroup() (string, error) {
 		}
 	}
 	req := isolation.BoxRequest{UnshareCgroup: true}
-	return "namespace", fdpass.Send(l.preforked.control, req.Encode())
+	if err := fdpass.Send(l.preforked.control, req.Encode()); err != nil {
+		return "cgroup namespace: " + err.Error(), err
+	}
+	return "", nil
 }
 
 // settleGroup moves PID 1 to where it stays, below the root of its cgroup namespace.
@@ -267,7 +269,7 @@ func (l *launching) settleGroup() (string, error) {
 		return "", nil
 	}
 	if err := awaitUnshared(l.preforked.control); err != nil {
-		return "namespace", err
+		return "cgroup namespace: " + err.Error(), err
 	}
 	if err := l.box.groups.Settle(l.preforked.pid); err != nil {
 		return err.Error(), err

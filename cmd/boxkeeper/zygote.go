@@ -370,8 +370,8 @@ func initEnvironment() []string { return []string{"GOMAXPROCS=1", "GOGC=off", "G
 // that programs use for the owner of the namespace too (namespaces(7)), who would otherwise be
 // root of the host, for all boxes together.
 //
-// There is no cgroup namespace: under nsdelegate every later clone into a cgroup of the box would
-// fail (ENOENT).
+// PID 1 makes its cgroup namespace itself, in the cgroup of the box: from here every later clone into
+// a cgroup of the box would fail under nsdelegate (ENOENT).
 func cloneBox(boxInit, null int, base uint32, control, lock, group int, share bool) (pid, pidfd int, err error) {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: isolation.IDRange}}
 	flags := uintptr(unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)

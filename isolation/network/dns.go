@@ -48,7 +48,7 @@ func (h *Host) read(spec *isolation.NetworkSpec) (dnsMode, []rule.Rule, error) {
 		return as, nil, err
 	}
 	if what, more := caps.Exceed(h.cfg.Most); more {
-		return as, nil, &Failure{Reason: "no profile in box.toml allows a box " + what, Errno: unix.EPERM}
+		return as, nil, &Failure{Reason: "no profile in box.toml lets a box have " + what, Errno: unix.EPERM}
 	}
 	as.caps = rule.Caps{Connections: cmp.Or(caps.Connections, h.cfg.Connections), Bandwidth: cmp.Or(caps.Bandwidth, h.cfg.Bandwidth)}
 	rules, err := h.parse(spec.Rules)

@@ -75,10 +75,10 @@ func (f *Fleet) Validate() error {
 		bad("socket", strconv.Quote(f.Socket), "an absolute path, or empty")
 	}
 	if f.Name != "" && !ValidNode(f.Name) {
-		bad("name", strconv.Quote(f.Name), fmt.Sprintf("at most %d a-z, 0-9 and hyphens, or empty for the name of the host", maxNode))
+		bad("name", strconv.Quote(f.Name), fmt.Sprintf("at most %d characters of a-z, 0-9 and -, or empty for the name of the host", maxNode))
 	}
 	if f.Name == "" && f.Socket != "" && !ValidNode(f.NodeName()) {
-		bad("name", `""`, fmt.Sprintf("set, since the name of this host, %q, is not of a-z, 0-9 and hyphens", f.NodeName()))
+		bad("name", `""`, fmt.Sprintf("set, since the name of this host, %q, has other characters than a-z, 0-9 and -", f.NodeName()))
 	}
 	for _, s := range f.Servers {
 		if u, err := url.Parse(s); err != nil || (u.Scheme != "tls" && u.Scheme != "nats") || u.Host == "" {

@@ -20,7 +20,7 @@ const (
 	goneTaken   = "have been taken"
 	goneLate    = "were closed: not taken in time"
 	goneEnded   = "were closed when it ended: not taken before"
-	goneEarlier = "were lost when boxd restarted"
+	goneEarlier = "belonged to an earlier boxd"
 )
 
 // stdio holds the far ends of a direct program's stdin, stdout and stderr until they are taken or time out. When they are

@@ -19,9 +19,9 @@ import (
 func TestT24KernelsFilesCannotBeWritten(t *testing.T) {
 	attack(t, func(h *host) {
 		h.each(func(b *box) {
-			b.try(all("ENOENT", "list=/sys/kernel", "write=/sys/kernel/uevent_helper", "write=/sys/fs/cgroup/cgroup.procs", "write=/proc/sys/nothing")...)
+			b.try(all("ENOENT", "list=/sys/kernel", "write=/sys/kernel/uevent_helper", "write=/proc/sys/nothing")...)
 			b.try(all("EACCES|EROFS|ENOENT",
-				"write=/proc/sys/kernel/core_pattern", "write=/proc/sys/kernel/modprobe", "write=/proc/sys/kernel/hostname", "write=/proc/sys/vm/drop_caches",
+				"write=/sys/fs/cgroup/cgroup.procs", "write=/proc/sys/kernel/core_pattern", "write=/proc/sys/kernel/modprobe", "write=/proc/sys/kernel/hostname", "write=/proc/sys/vm/drop_caches",
 				"write=/proc/sys/net/ipv4/ip_forward", "write=/proc/sys/fs/binfmt_misc/register", "write=/proc/sysrq-trigger", "write=/proc/mtrr",
 				"write=/proc/irq/default_smp_affinity", "write=/proc/acpi/wakeup", "read=/proc/kmsg", "read=/proc/kpageflags", "read=/proc/slabinfo",
 			)...)

@@ -193,7 +193,7 @@ func TestAVersionGoesToABucketAndBack(t *testing.T) {
 	was, _ := s.version("me/data")
 
 	s.secret = "wrong-wrong-wrong"
-	s.fails("who you are", "drives", "push", "me/data", "s3://results/run")
+	s.fails("or --credentials", "drives", "push", "me/data", "s3://results/run")
 	s.secret = secret
 	s.fails("there is no such bucket", "drives", "push", "me/data", "s3://other/run")
 	s.s3.does(full(2))

@@ -22,7 +22,7 @@ import (
 // timeRounds is how often each case is measured; BENCH_ROUNDS sets another number.
 func timeRounds() int {
 	if n, err := strconv.Atoi(os.Getenv("BENCH_ROUNDS")); err == nil {
-		return n
+		return max(n, 1)
 	}
 	return 5
 }

@@ -224,7 +224,7 @@ func TestCapsOfOneSession(t *testing.T) {
 	}
 	changed, err := d.ChangeSession(t.Context(), "wide", &api.SessionChange{Patch: limits.Patch{NetworkConnections: new(3), NetworkBandwidth: new(32 * quantity.KiB)}})
 	must(t, err)
-	deniedOf(t, d, "wide", "the box has met network_connections = 8: attempts to begin one more were refused", "profiles.wide.network_connections of more than 8 would allow it")
+	deniedOf(t, d, "wide", "the box has reached network_connections = 8: more connections were refused", "profiles.wide.network_connections of more than 8 would allow it")
 	if changed.NetworkConnections != 3 || len(changed.Clamped) != 0 {
 		t.Errorf("changed: %d connections, clamped %+v", changed.NetworkConnections, changed.Clamped)
 	}

@@ -179,7 +179,8 @@ func TestLoadKeepsItsSize(t *testing.T) {
 	l.host.run = func() error { return exec.CommandContext(t.Context(), "true").Run() }
 	stop := make(chan struct{})
 	var probing sync.WaitGroup
-	t.Cleanup(probing.Wait)
+	halt := sync.OnceFunc(func() { close(stop); probing.Wait() })
+	t.Cleanup(halt)
 	probing.Go(func() { l.boxd.probe(stop) })
 	probing.Go(func() { l.host.probe(stop) })
 	end := minutes()
@@ -195,8 +196,7 @@ func TestLoadKeepsItsSize(t *testing.T) {
 		}
 	}
 	<-time.After(max(quiet, 5*time.Second)) // what has ended is given back meanwhile
-	close(stop)
-	probing.Wait()
+	halt()
 	last := *l.look(after)
 	if last.goroutines > before.goroutines+10 || last.files > before.files+10 {
 		t.Errorf("afterwards there are %v goroutines and %v open files, were %v and %v", last.goroutines, last.files, before.goroutines, before.files)
@@ -307,8 +307,8 @@ func (l *load) report(dir string, rate, lower float64) error {
 
 Written by `+"`make soak`"+` on %s. Six clients of four users made %d calls in %v: sessions, commands, processes and files by chance, without a
 kill. At first they made as many as they could, %.0f in a second; then half as many, %.0f. One more client ran `+"`true`"+` in a box of its
-own, 40 times in a second, whether the one before had ended or not; the times are its, from when each should have begun. What the host itself did
-to a program meanwhile is in the last line: `+"`true`"+` started by the test, without boxd. They depend on the host, and decide nothing.
+own, 40 times in a second; the times are its, from when each should have begun, so that one which had to wait for the one before is slow too. What
+the host itself did to a program meanwhile is in the last two lines: `+"`true`"+` started by the test, without boxd. They depend on the host, and decide nothing.
 
 | | before | under all load | under half of it | afterwards |
 |---|---|---|---|---|
@@ -330,7 +330,7 @@ to a program meanwhile is in the last line: `+"`true`"+` started by the test, wi
 	line("a program without boxd, 99 of 100 within, ms", "%.1f", func(x *sample) float64 { return x.host.slowest99 })
 	line("times as long as before", "%.1f", func(x *sample) float64 { return x.host.slowest99 / max(worst[0].host.slowest99, 0.001) })
 	fmt.Fprintf(b, `
-Under load the times are the medians of %d samples. Of the executions of that client %d failed.
+The times are the medians of samples, of which there are %d under load. Of the executions of that client %d failed.
 
 ![Memory, open files, goroutines and times under load](soak.svg)
 `, len(l.samples)-2, worst[0].failed+worst[1].failed+worst[2].failed+worst[3].failed)

@@ -157,7 +157,7 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		{"HTTP for everybody", "[daemon]\nhttp = \"0.0.0.0:5410\"\n", []string{"daemon.http", "loopback"}},
 		{"HTTP by name", "[daemon]\nhttp = \"localhost:5410\"\n", []string{"daemon.http"}},
 		{"a fleet in the clear", "[fleet]\nservers = [\"nats://10.0.0.1:4222\"]\n", []string{"fleet.servers", "tls://"}},
-		{"a node with a name that is no subject", "[fleet]\nname = \"a.b\"\n", []string{"fleet.name", `"a.b"`, "hyphens"}},
+		{"a node with a name that is no subject", "[fleet]\nname = \"a.b\"\n", []string{"fleet.name", `"a.b"`, "0-9 and -"}},
 		{"a gateway with a short key", "[fleet.gateways.main]\nkey = \"AAAA\"\n", []string{"fleet.gateways.main.key", "32 bytes"}},
 		{"a gateway that speaks for users", "[fleet.gateways.main]\nprincipals = [\"uid:1\"]\n", []string{"fleet.gateways.main.principals", `"uid:1"`}},
 		{"spans by gRPC", "[traces]\nendpoint = \"grpc://127.0.0.1:4317\"\n", []string{"traces.endpoint", `"grpc://127.0.0.1:4317"`, "http://127.0.0.1:4318"}},

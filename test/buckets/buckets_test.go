@@ -202,8 +202,8 @@ func TestAVersionGoesToABucketAndBack(t *testing.T) {
 		t.Error("boxd takes for pushed what is not")
 	}
 	s.s3.does(fine)
-	s.does("me/data@1 s3://results/run: 4 files sent, 2 were there", "drives", "push", "me/data", "s3://results/run")
-	s.does(": 0 files sent, 6 were there", "drives", "push", "me/data@1", "s3://results/run/")
+	s.does("me/data@1 s3://results/run: 4 files sent, 2 present", "drives", "push", "me/data", "s3://results/run")
+	s.does(": 0 files sent, 6 present", "drives", "push", "me/data@1", "s3://results/run/")
 	if v, _ := s.version("me/data"); v.PushedAt.IsZero() {
 		t.Error("boxd does not know that it is pushed")
 	}
@@ -272,8 +272,8 @@ func TestALargeFileGoesToABucketInParts(t *testing.T) {
 		}
 		next.ServeHTTP(w, r)
 	})
-	s.does(": 1 files sent, 0 were there", push...)
-	s.does(": 0 files sent, 1 were there", push...)
+	s.does(": 1 files sent, 0 present", push...)
+	s.does(": 0 files sent, 1 present", push...)
 	if got, err := os.ReadFile(filepath.Join(s.s3.dir, "results/parts/large")); err != nil || !bytes.Equal(got, large) || parts.Load() != 3 {
 		t.Errorf("the object has %d bytes in %d parts, %v", len(got), parts.Load(), err)
 	}

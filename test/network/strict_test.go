@@ -139,7 +139,7 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 	}
 	deniedOf(t, d, "one", "a connection to "+web4+" port 443 for forbidden.example is allowed by no rule; network_rules with \"forbidden.example tcp 443\" would allow it",
 		"a connection to "+web4+" port 443 for far.example, which did not resolve to it", "port 443 has no host name (SNI, HTTP Host)",
-		"a connection to "+web4+" port 80 for forbidden.example is allowed by no rule", "a connection to "+web4+" port 80 for \""+web4+"\" does not say")
+		"a connection to "+web4+" port 80 for forbidden.example is allowed by no rule", "a connection to "+web4+" port 80 for \""+web4+"\" has no host name")
 
 	again := func(after string) {
 		t.Helper()

@@ -130,7 +130,7 @@ await step("what was refused is told where it was asked for, and in the list", a
     await page.getByLabel("Directory of the host").fill("/etc");
     await page.getByLabel("Directory in the box").fill("/mnt/etc");
     await page.getByRole("dialog").getByRole("button", { name: "Add" }).click();
-    await page.getByRole("alert").getByText("must be no system directory").waitFor();
+    await page.getByRole("alert").getByText("must be outside system directories").waitFor();
     await page.keyboard.press("Escape");
     await go("network");
     await page.getByRole("row").filter({ hasText: "/etc" }).first().waitFor();

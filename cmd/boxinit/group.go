@@ -4,9 +4,9 @@ package main
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,8 +42,8 @@ func (s *server) mark(p *program, limits *cgroup.Limits) error {
 // showMemory sets memory.max of a program by that of the box. The keeper, which changes that, has not seen the program if it did so
 // before the first look, and has changed both if it did so after the last.
 func (s *server) showMemory(program cgroup.Group) error {
-	for old := uint64(0); ; {
-		memory, err := s.boxMemory()
+	for old := uint64(math.MaxUint64); ; { // no limit, as a new cgroup has it
+		memory, err := s.groups.Number("memory.max")
 		if err != nil {
 			return stepError(isolation.StepGroup, "memory.max of the box: "+err.Error(), err)
 		}
@@ -55,20 +55,6 @@ func (s *server) showMemory(program cgroup.Group) error {
 		}
 		old = memory
 	}
-}
-
-// boxMemory returns how many bytes the programs of the box may have together; zero is no limit.
-func (s *server) boxMemory() (uint64, error) {
-	var buf [32]byte
-	n, err := unix.Pread(s.memory, buf[:], 0)
-	if err != nil {
-		return 0, err
-	}
-	text := strings.TrimSpace(string(buf[:n]))
-	if text == "max" {
-		return 0, nil
-	}
-	return strconv.ParseUint(text, 10, 64)
 }
 
 // tags returns the marker gids that programs have.

@@ -39,7 +39,6 @@ type server struct {
 	tokens          int32           // the last token; none is used twice
 	procs           procView
 	groups          cgroup.Group // parent of the programs' cgroups; FD is -1 if the box has none
-	memory          int          // its memory.max
 	nonEmpty        []string     // cgroups of ended programs that still have processes
 	frozen          bool
 	mayHaveChildren bool // a child may exist, a program or an orphan that was reparented to PID 1
@@ -77,11 +76,6 @@ func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	}
 	if s.token, err = s.watch(s.control, watch{}); err != nil {
 		return nil, stepError(isolation.StepStdio, "control", err)
-	}
-	if s.groups.FD >= 0 {
-		if s.memory, err = unix.Openat(s.groups.FD, "memory.max", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-			return nil, stepError(isolation.StepGroup, "memory.max: "+err.Error(), err)
-		}
 	}
 	if s.listener >= 0 {
 		if _, err = s.watch(s.listener, watch{listener: true}); err != nil {

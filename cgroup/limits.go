@@ -141,11 +141,12 @@ func (l *Limits) Program() []Setting {
 
 // memoryMargin is what a program's own memory.max is above that of its box: a huge page, the largest charge (mm/memcontrol.c,
 // try_charge), so that nearly always the limit of the box is reached first, which says what is killed; and 64 KiB, a page of any
-// kernel, so that no limit that somebody would give a program is taken for this one.
+// kernel, so that hardly any limit that a request gives a program is taken for this one.
 const memoryMargin = 2<<20 + 64<<10
 
 // ProgramMemory returns memory.max of a program without a limit of its own, in a box whose programs together may have so many
-// bytes, of whole pages; zero and the largest number are no limit. Programs that size themselves by their own cgroup alone find a limit there, as the JVM does before JDK 24.
+// bytes, of whole pages; zero and the largest number are no limit. Programs that size themselves by their own cgroup alone, as the
+// JVM does before JDK 24, find a limit there.
 func ProgramMemory(box uint64) string {
 	if box == 0 || box > box+memoryMargin {
 		return unlimited

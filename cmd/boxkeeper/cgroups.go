@@ -234,8 +234,8 @@ type boxCgroups struct {
 	removed bool // the descriptors are closed
 }
 
-// Make makes the cgroups of a box, without limits on its programs: Settle must follow. The owner's limits are written if this is the owner's first
-// box: see SetOwner. root is the host id of in-box root, which work will belong to.
+// Make makes the cgroups of a box, without limits on its programs: Settle must follow. The owner's limits are written if this is
+// the owner's first box: see SetOwner. root is the host id of in-box root, which work will belong to.
 func (t *cgroupTree) Make(owner *cgroup.Owner, key string, root uint32, limits *cgroup.Limits) (*boxCgroups, error) {
 	b := &boxCgroups{t: t, owner: ownerPrefix + owner.Name, name: boxPrefix + key, limits: *limits}
 	b.path = filepath.Join(t.path, b.owner, b.name)
@@ -272,7 +272,9 @@ func (b *boxCgroups) make(owner *cgroup.Owner) error {
 }
 
 // fill makes the contents of a box's cgroup. No controller is enabled for them yet: PID 1 makes its cgroup namespace in the box's own
-// cgroup, which can have no process any more once one is (cgroup-v2.rst, "No Internal Process Constraint"). To clone into a child of work, PID 1 must be able to
+// cgroup, which can hold no process once one is enabled (cgroup-v2.rst, "No Internal Process Constraint").
+//
+// To clone into a child of work, PID 1 must be able to
 // write the cgroup.procs of that child and of the nearest common ancestor of its own cgroup and
 // that, and nothing else.
 func (b *boxCgroups) fill(root uint32) error {

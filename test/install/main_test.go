@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -205,7 +204,7 @@ func decode(t *testing.T, text string, into any) {
 }
 
 // breathes reports whether PID 1 of the box lives, without asking boxd.
-func (a alive) breathes() bool { return syscall.Kill(int(a.session.PID), 0) == nil }
+func (a alive) breathes() bool { return boxtest.Lives(int(a.session.PID)) }
 
 // unharmed checks through boxd, which may be a new process, that the box and its program have gone on.
 func (a alive) unharmed(t *testing.T, after string) {

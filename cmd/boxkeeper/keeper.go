@@ -121,7 +121,7 @@ func (k *keeper) prepare() error {
 	if k.run, err = openPlace(k.cfg.RunDir); err != nil {
 		return err
 	}
-	if k.work, err = disk.OpenWorkspaces(state, k.cfg.StoreFilesystem, k.cfg.Store); err != nil {
+	if k.work, err = disk.OpenWorkspaces(state, k.cfg.StoreFilesystem, k.cfg.Store, k.cfg.Log); err != nil {
 		return err
 	}
 	if kind := k.work.StoreFilesystem(); kind != "" && kind != k.cfg.StoreFilesystem {
@@ -162,7 +162,7 @@ func (k *keeper) close() {
 	k.groups.close()
 	k.ids.Close()
 	if k.work != nil {
-		k.work.Close(!k.idle() || len(k.damaged) > 0, k.cfg.Log)
+		k.work.Close(!k.idle() || len(k.damaged) > 0)
 	}
 	if k.hostQuotas != nil {
 		k.hostQuotas.Close()

@@ -3,6 +3,7 @@
 package boxtest
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -58,9 +59,9 @@ func (d *Daemon) Look() Traces {
 	if d.Group != "" {
 		tr.Groups = d.groups()
 	}
-	for _, sub := range []string{"sessions", "workspaces"} {
+	for _, sub := range []string{"sessions", "workspaces", "removed"} {
 		files, err := os.ReadDir(filepath.Join(d.State, sub))
-		if err != nil {
+		if err != nil && (sub != "removed" || !errors.Is(err, fs.ErrNotExist)) { // with a store it is there
 			d.t.Fatal(err)
 		}
 		for _, f := range files {

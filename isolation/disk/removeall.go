@@ -24,25 +24,37 @@ const (
 // removeAll removes an entry of a directory with everything below it. Symbolic links are removed,
 // never followed. It is no error if the entry does not exist. Nothing else may write to the tree
 // meanwhile but another removeAll.
-func removeAll(root *os.Root, name string) error {
+func removeAll(root *os.Root, name string) error { return removeAllUntil(root, name, nil) }
+
+// removeAllUntil is removeAll until stopped, if it is not nil, says so: then the error is errStopped, and a part is left.
+func removeAllUntil(root *os.Root, name string, stopped func() bool) error {
+	if err := checkEntry(name); err != nil {
+		return err
+	}
 	dir, err := root.Open(".")
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	if strings.Contains(name, "/") || name == "." || name == ".." {
-		return fmt.Errorf("remove %q: %w", name, unix.EINVAL)
-	}
-	t := removeTree{}
+	t := removeTree{stopped: stopped}
 	if err := t.remove(dir, name, 0); err != nil {
 		return fmt.Errorf("remove %s: %w", name, err)
 	}
 	return nil
 }
 
+// checkEntry refuses to remove what is no entry of a directory.
+func checkEntry(name string) error {
+	if strings.Contains(name, "/") || name == "." || name == ".." {
+		return fmt.Errorf("remove %q: %w", name, unix.EINVAL)
+	}
+	return nil
+}
+
 // removeTree is a tree that is being removed.
 type removeTree struct {
-	top *os.File // its uppermost directory
+	top     *os.File // its uppermost directory
+	stopped func() bool
 }
 
 // remove removes one entry of a directory.
@@ -92,6 +104,9 @@ func (t *removeTree) empty(dir *os.File, depth int) error {
 		var last error
 		gone := 0
 		for _, name := range names {
+			if t.stopped != nil && t.stopped() {
+				return errStopped
+			}
 			if err := t.remove(dir, name, depth); err != nil {
 				last = err
 			} else {

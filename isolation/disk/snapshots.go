@@ -71,7 +71,8 @@ func (w *Workspaces) DropSnapshots(key string) error {
 		return err
 	}
 	defer all.Close()
-	return removeAll(all, key)
+	id, _ := w.idOf(key)
+	return w.removed.take(all, key, id)
 }
 
 // SweepSnapshots removes snapshots that an earlier keeper has not finished making or removing, and those of boxes whose files are
@@ -92,7 +93,7 @@ func (w *Workspaces) SweepSnapshots() error {
 	var errs []error
 	for _, k := range keys {
 		if _, err := w.root.Lstat(k.Name()); errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, removeAll(all, k.Name()))
+			errs = append(errs, w.removed.take(all, k.Name(), 0))
 			continue
 		}
 		s := &snapshots{w: w, all: all, key: k.Name()}

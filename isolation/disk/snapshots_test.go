@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log"
 	"maps"
 	"os"
 	"path/filepath"
@@ -35,11 +36,11 @@ type snapshotGround struct {
 
 func openSnapshots(t *testing.T, dir string) *snapshotGround {
 	t.Helper()
-	w, err := OpenWorkspaces(dir, "", 0)
+	w, err := OpenWorkspaces(dir, "", 0, log.New(t.Output(), "", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.closePlaces)
+	t.Cleanup(func() { w.Close(false) })
 	if err := w.MakeFor(&isolation.Spec{Key: boxKey, Writable: true, DiskHome: true}); err != nil {
 		t.Fatal(err)
 	}

@@ -3,10 +3,8 @@
 package disk
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path"
 	"path/filepath"
 	"strings"
@@ -22,9 +20,6 @@ import (
 // Trees of images are what boxes have unpacked into their workspaces. They lie beside the
 // workspaces, on the same filesystem and closed to everyone else in the same way, and are never
 // written to again. Nothing in them is ever resolved as a path outside of a box.
-
-// doomed is the prefix of trees that are being removed; isolation.ValidTree accepts none of them.
-const doomed = ".doomed-"
 
 // openTrees opens the directory of the trees.
 func (w *Workspaces) openTrees() (root int, err error) {
@@ -154,40 +149,12 @@ func (w *Workspaces) OpenTree(tree string) (int, error) {
 	return fd, nil
 }
 
-// Drop renames a tree so that it cannot be opened any more; the function it returns removes that
-// tree and those that earlier removals have left. It is no error if the tree does not exist.
-func (w *Workspaces) Drop(tree string) (remove func() error, err error) {
-	trees, err := w.openTrees()
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(trees)
-	err = unix.Renameat2(trees, tree, trees, doomed+strings.ToLower(rand.Text()), unix.RENAME_NOREPLACE)
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("remove the tree: %w", err)
-	}
-	return w.sweepTrees, nil
-}
-
-// sweepTrees removes the trees that Drop has renamed, and their quotas.
-func (w *Workspaces) sweepTrees() error {
+// Drop removes a tree: it cannot be opened any more when Drop returns, and what it takes of the disk is free later. It is no error if it does not exist.
+func (w *Workspaces) Drop(tree string) error {
 	root, err := openWork(filepath.Dir(w.root.Name()), statedir.ImageTrees)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	entries, err := fs.ReadDir(root.FS(), ".")
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), doomed) {
-			errs = append(errs, removeAll(root, e.Name()))
-		}
-	}
-	if quotas, _ := w.quotasOrReason(); quotas != nil {
-		errs = append(errs, quotas.Sweep())
-	}
-	return errors.Join(errs...)
+	return w.removed.take(root, tree, 0)
 }

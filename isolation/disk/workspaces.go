@@ -22,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 
 	"github.com/boxd-dev/boxd/isolation/overlay"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
 // Workspaces is the directory of the managed workspaces of one keeper's boxes. It is safe for
@@ -32,6 +33,8 @@ type Workspaces struct {
 	kind    string            // what enforces quotas
 	store   *Store            // nil: workspaces are in the state directory itself
 	noStore *UnavailableError // why there is no store, though one was to be; nil: there is one, or the reason is another
+	removed *removals
+	log     *log.Logger
 
 	mu     sync.Mutex // guards the fields below
 	quotas *Quotas    // nil: not available
@@ -50,21 +53,23 @@ const storePatience = 5 * time.Minute
 
 // OpenWorkspaces opens the directory for workspaces. If the state directory's filesystem enforces
 // project quotas it is there; otherwise it is in a filesystem of our own of that kind, if storeSize allows one
-// and the host can mount it.
-func OpenWorkspaces(state, storeKind string, storeSize uint64) (*Workspaces, error) {
-	w := &Workspaces{kind: isolation.QuotaProject}
+// and the host can mount it. Removals that fail after they were answered are logged to l.
+func OpenWorkspaces(state, storeKind string, storeSize uint64, l *log.Logger) (*Workspaces, error) {
+	w := &Workspaces{kind: isolation.QuotaProject, log: l}
 	if err := w.open(state); err != nil {
 		return nil, err
 	}
-	if w.quotas, w.why = OpenQuotas(w.root); w.why == nil {
-		return w, nil
+	w.quotas, w.why = OpenQuotas(w.root)
+	if storeSize != 0 && errors.As(w.why, new(*UnavailableError)) {
+		if err := w.openStore(state, storeKind, storeSize); err != nil {
+			w.noStore, _ = errors.AsType[*UnavailableError](err)
+			w.why = errors.Join(w.why, err)
+		}
 	}
-	if storeSize == 0 || !errors.As(w.why, new(*UnavailableError)) {
-		return w, nil
-	}
-	if err := w.openStore(state, storeKind, storeSize); err != nil {
-		w.noStore, _ = errors.AsType[*UnavailableError](err)
-		w.why = errors.Join(w.why, err)
+	var err error
+	if w.removed, err = openRemovals(filepath.Dir(w.root.Name()), w.returnProjects, l); err != nil {
+		w.Close(false)
+		return nil, err
 	}
 	return w, nil
 }
@@ -109,6 +114,9 @@ func (w *Workspaces) openStore(state, kind string, size uint64) error {
 	own.root.Close()
 	shared.root.Close()
 	w.store, w.kind, w.why = store, isolation.QuotaStore, nil
+	if err := removeAll(dir, statedir.Removed); err != nil { // of a keeper that had no store
+		w.log.Printf("cannot remove what an earlier start has left: %v", err)
+	}
 	return nil
 }
 
@@ -127,7 +135,10 @@ func (w *Workspaces) closePlaces() {
 
 // Close closes the workspaces; what they contain stays. While living boxes use them, the store
 // stays mounted, and the next OpenWorkspaces finds it.
-func (w *Workspaces) Close(inUse bool, l *log.Logger) {
+func (w *Workspaces) Close(inUse bool) {
+	if w.removed != nil {
+		w.removed.close()
+	}
 	if w.quotas != nil {
 		w.quotas.Close()
 	}
@@ -140,7 +151,7 @@ func (w *Workspaces) Close(inUse bool, l *log.Logger) {
 		return
 	}
 	if err := w.store.Close(); err != nil {
-		l.Printf("store: %v", err)
+		w.log.Printf("store: %v", err)
 	}
 }
 
@@ -257,26 +268,42 @@ func (p *Place) OpenPath(key string) (int, error) {
 }
 
 // Remove deletes a workspace and its quota. The box is dead, so nothing below changes meanwhile;
-// symbolic links are removed, never followed.
+// symbolic links are removed, never followed. What is in it is removed later, unless the disk is short of room: see removals.
 func (p *Place) Remove(key string) error {
-	id, limited := p.idOf(key)
-	if err := removeAll(p.root, key); err != nil {
+	id, _ := p.idOf(key)
+	if err := p.dir.removed.take(p.root, key, id); err != nil {
 		return fmt.Errorf("remove workspace: %w", err)
-	}
-	if !limited {
-		return nil
 	}
 	p.dir.mu.Lock()
 	delete(p.ids, key)
-	quotas := p.dir.quotas
 	p.dir.mu.Unlock()
-	// xfs counts deleted files for a while; the quota is swept later.
-	if err := quotas.Remove(id); errors.As(err, new(*UsedError)) {
-		return quotas.Sweep()
-	} else if err != nil {
-		return fmt.Errorf("quota of workspace: %w", err)
-	}
+	p.dir.removed.makeRoom()
 	return nil
+}
+
+// returnProjects takes back the project ids of what was removed; 0 stands for one that has to be found.
+func (w *Workspaces) returnProjects(ids []uint32) error {
+	quotas, _ := w.quotasOrReason()
+	if quotas == nil {
+		return nil
+	}
+	sweep := false
+	for _, id := range ids {
+		if id == 0 {
+			sweep = true
+			continue
+		}
+		err := quotas.Remove(id)
+		used := errors.As(err, new(*UsedError)) // xfs counts deleted files for a while; the quota is swept later
+		if err != nil && !used {
+			return fmt.Errorf("project %d: %w", id, err)
+		}
+		sweep = sweep || used
+	}
+	if !sweep {
+		return nil
+	}
+	return quotas.Sweep()
 }
 
 // Remove deletes what a box has on disk, its snapshots first, and its quota.
@@ -374,7 +401,8 @@ func (w *Workspaces) Resume(spec *isolation.Spec) error {
 		return err
 	}
 	defer dir.Close()
-	if err := removeAll(dir, overlay.Work); err != nil {
+	id, _ := w.idOf(spec.Key)
+	if err := w.removed.take(dir, overlay.Work, id); err != nil {
 		return err
 	}
 	return w.makePart(spec.Key, overlay.Work, 0)

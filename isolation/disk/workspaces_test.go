@@ -4,6 +4,7 @@ package disk
 
 import (
 	"errors"
+	"log"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +60,7 @@ func TestAKeptWorkspaceIsForgotten(t *testing.T) {
 	if err := w.open(t.TempDir()); err != nil {
 		t.Fatal(err)
 	}
-	defer w.closePlaces()
+	defer w.Close(false)
 	const key, tree = "0123456789abcdef0123456789abcdef", "abcdefghijklmnopqrstuvwxyz"
 	if err := w.root.Mkdir(key, 0o700); err != nil {
 		t.Fatal(err)
@@ -80,11 +81,11 @@ func TestAKeptWorkspaceIsForgotten(t *testing.T) {
 func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
-	w := &Workspaces{}
-	if err := w.open(state); err != nil {
+	w, err := OpenWorkspaces(state, "", 0, log.New(t.Output(), "", 0))
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.closePlaces()
+	defer w.Close(false)
 	other := filepath.Join(state, "other")
 	if err := os.Mkdir(other, 0o700); err != nil {
 		t.Fatal(err)
@@ -112,11 +113,11 @@ func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
 func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t) // to create files of other users
-	w, err := OpenWorkspaces(t.TempDir(), "", 0)
+	w, err := OpenWorkspaces(t.TempDir(), "", 0, log.New(t.Output(), "", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.closePlaces()
+	defer w.Close(false)
 	for _, tc := range []struct {
 		key  string
 		spec isolation.Spec
@@ -167,11 +168,11 @@ func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 func TestTheHintIsWhatTheStoreLacks(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
-	w, err := OpenWorkspaces(t.TempDir(), "", 0)
+	w, err := OpenWorkspaces(t.TempDir(), "", 0, log.New(t.Output(), "", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.closePlaces()
+	defer w.Close(false)
 	off := &UnavailableError{Reason: Off, Path: "/state", Kind: "ext4"}
 	for want, store := range map[string]*UnavailableError{
 		off.Hint():          nil,

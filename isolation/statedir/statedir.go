@@ -30,6 +30,9 @@ const (
 // Snapshots holds, beside the workspaces, the snapshots of each box, in a directory of its key.
 const Snapshots = "snapshots"
 
+// Removed holds, beside the workspaces, what is being removed.
+const Removed = "removed"
+
 // OwnerDir returns the directory name of a principal: no path contains a principal's name.
 func OwnerDir(owner string) string {
 	sum := sha256.Sum256([]byte(owner))

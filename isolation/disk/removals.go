@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/statedir"
+)
+
+// removals removes files that nobody uses any more behind the backs of callers, who wait for a rename alone: even an empty
+// writable root is two dozen directories, each of which the filesystem's journal may hold up. It is safe for concurrent use.
+type removals struct {
+	root *os.Root // on the filesystem of what is to be removed
+	log  *log.Logger
+	done func(projects []uint32) error // called after removals, with the project ids of what is gone; 0: it is not known
+
+	mu      sync.Mutex // guards the fields below
+	changed sync.Cond  // the next ones have changed; of mu
+	todo    []removal
+	running bool // a goroutine removes; it ends when nothing is left to do
+	closed  bool
+}
+
+// removal is a directory that is to be removed.
+type removal struct {
+	name    string // in removals.root
+	project uint32 // 0: not known
+}
+
+// closePatience bounds how long close waits for what is being removed. The service manager grants the keeper more: see
+// TimeoutStopSec= of boxd-keeper.service.
+const closePatience = 5 * time.Second
+
+// errStopped is the error of a removal that close has stopped.
+var errStopped = errors.New("stopped")
+
+// openRemovals opens the directory for what is to be removed, below dir, and goes on with what an earlier keeper has not
+// finished.
+func openRemovals(dir string, done func([]uint32) error, l *log.Logger) (*removals, error) {
+	root, err := openWork(dir, statedir.Removed)
+	if err != nil {
+		return nil, err
+	}
+	r := &removals{root: root, log: l, done: done}
+	r.changed.L = &r.mu
+	left, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	for _, e := range left {
+		r.add(removal{name: e.Name()})
+	}
+	return r, nil
+}
+
+// take removes an entry of a directory with everything below it: it has gone when take returns, and what it takes of the disk is
+// free later. It is no error if there is none. project is the id of its quota, 0 if that is not known.
+func (r *removals) take(parent *os.Root, name string, project uint32) error {
+	if err := checkEntry(name); err != nil {
+		return err
+	}
+	from, err := parent.Open(".")
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := r.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	d := removal{name: rand.Text(), project: project}
+	switch err := unix.Renameat2(int(from.Fd()), name, int(to.Fd()), d.name, unix.RENAME_NOREPLACE); {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT): // EXDEV: the state directory itself has a project id; else there is no room for the name
+		if err := removeAll(parent, name); err != nil {
+			return err
+		}
+		return r.done([]uint32{project})
+	case err != nil:
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	r.add(d)
+	return nil
+}
+
+// makeRoom waits for removals if the disk has little room, so that whoever removes something to have some has it.
+func (r *removals) makeRoom() {
+	dir, err := r.root.Open(".")
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil || st.Bavail < st.Blocks/10 || st.Ffree < st.Files/10 {
+		r.wait()
+	}
+}
+
+func (r *removals) add(d removal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.todo = append(r.todo, d)
+	if !r.running && !r.closed {
+		r.running = true
+		go r.run()
+	}
+}
+
+// run removes what there is to remove.
+func (r *removals) run() {
+	for {
+		r.mu.Lock()
+		now := r.todo
+		if r.todo = nil; len(now) == 0 || r.closed {
+			r.running = false
+			r.changed.Broadcast()
+			r.mu.Unlock()
+			return
+		}
+		r.mu.Unlock()
+		projects := make([]uint32, 0, len(now))
+		for _, d := range now {
+			err := removeAllUntil(r.root, d.name, r.isClosed)
+			if errors.Is(err, errStopped) {
+				break
+			}
+			if err != nil {
+				r.log.Printf("cannot remove %s/%s, and the next start tries again: %v", r.root.Name(), d.name, err)
+			}
+			projects = append(projects, d.project)
+		}
+		if err := r.done(projects); err != nil {
+			r.log.Printf("quotas of what was removed: %v", err)
+		}
+	}
+}
+
+func (r *removals) isClosed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed
+}
+
+// wait waits until everything is removed, or close is called.
+func (r *removals) wait() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.running && !r.closed {
+		r.changed.Wait()
+	}
+}
+
+// close gives removals closePatience to end, and leaves what is left to the next keeper.
+func (r *removals) close() {
+	timer := time.AfterFunc(closePatience, r.stop)
+	r.wait()
+	timer.Stop()
+	r.stop()
+	r.mu.Lock()
+	for r.running {
+		r.changed.Wait()
+	}
+	r.mu.Unlock()
+	r.root.Close()
+}
+
+// stop has the goroutine end soon.
+func (r *removals) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	r.changed.Broadcast()
+}

@@ -5,7 +5,7 @@
 //go:debug updatemaxprocs=0
 
 // Command boxfiles does file operations inside a box. Only boxd starts it. It runs as the box user: it can do no more
-// than any program of the box.
+// than any program of the box. Outside of boxes, boxkeeper has it copy what all boxes get of the host's /etc, as nobody.
 package main
 
 import (
@@ -22,6 +22,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == isolation.LimitedCommand {
 		os.Exit(runLimited(os.Args[2:], os.Stderr))
+	}
+	if len(os.Args) > 1 && os.Args[1] == isolation.BaseCommand {
+		os.Exit(runBase(os.Stdout))
 	}
 	os.Exit(Main(os.Stdin, os.Stdout))
 }

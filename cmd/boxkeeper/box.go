@@ -135,6 +135,7 @@ func (k *keeper) watch(key string, b *box) {
 	b.changing.Unlock()
 	k.net.detach(key)
 	k.hostQuotas.Release(key)
+	k.bases.Release(key)
 	k.mu.Lock()
 	delete(k.boxes, key)
 	k.mu.Unlock()

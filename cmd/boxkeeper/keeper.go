@@ -50,6 +50,7 @@ type keeper struct {
 	users      mounts.UserNamespaces
 	sources    *mounts.Sources
 	zygotes    zygoteSet
+	bases      hostBases
 	ahead      preforkPool
 	groups     groups
 	work       *disk.Workspaces
@@ -132,6 +133,7 @@ func (k *keeper) prepare() error {
 	}
 	k.hostQuotas = disk.OpenHostQuotas(state, k.cfg.QuotaRoots, k.cfg.Log)
 	k.zygotes = zygoteSet{BoxInit: k.boxInit, BoxFiles: k.boxFiles, Etc: k.cfg.Etc, Open: k.work.OpenTree}
+	k.bases = hostBases{program: k.boxFiles, work: k.work, zygotes: &k.zygotes, log: k.cfg.Log}
 	if k.records, err = openRecords(k.cfg.RunDir); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
@@ -141,6 +143,11 @@ func (k *keeper) prepare() error {
 	}
 	if err := k.adoptBoxes(); err != nil {
 		return err
+	}
+	if len(k.known()) == 0 { // otherwise they may use what an earlier keeper has made
+		if err := k.work.DropBase(""); err != nil {
+			k.cfg.Log.Printf("cannot remove leftover copies of /etc: %v", err)
+		}
 	}
 	if err := k.greet(); err != nil {
 		return err
@@ -158,6 +165,7 @@ func (k *keeper) close() {
 	k.sources.Close()
 	k.ahead.close(k.ids)
 	k.zygotes.Close()
+	k.bases.Close()
 	k.users.Close()
 	k.groups.close()
 	k.ids.Close()

@@ -24,7 +24,7 @@ func (l *launching) mapRoot() (string, error) {
 	changes := layer{overlay.Target, func() (int, error) { return l.k.work.OpenPath(l.spec.Key) }, true, mounts.WorkOwner()}
 	list := []layer{{overlay.Target, func() (int, error) { return l.k.work.TreeTop(l.spec.Image) }, false, mounts.WorkOwner()}, changes}
 	if l.spec.Image == "" {
-		list = []layer{changes}
+		list = []layer{changes, {overlay.Target, l.takeBase, false, mounts.WorkOwner()}}
 		for _, name := range isolation.HostDirs() {
 			open := func() (int, error) {
 				return unix.Open("/"+name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -47,6 +47,12 @@ func (l *launching) mapRoot() (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// takeBase opens the base of a root of the host's programs, which the box has until it ends.
+func (l *launching) takeBase() (int, error) {
+	l.undo = append(l.undo, func() { l.k.bases.Release(l.spec.Key) }) // watch does it too, but may have done it by now
+	return l.k.bases.Take(l.spec.Key)
 }
 
 // layer is one layer of a root.

@@ -65,6 +65,8 @@ type zygote struct {
 
 	mu    sync.Mutex // guards the fields below, and is held from a request to its answer
 	conn  *fdpass.Conn
+	pid   int // of the process, and the next one is its pidfd; while there is a conn
+	pidfd int
 	stamp string
 }
 
@@ -100,6 +102,38 @@ func (z *zygote) Request(ids idRange, control, group int, share bool) (*cloning,
 		return nil, err
 	}
 	return c, nil
+}
+
+// Root opens the root of the tree that boxes are cloned in, with O_PATH, and returns a text that is another for another tree.
+func (z *zygote) Root() (fd int, stamp string, err error) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if fd = z.rootLocked(); fd < 0 {
+		if err := z.startLocked(); err != nil {
+			return -1, "", err
+		}
+		fd = z.rootLocked()
+	}
+	if fd < 0 {
+		return -1, "", errZygoteGone
+	}
+	return fd, z.stamp, nil
+}
+
+// rootLocked returns -1 if there is no zygote, or its tree is of an earlier host.
+func (z *zygote) rootLocked() int {
+	if z.conn == nil || z.stamp != z.stampNow() {
+		return -1
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/root", z.pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	if unix.PidfdSendSignal(z.pidfd, 0, nil, 0) != nil { // it is gone, and another process may have its number
+		unix.Close(fd)
+		return -1
+	}
+	return fd
 }
 
 func (c *cloning) sendLocked() error {
@@ -180,10 +214,11 @@ func (z *zygote) startLocked() error {
 		defer unix.Close(tree)
 		argv, files = []string{"boxkeeper", zygoteImageCommand}, append(files, uintptr(tree))
 	}
-	_, err = syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{
+	pidfd := -1
+	pid, err := syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{
 		Env:   []string{"GOMAXPROCS=1"},
 		Files: files,
-		Sys:   &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Setsid: true},
+		Sys:   &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Setsid: true, PidFD: &pidfd},
 	})
 	if err != nil {
 		conn.Close()
@@ -198,13 +233,14 @@ func (z *zygote) startLocked() error {
 	}
 	if err != nil {
 		conn.Close()
+		unix.Close(pidfd)
 		err = &isolation.StepError{Step: isolation.StepZygote, Item: err.Error(), Errno: unix.ENOTRECOVERABLE}
 		if gone {
 			err = fmt.Errorf("%w: %w", errZygoteGone, err)
 		}
 		return err
 	}
-	z.conn, z.stamp = conn, z.stampNow()
+	z.conn, z.pid, z.pidfd, z.stamp = conn, pid, pidfd, z.stampNow()
 	return nil
 }
 
@@ -224,6 +260,7 @@ func (z *zygote) Close() {
 func (z *zygote) closeLocked() {
 	if z.conn != nil {
 		z.conn.Close()
+		unix.Close(z.pidfd)
 		z.conn = nil
 	}
 }

@@ -3,8 +3,10 @@
 package disk
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -157,4 +159,35 @@ func (w *Workspaces) Drop(tree string) error {
 	}
 	defer root.Close()
 	return w.removed.take(root, tree, 0)
+}
+
+// MakeBase makes a directory that belongs to the box user, has it filled, and returns its name and an open descriptor.
+func (w *Workspaces) MakeBase(fill func(dir int) error) (name string, dir *os.File, err error) {
+	root, err := openWork(filepath.Dir(w.root.Name()), statedir.HostBases)
+	if err != nil {
+		return "", nil, err
+	}
+	defer root.Close()
+	name = rand.Text()
+	if err := root.Mkdir(name, 0o755); err != nil {
+		return "", nil, err
+	}
+	if dir, err = root.Open(name); err == nil {
+		if err = errors.Join(dir.Chown(isolation.BoxUID, isolation.BoxGID), dir.Chmod(0o755), fill(int(dir.Fd()))); err == nil {
+			return name, dir, nil
+		}
+		dir.Close()
+	}
+	return "", nil, errors.Join(err, w.removed.take(root, name, 0))
+}
+
+// DropBase removes what MakeBase has made, all if name is "". No box may use it.
+func (w *Workspaces) DropBase(name string) error {
+	dir, name := filepath.Split(filepath.Join(statedir.HostBases, name))
+	root, err := os.OpenRoot(filepath.Join(filepath.Dir(w.root.Name()), dir))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return w.removed.take(root, name, 0)
 }

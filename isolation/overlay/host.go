@@ -35,13 +35,6 @@ const (
 // of the host.
 const rootName = "root"
 
-// Bounds on what is copied of the read-only root, which is /etc.
-const (
-	baseSize   = "64m"
-	baseInodes = "32768"
-	baseDepth  = 16
-)
-
 // tree is a tree of the host.
 type tree struct {
 	name   string // at the top of the root
@@ -66,8 +59,11 @@ func isTree(target string) bool {
 
 // enterHost does what Enter does, for the host's own programs.
 func enterHost(s *isolation.Setup, mounts *[]int, root *int, proc int) (item string, err error) {
-	n := 1
-	h := &host{layers: layers{image: -1, changes: (*mounts)[0], old: *root, proc: proc}}
+	if len(s.Mounts) < 2 || s.Mounts[1].Target != Target {
+		return Target, unix.EINVAL
+	}
+	n := 2
+	h := &host{layers: layers{image: (*mounts)[1], changes: (*mounts)[0], old: *root, proc: proc}}
 	for ; n < len(s.Mounts) && isTree(s.Mounts[n].Target); n++ {
 		h.trees = append(h.trees, tree{name: s.Mounts[n].Target[1:], mount: (*mounts)[n], nobody: -1, top: -1})
 	}
@@ -118,8 +114,8 @@ func (h *host) mount() (m int, item string, err error) {
 	if err := linux.AttachMount(h.changes, h.old, upperPlace); err != nil {
 		return -1, "changes", err
 	}
-	if item, err := h.base(); err != nil {
-		return -1, item, err
+	if err := linux.AttachMount(h.image, h.old, imagePlace); err != nil {
+		return -1, "base", err
 	}
 	for i := range h.trees {
 		if err := h.cover(&h.trees[i]); err != nil {

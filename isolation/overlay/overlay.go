@@ -15,8 +15,8 @@ import (
 )
 
 // Target is the target of the two layers of a root, as mounts of a Setup: the image, read-only,
-// and the directory for the changes, writable. If the changes come first there is no image, and
-// trees of the host follow, each with its own target (host.go).
+// and the directory for the changes, writable. If the changes come first the root is of the host's own programs: instead of an
+// image there is a base, a copy of the host's /etc, and trees of the host follow, each with its own target (host.go).
 const Target = "/"
 
 // Names in the directory for the changes.

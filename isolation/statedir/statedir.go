@@ -30,6 +30,9 @@ const (
 // Snapshots holds, beside the workspaces, the snapshots of each box, in a directory of its key.
 const Snapshots = "snapshots"
 
+// HostBases holds, beside the workspaces, what roots of the host's programs have in common that boxes can write to.
+const HostBases = "host-bases"
+
 // Removed holds, beside the workspaces, what is being removed.
 const Removed = "removed"
 

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -58,9 +60,13 @@ func TestASessionKeepsItsImage(t *testing.T) {
 		t.Errorf("a profile that locks its image: %v", err)
 	}
 	imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "young"})).layout(t), "")
+	keeper := d.Keeper()
 	d.Kill()
 	left := filepath.Join(filepath.Dir(treesDir(t, d)), "removed", "left") // of a removal that was interrupted
 	if err := errors.Join(os.Mkdir(left, 0o700), os.WriteFile(left+"/file", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(keeper, unix.SIGKILL); err != nil { // the next one finishes it
 		t.Fatal(err)
 	}
 	d.Restart()

@@ -266,3 +266,53 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	}
 	d.NothingLeft(before)
 }
+
+// What such roots have of the host's /etc is one copy for all of them, in which nothing can be changed. Boxes that live keep
+// theirs when the keeper is replaced, and it is gone when a keeper starts without boxes.
+func TestRootsShareTheirCopyOfTheHost(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[profiles.default]\nread_only_root = false\n")
+	copies := func() int {
+		list, err := os.ReadDir(filepath.Join(d.State, "host-bases"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	killed := func() {
+		t.Helper()
+		keeper := d.Keeper()
+		if err := unix.Kill(keeper, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		boxtest.Eventually(t, "another keeper is at work", func() bool { return d.Keeper() != keeper })
+	}
+	for _, id := range []string{"a", "b"} {
+		d.NewSession(t, api.SessionRequest{ID: id})
+	}
+	before := d.Sh(t, "b", "cat /etc/services")
+	d.Sh(t, "a", "echo more >> /etc/services; rm -r /etc/alternatives; ! touch /var/lib/boxd/image/etc/new /var/lib/boxd/image/etc/services")
+	if got := d.Sh(t, "b", "ls -d /etc/alternatives; cat /etc/services"); got != "/etc/alternatives\n"+before {
+		t.Errorf("in another session: %d bytes are %d", len(before), len(got))
+	}
+	if n := copies(); n != 1 {
+		t.Errorf("%d copies", n)
+	}
+	killed()
+	d.NewSession(t, api.SessionRequest{ID: "c"})
+	for _, id := range []string{"b", "c"} {
+		if got := d.Sh(t, id, "cat /etc/services"); got != before {
+			t.Errorf("%s, after the keeper was killed: %d bytes are %d", id, len(before), len(got))
+		}
+	}
+	if n := copies(); n != 2 {
+		t.Errorf("%d copies after that", n)
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	killed()
+	boxtest.Eventually(t, "no copy is left", func() bool { return copies() == 0 })
+}

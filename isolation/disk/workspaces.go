@@ -151,7 +151,7 @@ func (w *Workspaces) Close(inUse bool) {
 		return
 	}
 	if err := w.store.Close(); err != nil {
-		w.log.Printf("store: %v", err)
+		w.log.Printf("cannot close the store: %v", err)
 	}
 }
 

@@ -8,12 +8,14 @@ import (
 	"io"
 	"path"
 	"runtime"
-	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/overlay"
 )
 
 // Bounds on what is copied of the read-only root, which is /etc.
@@ -25,11 +27,19 @@ const (
 
 // runBase does what isolation.BaseCommand says. It reads as a user who owns nothing, so that it copies nothing that programs could
 // not read where /etc is not a copy, and writes as the box user's own number.
-func runBase(stdout io.Writer) int {
+func runBase(args []string, stdout io.Writer) int {
 	said := isolation.BaseDone
-	if err := dropRoot(); err != nil {
+	c := copier{bytes: baseSize, inodes: baseInodes}
+	var err error
+	if c.reader, err = strconv.Atoi(strings.Join(args, " ")); err == nil {
+		err = skeleton(isolation.BaseFrom, isolation.BaseTo)
+	}
+	if err == nil {
+		err = c.dropRoot()
+	}
+	if err != nil {
 		said = err.Error()
-	} else if item, err := (&copier{reader: nobody, bytes: baseSize, inodes: baseInodes}).fill(isolation.BaseFrom, isolation.BaseTo); err != nil {
+	} else if item, err := c.fill(isolation.BaseFrom, isolation.BaseTo); err != nil {
 		said = fmt.Sprintf("%s: %v", item, err)
 	}
 	if _, err := io.WriteString(stdout, said); err != nil || said != isolation.BaseDone {
@@ -38,21 +48,38 @@ func runBase(stdout io.Writer) int {
 	return 0
 }
 
-// dropRoot gives up all capabilities for good, and locks the thread for copier.
-func dropRoot() error {
+// skeleton makes what belongs to PID 1 of boxes, as root: on the disk it has their number.
+func skeleton(root, to int) error {
+	syscall.Umask(0o022)
+	if item, err := overlay.Skeleton(to); err != nil {
+		return fmt.Errorf("%s: %w", item, err)
+	}
+	for _, name := range isolation.HostDirs() { // where the trees of the host are mounted
+		var st unix.Stat_t
+		if unix.Fstatat(root, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			continue
+		}
+		if err := unix.Mkdirat(to, name, 0o755); err != nil {
+			return fmt.Errorf("/%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// dropRoot gives up all capabilities for good: what is left are the two ids, and the box user's own number on the host, which a person
+// may have, is the effective one alone, so that this person can send it no signal (kill(2)).
+func (c *copier) dropRoot() error {
 	runtime.LockOSThread()
 	err := syscall.Setgroups(nil)
 	if err == nil {
-		err = syscall.Setresgid(isolation.BoxGID, nobody, nobody)
+		err = syscall.Setresgid(c.reader, isolation.BoxGID, c.reader)
 	}
 	if err == nil {
-		err = syscall.Setresuid(isolation.BoxUID, nobody, nobody) // the last id that was 0 takes all capabilities along (capabilities(7))
+		err = syscall.Setresuid(c.reader, isolation.BoxUID, c.reader) // the last id that was 0 takes all capabilities along (capabilities(7))
 	}
+	c.as(c.reader)
 	return err
 }
-
-// nobody is a user that owns no files.
-const nobody = 65534
 
 // copier copies files with the rights of one user, as files of the box user. Its thread must be locked.
 type copier struct {
@@ -94,16 +121,8 @@ func (c *copier) fill(root, to int) (item string, err error) {
 		}
 	}
 	// The home of root, which programs expect; the host's is not to be seen in boxes.
-	dirs := map[string]uint32{"root": 0o700}
-	for _, name := range isolation.HostDirs() {
-		if slices.Contains(list, name) {
-			dirs[name] = 0o755
-		}
-	}
-	for name, mode := range dirs {
-		if err := c.make(func() error { return unix.Mkdirat(to, name, mode) }); err != nil && !errors.Is(err, unix.EEXIST) { // EEXIST: a link of that name
-			return "/" + name, err
-		}
+	if err := c.make(func() error { return unix.Mkdirat(to, "root", 0o700) }); err != nil {
+		return "/root", err
 	}
 	return c.dir(top, to, "etc", "/etc", baseDepth)
 }
@@ -121,7 +140,7 @@ func (c *copier) dir(from, to int, name, at string, depth int) (item string, err
 	if depth == 0 {
 		return at, unix.ENAMETOOLONG
 	}
-	if err := c.make(func() error { return unix.Mkdirat(to, name, 0o755) }); err != nil {
+	if err := c.make(func() error { return unix.Mkdirat(to, name, 0o755) }); err != nil && !errors.Is(err, unix.EEXIST) { // EEXIST: of the skeleton
 		return at, err
 	}
 	out, err := unix.Openat(to, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -154,7 +173,7 @@ func (c *copier) dir(from, to int, name, at string, depth int) (item string, err
 		default:
 			continue
 		}
-		if err != nil && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENOENT) {
+		if err != nil && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {
 			return path.Join(at, e), err
 		}
 	}

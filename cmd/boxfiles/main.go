@@ -5,7 +5,7 @@
 //go:debug updatemaxprocs=0
 
 // Command boxfiles does file operations inside a box. Only boxd starts it. It runs as the box user: it can do no more
-// than any program of the box. Outside of boxes, boxkeeper has it copy what all boxes get of the host's /etc, as nobody.
+// than any program of the box. Outside of boxes, boxkeeper has it copy what all boxes get of the host's /etc, as a user who owns nothing.
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 		os.Exit(runLimited(os.Args[2:], os.Stderr))
 	}
 	if len(os.Args) > 1 && os.Args[1] == isolation.BaseCommand {
-		os.Exit(runBase(os.Stdout))
+		os.Exit(runBase(os.Args[2:], os.Stdout))
 	}
 	os.Exit(Main(os.Stdin, os.Stdout))
 }

@@ -80,19 +80,23 @@ func (b *box) lives() bool {
 // removeTree removes the tree of an image that no box uses.
 func (k *keeper) removeTree(tree string) error {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	used := len(k.damaged) > 0 // damaged records do not tell what their boxes use
 	for _, b := range k.boxes {
 		used = used || b.image == tree
 	}
 	if used || !isolation.ValidTree(tree) {
+		k.mu.Unlock()
 		return unix.EBUSY
 	}
-	if err := k.work.Drop(tree); err != nil {
+	remove, err := k.work.Drop(tree)
+	if err == nil {
+		k.zygotes.Drop(tree)
+	}
+	k.mu.Unlock()
+	if err != nil {
 		return err
 	}
-	k.zygotes.Drop(tree)
-	return nil
+	return remove()
 }
 
 // changeSnapshots changes or lists the snapshots of a box. While one is made or restored the key is reserved, so that no box

@@ -3,13 +3,15 @@
 package main
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log"
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -27,53 +29,78 @@ import (
 // It is a single overlay for some hundred small files. The parts of /etc that are directories of the host would need two overlays
 // each, and each of those costs more than all the copies.
 type hostBases struct {
-	program int // descriptor of boxfiles
+	program int    // descriptor of boxfiles
+	reader  uint32 // the id with whose rights it reads, which no process and no file has
 	work    *disk.Workspaces
 	zygotes *zygoteSet
 	log     *log.Logger
 
-	mu      sync.Mutex        // guards the fields below, and is held while a base is made
+	making sync.Mutex // guards the next fields, and is held while a base is made; taken before mu
+	dir    *os.File   // of the current one; nil: none
+	dirs   []string   // those of /etc that were copied
+	stamp  string     // of them and their zygote
+
+	mu      sync.Mutex        // guards the fields below
 	current string            // the one for new boxes; "": none
-	dir     *os.File          // its directory
-	stamp   string            // of the zygote that it was copied from
 	users   map[string]string // keys of boxes, and what they use
 }
+
+// nobody is an id of each box as which no process runs in it.
+const nobody = 65534
 
 // basePatience is how long the copying may take, which normally takes milliseconds.
 const basePatience = 20 * time.Second
 
 // Take opens the base for a new box. It stays until Release.
 func (h *hostBases) Take(key string) (fd int, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.making.Lock()
+	defer h.making.Unlock()
 	root, stamp, err := h.zygotes.Of("").Root()
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(root)
-	if h.current == "" || h.stamp != stamp {
+	if h.dir == nil || h.stamp != stamp+etcStamp(root, h.dirs) {
+		dirs, err := etcDirs(root)
+		if err != nil {
+			return -1, fmt.Errorf("/etc: %w", err)
+		}
+		stamp += etcStamp(root, dirs) // before the copy, so that what changes meanwhile is noticed
 		name, dir, err := h.work.MakeBase(func(dir int) error { return h.fill(root, dir) })
 		if err != nil {
 			return -1, fmt.Errorf("copy of /etc: %w", err)
 		}
 		h.dir.Close() // of nil it does nothing
-		before := h.current
-		h.current, h.dir, h.stamp = name, dir, stamp
-		h.dropLocked(before)
+		h.dir, h.dirs, h.stamp = dir, dirs, stamp
+		h.replace(name)
 	}
+	fd, err = unix.FcntlInt(h.dir.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return -1, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.users == nil {
 		h.users = map[string]string{}
 	}
 	h.users[key] = h.current
-	return unix.FcntlInt(h.dir.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	return fd, nil
+}
+
+func (h *hostBases) replace(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := h.current
+	h.current = name
+	h.dropLocked(before)
 }
 
 // Close closes what is open. The bases stay, as boxes use them.
 func (h *hostBases) Close() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.making.Lock()
+	defer h.making.Unlock()
 	h.dir.Close()
-	h.current, h.dir = "", nil
+	h.dir = nil
 }
 
 // Release says that a box has ended, whether it has a base or not.
@@ -113,26 +140,52 @@ func (h *hostBases) fill(root, dir int) error {
 		return err
 	}
 	defer null.Close()
-	pid, err := syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", program), []string{"boxfiles", isolation.BaseCommand}, &syscall.ProcAttr{
+	pidfd := -1
+	_, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", program), []string{"boxfiles", isolation.BaseCommand, strconv.FormatUint(uint64(h.reader), 10)}, &syscall.ProcAttr{
 		Env:   []string{"GOMAXPROCS=1"},
 		Files: []uintptr{null.Fd(), say.Fd(), 2, uintptr(root), uintptr(dir)},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
+		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
 	})
 	say.Close()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), basePatience)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(pid, unix.SIGKILL) })
-	text, err := io.ReadAll(io.LimitReader(said, 4096)) // until it has ended; the reaper collects it
-	switch {
-	case err != nil:
-		return err
-	case !stop():
-		return fmt.Errorf("not done after %v", basePatience)
-	case string(text) != isolation.BaseDone:
+	defer unix.Close(pidfd)
+	var text []byte
+	if err = said.SetReadDeadline(time.Now().Add(basePatience)); err == nil {
+		text, err = io.ReadAll(io.LimitReader(said, 4096)) // until it has ended; the reaper collects it
+	}
+	if err != nil { // a filesystem below /etc may not answer: then nobody waits for the end
+		return errors.Join(err, unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0))
+	}
+	if string(text) != isolation.BaseDone {
 		return fmt.Errorf("%q", text)
 	}
 	return nil
+}
+
+// etcDirs lists the directories of /etc of a root by their paths below it.
+func etcDirs(root int) (list []string, err error) {
+	err = fs.WalkDir(os.DirFS(fmt.Sprintf("/proc/self/fd/%d", root)), "etc", func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			list = append(list, path)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// etcStamp returns a text that changes when an entry of one of these directories is made, replaced or removed. Directories of the host
+// are shown in a root as they are, and change without the zygote.
+func etcStamp(root int, dirs []string) string {
+	var stamp []byte
+	for _, dir := range dirs {
+		var st unix.Stat_t
+		_ = unix.Fstatat(root, dir, &st, unix.AT_SYMLINK_NOFOLLOW) // of what has gone all fields are 0
+		stamp = fmt.Appendf(stamp, "%d.%d.%d.%d ", st.Dev, st.Ino, st.Mtim.Sec, st.Mtim.Nsec)
+	}
+	return string(stamp)
 }

@@ -133,7 +133,7 @@ func (k *keeper) prepare() error {
 	}
 	k.hostQuotas = disk.OpenHostQuotas(state, k.cfg.QuotaRoots, k.cfg.Log)
 	k.zygotes = zygoteSet{BoxInit: k.boxInit, BoxFiles: k.boxFiles, Etc: k.cfg.Etc, Open: k.work.OpenTree}
-	k.bases = hostBases{program: k.boxFiles, work: k.work, zygotes: &k.zygotes, log: k.cfg.Log}
+	k.bases = hostBases{program: k.boxFiles, reader: k.cfg.IDBase + nobody, work: k.work, zygotes: &k.zygotes, log: k.cfg.Log}
 	if k.records, err = openRecords(k.cfg.RunDir); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}

@@ -108,32 +108,25 @@ func (z *zygote) Request(ids idRange, control, group int, share bool) (*cloning,
 func (z *zygote) Root() (fd int, stamp string, err error) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if fd = z.rootLocked(); fd < 0 {
-		if err := z.startLocked(); err != nil {
-			return -1, "", err
+	if fd, err = z.rootLocked(); errors.Is(err, errZygoteGone) {
+		if err = z.startLocked(); err == nil {
+			fd, err = z.rootLocked()
 		}
-		fd = z.rootLocked()
 	}
-	if fd < 0 {
-		return -1, "", errZygoteGone
-	}
-	return fd, z.stamp, nil
+	return fd, z.stamp, err
 }
 
-// rootLocked returns -1 if there is no zygote, or its tree is of an earlier host.
-func (z *zygote) rootLocked() int {
+// rootLocked returns errZygoteGone if there is no zygote, or its tree is of an earlier host.
+func (z *zygote) rootLocked() (int, error) {
 	if z.conn == nil || z.stamp != z.stampNow() {
-		return -1
+		return -1, errZygoteGone
 	}
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/root", z.pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1
-	}
-	if unix.PidfdSendSignal(z.pidfd, 0, nil, 0) != nil { // it is gone, and another process may have its number
+	if unix.PidfdSendSignal(z.pidfd, 0, nil, 0) != nil { // another process may have its number
 		unix.Close(fd)
-		return -1
+		return -1, errZygoteGone
 	}
-	return fd
+	return fd, err
 }
 
 func (c *cloning) sendLocked() error {

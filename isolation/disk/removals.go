@@ -24,6 +24,8 @@ type removals struct {
 	log  *log.Logger
 	done func(projects []uint32) error // called after removals, with the project ids of what is gone; 0: it is not known
 
+	ended chan struct{} // closed by stop
+
 	mu      sync.Mutex // guards the fields below
 	changed sync.Cond  // the next ones have changed; of mu
 	todo    []removal
@@ -35,6 +37,7 @@ type removals struct {
 type removal struct {
 	name    string // in removals.root
 	project uint32 // 0: not known
+	gone    chan struct{}
 }
 
 // closePatience bounds how long close waits for what is being removed. The service manager grants the keeper more: see
@@ -51,7 +54,7 @@ func openRemovals(dir string, done func([]uint32) error, l *log.Logger) (*remova
 	if err != nil {
 		return nil, err
 	}
-	r := &removals{root: root, log: l, done: done}
+	r := &removals{root: root, log: l, done: done, ended: make(chan struct{})}
 	r.changed.L = &r.mu
 	left, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
@@ -59,45 +62,49 @@ func openRemovals(dir string, done func([]uint32) error, l *log.Logger) (*remova
 		return nil, err
 	}
 	for _, e := range left {
-		r.add(removal{name: e.Name()})
+		r.add(removal{e.Name(), 0, make(chan struct{})})
 	}
 	return r, nil
 }
 
 // take removes an entry of a directory with everything below it: it has gone when take returns, and what it takes of the disk is
-// free later. It is no error if there is none. project is the id of its quota, 0 if that is not known.
-func (r *removals) take(parent *os.Root, name string, project uint32) error {
+// free later, when gone is closed; nil: it is already. It is no error if there is none. project is the id of its quota, 0 if that is
+// not known.
+func (r *removals) take(parent *os.Root, name string, project uint32) (gone <-chan struct{}, err error) {
 	if err := checkEntry(name); err != nil {
-		return err
+		return nil, err
 	}
 	from, err := parent.Open(".")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer from.Close()
 	to, err := r.root.Open(".")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer to.Close()
-	d := removal{name: rand.Text(), project: project}
+	d := removal{rand.Text(), project, make(chan struct{})}
 	switch err := unix.Renameat2(int(from.Fd()), name, int(to.Fd()), d.name, unix.RENAME_NOREPLACE); {
 	case errors.Is(err, unix.ENOENT):
-		return nil
+		return nil, nil
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT): // EXDEV: the state directory itself has a project id; else there is no room for the name
 		if err := removeAll(parent, name); err != nil {
-			return err
+			return nil, err
 		}
-		return r.done([]uint32{project})
+		return nil, r.done([]uint32{project})
 	case err != nil:
-		return fmt.Errorf("remove %s: %w", name, err)
+		return nil, fmt.Errorf("remove %s: %w", name, err)
 	}
 	r.add(d)
-	return nil
+	return d.gone, nil
 }
 
-// makeRoom waits for removals if the disk has little room, so that whoever removes something to have some has it.
-func (r *removals) makeRoom() {
+// makeRoom waits for a removal if the disk has little room, so that whoever removes something to have some has it.
+func (r *removals) makeRoom(gone <-chan struct{}) {
+	if gone == nil {
+		return
+	}
 	dir, err := r.root.Open(".")
 	if err != nil {
 		return
@@ -105,7 +112,10 @@ func (r *removals) makeRoom() {
 	defer dir.Close()
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil || st.Bavail < st.Blocks/10 || st.Ffree < st.Files/10 {
-		r.wait()
+		select {
+		case <-gone:
+		case <-r.ended:
+		}
 	}
 }
 
@@ -141,9 +151,10 @@ func (r *removals) run() {
 				r.log.Printf("cannot remove %s/%s, and the next start tries again: %v", r.root.Name(), d.name, err)
 			}
 			projects = append(projects, d.project)
+			close(d.gone)
 		}
 		if err := r.done(projects); err != nil {
-			r.log.Printf("quotas of what was removed: %v", err)
+			r.log.Printf("cannot take back the quotas of what was removed: %v", err)
 		}
 	}
 }
@@ -181,6 +192,9 @@ func (r *removals) close() {
 func (r *removals) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.closed {
+		close(r.ended)
+	}
 	r.closed = true
 	r.changed.Broadcast()
 }

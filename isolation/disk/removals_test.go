@@ -153,8 +153,8 @@ func TestARemovalThatCannotBeMovedIsDoneInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close(false)
-	if err := other.removed.take(w.root, key, 0); err != nil {
-		t.Fatal(err)
+	if gone, err := other.removed.take(w.root, key, 0); gone != nil || err != nil {
+		t.Fatalf("%v, %v", gone, err)
 	}
 	if left := entriesOf(t, w.root); len(left) > 0 {
 		t.Errorf("%v is still there", left)

@@ -72,7 +72,8 @@ func (w *Workspaces) DropSnapshots(key string) error {
 	}
 	defer all.Close()
 	id, _ := w.idOf(key)
-	return w.removed.take(all, key, id)
+	_, err = w.removed.take(all, key, id)
+	return err
 }
 
 // SweepSnapshots removes snapshots that an earlier keeper has not finished making or removing, and those of boxes whose files are
@@ -93,7 +94,8 @@ func (w *Workspaces) SweepSnapshots() error {
 	var errs []error
 	for _, k := range keys {
 		if _, err := w.root.Lstat(k.Name()); errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, w.removed.take(all, k.Name(), 0))
+			_, err := w.removed.take(all, k.Name(), 0)
+			errs = append(errs, err)
 			continue
 		}
 		s := &snapshots{w: w, all: all, key: k.Name()}

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -22,6 +23,9 @@ import (
 // Trees of images are what boxes have unpacked into their workspaces. They lie beside the
 // workspaces, on the same filesystem and closed to everyone else in the same way, and are never
 // written to again. Nothing in them is ever resolved as a path outside of a box.
+
+// doomed is the prefix of trees that are being removed; isolation.ValidTree accepts none of them.
+const doomed = ".doomed-"
 
 // openTrees opens the directory of the trees.
 func (w *Workspaces) openTrees() (root int, err error) {
@@ -151,14 +155,43 @@ func (w *Workspaces) OpenTree(tree string) (int, error) {
 	return fd, nil
 }
 
-// Drop removes a tree: it cannot be opened any more when Drop returns, and what it takes of the disk is free later. It is no error if it does not exist.
-func (w *Workspaces) Drop(tree string) error {
-	root, err := openWork(filepath.Dir(w.root.Name()), statedir.ImageTrees)
+// Drop renames a tree so that it cannot be opened any more; the function it returns removes it, and what earlier removals have
+// left. It is no error if the tree does not exist.
+func (w *Workspaces) Drop(tree string) (remove func() error, err error) {
+	trees, err := w.openTrees()
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(trees)
+	err = unix.Renameat2(trees, tree, trees, doomed+strings.ToLower(rand.Text()), unix.RENAME_NOREPLACE)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("remove the tree: %w", err)
+	}
+	return w.sweepTrees, nil
+}
+
+// sweepTrees removes the trees that Drop has renamed.
+func (w *Workspaces) sweepTrees() error {
+	root, err := os.OpenRoot(filepath.Join(filepath.Dir(w.root.Name()), statedir.ImageTrees))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	return w.removed.take(root, tree, 0)
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), doomed) {
+			_, err := w.removed.take(root, e.Name(), 0)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // MakeBase makes a directory that belongs to the box user, has it filled, and returns its name and an open descriptor.
@@ -178,7 +211,8 @@ func (w *Workspaces) MakeBase(fill func(dir int) error) (name string, dir *os.Fi
 		}
 		dir.Close()
 	}
-	return "", nil, errors.Join(err, w.removed.take(root, name, 0))
+	_, rerr := w.removed.take(root, name, 0)
+	return "", nil, errors.Join(err, rerr)
 }
 
 // DropBase removes what MakeBase has made, all if name is "". No box may use it.
@@ -189,5 +223,6 @@ func (w *Workspaces) DropBase(name string) error {
 		return err
 	}
 	defer root.Close()
-	return w.removed.take(root, name, 0)
+	_, err = w.removed.take(root, name, 0)
+	return err
 }

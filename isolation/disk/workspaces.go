@@ -71,6 +71,9 @@ func OpenWorkspaces(state, storeKind string, storeSize uint64, l *log.Logger) (*
 		w.Close(false)
 		return nil, err
 	}
+	if err := w.sweepTrees(); err != nil {
+		l.Printf("cannot remove what is left of images: %v", err)
+	}
 	return w, nil
 }
 
@@ -114,8 +117,10 @@ func (w *Workspaces) openStore(state, kind string, size uint64) error {
 	own.root.Close()
 	shared.root.Close()
 	w.store, w.kind, w.why = store, isolation.QuotaStore, nil
-	if err := removeAll(dir, statedir.Removed); err != nil { // of a keeper that had no store
-		w.log.Printf("cannot remove what an earlier start has left: %v", err)
+	for _, name := range []string{statedir.Removed, statedir.HostBases} { // of a keeper that had no store
+		if err := removeAll(dir, name); err != nil {
+			w.log.Printf("cannot remove what an earlier start has left: %v", err)
+		}
 	}
 	return nil
 }
@@ -271,13 +276,14 @@ func (p *Place) OpenPath(key string) (int, error) {
 // symbolic links are removed, never followed. What is in it is removed later, unless the disk is short of room: see removals.
 func (p *Place) Remove(key string) error {
 	id, _ := p.idOf(key)
-	if err := p.dir.removed.take(p.root, key, id); err != nil {
+	gone, err := p.dir.removed.take(p.root, key, id)
+	if err != nil {
 		return fmt.Errorf("remove workspace: %w", err)
 	}
 	p.dir.mu.Lock()
 	delete(p.ids, key)
 	p.dir.mu.Unlock()
-	p.dir.removed.makeRoom()
+	p.dir.removed.makeRoom(gone)
 	return nil
 }
 
@@ -287,6 +293,7 @@ func (w *Workspaces) returnProjects(ids []uint32) error {
 	if quotas == nil {
 		return nil
 	}
+	var errs []error
 	sweep := false
 	for _, id := range ids {
 		if id == 0 {
@@ -296,14 +303,14 @@ func (w *Workspaces) returnProjects(ids []uint32) error {
 		err := quotas.Remove(id)
 		used := errors.As(err, new(*UsedError)) // xfs counts deleted files for a while; the quota is swept later
 		if err != nil && !used {
-			return fmt.Errorf("project %d: %w", id, err)
+			errs = append(errs, fmt.Errorf("project %d: %w", id, err))
 		}
 		sweep = sweep || used
 	}
-	if !sweep {
-		return nil
+	if sweep {
+		errs = append(errs, quotas.Sweep())
 	}
-	return quotas.Sweep()
+	return errors.Join(errs...)
 }
 
 // Remove deletes what a box has on disk, its snapshots first, and its quota.
@@ -401,8 +408,7 @@ func (w *Workspaces) Resume(spec *isolation.Spec) error {
 		return err
 	}
 	defer dir.Close()
-	id, _ := w.idOf(spec.Key)
-	if err := w.removed.take(dir, overlay.Work, id); err != nil {
+	if err := removeAll(dir, overlay.Work); err != nil { // at once, as the quota may have no room for both
 		return err
 	}
 	return w.makePart(spec.Key, overlay.Work, 0)

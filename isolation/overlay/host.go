@@ -128,8 +128,8 @@ func (h *host) mount() (m int, item string, err error) {
 		return -1, rootName, err
 	}
 	defer unix.Close(upper)
-	if item, err := skeleton(upper); err != nil {
-		return -1, item, err
+	if err := unix.Fchmodat(upper, ".", 0o1777, 0); err != nil { // as Skeleton makes the other ones that programs may write to
+		return -1, rootName, err
 	}
 	for _, t := range h.trees { // the changes of each tree are shown there
 		if err := makeDir(upper, directory{t.name, false}); err != nil {

@@ -92,7 +92,7 @@ func (l *layers) mount() (m int, item string, err error) {
 		return -1, Upper, err
 	}
 	defer unix.Close(upper)
-	if item, err := skeleton(upper); err != nil {
+	if item, err := Skeleton(upper); err != nil {
 		return -1, item, err
 	}
 	m, err = stack("/"+imagePlace, upperPlace+"/"+Upper, upperPlace+"/"+Work)
@@ -117,10 +117,11 @@ type directory struct {
 	shared bool // programs may create entries in it, but cannot remove or rename those of PID 1
 }
 
-// skeleton makes what every box has, whatever the image has there: its directories are merged
+// Skeleton makes what every box has, whatever the image has there: its directories are merged
 // with those of the image, and hide anything else. It belongs to PID 1, in directories with the
-// sticky bit: so no program can replace a mount point, or the program that serves files.
-func skeleton(upper int) (item string, err error) {
+// sticky bit: so no program can replace a mount point, or the program that serves files. It is in
+// the upper layer of an image, and in the base of the host's programs.
+func Skeleton(upper int) (item string, err error) {
 	dirs := []directory{{isolation.SkillsDir[1:], false}, {isolation.DrivesDir[1:], false}, {"var/lib", true}, {"var/lib/boxd", false}, {isolation.RootImage[1:], false}, {isolation.RootChanged[1:], false}}
 	for _, d := range isolation.Roots() {
 		dirs = append(dirs, directory{d[1:], true})

@@ -47,11 +47,11 @@ func TestASkeletonIsMadeTwiceAndTakesNothingElse(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unix.Close(upper)
-			if item, err := skeleton(upper); err != nil {
+			if item, err := Skeleton(upper); err != nil {
 				t.Fatalf("%s: %v", item, err)
 			}
 			if plant == nil {
-				if item, err := skeleton(upper); err != nil {
+				if item, err := Skeleton(upper); err != nil {
 					t.Errorf("the second time, %s: %v", item, err)
 				}
 				return
@@ -59,7 +59,7 @@ func TestASkeletonIsMadeTwiceAndTakesNothingElse(t *testing.T) {
 			if err := plant(dir); err != nil {
 				t.Fatal(err)
 			}
-			if item, err := skeleton(upper); !errors.Is(err, unix.EEXIST) {
+			if item, err := Skeleton(upper); !errors.Is(err, unix.EEXIST) {
 				t.Errorf("%s: %v", item, err)
 			}
 		})

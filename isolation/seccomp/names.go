@@ -143,6 +143,8 @@ var constants = [...]named{
 	{"F_OFD_GETLK", unix.F_OFD_GETLK},
 	{"F_OFD_SETLK", unix.F_OFD_SETLK},
 	{"F_OFD_SETLKW", unix.F_OFD_SETLKW},
+	{"F_SETLEASE", unix.F_SETLEASE},
+	{"F_SETDELEG", unix.F_SETDELEG},
 	{"IPPROTO_ICMP", unix.IPPROTO_ICMP},
 	{"IPPROTO_ICMPV6", unix.IPPROTO_ICMPV6},
 	{"IPPROTO_MPTCP", unix.IPPROTO_MPTCP},

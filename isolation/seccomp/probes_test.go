@@ -114,6 +114,8 @@ func probes() []probe {
 		{what: "a segment of huge pages", name: "shmget", args: [6]uintptr{unix.IPC_PRIVATE, 0, unix.IPC_CREAT | 0o4000}, want: unix.ENOMEM},
 		{what: "lock of a process", name: "fcntl", args: [6]uintptr{bad, unix.F_SETLK}, want: unix.EBADF},
 		{what: "lock of an open file", name: "fcntl", args: [6]uintptr{bad, unix.F_OFD_SETLK}, want: unix.EINVAL},
+		{what: "lease", name: "fcntl", args: [6]uintptr{bad, unix.F_SETLEASE}, want: unix.EINVAL},
+		{what: "delegation", name: "fcntl", args: [6]uintptr{bad, unix.F_SETDELEG}, want: unix.EINVAL},
 		{what: "waiting lock of an open file, with a high bit", name: "fcntl", args: [6]uintptr{bad, high | unix.F_OFD_SETLKW}, want: unix.EINVAL},
 		{what: "splice", name: "splice", args: [6]uintptr{bad, 0, bad, 0, 1}, want: unix.EBADF},
 		{what: "fallocate", name: "fallocate", args: [6]uintptr{bad, 0, 0, 1}, want: unix.EBADF},

@@ -62,7 +62,7 @@ func TestASessionKeepsItsImage(t *testing.T) {
 	imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "young"})).layout(t), "")
 	keeper := d.Keeper()
 	d.Kill()
-	left := filepath.Join(filepath.Dir(treesDir(t, d)), "removed", "left") // of a removal that was interrupted
+	left := treesDir(t, d) + "/.doomed-left" // of a removal that was interrupted
 	if err := errors.Join(os.Mkdir(left, 0o700), os.WriteFile(left+"/file", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}

@@ -479,9 +479,7 @@ func TestAStoppedSessionOutlivesTheHost(t *testing.T) {
 	if err := d.DeleteSession(t.Context(), "s"); err != nil {
 		t.Error(err)
 	}
-	if files := d.Look().Files; len(files) != len(before.Files) {
-		t.Errorf("there is left: %q", files)
-	}
+	boxtest.Eventually(t, "nothing of it is left", func() bool { return len(d.Look().Files) == len(before.Files) })
 }
 
 // Mounts that were added to a running session are restored when it is started again, and their mount points on the host exist as

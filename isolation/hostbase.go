@@ -3,8 +3,8 @@
 package isolation
 
 // BaseCommand is the first argument that makes boxfiles copy what roots of the host's programs that boxes can write to have in
-// common, outside of boxes: it begins as root, and drops that at once. It reads with the rights of the id that is its second
-// argument, and writes BaseDone or an error to its standard output.
+// common, outside of boxes: as root it makes what belongs to PID 1, then drops that, and copies with the rights of the id that is its
+// second argument. It writes BaseDone or an error to its standard output.
 const (
 	BaseCommand = "base"
 	BaseDone    = "done"

@@ -5,7 +5,8 @@
 //go:debug updatemaxprocs=0
 
 // Command boxfiles does file operations inside a box. Only boxd starts it. It runs as the box user: it can do no more
-// than any program of the box. Outside of boxes, boxkeeper has it copy what all boxes get of the host's /etc, as a user who owns nothing.
+// than any program of the box. Outside of boxes, boxkeeper has it make what writable
+// roots have in common: see isolation.BaseCommand.
 package main
 
 import (

@@ -3,13 +3,14 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log"
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"sync"
@@ -22,8 +23,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/disk"
 )
 
-// hostBases makes the lowest layer of writable roots of the host's programs for everything outside the trees of the host: a copy of
-// /etc, and of the symbolic links at the top of the root that other boxes have. All boxes that are made while the host stays the
+// hostBases makes the lowest layer of writable roots of the host's programs for everything outside the trees of the host: what every
+// box has (overlay.Skeleton), and a copy of /etc and of the symbolic links at the top of the root that other boxes have. All boxes that are made while the host stays the
 // same share one. It is on the filesystem of the workspaces, whose ids the kernel maps for each box.
 //
 // It is a single overlay for some hundred small files. The parts of /etc that are directories of the host would need two overlays
@@ -37,8 +38,8 @@ type hostBases struct {
 
 	making sync.Mutex // guards the next fields, and is held while a base is made; taken before mu
 	dir    *os.File   // of the current one; nil: none
-	dirs   []string   // those of /etc that were copied
-	stamp  string     // of them and their zygote
+	zygote string     // stamp of the one whose root it was copied from
+	etc    *etcState  // of that
 
 	mu      sync.Mutex        // guards the fields below
 	current string            // the one for new boxes; "": none
@@ -60,18 +61,21 @@ func (h *hostBases) Take(key string) (fd int, err error) {
 		return -1, err
 	}
 	defer unix.Close(root)
-	if h.dir == nil || h.stamp != stamp+etcStamp(root, h.dirs) {
-		dirs, err := etcDirs(root)
+	if h.dir == nil || h.zygote != stamp || !h.etc.is(root) {
+		began := time.Now()
+		etc, err := readEtc(root)
 		if err != nil {
-			return -1, fmt.Errorf("/etc: %w", err)
+			return -1, err
 		}
-		stamp += etcStamp(root, dirs) // before the copy, so that what changes meanwhile is noticed
+		if began.Sub(etc.last) < tick {
+			etc.stamp = nil // so that the next box has another copy
+		}
 		name, dir, err := h.work.MakeBase(func(dir int) error { return h.fill(root, dir) })
 		if err != nil {
 			return -1, fmt.Errorf("copy of /etc: %w", err)
 		}
 		h.dir.Close() // of nil it does nothing
-		h.dir, h.dirs, h.stamp = dir, dirs, stamp
+		h.dir, h.zygote, h.etc = dir, stamp, etc
 		h.replace(name)
 	}
 	fd, err = unix.FcntlInt(h.dir.Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -122,7 +126,7 @@ func (h *hostBases) dropLocked(name string) {
 	}
 }
 
-// fill has boxfiles make a base in dir, as a user without rights: what it copies packages and people have written.
+// fill has boxfiles make a base in dir. It copies as a user without rights: what it reads packages and people have written.
 func (h *hostBases) fill(root, dir int) error {
 	program, err := unix.FcntlInt(uintptr(h.program), unix.F_DUPFD_CLOEXEC, 16) // above the descriptors that the child gets
 	if err != nil {
@@ -164,28 +168,83 @@ func (h *hostBases) fill(root, dir int) error {
 	return nil
 }
 
-// etcDirs lists the directories of /etc of a root by their paths below it.
-func etcDirs(root int) (list []string, err error) {
-	err = fs.WalkDir(os.DirFS(fmt.Sprintf("/proc/self/fd/%d", root)), "etc", func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if e.IsDir() {
-			list = append(list, path)
-		}
-		return nil
-	})
-	return list, err
+// etcState is what of a root's /etc tells whether it has changed since it was copied. Directories of the host are shown in a root as
+// they are, and change without the zygote.
+type etcState struct {
+	dirs  []string // directories, by their paths below the root
+	stamp []byte
+	last  time.Time // the latest change
 }
 
-// etcStamp returns a text that changes when an entry of one of these directories is made, replaced or removed. Directories of the host
-// are shown in a root as they are, and change without the zygote.
-func etcStamp(root int, dirs []string) string {
-	var stamp []byte
-	for _, dir := range dirs {
-		var st unix.Stat_t
-		_ = unix.Fstatat(root, dir, &st, unix.AT_SYMLINK_NOFOLLOW) // of what has gone all fields are 0
-		stamp = fmt.Appendf(stamp, "%d.%d.%d.%d ", st.Dev, st.Ino, st.Mtim.Sec, st.Mtim.Nsec)
+// readEtc reads the state of a root's /etc. It is not of a filesystem that is mounted in a directory of the host: that may belong to a
+// user, and need not answer.
+func readEtc(root int) (*etcState, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(root, &st); err != nil {
+		return nil, err
 	}
-	return string(stamp)
+	e := &etcState{}
+	if err := e.add(root, "etc", st.Dev, 0); err != nil {
+		return nil, fmt.Errorf("/etc: %w", err)
+	}
+	return e, nil
 }
+
+// add adds a directory and those in it. tree is the device of the tree itself, in which directories of the host are mounted.
+func (e *etcState) add(root int, at string, tree uint64, depth int) error {
+	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	fd, err := unix.Openat2(root, at, &how)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), at)
+	defer f.Close()
+	st := e.stat(root, at) // before it is read, so that a change after this is noticed
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	for _, in := range entries {
+		if !in.IsDir() || depth == watchedDepth {
+			continue
+		}
+		if st.Dev != tree {
+			how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS}
+			entry, err := unix.Openat2(fd, in.Name(), &how)
+			if err != nil { // EXDEV: something is mounted there
+				continue
+			}
+			unix.Close(entry)
+		}
+		if err := e.add(root, path.Join(at, in.Name()), tree, depth+1); errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+			return err // any other one is of a directory that has gone or may not be read: it is not copied either
+		}
+	}
+	return nil
+}
+
+// watchedDepth is more than boxfiles copies.
+const watchedDepth = 20
+
+// stat adds the state of one directory.
+func (e *etcState) stat(root int, dir string) (st unix.Stat_t) {
+	_ = unix.Fstatat(root, dir, &st, unix.AT_SYMLINK_NOFOLLOW) // of what has gone all fields are 0
+	e.dirs = append(e.dirs, dir)
+	e.stamp = fmt.Appendf(e.stamp, "%d.%d.%d.%d ", st.Dev, st.Ino, st.Mtim.Sec, st.Mtim.Nsec)
+	if at := time.Unix(st.Mtim.Unix()); at.After(e.last) {
+		e.last = at
+	}
+	return st
+}
+
+// is reports whether the directories of a root are still in this state.
+func (e *etcState) is(root int) bool {
+	now := &etcState{}
+	for _, dir := range e.dirs {
+		now.stat(root, dir)
+	}
+	return bytes.Equal(now.stamp, e.stamp)
+}
+
+// tick is more than the resolution of the times that the kernel gives to files. Two changes within it may leave one time.
+const tick = 20 * time.Millisecond

@@ -140,6 +140,10 @@ func (h *host) mount() (m int, item string, err error) {
 	if err != nil {
 		return -1, "overlay", err
 	}
+	if item, err := Skeleton(m); err != nil { // it is in the base: nothing is made but what a stopped session's changes hide
+		unix.Close(m)
+		return -1, item, err
+	}
 	if err := linux.AttachMount(m, h.old, rootPlace); err != nil {
 		unix.Close(m)
 		return -1, rootPlace, err

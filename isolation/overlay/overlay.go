@@ -120,7 +120,7 @@ type directory struct {
 // Skeleton makes what every box has, whatever the image has there: its directories are merged
 // with those of the image, and hide anything else. It belongs to PID 1, in directories with the
 // sticky bit: so no program can replace a mount point, or the program that serves files. It is in
-// the upper layer of an image, and in the base of the host's programs.
+// the upper layer of an image, and in the base of the host's programs. What is there already is left as it is.
 func Skeleton(upper int) (item string, err error) {
 	dirs := []directory{{isolation.SkillsDir[1:], false}, {isolation.DrivesDir[1:], false}, {"var/lib", true}, {"var/lib/boxd", false}, {isolation.RootImage[1:], false}, {isolation.RootChanged[1:], false}}
 	for _, d := range isolation.Roots() {
@@ -192,6 +192,10 @@ func makeDir(upper int, d directory) error {
 	}
 	if !d.shared {
 		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(upper, d.path, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&0o7777 == 0o1777 {
+		return err // unchanged it is not copied up
 	}
 	return unix.Fchmodat(upper, d.path, 0o1777, 0)
 }

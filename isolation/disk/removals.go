@@ -29,7 +29,8 @@ type removals struct {
 	mu      sync.Mutex // guards the fields below
 	changed sync.Cond  // the next ones have changed; of mu
 	todo    []removal
-	running bool // a goroutine removes; it ends when nothing is left to do
+	failed  []removal // the next removals try these again, as whoever held them up may be gone
+	running bool      // a goroutine removes; it ends when nothing is left to do
 	closed  bool
 }
 
@@ -38,6 +39,7 @@ type removal struct {
 	name    string // in removals.root
 	project uint32 // 0: not known
 	gone    chan struct{}
+	failed  bool // it has been tried, and gone is closed
 }
 
 // closePatience bounds how long close waits for what is being removed. The service manager grants the keeper more: see
@@ -62,7 +64,7 @@ func openRemovals(dir string, done func([]uint32) error, l *log.Logger) (*remova
 		return nil, err
 	}
 	for _, e := range left {
-		r.add(removal{e.Name(), 0, make(chan struct{})})
+		r.add(removal{name: e.Name(), gone: make(chan struct{})})
 	}
 	return r, nil
 }
@@ -84,7 +86,7 @@ func (r *removals) take(parent *os.Root, name string, project uint32) (gone <-ch
 		return nil, err
 	}
 	defer to.Close()
-	d := removal{rand.Text(), project, make(chan struct{})}
+	d := removal{name: rand.Text(), project: project, gone: make(chan struct{})}
 	switch err := unix.Renameat2(int(from.Fd()), name, int(to.Fd()), d.name, unix.RENAME_NOREPLACE); {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil
@@ -123,6 +125,9 @@ func (r *removals) add(d removal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.todo = append(r.todo, d)
+	if len(r.failed) > 0 { // one at a time, so that a removal costs no more than another one
+		r.todo, r.failed = append(r.todo, r.failed[0]), r.failed[1:]
+	}
 	if !r.running && !r.closed {
 		r.running = true
 		go r.run()
@@ -147,16 +152,29 @@ func (r *removals) run() {
 			if errors.Is(err, errStopped) {
 				break
 			}
-			if err != nil {
-				r.log.Printf("cannot remove %s/%s, and the next start tries again: %v", r.root.Name(), d.name, err)
-			}
 			projects = append(projects, d.project)
-			close(d.gone)
+			if err != nil && !d.failed {
+				r.log.Printf("cannot remove %s/%s; later removals try again, and the next start: %v", r.root.Name(), d.name, err)
+			}
+			if !d.failed {
+				close(d.gone)
+			}
+			if err != nil {
+				r.again(d)
+			}
 		}
 		if err := r.done(projects); err != nil {
 			r.log.Printf("cannot take back the quotas of what was removed: %v", err)
 		}
 	}
+}
+
+// again keeps a removal that has failed.
+func (r *removals) again(d removal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d.failed = true
+	r.failed = append(r.failed, d)
 }
 
 func (r *removals) isClosed() bool {

@@ -160,3 +160,43 @@ func TestARemovalThatCannotBeMovedIsDoneInPlace(t *testing.T) {
 		t.Errorf("%v is still there", left)
 	}
 }
+
+// A removal that fails is tried again by a later one, and at the next start.
+func TestARemovalThatFailsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireRoot(t)
+	state := t.TempDir()
+	w, key := filled(t, state, 1)
+	busy := filepath.Join(w.root.Name(), key, workName, "busy")
+	if err := errors.Join(os.Mkdir(busy, 0o700), unix.Mount("busy", busy, "tmpfs", 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	next := func() {
+		t.Helper()
+		other := strings.Repeat("b", isolation.KeyLen)
+		if err := errors.Join(w.Make(other, isolation.Quota{}), w.Remove(other)); err != nil {
+			t.Fatal(err)
+		}
+		w.removed.wait()
+	}
+	if err := w.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	w.removed.wait()
+	next()
+	if n := beingRemoved(t, state); n != 1 {
+		t.Errorf("%d are left while something is mounted there", n)
+	}
+	held, err := filepath.Glob(filepath.Join(state, statedir.Removed, "*", workName, "busy"))
+	if err != nil || len(held) != 1 {
+		t.Fatalf("%v, %v", held, err)
+	}
+	if err := unix.Unmount(held[0], 0); err != nil {
+		t.Fatal(err)
+	}
+	next()
+	if n := beingRemoved(t, state); n > 0 {
+		t.Errorf("%d are left", n)
+	}
+	w.Close(false)
+}

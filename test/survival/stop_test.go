@@ -184,14 +184,24 @@ func TestABoxdStartsWhereSomethingCannotBeCleanedUp(t *testing.T) {
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != s.PID {
 		t.Errorf("the box of %d is that of %d, %v", s.PID, now.PID, err)
 	}
-	if _, err := os.Stat(busy); err != nil {
-		t.Error(err) // otherwise the test proves nothing
-	}
-	d.Kill()
+	removed, was := filepath.Join(d.State, "removed"), busy
+	boxtest.Eventually(t, "it is renamed", func() bool { // otherwise the test proves nothing
+		moved, err := filepath.Glob(filepath.Join(removed, "*", "busy"))
+		if err == nil && len(moved) == 1 {
+			busy = moved[0]
+		}
+		return busy != was
+	})
 	free()
-	d.Restart()
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil { // a later removal
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "it is removed", func() bool {
+		list, err := os.ReadDir(removed)
+		return err == nil && len(list) == 0
+	})
 	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the next boxd has not removed it: %v", err)
+		t.Errorf("there is left: %v", err)
 	}
 }
 

@@ -123,9 +123,7 @@ func TestAStopIsInOrder(t *testing.T) {
 		t.Errorf("%s", boxtest.Show(r))
 	}
 	noBoxes(t, d)
-	if files := d.Look().Files; len(files) > 0 {
-		t.Errorf("left: %q", files)
-	}
+	boxtest.Eventually(t, "no file is left", func() bool { return len(d.Look().Files) == 0 })
 	if _, err := os.Lstat(d.Socket); !os.IsNotExist(err) {
 		t.Errorf("the socket is left: %v", err)
 	}

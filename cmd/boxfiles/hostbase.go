@@ -28,7 +28,7 @@ const (
 // runBase does what isolation.BaseCommand says. It reads as a user who owns nothing, so that it copies nothing that programs could
 // not read where /etc is not a copy, and writes as the box user's own number.
 func runBase(args []string, stdout io.Writer) int {
-	said := isolation.BaseDone
+	answer := isolation.BaseDone
 	c := copier{bytes: baseSize, inodes: baseInodes}
 	var err error
 	if c.reader, err = strconv.Atoi(strings.Join(args, " ")); err == nil {
@@ -38,11 +38,11 @@ func runBase(args []string, stdout io.Writer) int {
 		err = c.dropRoot()
 	}
 	if err != nil {
-		said = err.Error()
+		answer = err.Error()
 	} else if item, err := c.fill(isolation.BaseFrom, isolation.BaseTo); err != nil {
-		said = fmt.Sprintf("%s: %v", item, err)
+		answer = fmt.Sprintf("%s: %v", item, err)
 	}
-	if _, err := io.WriteString(stdout, said); err != nil || said != isolation.BaseDone {
+	if _, err := io.WriteString(stdout, answer); err != nil || answer != isolation.BaseDone {
 		return 1
 	}
 	return 0

@@ -28,7 +28,13 @@ const baseVariable = "BOXFILES_TEST_BASE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(baseVariable) != "" {
-		os.Exit(runBase([]string{strconv.Itoa(reader)}, os.Stdout))
+		code := runBase([]string{strconv.Itoa(reader)}, os.Stdout)
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var has [2]unix.CapUserData
+		if err := unix.Capget(&header, &has[0]); err != nil || has != [2]unix.CapUserData{} {
+			code = 3 // it has kept something
+		}
+		os.Exit(code)
 	}
 	os.Exit(m.Run())
 }

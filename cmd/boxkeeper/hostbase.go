@@ -23,9 +23,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation/disk"
 )
 
-// hostBases makes the lowest layer of writable roots of the host's programs for everything outside the trees of the host: what every
-// box has (overlay.Skeleton), and a copy of /etc and of the symbolic links at the top of the root that other boxes have. All boxes that are made while the host stays the
-// same share one. It is on the filesystem of the workspaces, whose ids the kernel maps for each box.
+// hostBases makes the lowest layer of writable roots of the host's programs for everything outside the trees of the host: what
+// every box has (overlay.Skeleton), and a copy of /etc and of the symbolic links at the top of the root that other boxes have. All
+// boxes that are made while the host stays the same share one. It is on the filesystem of the workspaces, whose ids the kernel maps
+// for each box.
 //
 // It is a single overlay for some hundred small files. The parts of /etc that are directories of the host would need two overlays
 // each, and each of those costs more than all the copies.
@@ -62,13 +63,9 @@ func (h *hostBases) Take(key string) (fd int, err error) {
 	}
 	defer unix.Close(root)
 	if h.dir == nil || h.zygote != stamp || !h.etc.is(root) {
-		began := time.Now()
 		etc, err := readEtc(root)
 		if err != nil {
 			return -1, err
-		}
-		if began.Sub(etc.last) < tick {
-			etc.stamp = nil // so that the next box has another copy
 		}
 		name, dir, err := h.work.MakeBase(func(dir int) error { return h.fill(root, dir) })
 		if err != nil {
@@ -107,7 +104,7 @@ func (h *hostBases) Close() {
 	h.dir = nil
 }
 
-// Release says that a box has ended, whether it has a base or not.
+// Release records that a box has ended, whether it has a base or not.
 func (h *hostBases) Release(key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,31 +130,31 @@ func (h *hostBases) fill(root, dir int) error {
 		return err
 	}
 	defer unix.Close(program)
-	said, say, err := os.Pipe()
+	output, stdout, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer said.Close()
+	defer output.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		say.Close()
+		stdout.Close()
 		return err
 	}
 	defer null.Close()
 	pidfd := -1
 	_, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", program), []string{"boxfiles", isolation.BaseCommand, strconv.FormatUint(uint64(h.reader), 10)}, &syscall.ProcAttr{
 		Env:   []string{"GOMAXPROCS=1"},
-		Files: []uintptr{null.Fd(), say.Fd(), 2, uintptr(root), uintptr(dir)},
+		Files: []uintptr{null.Fd(), stdout.Fd(), 2, uintptr(root), uintptr(dir)},
 		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
 	})
-	say.Close()
+	stdout.Close()
 	if err != nil {
 		return err
 	}
 	defer unix.Close(pidfd)
 	var text []byte
-	if err = said.SetReadDeadline(time.Now().Add(basePatience)); err == nil {
-		text, err = io.ReadAll(io.LimitReader(said, 4096)) // until it has ended; the reaper collects it
+	if err = output.SetReadDeadline(time.Now().Add(basePatience)); err == nil {
+		text, err = io.ReadAll(io.LimitReader(output, 4096)) // until it has ended; the reaper collects it
 	}
 	if err != nil { // a filesystem below /etc may not answer: then nobody waits for the end
 		return errors.Join(err, unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0))
@@ -177,8 +174,10 @@ type etcState struct {
 }
 
 // readEtc reads the state of a root's /etc. It is not of a filesystem that is mounted in a directory of the host: that may belong to a
-// user, and need not answer.
+// user, and need not answer. If something has just changed, the state counts as changed too, so that the next box has another copy:
+// a further change may leave the same time.
 func readEtc(root int) (*etcState, error) {
+	began := time.Now()
 	var st unix.Stat_t
 	if err := unix.Fstat(root, &st); err != nil {
 		return nil, err
@@ -186,6 +185,9 @@ func readEtc(root int) (*etcState, error) {
 	e := &etcState{}
 	if err := e.add(root, "etc", st.Dev, 0); err != nil {
 		return nil, fmt.Errorf("/etc: %w", err)
+	}
+	if began.Sub(e.last).Abs() < tick { // a time that is further ahead is of a clock that was set back
+		e.stamp = nil
 	}
 	return e, nil
 }

@@ -63,17 +63,24 @@ func TestAChangeBelowEtcIsNoticed(t *testing.T) {
 		func() error { return os.Mkdir(filepath.Join(host, "certs", "dir"), 0o755) },
 		func() error { return os.RemoveAll(filepath.Join(host, "certs")) },
 	} {
-		was = read()
-		if !was.is(root) {
+		<-time.After(2 * tick)
+		if was = read(); !was.is(root) {
 			t.Error("nothing has changed")
 		}
-		<-time.After(2 * tick) // the clock of files has to go on
 		try(change())
 		if was.is(root) {
 			t.Errorf("a change of %q is not noticed", was.dirs)
 		}
 	}
-	was = read()
+	now := time.Now()
+	try(os.Chtimes(host, now, now))
+	if was = read(); was.is(root) && time.Since(now) < tick {
+		t.Error("what changes in the same tick would not be noticed")
+	}
+	try(os.Chtimes(host, now, now.Add(time.Hour)))
+	if was = read(); !was.is(root) {
+		t.Error("a time that is ahead of the clock counts as a change for ever")
+	}
 	try(os.Mkdir(filepath.Join(foreign, "more"), 0o755))
 	if !was.is(root) {
 		t.Error("a foreign filesystem is looked at")

@@ -17,8 +17,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
-// removals removes files that nobody uses any more behind the backs of callers, who wait for a rename alone: even an empty
-// writable root is two dozen directories, each of which the filesystem's journal may hold up. It is safe for concurrent use.
+// removals removes files that nobody uses any more after the caller has been answered, who waits for a rename alone: the journal of
+// the filesystem may hold up the removal of each directory. It is safe for concurrent use.
 type removals struct {
 	root *os.Root // on the filesystem of what is to be removed
 	log  *log.Logger
@@ -27,7 +27,7 @@ type removals struct {
 	ended chan struct{} // closed by stop
 
 	mu      sync.Mutex // guards the fields below
-	changed sync.Cond  // the next ones have changed; of mu
+	changed sync.Cond  // when running or closed has changed; of mu
 	todo    []removal
 	failed  []removal // the next removals try these again, as whoever held them up may be gone
 	running bool      // a goroutine removes; it ends when nothing is left to do

@@ -42,17 +42,18 @@ var allLayers = []string{layerPure, layerPackages, layerBoxes, layerMachine, lay
 
 // options are those of the command line.
 type options struct {
-	skip    []string       // layers
-	only    *regexp.Regexp // tests; nil: all
-	quick   bool           // only the most useful tests of a minute
-	soak    bool           // only the long tests
-	bench   string         // file for the times that are measured in the machine; "": measure none
-	abuse   bool           // only the cases of test/abuse/cases.md, with a report
-	whole   bool           // the machine also runs the tests that this host runs to save time
-	ground  string         // of the machine; "": the best on this host
-	system  string         // of the machine
-	selinux bool
-	arch    string
+	skip      []string       // layers
+	only      *regexp.Regexp // tests; nil: all
+	quick     bool           // only the most useful tests of a minute
+	soak      bool           // only the long tests
+	bench     string         // file for the times that are measured in the machine; "": measure none
+	durations string         // file for how long each test took; "": none
+	abuse     bool           // only the cases of test/abuse/cases.md, with a report
+	whole     bool           // the machine also runs the tests that this host runs to save time
+	ground    string         // of the machine; "": the best on this host
+	system    string         // of the machine
+	selinux   bool
+	arch      string
 }
 
 func main() {
@@ -73,6 +74,7 @@ func start(ctx context.Context) error {
 	flag.BoolVar(&o.quick, "quick", false, "run what tells most in a minute: pure tests without the race detector, whose results Go keeps, and a few real boxes")
 	flag.BoolVar(&o.soak, "soak", false, "run test/soak for hours and write "+soakReport+", and in the machine a thousand rounds of test/limits and 200 kills of everything, and nothing else")
 	flag.StringVar(&o.bench, "bench", "", "measure in the machine how long an execution and a session take, where the kernel keeps all limits, write a page to a `file`, and nothing else")
+	flag.StringVar(&o.durations, "durations", "", "write how long each test took, in seconds, with its layer, ground and package, to a `file`")
 	flag.BoolVar(&o.abuse, "abuse", false, "run the tests of the cases of "+casesFile+", and write "+reportFile)
 	flag.BoolVar(&o.whole, "whole", false, "run in the machine also the tests of test/vm/elsewhere")
 	flag.StringVar(&o.ground, "ground", "", "ground of the machine: kvm, uml, emulation (default: the first that works)")
@@ -110,6 +112,9 @@ func start(ctx context.Context) error {
 		r.chosen = testsOf(r.cases)
 	}
 	err = r.all(ctx)
+	if o.durations != "" {
+		err = errors.Join(err, r.writeDurations())
+	}
 	if o.bench != "" && err == nil {
 		err = r.writeTimes()
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,9 +29,10 @@ type test struct{ pkg, name string }
 // result is the result of a test on one ground.
 type result struct {
 	layer, ground string
-	action        string // "pass", "fail" or "skip"
-	why           string // if it was left to another ground: what it lacks
-	said          string // if it has failed: its output, without the logs of daemons
+	action        string  // "pass", "fail" or "skip"
+	why           string  // if it was left to another ground: what it lacks
+	said          string  // if it has failed: its output, without the logs of daemons
+	took          float64 // seconds
 }
 
 // mostSaid is how many bytes of a failed test's output the summary repeats.
@@ -139,7 +141,7 @@ func (r *runner) read(layer, ground string, from io.Reader) error {
 				continue
 			}
 			ran[key.pkg]++
-			res := result{layer: layer, ground: ground, action: e.Action}
+			res := result{layer: layer, ground: ground, action: e.Action, took: e.Elapsed}
 			if _, after, ok := strings.Cut(text, boxtest.LeftTo); ok {
 				res.why, _, _ = strings.Cut(after, "\n")
 				if e.Action == "pass" {
@@ -250,6 +252,28 @@ func (r *runner) unproven() (list []test) {
 		list = append(list, t)
 	}
 	return list
+}
+
+// writeDurations writes how long each test took on each ground, the longest first.
+func (r *runner) writeDurations() error {
+	type row struct {
+		test
+		result
+	}
+	var rows []row
+	for t, results := range r.results {
+		for _, res := range results {
+			rows = append(rows, row{t, res})
+		}
+	}
+	slices.SortFunc(rows, func(a, b row) int {
+		return cmp.Or(-cmp.Compare(a.took, b.took), strings.Compare(a.pkg, b.pkg), strings.Compare(a.name, b.name))
+	})
+	w := &strings.Builder{}
+	for _, row := range rows {
+		fmt.Fprintf(w, "%.2f\t%s\t%s\t%s\t%s\n", row.took, row.layer, row.ground, row.pkg, row.name)
+	}
+	return os.WriteFile(r.durations, []byte(w.String()), 0o644)
 }
 
 // summary says which layer ran on which ground, and what it left to others. It returns an error if there was a failure.

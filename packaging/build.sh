@@ -6,7 +6,7 @@
 # It prints the path of the package.
 #
 # The same commit makes the same bytes: times are those of the commit, programs have no paths in them.
-# VERSION in the environment is another version than packaging/version.sh says.
+# VERSION in the environment is another version than packaging/version.sh says. For PROGRAMS see packaging/programs.sh.
 set -euo pipefail
 format=${1:?usage: build.sh FORMAT ARCH DIRECTORY} arch=${2:?usage: build.sh FORMAT ARCH DIRECTORY}
 mkdir -p "${3:?usage: build.sh FORMAT ARCH DIRECTORY}"
@@ -32,7 +32,8 @@ put() { # DIRECTORY FILE...: what is not there is left out
 	done
 }
 
-CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$usr/lib/boxd/" ./cmd/...
+mapfile -t programs < <(find cmd -mindepth 1 -maxdepth 1 -type d ! -name boxfleet -printf '%f\n')
+packaging/programs.sh "$arch" "$usr/lib/boxd" "${programs[@]}"
 mkdir -p "$usr/bin" && mv "$usr/lib/boxd/boxctl" "$usr/bin/"
 
 put lib/systemd/system systemd/units/*

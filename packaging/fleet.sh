@@ -22,7 +22,7 @@ usr=$STAGE/usr doc=$STAGE/usr/share/doc/boxd-fleet
 put() { # DIRECTORY FILE...
 	install -D -m 0644 -t "$usr/$1" "${@:2}"
 }
-CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$usr/bin/" ./cmd/boxfleet
+packaging/programs.sh "$arch" "$usr/bin" boxfleet
 put lib/systemd/system systemd/units/boxfleet-*.service
 put lib/systemd/system-preset systemd/preset/90-boxfleet.preset
 put lib/sysusers.d systemd/sysusers.d/boxfleet.conf

@@ -15,12 +15,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 for arch in amd64 arm64; do
+	packaging/programs.sh $arch "$work/$arch"
 	for format in deb rpm; do
-		packaging/build.sh $format $arch "$out"
-		packaging/fleet.sh $format $arch "$out"
+		PROGRAMS=$work/$arch packaging/build.sh $format $arch "$out"
+		PROGRAMS=$work/$arch packaging/fleet.sh $format $arch "$out"
 	done
-	# As build.sh builds them: the programs say what they are made of.
-	CGO_ENABLED=0 GOARCH=$arch go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$work/$arch/" ./cmd/...
+	# The programs say what they are made of.
 	go run -modfile=packaging/tools/pkg.mod packaging/sbom.go "$VERSION" "$SOURCE_DATE_EPOCH" "$work/$arch"/* >"$out/boxd-$VERSION-$arch.cdx.json"
 done
 for format in deb rpm; do

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packages_test builds the packages twice, then checks them with the distributions' tools.
+// Package packages_test makes a release, checks its packages with the distributions' tools, and builds them again.
 package packages_test
 
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -23,8 +25,60 @@ const (
 
 const fleet = "fleet "
 
-// build builds a package from the sources in a directory, and returns its path. arch may have the prefix fleet, for the package
-// of boxfleet.
+// work is a directory that is removed after the last test.
+var work string
+
+// released makes a release, once for all tests that look at its packages.
+var released = sync.OnceValue(func() error {
+	cmd := exec.Command("../../packaging/release.sh", filepath.Join(work, "dist"))
+	cmd.Env = environment()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("release.sh: %w: %s", err, out)
+	}
+	return nil
+})
+
+func environment() []string {
+	return append(os.Environ(), "VERSION="+version, "SOURCE_DATE_EPOCH="+epoch)
+}
+
+func TestMain(m *testing.M) {
+	var err error
+	if work, err = os.MkdirTemp("", "boxd-packages"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(work)
+	os.Exit(code)
+}
+
+// release returns the directory of what is published.
+func release(t *testing.T) string {
+	t.Helper()
+	if err := released(); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(work, "dist")
+}
+
+// published returns the path of a package of the release. arch may have the prefix fleet, for the package of boxfleet.
+func published(t *testing.T, format, arch string) string {
+	t.Helper()
+	name := "boxd"
+	of, ok := strings.CutPrefix(arch, fleet)
+	if ok {
+		name = "boxd-fleet"
+	} else if arch == "all" {
+		name = "boxd-cockpit"
+	}
+	if format == "deb" {
+		return filepath.Join(release(t), name+"_"+version+"_"+of+".deb")
+	}
+	machine := map[string]string{"amd64": "x86_64", "arm64": "aarch64", "all": "noarch"}[of]
+	return filepath.Join(release(t), name+"-"+version+"-1."+machine+".rpm")
+}
+
+// build builds a package from the sources in a directory, and returns its path.
 func build(t *testing.T, source, format, arch string) string {
 	t.Helper()
 	out, script := t.TempDir(), "build.sh"
@@ -32,7 +86,7 @@ func build(t *testing.T, source, format, arch string) string {
 		script, arch = "fleet.sh", of
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(source, "packaging", script), format, arch, out)
-	cmd.Env = append(os.Environ(), "VERSION="+version, "SOURCE_DATE_EPOCH="+epoch)
+	cmd.Env = environment()
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	path, err := cmd.Output()
@@ -57,12 +111,12 @@ func elsewhere(t *testing.T) string {
 	return dir
 }
 
-// The same sources produce the same bytes, wherever they are and whatever their modes.
+// The same sources produce the same bytes, wherever they are and whatever their modes, by themselves as in a release.
 func TestPackagesAreReproducible(t *testing.T) {
 	copied := elsewhere(t)
 	for _, format := range []string{"deb", "rpm"} {
 		for _, arch := range []string{"amd64", "all", fleet + "amd64"} {
-			first, err := os.ReadFile(build(t, "../..", format, arch))
+			first, err := os.ReadFile(published(t, format, arch))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,10 +146,10 @@ func check(t *testing.T, argv ...string) (string, error) {
 func TestToolsOfTheDistributionsFindNothing(t *testing.T) {
 	withinItsDirectory(t)
 	for _, arch := range []string{"amd64", "arm64", "all", fleet + "amd64", fleet + "arm64"} {
-		if out, err := check(t, "lintian", "--allow-root", "--fail-on", "error,warning", build(t, "../..", "deb", arch)); err != nil {
+		if out, err := check(t, "lintian", "--allow-root", "--fail-on", "error,warning", published(t, "deb", arch)); err != nil {
 			t.Errorf("lintian, %s: %v\n%s", arch, err, out)
 		}
-		out, err := check(t, "rpmlint", "-c", "../../packaging/rpm/rpmlint.toml", build(t, "../..", "rpm", arch))
+		out, err := check(t, "rpmlint", "-c", "../../packaging/rpm/rpmlint.toml", published(t, "rpm", arch))
 		if err != nil || !strings.Contains(out, "0 errors, 0 warnings") {
 			t.Errorf("rpmlint, %s: %v\n%s", arch, err, out)
 		}
@@ -119,7 +173,7 @@ func withinItsDirectory(t *testing.T) {
 
 // Both packages have the same programs, units and documents at the paths of their distribution.
 func TestBothPackagesHoldTheSame(t *testing.T) {
-	deb, err := check(t, "dpkg-deb", "--fsys-tarfile", build(t, "../..", "deb", "arm64"))
+	deb, err := check(t, "dpkg-deb", "--fsys-tarfile", published(t, "deb", "arm64"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +183,7 @@ func TestBothPackagesHoldTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rpm, err := check(t, "rpm", "-qpl", "--nosignature", build(t, "../..", "rpm", "arm64"))
+	rpm, err := check(t, "rpm", "-qpl", "--nosignature", published(t, "rpm", "arm64"))
 	if err != nil {
 		t.Fatalf("%v: %s", err, rpm)
 	}
@@ -152,10 +206,10 @@ func TestBothPackagesHoldTheSame(t *testing.T) {
 // fleet. Its part of box.toml is accepted by boxd.
 func TestThePackageOfTheFleet(t *testing.T) {
 	dir := t.TempDir()
-	if out, err := check(t, "dpkg-deb", "--raw-extract", build(t, "../..", "deb", fleet+"amd64"), dir); err != nil {
+	if out, err := check(t, "dpkg-deb", "--raw-extract", published(t, "deb", fleet+"amd64"), dir); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	list, err := check(t, "rpm", "-qp", "--nosignature", "--list", build(t, "../..", "rpm", fleet+"amd64"))
+	list, err := check(t, "rpm", "-qp", "--nosignature", "--list", published(t, "rpm", fleet+"amd64"))
 	if err != nil {
 		t.Fatalf("%v\n%s", err, list)
 	}
@@ -209,7 +263,7 @@ func TestThePackageOfTheFleet(t *testing.T) {
 	if out, err := check(t, filepath.Join(boxtest.Programs(t), "boxd"), "-check", "-config", filepath.Join(own, "box.toml")); err != nil {
 		t.Errorf("boxd: %v: %s", err, out)
 	}
-	deb, err := check(t, "dpkg-deb", "--contents", build(t, "../..", "deb", "amd64"))
+	deb, err := check(t, "dpkg-deb", "--contents", published(t, "deb", "amd64"))
 	if err != nil || strings.Contains(deb, "boxfleet") {
 		t.Errorf("the package of boxd has something of boxfleet: %v", err)
 	}
@@ -219,7 +273,7 @@ func TestThePackageOfTheFleet(t *testing.T) {
 // no program, and starts nothing.
 func TestThePackageOfTheConsole(t *testing.T) {
 	dir := t.TempDir()
-	if out, err := check(t, "dpkg-deb", "--raw-extract", build(t, "../..", "deb", "all"), dir); err != nil {
+	if out, err := check(t, "dpkg-deb", "--raw-extract", published(t, "deb", "all"), dir); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for path, says := range map[string]string{
@@ -249,7 +303,7 @@ func TestThePackageOfTheConsole(t *testing.T) {
 	if out, err := check(t, "appstreamcli", "validate", "--no-net", filepath.Join(dir, "usr/share/metainfo", metainfo)); err != nil {
 		t.Errorf("appstreamcli: %v\n%s", err, out)
 	}
-	rpm, err := check(t, "rpm", "-qp", "--nosignature", "--list", build(t, "../..", "rpm", "all"))
+	rpm, err := check(t, "rpm", "-qp", "--nosignature", "--list", published(t, "rpm", "all"))
 	if err != nil || !strings.Contains(rpm, "/usr/share/cockpit/boxd/boxd.js\n") || !strings.Contains(rpm, "third-party.txt\n") {
 		t.Errorf("the .rpm: %v\n%s", err, rpm)
 	}

@@ -15,12 +15,7 @@ import (
 // A release consists of packages for both architectures, their sources, packages of the clients, the changes, and checksums of
 // them all.
 func TestARelease(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "dist")
-	cmd := exec.CommandContext(t.Context(), "../../packaging/release.sh", dir)
-	cmd.Env = append(os.Environ(), "VERSION="+version, "SOURCE_DATE_EPOCH="+epoch)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("release.sh: %v: %s", err, out)
-	}
+	dir := release(t)
 	want := []string{
 		"CHANGELOG.md", "SHA256SUMS",
 		"boxd-" + version + "-1.aarch64.rpm", "boxd-" + version + "-1.x86_64.rpm",

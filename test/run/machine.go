@@ -370,40 +370,48 @@ func (m *machine) fillPrograms(ctx context.Context, suite string) error {
 	if !installs {
 		formats = formats[:1]
 	}
-	for _, format := range formats {
-		for _, name := range []string{"boxd", "boxd-previous"} {
-			var env []string
-			if name != "boxd" {
-				if !installs {
-					continue
-				}
-				env = []string{"VERSION=0.0.1~previous"}
+	version, err := m.do(ctx, nil, "packaging/version.sh")
+	if err != nil {
+		return err
+	}
+	versions := map[string]string{"boxd": version}
+	if installs {
+		versions["boxd-previous"] = "0.0.1~previous"
+	}
+	for name, version := range versions {
+		built := filepath.Join(m.dir, "packaged", name)
+		env := []string{"VERSION=" + version, "PROGRAMS="}
+		if _, err := m.do(ctx, env, "packaging/programs.sh", m.arch, built); err != nil {
+			return err
+		}
+		env[1] += built
+		for _, format := range formats {
+			if err := m.pack(ctx, env, "build.sh", format, filepath.Join(suite, "packages", name)); err != nil {
+				return err
 			}
-			path, err := m.do(ctx, env, "packaging/build.sh", format, m.arch, filepath.Join(suite, "packages"))
-			if err == nil {
-				err = os.Rename(path, filepath.Join(suite, "packages", name+"."+format))
-			}
-			if err != nil {
+		}
+		if installs && name == "boxd" {
+			if err := m.pack(ctx, env, "fleet.sh", "deb", filepath.Join(suite, "packages", "boxd-fleet")); err != nil {
 				return err
 			}
 		}
 	}
-	if installs {
-		path, err := m.do(ctx, nil, "packaging/fleet.sh", "deb", m.arch, filepath.Join(suite, "packages"))
-		if err == nil {
-			err = os.Rename(path, filepath.Join(suite, "packages", "boxd-fleet.deb"))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	_, err := m.do(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + m.arch}, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(suite, "bin")+"/", "./test/boxes/probe", "./test/survival/mcpserver")
+	_, err = m.do(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + m.arch}, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(suite, "bin")+"/", "./test/boxes/probe", "./test/survival/mcpserver")
 	for _, files := range [][]string{{".", "box.toml", "test/vm/guest.sh"}, {"packaging", "packaging/man", "packaging/completion", "packaging/selinux"}, {"systemd", "systemd/units"}} {
 		if err == nil {
 			_, err = m.do(ctx, nil, "cp", slices.Concat([]string{"-r", "-t", filepath.Join(suite, files[0])}, files[1:])...)
 		}
 	}
 	return err
+}
+
+// pack makes a package by a script of packaging/, and renames it to a path without the extension.
+func (m *machine) pack(ctx context.Context, env []string, script, format, path string) error {
+	made, err := m.do(ctx, env, "packaging/"+script, format, m.arch, filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return os.Rename(made, path+"."+format)
 }
 
 // disk creates a disk image of the suite.

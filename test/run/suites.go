@@ -253,7 +253,7 @@ func (r *runner) pure(ctx context.Context) error {
 	return r.goTest(ctx, layerPure, env, slices.Concat([]string{"-race", "-shuffle=on", "-timeout=10m"}, args)...)
 }
 
-// packages builds the packages twice, and checks them with the distributions' tools.
+// packages makes a release, checks its packages with the distributions' tools, and builds them again.
 func (r *runner) packages(ctx context.Context) error {
 	return r.goTest(ctx, layerPackages, []string{"BOXD_TEST_STRICT=1", "CGO_ENABLED=0"}, "-count=1", "-timeout=15m", "./test/packages")
 }

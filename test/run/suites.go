@@ -27,31 +27,34 @@ type suite struct {
 	here    int // the lane that runs it on this host; 0: it needs a machine
 	machine int // the phase in which a machine runs it, see test/vm/guest.sh; 0: only this host runs it
 	parts   int // into which its tests are split for machines that run in parallel
+	// race is whether boxd has the race detector on this host, which doubles the processor time of most tests. With -whole it always has.
+	race bool
 }
 
 // suites are all suites; long ones are started first. On this host two lanes run in parallel.
 var suites = []suite{
-	{"test/install", 0, 1, 6},
-	{"test/host", 0, 2, 4},
-	{"test/survival", 2, 3, 4},
-	{"test/limits", 0, 3, 4},
-	{"test/sessions", 1, 3, 8},
-	{"test/abuse", 2, 3, 4},
-	{"test/network", 2, 3, 4},
-	{"test/boxes", 2, 3, 4},
-	{"test/images", 1, 3, 2},
-	{"cmd/boxctl", 1, 3, 2},
-	{"test/api", 2, 3, 2},
-	{"test/langbot", 2, 3, 2},
-	{"test/e2b", 1, 3, 2},
-	{"test/buckets", 1, 0, 0},
-	{"test/console", 2, 3, 2},
-	{"test/clients", 2, 0, 0},
+	{"test/install", 0, 1, 6, false},
+	{"test/host", 0, 2, 4, false},
+	{"test/survival", 2, 3, 4, false},
+	{"test/limits", 0, 3, 4, false},
+	{"test/sessions", 1, 3, 8, true},
+	{"test/abuse", 2, 3, 4, false},
+	{"test/network", 2, 3, 4, false},
+	{"test/boxes", 2, 3, 4, false},
+	{"test/images", 1, 3, 2, false},
+	{"cmd/boxctl", 1, 3, 2, false},
+	{"test/api", 2, 3, 2, true},
+	{"test/langbot", 2, 3, 2, true},
+	{"test/e2b", 1, 3, 2, true},
+	{"test/fleet", 2, 0, 0, false},
+	{"test/buckets", 1, 0, 0, false},
+	{"test/console", 2, 3, 2, false},
+	{"test/clients", 2, 0, 0, false},
 }
 
 // foreignSuites are pure packages whose tests depend on the kernel, for a machine of another architecture.
 var foreignSuites = []suite{
-	{"isolation/seccomp", 0, 3, 1},
+	{"isolation/seccomp", 0, 3, 1, false},
 }
 
 // quickTests are the most useful tests of a minute: isolation of a box, life of a session, exit of a program, a process kept running.
@@ -113,25 +116,37 @@ func (r *runner) packageFlags(ctx context.Context) ([]string, error) {
 	return []string{"-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=" + version + " -X " + modulePath + "/cmd/boxctl.version=" + version}, err
 }
 
-// programs builds boxd and its other programs for this host, boxd with the race detector: boxinit and boxkeeper make calls on all
-// threads (syscall.AllThreadsSyscall), which a cgo program cannot.
+// bin returns the directory of the programs, those with the race detector if race is set.
+func (r *runner) bin(race bool) string {
+	if race {
+		return filepath.Join(r.dir, "race")
+	}
+	return filepath.Join(r.dir, "bin")
+}
+
+// programs builds boxd and its other programs for this host, twice: once boxd has the race detector. The others never have:
+// boxinit and boxkeeper make calls on all threads (syscall.AllThreadsSyscall), which a cgo program cannot.
 func (r *runner) programs(ctx context.Context) error {
 	return r.once("programs", func() error {
-		bin := filepath.Join(r.dir, "bin") + "/"
 		flags, err := r.packageFlags(ctx)
 		if err != nil {
 			return err
 		}
-		build := func(env string, args ...string) {
-			if err == nil {
-				_, err = r.do(ctx, []string{env}, "go", slices.Concat([]string{"build", "-o", bin}, args)...)
+		bin, race := r.bin(false), r.bin(true)
+		steps := [][]string{
+			slices.Concat([]string{"env", "CGO_ENABLED=0", "go", "build", "-o", bin + "/"}, flags, []string{"./cmd/...", "./test/boxes/probe", "./test/survival/mcpserver"}),
+			{"cp", "-r", bin, race},
+			{"env", "CGO_ENABLED=1", "go", "build", "-race", "-o", race + "/", "./cmd/boxd"},
+		}
+		if r.quick {
+			steps = steps[:2]
+		}
+		for _, step := range steps {
+			if _, err := r.do(ctx, nil, step[0], step[1:]...); err != nil {
+				return err
 			}
 		}
-		build("CGO_ENABLED=0", slices.Concat(flags, []string{"./cmd/...", "./test/boxes/probe", "./test/survival/mcpserver"})...)
-		if !r.quick {
-			build("CGO_ENABLED=1", "-race", "./cmd/boxd")
-		}
-		return err
+		return nil
 	})
 }
 
@@ -255,7 +270,10 @@ func (r *runner) pure(ctx context.Context) error {
 
 // packages makes a release, checks its packages with the distributions' tools, and builds them again.
 func (r *runner) packages(ctx context.Context) error {
-	return r.goTest(ctx, layerPackages, []string{"BOXD_TEST_STRICT=1", "CGO_ENABLED=0"}, "-count=1", "-timeout=15m", "./test/packages")
+	if err := r.programs(ctx); err != nil {
+		return err
+	}
+	return r.goTest(ctx, layerPackages, []string{"BOXD_TEST_STRICT=1", "CGO_ENABLED=0", "BOXD_TEST_BIN=" + r.bin(false)}, "-count=1", "-timeout=15m", "./test/packages")
 }
 
 // demo runs what README.md shows.
@@ -263,7 +281,7 @@ func (r *runner) demo(ctx context.Context) error {
 	if err := r.programs(ctx); err != nil {
 		return err
 	}
-	cmd := r.command(ctx, "test/demo/demo.sh", filepath.Join(r.dir, "bin"))
+	cmd := r.command(ctx, "test/demo/demo.sh", r.bin(false))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
@@ -280,7 +298,7 @@ func (r *runner) boxes(ctx context.Context) error {
 		return err
 	}
 	if r.defines("test/buckets") {
-		if _, err := r.do(ctx, []string{"CGO_ENABLED=0"}, "go", "build", "-modfile=packaging/tools/s3.mod", "-o", filepath.Join(r.dir, "bin")+"/", "github.com/versity/versitygw/cmd/versitygw"); err != nil {
+		if _, err := r.do(ctx, []string{"CGO_ENABLED=0"}, "go", "build", "-modfile=packaging/tools/s3.mod", "-o", r.bin(r.whole)+"/", "github.com/versity/versitygw/cmd/versitygw"); err != nil {
 			return err
 		}
 	}
@@ -295,7 +313,7 @@ func (r *runner) boxes(ctx context.Context) error {
 				if s.here == 0 && lane == 0 {
 					errs[lane] = errors.Join(errs[lane], r.list(ctx, s.pkg))
 				} else if s.here == lane+1 {
-					errs[lane] = errors.Join(errs[lane], r.here(ctx, s.pkg))
+					errs[lane] = errors.Join(errs[lane], r.here(ctx, s))
 				}
 			}
 		})
@@ -315,13 +333,17 @@ func (r *runner) list(ctx context.Context, pkg string) error {
 }
 
 // here runs a suite on this host, in a PID namespace of its own: what it leaves running ends with it.
-func (r *runner) here(ctx context.Context, pkg string) error {
-	names, err := r.tests(ctx, pkg)
+func (r *runner) here(ctx context.Context, s suite) error {
+	names, err := r.tests(ctx, s.pkg)
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	r.want(pkg, names)
-	return r.inNamespace(ctx, layerBoxes, pkg, "20m", names)
+	r.want(s.pkg, names)
+	env := []string{"BOXD_TEST_BIN=" + r.bin(s.race || r.whole)}
+	if r.whole {
+		env = append(env, "SURVIVAL_KILLS=200")
+	}
+	return r.inNamespace(ctx, layerBoxes, s.pkg, "20m", names, env...)
 }
 
 // soaks runs the tests that take hours.
@@ -333,7 +355,7 @@ func (r *runner) soaks(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.inNamespace(ctx, layerSoak, "test/soak", "4h", []string{"Test.*"}, "SOAK=1", "SOAK_REPORT="+docs)
+	return r.inNamespace(ctx, layerSoak, "test/soak", "4h", []string{"Test.*"}, "SOAK=1", "SOAK_REPORT="+docs, "BOXD_TEST_BIN="+r.bin(true))
 }
 
 func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, names []string, env ...string) error {
@@ -346,10 +368,10 @@ func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, name
 		return err
 	}
 	// The shell is PID 1 of the namespace, and has to reap orphans.
-	args := []string{"--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", `"$@"; exit $?`, "sh", program, "-test.v=test2json", "-test.shuffle=on", "-test.timeout=" + limit, "-test.run", exactly(names)}
+	args := []string{"--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", `"$@"; exit $?`, "sh", program, "-test.v=test2json", "-test.shuffle=on", fmt.Sprintf("-test.parallel=%d", 2*runtime.NumCPU()), "-test.timeout=" + limit, "-test.run", exactly(names)}
 	cmd := r.command(ctx, "unshare", args...)
 	cmd.Dir = pkg
-	cmd.Env = append(append(cmd.Env, "BOXD_TEST_GROUND="+hostGround, "BOXD_TEST_BIN="+filepath.Join(r.dir, "bin")), env...)
+	cmd.Env = append(append(cmd.Env, "BOXD_TEST_GROUND="+hostGround), env...)
 	cmd.Stdout, cmd.Stderr = in, in
 	err = cmd.Run()
 	return endItem(in, wait, err)

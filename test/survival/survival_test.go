@@ -35,7 +35,7 @@ func kills() int {
 	if n, err := strconv.Atoi(os.Getenv("SURVIVAL_KILLS")); err == nil {
 		return n
 	}
-	return 200
+	return 40
 }
 
 func start(t *testing.T) *boxtest.Daemon {

@@ -343,7 +343,7 @@ func (r *runner) here(ctx context.Context, s suite) error {
 	if r.whole {
 		env = append(env, "SURVIVAL_KILLS=200")
 	}
-	return r.inNamespace(ctx, layerBoxes, s.pkg, "20m", names, env...)
+	return r.inNamespace(ctx, layerBoxes, s.pkg, "40m", names, env...)
 }
 
 // soaks runs the tests that take hours.

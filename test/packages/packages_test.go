@@ -113,20 +113,24 @@ func elsewhere(t *testing.T) string {
 
 // The same sources produce the same bytes, wherever they are and whatever their modes, by themselves as in a release.
 func TestPackagesAreReproducible(t *testing.T) {
+	release(t)
 	copied := elsewhere(t)
 	for _, format := range []string{"deb", "rpm"} {
 		for _, arch := range []string{"amd64", "all", fleet + "amd64"} {
-			first, err := os.ReadFile(published(t, format, arch))
-			if err != nil {
-				t.Fatal(err)
-			}
-			second, err := os.ReadFile(build(t, copied, format, arch))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(first) == 0 || !bytes.Equal(first, second) {
-				t.Errorf("two builds of the .%s for %s differ: %d and %d bytes", format, arch, len(first), len(second))
-			}
+			t.Run(format+" "+arch, func(t *testing.T) {
+				t.Parallel()
+				first, err := os.ReadFile(published(t, format, arch))
+				if err != nil {
+					t.Fatal(err)
+				}
+				second, err := os.ReadFile(build(t, copied, format, arch))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(first) == 0 || !bytes.Equal(first, second) {
+					t.Errorf("two builds of it differ: %d and %d bytes", len(first), len(second))
+				}
+			})
 		}
 	}
 }
@@ -146,13 +150,16 @@ func check(t *testing.T, argv ...string) (string, error) {
 func TestToolsOfTheDistributionsFindNothing(t *testing.T) {
 	withinItsDirectory(t)
 	for _, arch := range []string{"amd64", "arm64", "all", fleet + "amd64", fleet + "arm64"} {
-		if out, err := check(t, "lintian", "--allow-root", "--fail-on", "error,warning", published(t, "deb", arch)); err != nil {
-			t.Errorf("lintian, %s: %v\n%s", arch, err, out)
-		}
-		out, err := check(t, "rpmlint", "-c", "../../packaging/rpm/rpmlint.toml", published(t, "rpm", arch))
-		if err != nil || !strings.Contains(out, "0 errors, 0 warnings") {
-			t.Errorf("rpmlint, %s: %v\n%s", arch, err, out)
-		}
+		t.Run(arch, func(t *testing.T) {
+			t.Parallel()
+			if out, err := check(t, "lintian", "--allow-root", "--fail-on", "error,warning", published(t, "deb", arch)); err != nil {
+				t.Errorf("lintian: %v\n%s", err, out)
+			}
+			out, err := check(t, "rpmlint", "-c", "../../packaging/rpm/rpmlint.toml", published(t, "rpm", arch))
+			if err != nil || !strings.Contains(out, "0 errors, 0 warnings") {
+				t.Errorf("rpmlint: %v\n%s", err, out)
+			}
+		})
 	}
 }
 

@@ -45,7 +45,7 @@ var suites = []suite{
 	{"cmd/boxctl", 1, 3, 2, false},
 	{"test/api", 2, 3, 2, true},
 	{"test/langbot", 2, 3, 2, true},
-	{"test/e2b", 1, 3, 2, true},
+	{"test/e2b", 1, 3, 2, false},
 	{"test/fleet", 2, 0, 0, false},
 	{"test/buckets", 1, 0, 0, false},
 	{"test/console", 2, 3, 2, false},

@@ -33,16 +33,17 @@ func patience() time.Duration {
 	return 90 * time.Second
 }
 
-// Eventually waits until cond returns true. It may be called in a clean-up.
+// Eventually waits until cond returns true. It may be called in a clean-up. Between two calls of cond it sleeps as long as the
+// first took: a cond that starts programs would otherwise take the processor from what it waits for.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience())
 	defer cancel()
-	for !cond() {
+	for begun := time.Now(); !cond(); begun = time.Now() {
 		if ctx.Err() != nil {
 			t.Fatalf("in %v it has not come true that %s", patience(), what)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(max(time.Since(begun), 5*time.Millisecond))
 	}
 }
 

@@ -176,7 +176,7 @@ type alive struct {
 func live(t *testing.T) alive {
 	t.Helper()
 	boxctl(t, "create", "--ttl", "1h", "alive")
-	boxctl(t, "start", "alive", "count", "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done")
+	boxctl(t, "start", "alive", "count", "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.5; done")
 	return alive{inspect(t), process(t)}
 }
 

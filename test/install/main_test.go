@@ -120,7 +120,7 @@ func installed(t *testing.T, name string) {
 	users(t)
 	want := run(t, "dpkg-deb", "--field", file, "Version")
 	if r := try(t, "dpkg-query", "--show", "--showformat=${db:Status-Abbrev}${Version}", "boxd"); r.stdout != "ii "+want {
-		run(t, "dpkg", "--install", file) // apt, which takes a third longer, is for the tests of it
+		run(t, "dpkg", "--install", file) // apt, which takes a quarter longer, is for the tests of it
 	}
 	run(t, "usermod", "-aG", "boxd", member)
 	reset(t)

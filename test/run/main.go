@@ -49,7 +49,7 @@ type options struct {
 	bench     string         // file for the times that are measured in the machine; "": measure none
 	durations string         // file for how long each test took; "": none
 	abuse     bool           // only the cases of test/abuse/cases.md, with a report
-	whole     bool           // the machine also runs the tests that this host runs to save time
+	whole     bool           // what else is left out to save time is run too
 	ground    string         // of the machine; "": the best on this host
 	system    string         // of the machine
 	selinux   bool
@@ -76,7 +76,7 @@ func start(ctx context.Context) error {
 	flag.StringVar(&o.bench, "bench", "", "measure in the machine how long an execution and a session take, where the kernel keeps all limits, write a page to a `file`, and nothing else")
 	flag.StringVar(&o.durations, "durations", "", "write how long each test took, in seconds, with its layer, ground and package, to a `file`")
 	flag.BoolVar(&o.abuse, "abuse", false, "run the tests of the cases of "+casesFile+", and write "+reportFile)
-	flag.BoolVar(&o.whole, "whole", false, "run in the machine also the tests of test/vm/elsewhere")
+	flag.BoolVar(&o.whole, "whole", false, "run in the machine also the tests of test/vm/elsewhere, and here all suites with a boxd that has the race detector and 200 kills")
 	flag.StringVar(&o.ground, "ground", "", "ground of the machine: kvm, uml, emulation (default: the first that works)")
 	flag.StringVar(&o.system, "system", "bookworm", "system of the machine: bookworm, trixie")
 	flag.BoolVar(&o.selinux, "selinux", false, "the machine enforces SELinux and runs the tests of test/vm/selinux")

@@ -276,3 +276,18 @@ func TestWhatAFailedTestSaysIsToldAgain(t *testing.T) {
 		}
 	}
 }
+
+// The longest test is the first row, with its layer, ground and package.
+func TestDurationsAreSorted(t *testing.T) {
+	r := &runner{options: options{durations: filepath.Join(t.TempDir(), "durations")}, results: map[test][]result{
+		{"test/a", "TestShort"}: {{layer: layerPure, ground: hostGround, action: "pass", took: 0.25}},
+		{"test/b", "TestLong"}:  {{layer: layerBoxes, ground: hostGround, action: "pass", took: 2}, {layer: layerMachine, ground: groundUML, action: "fail", took: 10}},
+	}}
+	if err := r.writeDurations(); err != nil {
+		t.Fatal(err)
+	}
+	const want = "10.00\tmachine\tuml\ttest/b\tTestLong\n2.00\tboxes\tthis host\ttest/b\tTestLong\n0.25\tpure\tthis host\ttest/a\tTestShort\n"
+	if got, err := os.ReadFile(r.durations); err != nil || string(got) != want {
+		t.Errorf("%v, %q", err, got)
+	}
+}

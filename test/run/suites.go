@@ -27,34 +27,36 @@ type suite struct {
 	here    int // the lane that runs it on this host; 0: it needs a machine
 	machine int // the phase in which a machine runs it, see test/vm/guest.sh; 0: only this host runs it
 	parts   int // into which its tests are split for machines that run in parallel
-	// race is whether boxd has the race detector on this host, which doubles the processor time of most tests. With -whole it always has.
-	race bool
 }
 
 // suites are all suites; long ones are started first. On this host two lanes run in parallel.
 var suites = []suite{
-	{"test/install", 0, 1, 6, false},
-	{"test/host", 0, 2, 4, false},
-	{"test/survival", 2, 3, 4, false},
-	{"test/limits", 0, 3, 4, false},
-	{"test/sessions", 1, 3, 8, true},
-	{"test/abuse", 2, 3, 4, false},
-	{"test/network", 2, 3, 4, false},
-	{"test/boxes", 2, 3, 4, false},
-	{"test/images", 1, 3, 2, false},
-	{"cmd/boxctl", 1, 3, 2, false},
-	{"test/api", 2, 3, 2, true},
-	{"test/langbot", 2, 3, 2, true},
-	{"test/e2b", 1, 3, 2, false},
-	{"test/fleet", 2, 0, 0, false},
-	{"test/buckets", 1, 0, 0, false},
-	{"test/console", 2, 3, 2, false},
-	{"test/clients", 2, 0, 0, false},
+	{"test/install", 0, 1, 6},
+	{"test/host", 0, 2, 4},
+	{"test/survival", 2, 3, 4},
+	{"test/limits", 0, 3, 4},
+	{"test/sessions", 1, 3, 8},
+	{"test/abuse", 2, 3, 4},
+	{"test/network", 2, 3, 4},
+	{"test/boxes", 2, 3, 4},
+	{"test/images", 1, 3, 2},
+	{"cmd/boxctl", 1, 3, 2},
+	{"test/api", 2, 3, 2},
+	{"test/langbot", 2, 3, 2},
+	{"test/e2b", 1, 3, 2},
+	{"test/fleet", 2, 0, 0},
+	{"test/buckets", 1, 0, 0},
+	{"test/console", 2, 3, 2},
+	{"test/clients", 2, 0, 0},
 }
+
+// raced are the suites in which boxd has the race detector on this host; with -whole it has in all. It doubles the processor time
+// of most tests.
+var raced = []string{"test/sessions", "test/api", "test/langbot"}
 
 // foreignSuites are pure packages whose tests depend on the kernel, for a machine of another architecture.
 var foreignSuites = []suite{
-	{"isolation/seccomp", 0, 3, 1, false},
+	{"isolation/seccomp", 0, 3, 1},
 }
 
 // quickTests are the most useful tests of a minute: isolation of a box, life of a session, exit of a program, a process kept running.
@@ -313,7 +315,7 @@ func (r *runner) boxes(ctx context.Context) error {
 				if s.here == 0 && lane == 0 {
 					errs[lane] = errors.Join(errs[lane], r.list(ctx, s.pkg))
 				} else if s.here == lane+1 {
-					errs[lane] = errors.Join(errs[lane], r.here(ctx, s))
+					errs[lane] = errors.Join(errs[lane], r.here(ctx, s.pkg))
 				}
 			}
 		})
@@ -333,17 +335,17 @@ func (r *runner) list(ctx context.Context, pkg string) error {
 }
 
 // here runs a suite on this host, in a PID namespace of its own: what it leaves running ends with it.
-func (r *runner) here(ctx context.Context, s suite) error {
-	names, err := r.tests(ctx, s.pkg)
+func (r *runner) here(ctx context.Context, pkg string) error {
+	names, err := r.tests(ctx, pkg)
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	r.want(s.pkg, names)
-	env := []string{"BOXD_TEST_BIN=" + r.bin(s.race || r.whole)}
-	if r.whole {
+	r.want(pkg, names)
+	env := []string{"BOXD_TEST_BIN=" + r.bin(r.whole || slices.Contains(raced, pkg))}
+	if r.whole && os.Getenv("SURVIVAL_KILLS") == "" {
 		env = append(env, "SURVIVAL_KILLS=200")
 	}
-	return r.inNamespace(ctx, layerBoxes, s.pkg, "40m", names, env...)
+	return r.inNamespace(ctx, layerBoxes, pkg, "40m", names, env...)
 }
 
 // soaks runs the tests that take hours.
@@ -367,7 +369,7 @@ func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, name
 	if err != nil {
 		return err
 	}
-	// The shell is PID 1 of the namespace, and has to reap orphans.
+	// The shell is PID 1 of the namespace, and has to reap orphans. Two tests for each processor: many wait for times and programs.
 	args := []string{"--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", `"$@"; exit $?`, "sh", program, "-test.v=test2json", "-test.shuffle=on", fmt.Sprintf("-test.parallel=%d", 2*runtime.NumCPU()), "-test.timeout=" + limit, "-test.run", exactly(names)}
 	cmd := r.command(ctx, "unshare", args...)
 	cmd.Dir = pkg

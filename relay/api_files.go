@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"regexp"
@@ -46,7 +47,16 @@ func ask[In any](c *Call, translate func(in *In, s *session.Session) (*files.Req
 	if err != nil {
 		return nil, nil, err
 	}
-	return sessionfiles.Do(c.Context(), s, req, body)
+	if !req.OnlyReads() {
+		return sessionfiles.Do(c.Context(), s, req, body)
+	}
+	var a *files.Answer
+	var data []byte
+	err = c.Sup.Files(c.Context(), s, func(ctx context.Context, s *session.Session) (err error) {
+		a, data, err = sessionfiles.Do(ctx, s, req, body)
+		return err
+	})
+	return a, data, err
 }
 
 // requestPath reads either form of a path. missing is the default; "": a path is required.

@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -78,7 +79,10 @@ func collectOutputs(c *Call) (any, error) {
 
 func send(c *Call, s *session.Session, req *files.Pack) (any, error) {
 	to := &archiveSender{c: c}
-	_, err := sessionfiles.Pack(c.Context(), s, req, to)
+	err := c.Sup.Files(c.Context(), s, func(ctx context.Context, s *session.Session) error {
+		_, err := sessionfiles.Pack(ctx, s, req, to)
+		return err
+	})
 	if err != nil && to.begun {
 		panic(http.ErrAbortHandler) // makes net/http cut the response off
 	}

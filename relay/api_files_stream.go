@@ -69,20 +69,25 @@ func sendFile(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	return nil, c.Sup.Files(c.Context(), s, func(ctx context.Context, s *session.Session) error { return sendFileOf(ctx, c, s, p) })
+}
+
+// sendFileOf is sendFile for a file of a session in which files can be read.
+func sendFileOf(ctx context.Context, c *Call, s *session.Session, p []byte) error {
 	req := &files.Get{Path: p}
 	offset, length, part := ParseRange(c.R.Header.Get("Range"))
 	if part {
 		req.Offset, req.Length = offset, length
 	}
-	opening, r, err := sessionfiles.ReadStream(c.Context(), s, req)
+	opening, r, err := sessionfiles.ReadStream(ctx, s, req)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if since := c.R.Header.Get("If-Range"); part && (since != "" && !Unchanged(since, &opening.File) || opening.File.Size == 0) { // the file has changed, or is empty
 		_ = r.Close() // cannot fail
 		part = false
-		if opening, r, err = sessionfiles.ReadStream(c.Context(), s, &files.Get{Path: p}); err != nil {
-			return nil, err
+		if opening, r, err = sessionfiles.ReadStream(ctx, s, &files.Get{Path: p}); err != nil {
+			return err
 		}
 	}
 	defer r.Close()
@@ -90,8 +95,8 @@ func sendFile(c *Call) (any, error) {
 	head.Set("Accept-Ranges", "bytes")
 	head.Set("Last-Modified", opening.File.Time.Truncate(time.Second).Format(http.TimeFormat))
 	head.Set("ETag", EntityTag(&opening.File))
-	if notSent(c, &opening.File, part && opening.Length == 0) {
-		return nil, nil //nolint:nilnil // it has been answered
+	if notSent(c, &opening.File, part && opening.Length == 0) { //nolint:contextcheck // it reads headers
+		return nil // it has been answered
 	}
 	head.Set("Content-Type", "application/octet-stream")
 	head.Set("X-Content-Type-Options", "nosniff")
@@ -104,13 +109,13 @@ func sendFile(c *Call) (any, error) {
 	c.ExpectReader()
 	c.W.WriteHeader(status)
 	if c.R.Method == http.MethodHead {
-		return nil, nil //nolint:nilnil // the headers were asked for
+		return nil // the headers were asked for
 	}
 	if _, err := io.CopyBuffer(pieceWriter{c.W}, r, make([]byte, files.MaxData)); err != nil {
 		c.Log.Debug("a file was not sent completely", "error", err)
 		panic(http.ErrAbortHandler) // only this tells a client that there is more
 	}
-	return nil, nil //nolint:nilnil // it has been sent
+	return nil
 }
 
 // notSent answers a conditional request that needs no content, or a range outside of the file, and reports whether it has.

@@ -42,6 +42,7 @@ func answers() []any {
 		api.SkillList{},
 		api.Workspace{},
 		api.WorkspaceList{},
+		api.SessionDefinition{},
 		api.Snapshot{},
 		api.SnapshotList{},
 		api.DriveList{},
@@ -231,6 +232,8 @@ func (w typeCheck) differs(typ reflect.Type, s schema, most string) string {
 		want = map[bool]string{true: "Size", false: "Bytes"}[w.asked]
 	case typ == reflect.TypeFor[quantity.Duration]():
 		want = map[bool]string{true: "Duration", false: "DurationText"}[w.asked]
+	case typ == reflect.TypeFor[json.RawMessage](): // the body of another request
+		return unlike(s, "type", "object")
 	case typ == reflect.TypeFor[time.Time]():
 		return unlike(s, "type", "string", "format", "date-time")
 	case typ.Kind() == reflect.Struct:

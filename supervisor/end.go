@@ -68,6 +68,12 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 		v.record.Ending(s)
 	}()
 	if box == nil {
+		v.mu.Lock()
+		removed := v.held[s]
+		v.mu.Unlock()
+		if removed != nil {
+			removed()
+		}
 		_ = s.Exclusive(func() error { return nil }) // wait for a snapshot that is being taken or restored
 	}
 	v.endBox(s, func(ctx context.Context) error { return v.Spaces.EndBox(ctx, s.BoxKey()) }) //nolint:contextcheck // the caller is for what is told of it alone

@@ -36,7 +36,7 @@ func (v *Supervisor) CreateSnapshot(ctx context.Context, s *session.Session, nam
 		return made, fault.Errorf(fault.Conflict, "session %s has nothing of its own on disk", fault.Show(s.ID)).
 			WithHint("a snapshot is of a managed workspace, changes to the root and a home on disk, not of directories and workspaces that a session shares")
 	}
-	err = v.whileStopped(ctx, s, func(ctx context.Context) error {
+	err = v.whileStopped(ctx, s, nil, func(ctx context.Context) error {
 		list, err := v.Snapshots(ctx, s)
 		if err != nil {
 			return err
@@ -68,7 +68,7 @@ func (v *Supervisor) CreateSnapshot(ctx context.Context, s *session.Session, nam
 
 // RestoreSnapshot replaces what a stopped session has on disk by a snapshot. It continues if ctx ends.
 func (v *Supervisor) RestoreSnapshot(ctx context.Context, s *session.Session, name string) error {
-	return v.whileStopped(ctx, s, func(ctx context.Context) error {
+	return v.whileStopped(ctx, s, nil, func(ctx context.Context) error {
 		return v.changeSnapshot(ctx, s, isolation.SnapshotRestore, name, "restored")
 	})
 }
@@ -110,13 +110,13 @@ func find(list []isolation.Snapshot, name string) *isolation.Snapshot {
 }
 
 // whileStopped calls f for a stopped session, which can be neither started nor changed meanwhile. f continues if ctx ends, and
-// is canceled with the supervisor.
-func (v *Supervisor) whileStopped(ctx context.Context, s *session.Session, f func(context.Context) error) error {
+// is canceled with the supervisor. removed, unless nil, is called when somebody removes the session, who waits for f.
+func (v *Supervisor) whileStopped(ctx context.Context, s *session.Session, removed func(), f func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(v.life, cancel)() //nolint:contextcheck // with the supervisor it is given up
 	return s.Exclusive(func() error {
-		if err := v.hold(s); err != nil {
+		if err := v.hold(s, removed); err != nil {
 			return err
 		}
 		defer func() {
@@ -129,7 +129,7 @@ func (v *Supervisor) whileStopped(ctx context.Context, s *session.Session, f fun
 }
 
 // hold prevents a stopped session from being started.
-func (v *Supervisor) hold(s *session.Session) error {
+func (v *Supervisor) hold(s *session.Session, removed func()) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	state, _, _ := s.State()
@@ -139,13 +139,18 @@ func (v *Supervisor) hold(s *session.Session) error {
 	case v.sessions[s.Key] != s || state != session.StateStopped:
 		return fault.Errorf(fault.Conflict, "session %s must be stopped before a snapshot is taken or restored", fault.Show(s.ID)).WithHint("stop it first: boxctl stop BOX")
 	}
-	v.held[s] = true
+	v.held[s] = removed
 	return nil
 }
 
-// heldError is the refusal of a start while a snapshot is being taken or restored.
+func (v *Supervisor) isHeldLocked(s *session.Session) bool {
+	_, held := v.held[s]
+	return held
+}
+
+// heldError is the refusal of a start while a snapshot is being taken or restored, or files are read.
 func heldError(id string) error {
-	return fault.Errorf(fault.Conflict, "a snapshot of session %s is being taken or restored", fault.Show(id)).WithHint("try again")
+	return fault.Errorf(fault.Conflict, "the files of session %s are being read, or a snapshot is being taken or restored", fault.Show(id)).WithHint("try again")
 }
 
 // snapshotError translates a keeper error about the snapshots of a session.

@@ -54,6 +54,11 @@ type Request struct {
 	Discard  *Discard  `json:",omitempty"`
 }
 
+// OnlyReads reports whether a request changes nothing in the box.
+func (r *Request) OnlyReads() bool {
+	return r.Read != nil || r.Glob != nil || r.Grep != nil || r.List != nil || r.Stat != nil
+}
+
 // Answer is the result of a request: the pointer of its kind, or Failure.
 type Answer struct {
 	Read    *ReadAnswer  `json:",omitempty"` // the content came before, as data

@@ -95,6 +95,11 @@ func (c *Client) StartSession(ctx context.Context, id string) (api.Session, erro
 	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/start", nil), nil)
 }
 
+// Definition returns what another session like this one is made from.
+func (c *Client) Definition(ctx context.Context, id string) (api.SessionDefinition, error) {
+	return ask[api.SessionDefinition](ctx, c, http.MethodGet, c.session(id, "/definition", nil), nil)
+}
+
 // RenewSession restarts the idle time of a session.
 func (c *Client) RenewSession(ctx context.Context, id string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/renew", nil), nil)

@@ -112,9 +112,9 @@ func (l *ProgramLimits) Groups(s *Settings, by map[string]Mechanism) (cgroup.Lim
 // minProgramMemory is what the smallest programs need to load.
 const minProgramMemory = quantity.MiB
 
-// Recheck validates the settings of an earlier boxd's session against this configuration, as if requested now, and returns their
-// profile. by is what enforces its limits.
-func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error) {
+// Request returns the request that has these settings, whatever its profile says. It has no id, no environment, and neither
+// skills, drives, secrets nor a bucket.
+func (s *Settings) Request() *Request {
 	req := &Request{
 		Profile: s.Profile, Image: &s.Image, Network: &s.Network, NetworkRules: s.rules(), NetworkStrict: &s.NetworkStrict, ReadOnlyRoot: &s.ReadOnlyRoot, HomeOnDisk: &s.HomeOnDisk,
 		User: new(s.UserName()), Home: new(s.HomeDir()), Rlimits: s.Rlimits, Workspace: s.Workspace, Inputs: s.Inputs, Mounts: s.Mounts, Labels: s.Labels, Metadata: s.Metadata,
@@ -131,10 +131,16 @@ func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error)
 	if lent || !s.OwnDisk() { // that of another workspace comes from the profile
 		req.WorkspaceQuota = nil
 	}
+	return req
+}
+
+// Recheck validates the settings of an earlier boxd's session against this configuration, as if requested now, and returns their
+// profile. by is what enforces its limits.
+func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error) {
 	if s.Profile == "" {
 		return nil, fault.Field("profile", fault.Word("empty"), "the name of a profile")
 	}
-	_, profile, err := c.Merge(req)
+	_, profile, err := c.Merge(s.Request())
 	if err != nil {
 		return nil, err
 	}

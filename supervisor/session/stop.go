@@ -154,9 +154,12 @@ func (s *Session) Fail(back *Session) {
 	s.next = back
 }
 
-// ToHaveAgain returns what the session, which is being stopped, will be given when it is started again: its live mounts, its
+// ToHaveAgain returns what the session, which is stopped or could be, will be given when it is started again: its live mounts, its
 // processes with the restart policy "always", and what it was itself yet to be given.
 func (s *Session) ToHaveAgain() Again {
+	if state, _, _ := s.State(); state == StateStopped {
+		return s.stopped.Again
+	}
 	s.Record.Lock()
 	pending := s.Record.Again
 	s.Record.Unlock()

@@ -17,6 +17,7 @@ import (
 const (
 	allSnapshots    = "/v1/sessions/{id}/snapshots"
 	restoreSnapshot = "POST " + allSnapshots + "/{snapshot}/restore"
+	definition      = "GET /v1/sessions/{id}/definition"
 	removeSnapshot  = "DELETE " + allSnapshots + "/{snapshot}"
 )
 
@@ -27,6 +28,15 @@ func (c *contract) snapshots() {
 	c.refused(409, "", ask{route: "POST " + allSnapshots, s: "snapped", body: `{"name":"a"}`})
 	c.refused(409, "", ask{route: restoreSnapshot, s: "snapped", p: "a"})
 	c.gets(200, ask{route: "POST /v1/sessions/{id}/stop", s: "snapped"})
+	for _, a := range []ask{{route: definition}, {route: "GET /v1/sessions/{id}/archive"}} {
+		c.gets(200, ask{route: a.route, s: "snapped"})
+		a.s = "none"
+		c.refused(404, "", a)
+		a.s, a.uid = "snapped", boxtest.OtherUID
+		c.refused(404, "", a)
+		a.query = "owner=uid%3A0"
+		c.refused(403, "owner", a)
+	}
 	c.refused(400, "name", ask{route: "POST " + allSnapshots, s: "snapped", body: `{"name":"../a"}`})
 	c.refused(400, "colour", ask{route: "POST " + allSnapshots, s: "snapped", body: `{"name":"a","colour":"red"}`, odd: true})
 	for _, a := range []ask{{route: "GET " + allSnapshots}, {route: "POST " + allSnapshots, body: `{"name":"a"}`}, {route: restoreSnapshot, p: "a"}, {route: removeSnapshot, p: "a"}} {

@@ -3,10 +3,13 @@
 package sessions_test
 
 import (
+	"archive/tar"
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,6 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/limits"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // stop stops a session, which must have no process afterwards.
@@ -635,4 +639,232 @@ func TestAStartThatFailsLateKeepsTheFiles(t *testing.T) {
 		t.Error(err)
 	}
 	d.NothingLeft(before)
+}
+
+// archiveOf lists what an archive of a path of a session has: names, and the contents of small files.
+func archiveOf(t *testing.T, d *boxtest.Daemon, id, path string) string {
+	t.Helper()
+	r, err := d.DownloadArchive(t.Context(), id, path, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var list []string
+	for in := tar.NewReader(r); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return strings.Join(list, " ")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, h.Name+h.Linkname+strings.TrimRight("="+string(text), "="))
+	}
+}
+
+// The files of a stopped session can be read, in a box that exists for that alone: the session stays stopped, and nothing that needs
+// its own box can be done.
+func TestFilesOfAStoppedSessionAreRead(t *testing.T) {
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	for name, req := range map[string]api.SessionRequest{
+		"plain":          {},
+		"writable, home": {ReadOnlyRoot: new(false), HomeOnDisk: new(true), Home: new("/home/user")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req.ID = "s"
+			d.NewSession(t, req)
+			d.Sh(t, "s", "mkdir -p /workspace/d; echo one > /workspace/d/f; ln -s d/f /workspace/l; echo two > $HOME/f")
+			d.NewProcess(t, "s", "always", &api.ProcessRequest{Command: new("echo >> $HOME/started; exec sleep 1000"), Restart: &api.Restart{Policy: "always"}})
+			was := stop(t, d, "s")
+			if r, err := d.ReadFile(t.Context(), "s", &api.FileRead{Path: "/workspace/d/f"}); err != nil || !strings.Contains(r.Content, "one") {
+				t.Errorf("the file is %+v, %v", r, err)
+			}
+			if list, err := d.ListFiles(t.Context(), "s", &api.FileList{Path: "/workspace"}); err != nil || len(list.Entries) != 2 {
+				t.Errorf("the directory has %+v, %v", list, err)
+			}
+			if got := archiveOf(t, d, "s", "/workspace"); got != "d/ d/f=one\n ld/f" {
+				t.Errorf("the archive of the workspace has %q", got)
+			}
+			if req.HomeOnDisk != nil {
+				if got := archiveOf(t, d, "s", "/home/user"); !strings.Contains(got, "f=two\n") {
+					t.Errorf("the archive of the home has %q", got)
+				}
+			}
+			part, err := d.OpenFile(t.Context(), "s", "/workspace/d/f", 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text, err := io.ReadAll(part); err != nil || string(text) != "ne\n" {
+				t.Errorf("the rest of the file is %q, %v", text, err)
+			}
+			part.Close()
+			_, err = d.ReadFile(t.Context(), "s", &api.FileRead{Path: "/workspace/none"})
+			boxtest.Refused(t, err, http.StatusNotFound, "")
+
+			_, err = d.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"true"}})
+			boxtest.Refused(t, err, http.StatusConflict, "")
+			_, err = d.MakeDirectory(t.Context(), "s", &api.FileMkdir{Path: "/workspace/new"})
+			boxtest.Refused(t, err, http.StatusConflict, "")
+			_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, strings.NewReader(""))
+			boxtest.Refused(t, err, http.StatusConflict, "")
+			if is, err := d.Session(t.Context(), "s"); err != nil || is.State != "stopped" || !is.StoppedAt.Equal(*was.StoppedAt) || is.PID != 0 {
+				t.Errorf("it is %+v, %v", is, err)
+			}
+			startAgain(t, d, "s")
+			if got := d.Sh(t, "s", "ls /workspace"); got != "d\nl\n" {
+				t.Errorf("afterwards the workspace has %q", got)
+			}
+			if err := d.DeleteSession(t.Context(), "s"); err != nil {
+				t.Fatal(err)
+			}
+			d.NothingLeft(before)
+		})
+	}
+}
+
+// While an archive of a stopped session is sent, nobody can start the session. Who removes it does not wait for a reader that does
+// not read; if boxd dies, the next one has the session, stopped.
+func TestAStoppedSessionThatIsReadCanBeRemoved(t *testing.T) {
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	begin := func(id string) io.Closer {
+		d.NewSession(t, api.SessionRequest{ID: id})
+		d.Sh(t, id, "head -c 50000000 /dev/urandom > /workspace/f")
+		stop(t, d, id)
+		r, err := d.DownloadArchive(t.Context(), id, "/workspace", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(r, make([]byte, 512)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = d.StartSession(t.Context(), id)
+		boxtest.Refused(t, err, http.StatusConflict, "")
+		return r
+	}
+	reader := begin("removed")
+	if err := d.DeleteSession(t.Context(), "removed"); err != nil {
+		t.Fatal(err)
+	}
+	reader.Close()
+	d.NothingLeft(before)
+
+	reader = begin("kept")
+	d.Kill()
+	d.Restart()
+	reader.Close()
+	startAgain(t, d, "kept")
+	if got := d.Sh(t, "kept", "stat -c %s /workspace/f"); got != "50000000\n" {
+		t.Errorf("the file has %q bytes", got)
+	}
+	stop(t, d, "kept")
+	reader = begin("left") // the session can be started when its reader has gone
+	reader.Close()
+	boxtest.Eventually(t, "it starts again", func() bool { _, err := d.StartSession(t.Context(), "left"); return err == nil })
+}
+
+// The definition of a session, and archives of its paths, make another one like it: that has the same definition.
+func TestADefinitionMakesTheSameSession(t *testing.T) {
+	d := boxtest.Start(t, boxtest.MountSources)
+	source := d.MountSource(t, "lent", 1000)
+	d.NewSession(t, api.SessionRequest{
+		ID: "one", Env: map[string]string{"TOKEN": "a value", "EMPTY": ""}, Base64: &api.InBase64{Env: []string{base64.StdEncoding.EncodeToString([]byte("BYTES=\xff"))}},
+		Labels: map[string]string{"for": "test"}, Metadata: map[string]string{"a": "b"}, HomeOnDisk: new(true), UserName: new("user"), Home: new("/home/user"), Rlimits: map[string]string{"nofile": "2000:4000"},
+		Patch: limits.Patch{MaxLifetime: new(quantity.Duration(time.Hour)), TTL: new(quantity.Duration(30 * time.Minute))}, Tmp: new(64 * quantity.MiB),
+		Mounts: []api.Mount{{Source: source, Target: "/mnt/lent", Mode: "ro"}},
+	})
+	d.Sh(t, "one", "echo work > /workspace/f; echo home > $HOME/f")
+	always := &api.Restart{Policy: "always", Delay: new(quantity.Duration(time.Second))}
+	for id, req := range map[string]api.ProcessRequest{
+		"command":  {Command: new("exec sleep 1000"), Env: map[string]string{"OWN": "1"}, Labels: map[string]string{"x": "y"}, Output: new(64 * quantity.KiB), MergeOutput: true},
+		"code":     {Code: new("exec sleep 1000 # " + strings.Repeat("x", 200_000)), Language: "sh", Stdin: true, Timeout: new(quantity.Duration(time.Hour))},
+		"bytes":    {Base64: &api.InBase64{Argv: []string{"c2xlZXA=", "MTAwMA=="}, Env: []string{base64.StdEncoding.EncodeToString([]byte("B=\xfe"))}}, Cwd: "/workspace/sub"},
+		"terminal": {Argv: []string{"sleep", "1000"}, Terminal: &api.Terminal{Rows: 5, Cols: 7}, Rlimits: map[string]string{"nofile": "1100:1100"}},
+		"ready":    {Argv: []string{"sh", "-c", "echo yes; exec sleep 1000"}, Ready: &api.Ready{Line: new("yes")}, Stop: &api.Stop{Signal: "SIGINT", Grace: new(quantity.Duration(time.Second))}, Spool: new(quantity.MiB)},
+	} {
+		req.Restart = always
+		d.NewProcess(t, "one", id, &req)
+	}
+	d.NewProcess(t, "one", "once", &api.ProcessRequest{Argv: []string{"sleep", "1000"}})
+	stop(t, d, "one")
+	one, err := d.Definition(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(one.Processes) != 5 || !slices.Equal(one.Paths, []string{"/workspace", "/home/user"}) || len(one.LeftOut) != 0 {
+		t.Fatalf("the definition is %s", asJSON(t, one))
+	}
+
+	request, left := sessionOf(t, &one)
+	req := request
+	req.ID = "two"
+	d.NewSession(t, req)
+	for _, path := range one.Paths {
+		r, err := d.DownloadArchive(t.Context(), "one", path, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.UploadArchive(t.Context(), "two", client.Upload{Path: path, Overwrite: true, OutwardLinks: true}, r); err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+	}
+	for id, text := range one.Processes {
+		var p api.ProcessRequest
+		if err := json.Unmarshal(text, &p); err != nil {
+			t.Fatal(err)
+		}
+		d.NewProcess(t, "two", id, &p)
+	}
+	if got := d.Sh(t, "two", `cat /workspace/f $HOME/f; echo "$TOKEN.$EMPTY.$BYTES" | od -An -c; ulimit -n; id -un; grep -c '/mnt/lent .*ro' /proc/self/mountinfo`); got != "work\nhome\n   a       v   a   l   u   e   .   . 377  \\n\n2000\nuser\n1\n" {
+		t.Errorf("the copy has %q", got)
+	}
+	stop(t, d, "two")
+	two, err := d.Definition(t.Context(), "two")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, _ := sessionOf(t, &two)
+	again.ID, again.MaxLifetime = "one", request.MaxLifetime
+	one.Session, two.Session = nil, nil
+	if a, b := asJSON(t, request)+asJSON(t, one), asJSON(t, again)+asJSON(t, two); a != b {
+		t.Errorf("the definition of the copy is\n%s\nand not\n%s", b, a)
+	}
+	if left >= time.Hour || left < 50*time.Minute {
+		t.Errorf("there are %v of its lifetime left", left)
+	}
+}
+
+// sessionOf is the request of a definition, and what is left of the lifetime.
+func sessionOf(t *testing.T, d *api.SessionDefinition) (req api.SessionRequest, left time.Duration) {
+	t.Helper()
+	if err := json.Unmarshal(d.Session, &req); err != nil {
+		t.Fatal(err)
+	}
+	if req.MaxLifetime != nil {
+		left = time.Duration(*req.MaxLifetime)
+	}
+	return req, left
+}
+
+// A definition says what it cannot carry.
+func TestADefinitionSaysWhatItLeavesOut(t *testing.T) {
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false)})
+	is, err := d.Definition(t.Context(), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if req, _ := sessionOf(t, &is); !slices.Equal(is.LeftOut, []string{"changes to the root filesystem"}) || *req.ReadOnlyRoot || req.ID != "s" {
+		t.Errorf("the definition is %s, %v", asJSON(t, is), err)
+	}
+	_, err = d.Definition(t.Context(), "none")
+	boxtest.Refused(t, err, http.StatusNotFound, "")
 }

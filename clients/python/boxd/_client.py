@@ -598,6 +598,10 @@ class Session:
         """Ends it, and keeps its workspace under a name."""
         return self.client._ask(answers.Workspace, "POST", self._path("/keep"), {"workspace": name}, safe=False, waits=True)
 
+    def definition(self) -> answers.SessionDefinition:
+        """What another session like it is made from, with the values of its environment."""
+        return self.client._ask(answers.SessionDefinition, "GET", self._path("/definition"), safe=True)
+
     def snapshots(self) -> List[answers.Snapshot]:
         """Snapshots of what it has on disk, the oldest first."""
         return (self.client._ask(answers.SnapshotList, "GET", self._path("/snapshots"), safe=True)).snapshots

@@ -148,6 +148,25 @@ class MountUser:
 
 
 @dataclass(frozen=True)
+class SessionDefinition:
+    """The object SessionDefinition of the API."""
+
+    #: a SessionRequest with every setting; max_lifetime is what is left of it, and an image is named by its
+    #: digest
+    session: Dict[str, Any]
+
+    #: a ProcessRequest by id, for processes with the restart policy `always`, which a stopped session has
+    #: when it starts again
+    processes: Dict[str, Dict[str, Any]]
+
+    #: directories in the box whose files are on disk and the session's own: get an archive of each
+    paths: List[str]
+
+    #: what the session has besides, in words: for example changes to the root filesystem, and snapshots
+    left_out: List[str]
+
+
+@dataclass(frozen=True)
 class Session:
     """The object Session of the API."""
 

@@ -406,6 +406,11 @@ export class Session {
     return this.client.ask("POST", this.path("/keep"), { workspace: name }, { safe: false, waits: true, ...options });
   }
 
+  /** What another session like it is made from, with the values of its environment. */
+  definition(options: CallOptions = {}): Promise<types.SessionDefinition> {
+    return this.client.ask("GET", this.path("/definition"), undefined, { safe: true, ...options });
+  }
+
   /** Snapshots of what it has on disk, the oldest first. */
   async snapshots(options: CallOptions = {}): Promise<types.Snapshot[]> {
     return (await this.client.ask<types.SnapshotList>("GET", this.path("/snapshots"), undefined, { safe: true, ...options })).snapshots;

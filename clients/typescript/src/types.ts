@@ -281,6 +281,23 @@ export interface MountUser {
   path: string;
 }
 
+export interface SessionDefinition {
+  /**
+   * a SessionRequest with every setting; max_lifetime is what is left of it, and an image is named by its
+   * digest
+   */
+  session: Record<string, unknown>;
+  /**
+   * a ProcessRequest by id, for processes with the restart policy `always`, which a stopped session has when
+   * it starts again
+   */
+  processes: Record<string, Record<string, unknown>>;
+  /** directories in the box whose files are on disk and the session's own: get an archive of each */
+  paths: string[];
+  /** what the session has besides, in words: for example changes to the root filesystem, and snapshots */
+  left_out: string[];
+}
+
 export interface SessionStart {
   /** maximum wait for room, at most queue.wait */
   wait?: Duration;

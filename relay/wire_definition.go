@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// getDefinition returns what another session like this one is made from.
+func getDefinition(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.Sup.Snapshots(c.Context(), s)
+	if err != nil {
+		return nil, err
+	}
+	d, err := definitionOf(s, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if len(list) > 0 {
+		d.LeftOut = append(d.LeftOut, fmt.Sprintf("snapshots: %d", len(list)))
+	}
+	return d, nil
+}
+
+// definitionOf is getDefinition without what only the keeper knows.
+func definitionOf(s *session.Session, now time.Time) (*api.SessionDefinition, error) {
+	info, again := s.Info(), s.ToHaveAgain()
+	settings := &info.Settings
+	d := &api.SessionDefinition{Processes: map[string]json.RawMessage{}, Paths: []string{}, LeftOut: []string{}}
+	is := sessionRequestFrom(settings.Request())
+	is.ID, is.Secrets, is.Push = info.ID, settings.Secrets, settings.Push
+	if settings.Root != nil && settings.Root.Digest != "" {
+		is.Image = &settings.Root.Digest
+	}
+	if settings.Network == policy.NetworkEgress {
+		is.NetworkConnections, is.NetworkBandwidth = &settings.NetworkConnections, &settings.NetworkBandwidth
+	}
+	if life := time.Duration(settings.MaxLifetime); life > 0 {
+		until := now
+		if info.State == session.StateStopped {
+			until = info.Stopped
+		}
+		is.MaxLifetime = new(quantity.Duration(max(life-until.Sub(info.Created.Add(s.Rested())), time.Second).Truncate(time.Second)))
+	}
+	is.Env, is.Base64 = environmentOf(s.Environment(), settings.EnvNames)
+	for _, m := range again.Mounts {
+		is.Mounts = append(is.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
+	}
+	for _, k := range info.Skills {
+		is.Skills = append(is.Skills, k.Name)
+	}
+	for _, k := range info.Drives {
+		if !k.Gone {
+			is.Drives = append(is.Drives, fmt.Sprintf("%s@%d", k.Name, k.Version))
+		}
+	}
+	if settings.ManagedWork() && settings.Workspace == "" {
+		d.Paths = append(d.Paths, isolation.Workspace)
+	}
+	if settings.HomeOnDisk {
+		d.Paths = append(d.Paths, settings.HomeDir())
+	}
+	if !settings.ReadOnlyRoot {
+		d.LeftOut = append(d.LeftOut, "changes to the root filesystem")
+	}
+	if n := len(s.Pushes()); n > 0 {
+		d.LeftOut = append(d.LeftOut, fmt.Sprintf("results that are still to be pushed: %d", n))
+	}
+	var err error
+	if d.Session, err = json.Marshal(&is); err != nil {
+		return nil, err
+	}
+	for _, spec := range again.Processes {
+		p, ok := processRequestFrom(spec, s.Config().Languages)
+		if !ok {
+			d.LeftOut = append(d.LeftOut, fmt.Sprintf("the process %q, which runs code in a language that is not configured any more", spec.ID))
+			continue
+		}
+		if d.Processes[spec.ID], err = json.Marshal(&p); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// sessionRequestFrom is the opposite of sessionRequestOf, for what settings have.
+func sessionRequestFrom(r *policy.Request) api.SessionRequest {
+	req := api.SessionRequest{
+		Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict, ReadOnlyRoot: r.ReadOnlyRoot, HomeOnDisk: r.HomeOnDisk,
+		UserName: r.User, Home: r.Home, Patch: r.Patch, Rlimits: r.Rlimits, Tmp: r.Tmp, Workspace: r.Workspace, Labels: r.Labels, Metadata: r.Metadata,
+	}
+	for _, in := range r.Inputs {
+		req.Inputs = append(req.Inputs, api.Input{Workspace: in.Workspace, Target: in.Target})
+	}
+	for _, m := range r.Mounts {
+		req.Mounts = append(req.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
+	}
+	return req
+}
+
+// environmentOf picks variables of an environment by name: those that are text, and the others in base64.
+func environmentOf(env, names []string) (texts map[string]string, others *api.InBase64) {
+	for _, variable := range env {
+		name, value, _ := strings.Cut(variable, "=")
+		switch {
+		case !slices.Contains(names, name):
+		case utf8.ValidString(variable):
+			if texts == nil {
+				texts = map[string]string{}
+			}
+			texts[name] = value
+		default:
+			if others == nil {
+				others = &api.InBase64{}
+			}
+			others.Env = append(others.Env, base64.StdEncoding.EncodeToString([]byte(variable)))
+		}
+	}
+	return texts, others
+}
+
+// processRequestFrom is the opposite of processRequestOf. It fails for code in a language that is not configured any more.
+func processRequestFrom(spec *process.Spec, languages map[string]policy.Language) (r api.ProcessRequest, ok bool) {
+	cmd := &spec.Command
+	r = api.ProcessRequest{
+		Cwd: cmd.Dir, CwdMustExist: cmd.Existing, Terminal: (*api.Terminal)(cmd.Terminal), Stdin: cmd.Stdin == isolation.StdinPipe && cmd.Terminal == nil, MergeOutput: cmd.Merged,
+		Restart: &api.Restart{
+			Policy: spec.Restart.Policy, Delay: duration(spec.Restart.Delay), MaxDelay: duration(spec.Restart.MaxDelay), Limit: spec.Restart.Limit, Window: duration(spec.Restart.Window),
+		},
+		Stop: &api.Stop{Signal: spec.Stop.Signal, Grace: duration(spec.Stop.Grace)}, Lease: duration(spec.Lease), Labels: spec.Labels,
+	}
+	if x := spec.Ready; x != nil {
+		r.Ready = &api.Ready{Line: x.Line, Port: x.Port, Command: x.Command, Timeout: duration(x.Timeout)}
+	}
+	if cmd.Timeout > 0 {
+		r.Timeout = duration(&cmd.Timeout)
+	}
+	if kept := quantity.Size(cmd.Output.Head + cmd.Output.Tail); cmd.Spool {
+		r.Spool = &kept
+	} else {
+		r.Output = &kept
+	}
+	if l := &cmd.Limits; l.CPU > 0 {
+		r.CPUs = new(float64(l.CPU) / cgroup.CPUPeriod)
+	}
+	if l := &cmd.Limits; l.Memory > 0 {
+		r.Memory = new(quantity.Size(l.Memory))
+	}
+	if l := &cmd.Limits; l.Pids > 0 {
+		r.Pids = new(int(l.Pids))
+	}
+	r.Env, r.Base64 = environmentOf(cmd.Env, spec.EnvNames)
+	inBytes := func() *api.InBase64 {
+		if r.Base64 == nil {
+			r.Base64 = &api.InBase64{}
+		}
+		return r.Base64
+	}
+	if !utf8.ValidString(r.Cwd) {
+		inBytes().Cwd, r.Cwd = base64.StdEncoding.EncodeToString([]byte(r.Cwd)), ""
+	}
+	if cmd.ScriptArg >= 0 {
+		return r, codeOf(&r, spec, languages, inBytes)
+	}
+	// The limits of one with rlimits of its own are part of its arguments: see isolation.LimitedArgv.
+	r.Argv = cmd.Argv
+	if slices.ContainsFunc(r.Argv, func(arg string) bool { return !utf8.ValidString(arg) }) {
+		r.Argv = nil
+		for _, arg := range cmd.Argv {
+			inBytes().Argv = append(inBytes().Argv, base64.StdEncoding.EncodeToString([]byte(arg)))
+		}
+	}
+	return r, true
+}
+
+// codeOf sets the code of a process whose program is too long for an argument, and its language.
+func codeOf(r *api.ProcessRequest, spec *process.Spec, languages map[string]policy.Language, inBytes func() *api.InBase64) bool {
+	argv := isolation.LimitedProgram(spec.Command.Argv)
+	for _, name := range slices.Sorted(maps.Keys(languages)) {
+		if l := languages[name]; !slices.Equal(l.File, argv) {
+			continue
+		}
+		r.Language = name
+		if code := string(spec.Script); utf8.ValidString(code) {
+			r.Code = &code
+		} else {
+			inBytes().Code = new(base64.StdEncoding.EncodeToString(spec.Script))
+		}
+		return true
+	}
+	return false
+}

@@ -44,7 +44,7 @@ func downloadFile(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return send(c, s, &files.Pack{Path: p, LeaveOut: leave})
+	return send(c, s, &files.Pack{Path: p, LeaveOut: leave, Links: true})
 }
 
 // collectOutputs sends an archive of some files and directories, as downloadFile does.

@@ -61,7 +61,7 @@ func (a *app) open(path string, named bool) (r io.Reader, size int64, done func(
 	packed := make(chan struct{})
 	go func() { // ends with the pipe, which done closes
 		defer close(packed)
-		_, err := archive.PackDir(w, dir, as, noBounds(), false)
+		_, err := archive.PackDir(w, dir, as, noBounds(), archive.PackRules{})
 		w.CloseWithError(err)
 	}()
 	return in, a.sizeOf(path), func() {

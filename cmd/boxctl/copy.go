@@ -176,7 +176,7 @@ func pack(w io.Writer, source, base string, info fs.FileInfo) (stats archive.Sta
 	}
 	defer root.Close()
 	if info.IsDir() {
-		return archive.PackDir(w, root, base, noBounds(), true)
+		return archive.PackDir(w, root, base, noBounds(), archive.PackRules{LeaveOut: true})
 	}
 	return archive.PackFile(w, root, filepath.Base(source), base, noBounds())
 }

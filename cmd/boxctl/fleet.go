@@ -33,8 +33,8 @@ type fleetCommands struct{ *app }
 func (a *app) fleetCommand() *cobra.Command {
 	f := fleetCommands{a}
 	cmd := group("fleet", "Manage the hosts of a fleet", `fleet manages the nodes of a fleet: the hosts on which a gateway, boxfleet serve, places boxes.
---socket and --token select the gateway, as they select a boxd. All commands but nodes need the role
-operator at the gateway.`,
+--socket and --token select the gateway, as they select a boxd. All commands but nodes, and a move of
+your own boxes, need the role operator at the gateway.`,
 		fleetList(f, &cobra.Command{
 			Use: "nodes", Short: "List nodes with their boxes and what they have left",
 			Long: `nodes lists the nodes of the fleet. CPUS are reserved by boxes, of all. MEMORY and DISK are
@@ -68,7 +68,7 @@ lost, come back or are cordoned, and boxes that are lost. Another gateway can ha
 events. boxctl events shows the events of a boxd.`,
 		}, "", nil, (*client.Client).FleetEvents,
 			func(list []api.FleetEvent) any { return api.FleetEventList{Events: list} }, f.printEvents),
-		f.cordon(), f.uncordon(), f.drain())
+		f.move(), f.cordon(), f.uncordon(), f.drain())
 	cmd.Example = `  export BOXD_SOCKET=http://127.0.0.1:5440 BOXD_TOKEN_FILE=/etc/boxd/token
   boxctl fleet nodes
   boxctl fleet drain web3 --reason 'new disks'
@@ -164,6 +164,44 @@ func (f fleetCommands) node(ctx context.Context, c *client.Client, name string) 
 	return &list[i], nil
 }
 
+func (f fleetCommands) move() *cobra.Command {
+	var ask api.FleetMove
+	cmd := &cobra.Command{
+		Use: "move [flags] BOX", Short: "Move a box to another node", Args: usage(cobra.ExactArgs(1)),
+		Long: `move takes a box to another node of the fleet: its settings and environment, its workspace, its home
+directory if that is on disk, and the processes whose restart policy is always. It keeps its id. Its
+programs are ended, as by boxctl stop, and it loses what a stopped box loses: /tmp, any other home
+directory and the output of its processes. A box that was stopped is stopped afterwards.
+
+The other node decides as it does about any new box, and must have its profile, image, mounts,
+skills, drives and secrets. If the move fails, the box stays where it was, and runs if it ran.
+
+A box with changes to its root filesystem, or snapshots, is refused unless --leave-out is given. A box
+that uses a named workspace, and sandboxes of programs written for E2B, cannot be moved.`,
+		Example: `  boxctl fleet move build
+  boxctl fleet move --node web4 build
+  boxctl fleet move --owner ci --leave-out build`,
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			got, err := c.MoveSession(cmd.Context(), args[0], &ask)
+			return f.answer(got, f.noGateway(err), func() error {
+				f.say("boxctl", f.movedText(&got))
+				return nil
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&ask.Node, "node", "", "`NAME` of the node; default the best that can take it")
+	cmd.Flags().BoolVar(&ask.LeaveOut, "leave-out", false, "leave out what cannot be moved")
+	return cmd
+}
+
+func (f fleetCommands) movedText(m *api.FleetMoved) string {
+	text := fmt.Sprintf("box %s is on node %s now", render.Printable(m.ID), render.Printable(m.Node))
+	if len(m.LeftOut) > 0 {
+		text += ", without " + render.Printable(strings.Join(m.LeftOut, "; "))
+	}
+	return text
+}
+
 func (f fleetCommands) cordon() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
@@ -203,14 +241,19 @@ func (f fleetCommands) uncordon() *cobra.Command {
 
 func (f fleetCommands) drain() *cobra.Command {
 	var reason string
+	var moves bool
 	cmd := &cobra.Command{
 		Use: "drain [flags] NODE", Short: "Stop placing new boxes on a node, and wait until it is empty", Args: usage(cobra.ExactArgs(1)),
 		Long: `drain cordons a node, then waits until it has no boxes, and prints how many are left. It does not
 end boxes: they end by themselves, by their limits of time, or by boxctl rm. Boxes that were created
 on the host itself count too. Ctrl-C ends the waiting, and leaves the node cordoned.
 
+With --move, boxes are moved to other nodes, one after another, as by boxctl fleet move. Those that
+cannot be moved are named, and waited for.
+
 If the node is lost meanwhile, drain fails: its boxes can still be running.`,
 		Example: `  boxctl fleet drain web3 --reason 'new disks'
+  boxctl fleet drain --move web3
   timeout 1h boxctl fleet drain web3`,
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name := args[0]
@@ -225,7 +268,12 @@ If the node is lost meanwhile, drain fails: its boxes can still be running.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
 			defer stop()
-			err = f.untilEmpty(ctx, c, name)
+			if moves {
+				err = f.moveAll(ctx, c, name)
+			}
+			if err == nil {
+				err = f.untilEmpty(ctx, c, name)
+			}
 			if ctx.Err() != nil {
 				f.say("boxctl", "node "+render.Printable(name)+" stays cordoned")
 				f.say("hint", "boxctl fleet uncordon "+render.ShellWord(name))
@@ -243,7 +291,33 @@ If the node is lost meanwhile, drain fails: its boxes can still be running.`,
 		}),
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` reason, shown to users")
+	cmd.Flags().BoolVar(&moves, "move", false, "move its boxes to other nodes")
 	return cmd
+}
+
+// moveAll moves the boxes of a node elsewhere, and names those that it cannot move.
+func (f fleetCommands) moveAll(ctx context.Context, c *client.Client, name string) error {
+	placed, err := c.FleetSessions(ctx)
+	if err != nil {
+		return err
+	}
+	of := *c
+	for i := range placed {
+		if placed[i].Node != name {
+			continue
+		}
+		of.Owner = placed[i].Owner
+		got, err := of.MoveSession(ctx, placed[i].ID, &api.FleetMove{})
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			f.say("boxctl", fmt.Sprintf("box %s of %s is not moved: %v", render.Printable(placed[i].ID), render.Printable(placed[i].Owner), err))
+		default:
+			f.say("boxctl", f.movedText(&got))
+		}
+	}
+	return nil
 }
 
 // untilEmpty waits until a newly cordoned node has no boxes, and prints their number when it changes.

@@ -42,7 +42,7 @@ func packTree(req *files.Pack, w io.Writer) (*files.Archived, error) {
 		}
 		defer root.Close()
 		if req.Some == nil {
-			stats, err = archive.PackDir(w, root, "", archive.Bounds(req.Bounds), req.LeaveOut)
+			stats, err = archive.PackDir(w, root, "", archive.Bounds(req.Bounds), archive.PackRules{LeaveOut: req.LeaveOut, Links: req.Links})
 			break
 		}
 		var names []string
@@ -65,6 +65,9 @@ func packTree(req *files.Pack, w io.Writer) (*files.Archived, error) {
 		stats, err = archive.PackFile(w, root, baseOf(path), baseOf(string(req.Path)), archive.Bounds(req.Bounds))
 	default:
 		return nil, notRegular(&st)
+	}
+	if un, ok := errors.AsType[*archive.Unreadable](err); ok {
+		return nil, failureOf(path+"/"+un.Name, un.Err)
 	}
 	if err != nil {
 		return nil, asFailure(err)

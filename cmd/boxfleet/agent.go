@@ -51,9 +51,10 @@ type agent struct {
 	fences   *fences
 
 	// Of claims; only beat uses these.
-	view    *view  // nil: none yet
-	renewal uint64 // how often the connection to NATS had been made again when it was opened
-	round   int    // announcements so far
+	view    *view            // nil: none yet
+	renewal uint64           // how often the connection to NATS had been made again when it was opened
+	round   int              // announcements so far
+	moves   map[string]start // claims of sessions that are being moved from here, by key
 
 	// Of its name; only renew uses these.
 	lease   nameLease

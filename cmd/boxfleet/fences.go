@@ -22,6 +22,7 @@ type held struct {
 	Generation uint64    `json:"generation"`
 	Bucket     string    `json:"bucket,omitempty"` // of the claims in which it was seen
 	Sandbox    bool      `json:"sandbox,omitempty"`
+	Coming     bool      `json:"coming,omitempty"` // from another node, which still has the claim
 	Ended      bool      `json:"ended,omitempty"`
 	Since      time.Time `json:"since"`
 }
@@ -69,7 +70,7 @@ func (f *fences) raise(to *fence) (ok bool, highest uint64, err error) {
 	if before := f.all[key]; before.Generation >= to.Generation {
 		return false, before.Generation, nil
 	}
-	if err := f.writeLocked(key, &held{Owner: to.Owner, ID: to.ID, Generation: to.Generation, Bucket: to.Bucket, Sandbox: to.Sandbox, Since: time.Now()}); err != nil {
+	if err := f.writeLocked(key, &held{Owner: to.Owner, ID: to.ID, Generation: to.Generation, Bucket: to.Bucket, Sandbox: to.Sandbox, Coming: to.Coming, Since: time.Now()}); err != nil {
 		return false, 0, err
 	}
 	return true, to.Generation, nil

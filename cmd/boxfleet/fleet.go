@@ -144,9 +144,10 @@ func (s *natsServers) explain(err error) error {
 // sessionClaim says where a session is.
 type sessionClaim struct {
 	api.FleetClaim
-	Sandbox  bool `json:"sandbox,omitempty"` // clients of E2B may use it
-	key      string
-	revision uint64
+	Sandbox      bool   `json:"sandbox,omitempty"`       // clients of E2B may use it
+	ToGeneration uint64 `json:"to_generation,omitempty"` // of the claim of the node that it is being moved to
+	key          string
+	revision     uint64
 }
 
 // claimKey is the key of a session. Ids are not for keys of a bucket, whose letters are few.
@@ -212,6 +213,7 @@ type fence struct {
 	Generation uint64 `json:"generation"`
 	Bucket     string `json:"bucket"` // that the claim is in
 	Sandbox    bool   `json:"sandbox,omitempty"`
+	Coming     bool   `json:"coming,omitempty"` // from another node, which has the claim until the session is here
 }
 
 // fenced is the answer.

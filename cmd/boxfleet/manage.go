@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,16 @@ import (
 // manage answers what is about the fleet itself.
 func (g *gateway) manage(c *call, path []string) error {
 	what := c.r.Method + " " + strings.Join(path, "/")
+	if len(path) == 3 && path[0] == "sessions" && path[2] == "move" && c.r.Method == http.MethodPost {
+		id, err := url.PathUnescape(path[1])
+		if err == nil {
+			err = c.may("POST /v1/fleet/sessions/{id}/move", access.User)
+		}
+		if err != nil {
+			return err
+		}
+		return g.move(c, id)
+	}
 	least := access.Operator
 	if what == "GET nodes" {
 		least = access.Viewer
@@ -174,7 +185,10 @@ func (g *gateway) list(c *call) error {
 	if err != nil {
 		return unread(err)
 	}
-	for _, claim := range known {
+	for _, claim := range known { // one that is being moved, or has just been, is on two nodes
+		out.Sessions = slices.DeleteFunc(out.Sessions, func(s map[string]any) bool {
+			return s["id"] == claim.ID && s["owner"] == claim.Owner && s["node"] != claim.Node
+		})
 		if claim.State == api.FleetClaimLost && claim.Owner == owner {
 			out.Sessions = append(out.Sessions, map[string]any{"id": claim.ID, "owner": claim.Owner, "state": api.FleetClaimLost, "node": claim.Node, "lost_at": claim.Since, "reason": claim.Reason})
 		}

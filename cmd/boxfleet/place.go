@@ -254,16 +254,21 @@ func (c *call) setBody(body []byte) {
 
 // ask makes a request of its own to a node, in the name of a caller.
 func (g *gateway) ask(c *call, n *seen, method, target string, body []byte) (*http.Response, error) {
+	return g.send(c, n, method, target, "application/json", bytes.NewReader(body))
+}
+
+// send is ask with a body of another type, which may be a stream.
+func (g *gateway) send(c *call, n *seen, method, target, contentType string, body io.Reader) (*http.Response, error) {
 	u, err := url.Parse("http://" + n.Name + target)
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(c.r.Context(), method, u.String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(c.r.Context(), method, u.String(), body)
 	if err != nil {
 		return nil, err
 	}
 	req.Host = "boxd"
-	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Type", contentType)
 	for _, name := range []string{"X-Request-Id", "Traceparent", "Tracestate"} {
 		if v := c.r.Header.Get(name); v != "" {
 			req.Header.Set(name, v)

@@ -181,6 +181,9 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 	case claim == nil || c.e2b != nil && !claim.Sandbox:
 		return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).WithHint("boxctl ps lists them")
 	}
+	if claim.State == api.FleetClaimMoving && (!itself || c.r.Method != http.MethodGet) {
+		return moving(claim)
+	}
 	remove := itself && c.r.Method == http.MethodDelete
 	if claim.State == api.FleetClaimLost {
 		if !remove {

@@ -53,6 +53,9 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		return err
 	}
 	mine := claim != nil && claim.Node == a.name && claim.Generation == h.Generation
+	if claim != nil && claim.State == api.FleetClaimMoving && (mine && lives && a.goesOn(claim) || claim.To == a.name && claim.ToGeneration == h.Generation) {
+		return nil // whoever moves it changes the claim
+	}
 	young := time.Since(h.Since) < startingFor
 	switch {
 	case !lives && mine && (claim.State != api.FleetClaimStarting || !young): // it has ended, or was never made
@@ -69,15 +72,18 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
 	case mine && (claim.State != api.FleetClaimLive || claim.Sandbox != h.Sandbox): // a gateway of an older version rewrites claims without the mark
 		next := *claim
-		next.State, next.Since, next.Reason, next.Sandbox = api.FleetClaimLive, time.Now(), "", h.Sandbox
+		next.State, next.Since, next.Reason, next.Sandbox, next.To, next.ToGeneration = api.FleetClaimLive, time.Now(), "", h.Sandbox, "", 0
 		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
 			return err
 		}
-		if claim.State == api.FleetClaimLost {
+		switch claim.State {
+		case api.FleetClaimLost:
 			a.log.Info("a lost session was found", "session", h.ID, "owner", h.Owner)
+		case api.FleetClaimMoving:
+			a.log.Warn("the move of a session has broken off; it stays here, and may be stopped", "session", h.ID, "owner", h.Owner, "to", claim.To)
 		}
 	case mine:
-	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
+	case claim == nil && h.Bucket != bucket && !h.Coming && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
 		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: h.Sandbox, key: key}); err != nil {
 			if conflict(err) {
 				return nil // somebody has claimed it: it is looked at again
@@ -87,7 +93,25 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	default:
 		return a.giveUp(ctx, key, h, claim)
 	}
-	return a.fences.change(key, h.Generation, func(h *held) { h.Bucket = bucket })
+	return a.fences.change(key, h.Generation, func(h *held) { h.Bucket, h.Coming = bucket, false })
+}
+
+// goesOn reports whether a session that is being moved from here is to be waited for. A gateway that has died gives no news of it:
+// this node counts from when it has seen the claim first, since times in claims are of other clocks.
+func (a *agent) goesOn(claim *sessionClaim) bool {
+	if a.moves == nil {
+		a.moves = map[string]start{}
+	}
+	s, ok := a.moves[claim.key]
+	if !ok || s.revision != claim.revision {
+		s = start{claim.revision, a.clock()}
+		a.moves[claim.key] = s
+	}
+	if a.clock().Sub(s.seen) < movingFor {
+		return true
+	}
+	delete(a.moves, claim.key)
+	return false
 }
 
 // lives asks boxd for one session.

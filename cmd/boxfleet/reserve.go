@@ -112,6 +112,8 @@ func (g *gateway) claim(c *call, place *placement, want *wanted, fields map[stri
 		switch {
 		case b.State == api.FleetClaimLost:
 			return lost(b)
+		case b.State == api.FleetClaimMoving:
+			return moving(b)
 		case b.State == api.FleetClaimLive || g.young(b):
 			if b.State == api.FleetClaimStarting { // by a gateway that may have died before it told the node
 				if err := g.remind(ctx, b, bucket); err != nil {

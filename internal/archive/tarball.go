@@ -67,9 +67,30 @@ const maxDepth = 4096
 type packer struct {
 	out    *tar.Writer
 	bounds Bounds
-	leave  bool // leave out what cannot be read, with a comment in the archive
+	rules  PackRules
+	packed map[inode]string // files with several names: the first
 	stats  Stats
 }
+
+// PackRules say what becomes of some entries of a directory.
+type PackRules struct {
+	LeaveOut bool // leave out what cannot be read, too, and say so in the archive
+	Links    bool // a file with several names is packed once, and its other names as hard links to that
+}
+
+// inode is a file of a host.
+type inode struct{ dev, ino uint64 }
+
+// Unreadable says which entry of a directory cannot be packed.
+type Unreadable struct {
+	Name string
+	Err  error
+}
+
+func (e *Unreadable) Error() string { return fmt.Sprintf("%q: %v", e.Name, e.Err) }
+
+// Unwrap returns the cause.
+func (e *Unreadable) Unwrap() error { return e.Err }
 
 // leaveOut records in the archive that something is missing.
 func (p *packer) leaveOut(name, why string) error {
@@ -82,9 +103,9 @@ func (p *packer) leaveOut(name, why string) error {
 // packed, not followed; anything but files, directories and links is left out and counted. A file that changes meanwhile keeps
 // the length it had first.
 //
-// With leave, unreadable entries are left out too, and the archive says so.
-func PackDir(w io.Writer, dir *os.Root, as string, b Bounds, leave bool) (Stats, error) {
-	p := &packer{out: tar.NewWriter(w), bounds: b, leave: leave}
+// An entry that cannot be read is an *Unreadable.
+func PackDir(w io.Writer, dir *os.Root, as string, b Bounds, how PackRules) (Stats, error) {
+	p := &packer{out: tar.NewWriter(w), bounds: b, rules: how, packed: map[inode]string{}}
 	if as != "" {
 		as += "/"
 		info, err := dir.Stat(".")
@@ -200,7 +221,7 @@ func (p *packer) entry(dir *os.Root, name, prefix string, info fs.FileInfo, dept
 		return p.head(&tar.Header{Typeflag: tar.TypeSymlink, Name: full, Linkname: target}, info)
 	}
 	p.stats.Skipped++
-	if p.leave {
+	if p.rules.LeaveOut {
 		return p.leaveOut(full, "neither file, directory nor link")
 	}
 	return nil
@@ -208,8 +229,11 @@ func (p *packer) entry(dir *os.Root, name, prefix string, info fs.FileInfo, dept
 
 // unreadable records that something cannot be read, where that is allowed.
 func (p *packer) unreadable(name string, err error) error {
-	if p.leave && errors.Is(err, fs.ErrPermission) {
+	if p.rules.LeaveOut && errors.Is(err, fs.ErrPermission) {
 		return p.leaveOut(name, "may not be read")
+	}
+	if _, named := errors.AsType[*Unreadable](err); !named && errors.Is(err, fs.ErrPermission) {
+		return &Unreadable{name, err}
 	}
 	return err
 }
@@ -240,6 +264,13 @@ func (p *packer) file(dir *os.Root, name, full string) error {
 	if !info.Mode().IsRegular() {
 		p.stats.Skipped++
 		return nil
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && p.rules.Links && st.Nlink > 1 {
+		id := inode{st.Dev, st.Ino}
+		if first, ok := p.packed[id]; ok {
+			return p.head(&tar.Header{Typeflag: tar.TypeLink, Name: full, Linkname: first}, info)
+		}
+		p.packed[id] = full
 	}
 	size := info.Size()
 	if p.stats.Bytes += size; size > p.bounds.File || p.stats.Bytes > p.bounds.Bytes {

@@ -238,7 +238,7 @@ func TestPackIsWhatUnpackTakes(t *testing.T) {
 	}
 	defer root.Close()
 	var b bytes.Buffer
-	stats, err := archive.PackDir(&b, root, "", limits(), false)
+	stats, err := archive.PackDir(&b, root, "", limits(), archive.PackRules{})
 	if err != nil || stats.Skipped != 1 || stats.Entries != 7 || stats.Bytes != 6 {
 		t.Fatalf("packed %+v, %v", stats, err)
 	}
@@ -257,7 +257,7 @@ func TestPackIsWhatUnpackTakes(t *testing.T) {
 		t.Errorf("one file: %+v, %v", stats, err)
 	}
 	for _, bounds := range []archive.Bounds{{Bytes: 5, Entries: 20, File: 20}, {Bytes: 100, Entries: 6, File: 20}, {Bytes: 100, Entries: 20, File: 2}} {
-		if _, err := archive.PackDir(io.Discard, root, "", bounds, false); !tooMuch(err) {
+		if _, err := archive.PackDir(io.Discard, root, "", bounds, archive.PackRules{}); !tooMuch(err) {
 			t.Errorf("%+v: %v", bounds, err)
 		}
 	}
@@ -304,4 +304,37 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// A file with several names is packed once, if that is asked for, and is one file again.
+func TestHardLinksArePackedOnce(t *testing.T) {
+	t.Parallel()
+	from := t.TempDir()
+	if err := errors.Join(os.Mkdir(from+"/d", 0o755), os.WriteFile(from+"/d/one", []byte("text"), 0o644), os.Link(from+"/d/one", from+"/two"), os.WriteFile(from+"/other", []byte("text"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for links, size := range map[bool]int64{true: 8, false: 12} {
+		var b bytes.Buffer
+		if stats, err := archive.PackDir(&b, root, "", limits(), archive.PackRules{Links: links}); err != nil || stats.Entries != 4 || stats.Bytes != size {
+			t.Errorf("packed %+v, %v", stats, err)
+		}
+		dir, _, err := unpack(t, b.Bytes(), archive.Rules{Bounds: limits()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err := os.Stat(dir + "/d/one")
+		two, err2 := os.Stat(dir + "/two")
+		other, err3 := os.Stat(dir + "/other")
+		if err := errors.Join(err, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+		if os.SameFile(one, two) != links || os.SameFile(one, other) {
+			t.Errorf("with links %v, they are one file: %v", links, !links)
+		}
+	}
 }

@@ -398,6 +398,8 @@ type Pack struct {
 	Bounds Bounds
 	// LeaveOut skips unreadable entries of a directory, and notes that in the archive.
 	LeaveOut bool `json:",omitempty"`
+	// Links packs a file with several names in a directory once, and its other names as hard links.
+	Links bool `json:",omitempty"`
 }
 
 // Unpack unpacks the tar archive that follows into a directory, all of it or nothing. It may be

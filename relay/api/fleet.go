@@ -105,8 +105,8 @@ type FleetCordonRequest struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// FleetClaim says where a session of a fleet is. State is "starting" where the node has been asked for it, "live", or "lost"
-// where its node has not been heard of.
+// FleetClaim says where a session of a fleet is. State is "starting" where the node has been asked for it, "live", "moving" to
+// another node, or "lost" where its node has not been heard of.
 type FleetClaim struct {
 	Owner      string    `json:"owner"`
 	ID         string    `json:"id"`
@@ -115,18 +115,38 @@ type FleetClaim struct {
 	State      string    `json:"state"`
 	Since      time.Time `json:"since"` // it is in that state
 	Reason     string    `json:"reason,omitempty"`
+	To         string    `json:"to,omitempty"` // the node that it is being moved to
 }
 
 // States of a claim.
 const (
 	FleetClaimStarting = "starting" // the node has been asked for it
 	FleetClaimLive     = "live"
-	FleetClaimLost     = "lost" // its node has not been heard of
+	FleetClaimMoving   = "moving" // to another node; until it is there, nobody can use it
+	FleetClaimLost     = "lost"   // its node has not been heard of
 )
 
 // FleetClaimList is the answer of GET /v1/fleet/sessions.
 type FleetClaimList struct {
 	Sessions []FleetClaim `json:"sessions"`
+}
+
+// FleetMove asks for a session on another node: the body of POST /v1/fleet/sessions/{id}/move.
+type FleetMove struct {
+	Node string `json:"node,omitempty"` // left out: the best of those that can take it
+	// LeaveOut moves it without what cannot be moved: see left_out of a SessionDefinition. Otherwise a session that has such is refused.
+	LeaveOut bool `json:"leave_out,omitempty"`
+}
+
+// FleetMoved is the answer: the session is on Node, and runs there if it did before.
+type FleetMoved struct {
+	ID         string   `json:"id"`
+	Owner      string   `json:"owner"`
+	From       string   `json:"from"`
+	Node       string   `json:"node"`
+	Generation uint64   `json:"generation"`
+	LeftOut    []string `json:"left_out"` // what it has lost, in words
+	DurationMS int64    `json:"duration_ms"`
 }
 
 // FleetEvent is something that a gateway has seen happen in the fleet.

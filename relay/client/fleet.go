@@ -33,6 +33,11 @@ func (c *Client) FleetEvents(ctx context.Context) ([]api.FleetEvent, error) {
 	return list.Events, err
 }
 
+// MoveSession moves a session of the caller, or of Owner if that is set, to another node, and returns when it is there.
+func (c *Client) MoveSession(ctx context.Context, id string, req *api.FleetMove) (api.FleetMoved, error) {
+	return ask[api.FleetMoved](ctx, c, http.MethodPost, c.owned(about("/v1/fleet/sessions", id, "/move"), nil), req)
+}
+
 // Cordon keeps new sessions from a node, until Uncordon.
 func (c *Client) Cordon(ctx context.Context, node string, req *api.FleetCordonRequest) (api.FleetCordon, error) {
 	return ask[api.FleetCordon](ctx, c, http.MethodPut, about("/v1/fleet/nodes", node, "/cordon"), req)

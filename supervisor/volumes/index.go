@@ -95,7 +95,7 @@ func (s *Drives) Archive(who, name string, number int, w io.Writer) (Version, er
 		return v, err
 	}
 	defer dir.Close()
-	_, err = archive.PackDir(w, dir, "", archive.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64}, false)
+	_, err = archive.PackDir(w, dir, "", archive.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64}, archive.PackRules{})
 	return v, err
 }
 

@@ -128,6 +128,7 @@ func (a completer) arguments() map[string]cobra.CompletionFunc {
 		"drives detach":      a.args(boxes(""), drivesOf),
 		"grant":              a.arg(grants, words("viewer\tsees its own boxes", "user\tuses boxes", "operator\tsees and ends the boxes of all users", "admin\tmay do everything")),
 		"grant revoke":       a.arg(grants),
+		"fleet move":         box,
 		"fleet cordon":       a.arg(nodes(func(n *api.FleetNodeState) bool { return n.Cordon == nil })),
 		"fleet uncordon":     a.arg(nodes(func(n *api.FleetNodeState) bool { return n.Cordon != nil })),
 		"fleet drain":        a.arg(nodes(nil)),
@@ -161,6 +162,7 @@ func (a completer) flags() map[string]cobra.CompletionFunc {
 		"--template": a.value(words("per_chat", "per_user", "global")),
 		"--language": a.value(words("python", "bash", "sh", "node")),
 		"--signal":   signals, "--stop-signal": signals, "--role": roles,
+		"fleet move --node":      a.value(nodes(nil)),
 		"images import --form":   a.value(words("oci", "docker", "rootfs")),
 		"images pull --platform": a.value(words("linux/amd64", "linux/arm64")),
 		"events --type": a.value(words(

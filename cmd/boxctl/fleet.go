@@ -33,7 +33,7 @@ type fleetCommands struct{ *app }
 func (a *app) fleetCommand() *cobra.Command {
 	f := fleetCommands{a}
 	cmd := group("fleet", "Manage the hosts of a fleet", `fleet manages the nodes of a fleet: the hosts on which a gateway, boxfleet serve, places boxes.
---socket and --token select the gateway, as they select a boxd. All commands but nodes, and a move of
+--socket and --token select the gateway, as they select a boxd. All commands but nodes, and move for
 your own boxes, need the role operator at the gateway.`,
 		fleetList(f, &cobra.Command{
 			Use: "nodes", Short: "List nodes with their boxes and what they have left",
@@ -169,15 +169,15 @@ func (f fleetCommands) move() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "move [flags] BOX", Short: "Move a box to another node", Args: usage(cobra.ExactArgs(1)),
 		Long: `move takes a box to another node of the fleet: its settings and environment, its workspace, its home
-directory if that is on disk, and the processes whose restart policy is always. It keeps its id. Its
-programs are ended, as by boxctl stop, and it loses what a stopped box loses: /tmp, any other home
-directory and the output of its processes. A box that was stopped is stopped afterwards.
+directory if that is on disk, and the processes whose restart policy is always. Its id stays the same.
+Its programs are ended, as by boxctl stop, and it loses what a stopped box loses: /tmp, any other
+home directory and the output of its processes. A box that was stopped is stopped afterwards.
 
 The other node decides as it does about any new box, and must have its profile, image, mounts,
 skills, drives and secrets. If the move fails, the box stays where it was, and runs if it ran.
 
-A box with changes to its root filesystem, or snapshots, is refused unless --leave-out is given. A box
-that uses a named workspace, and sandboxes of programs written for E2B, cannot be moved.`,
+A box with changes to its root filesystem, or snapshots, is refused unless --leave-out is given. Boxes
+that use a named workspace, and sandboxes of programs written for E2B, cannot be moved.`,
 		Example: `  boxctl fleet move build
   boxctl fleet move --node web4 build
   boxctl fleet move --owner ci --leave-out build`,

@@ -142,7 +142,7 @@ func TestHelpIsInPlainWords(t *testing.T) {
 
 // verbs are the words that may introduce a command.
 var verbs = strings.Fields(`Accept Add Apply Attach Change Check Copy Create Delete Describe Detach Discard Edit End Execute Export Fetch Find Forward Freeze
-	Grant Import Install List Manage Mount Open Preview Print Promote Publish Pull Push Read Remove Rename Replace Reset Restore Resume Revoke Run Save Search
+	Grant Import Install List Manage Mount Move Open Preview Print Promote Publish Pull Push Read Remove Rename Replace Reset Restore Resume Revoke Run Save Search
 	Set Show Start Stop Switch Turn Undo Unmount Update Validate Verify Wait Write`)
 
 func TestEveryCommandIsIntroducedByAVerb(t *testing.T) {

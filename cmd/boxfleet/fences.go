@@ -62,12 +62,17 @@ func openFences(dir *os.Root) (*fences, error) {
 
 func (f *fences) close() { f.dir.Close() }
 
-// raise remembers a generation on disk, if it is higher than the one there is.
+// raise remembers a generation on disk, if it is higher than the one there is, or is that of a session that has arrived.
 func (f *fences) raise(to *fence) (ok bool, highest uint64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := claimKey(to.Owner, to.ID)
-	if before := f.all[key]; before.Generation >= to.Generation {
+	before := f.all[key]
+	if before.Generation == to.Generation && before.Coming && !to.Coming && !before.Ended {
+		before.Coming = false
+		return true, before.Generation, f.writeLocked(key, &before)
+	}
+	if before.Generation >= to.Generation {
 		return false, before.Generation, nil
 	}
 	if err := f.writeLocked(key, &held{Owner: to.Owner, ID: to.ID, Generation: to.Generation, Bucket: to.Bucket, Sandbox: to.Sandbox, Coming: to.Coming, Since: time.Now()}); err != nil {

@@ -31,8 +31,8 @@ import (
 // How long a claim can be on its way without news of the gateway that moves it, before its node takes it back, and how often the
 // gateway gives that news.
 const (
-	movingFor   = time.Minute
-	movingNews  = 10 * time.Second
+	movingFor   = 20 * time.Second
+	movingNews  = 5 * time.Second
 	maxMoveBody = 1 << 16
 )
 
@@ -209,7 +209,7 @@ func (r *relocation) offer(d *api.SessionDefinition) (why string, err error) {
 	case err == nil:
 		return "it has a session of this name that is not of the fleet", nil
 	case fault.KindOf(err) != fault.NotFound:
-		return err.Error(), nil //nolint:nilerr // it is why the next is asked
+		return err.Error(), nil // and the next is asked
 	}
 	generation := r.claim.Generation + 1
 	for range 2 { // a node that has had it in a later generation says which
@@ -224,7 +224,7 @@ func (r *relocation) offer(d *api.SessionDefinition) (why string, err error) {
 		err = request(r.c.r.Context(), r.g.nc, r.to.Name, "fence", &fence{Owner: r.claim.Owner, ID: r.claim.ID, Generation: generation, Bucket: bucket, Coming: true}, &answer)
 		switch {
 		case err != nil:
-			return err.Error(), nil
+			return err.Error(), nil //nolint:nilerr // it is why the next is asked
 		case answer.Error != "":
 			return answer.Error, nil
 		case !answer.OK:
@@ -360,6 +360,10 @@ func (r *relocation) settle() error {
 	case err != nil: // it may have been written
 		return fault.Errorf(fault.Unavailable, "it is not known whether session %s has moved: %w", fault.Show(r.claim.ID), err).
 			WithHint("within %v it is on one of nodes %s and %s: GET /v1/fleet/sessions", movingFor, r.from.Name, r.to.Name)
+	}
+	// Otherwise the other node knows with its next announcement that it is no more on its way.
+	if err := r.g.remind(r.c.r.Context(), r.claim); err != nil {
+		r.g.log.Warn("a node was not told of a session that has arrived", "session", r.claim.ID, "node", r.to.Name, "error", err)
 	}
 	if err := r.call(r.from, http.MethodDelete, "", nil, nil); err != nil && fault.KindOf(err) != fault.NotFound {
 		r.g.log.Warn("cannot remove a session that has moved; its node will", "session", r.claim.ID, "node", r.from.Name, "error", err)

@@ -37,7 +37,7 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 	a.round++
 	for i, key := range slices.Sorted(maps.Keys(all)) {
 		h := all[key]
-		if live[key] && h.Bucket == bucket && a.view.has(key, h.Generation) && (i+a.round)%readAnyway != 0 {
+		if live[key] && h.Bucket == bucket && !h.Coming && a.view.has(key, h.Generation) && (i+a.round)%readAnyway != 0 {
 			continue // as before
 		}
 		if err := a.reconcileOne(ctx, claims, bucket, key, &h, live[key]); err != nil {

@@ -116,7 +116,7 @@ func (g *gateway) claim(c *call, place *placement, want *wanted, fields map[stri
 			return moving(b)
 		case b.State == api.FleetClaimLive || g.young(b):
 			if b.State == api.FleetClaimStarting { // by a gateway that may have died before it told the node
-				if err := g.remind(ctx, b, bucket); err != nil {
+				if err := g.remind(ctx, b); err != nil {
 					return err
 				}
 			}
@@ -172,9 +172,13 @@ func (g *gateway) young(claim *sessionClaim) bool {
 }
 
 // remind has a node remember the generation of its claim: it looks after no session of which it does not know one.
-func (g *gateway) remind(ctx context.Context, claim *sessionClaim, bucket string) error {
+func (g *gateway) remind(ctx context.Context, claim *sessionClaim) error {
+	_, bucket, err := g.table()
+	if err != nil {
+		return err
+	}
 	var answer fenced
-	err := request(ctx, g.nc, claim.Node, "fence", &fence{Owner: claim.Owner, ID: claim.ID, Generation: claim.Generation, Bucket: bucket, Sandbox: claim.Sandbox}, &answer)
+	err = request(ctx, g.nc, claim.Node, "fence", &fence{Owner: claim.Owner, ID: claim.ID, Generation: claim.Generation, Bucket: bucket, Sandbox: claim.Sandbox}, &answer)
 	switch {
 	case err == nil && answer.Error != "":
 		err = errors.New(answer.Error)

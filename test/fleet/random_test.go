@@ -4,11 +4,13 @@ package fleet_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -75,7 +77,25 @@ func (m *made) uses(h *house, name string, stop chan struct{}) {
 	}
 }
 
-// After random faults no session exists twice, and none whose creation was acknowledged is gone or empty.
+// moves moves sessions to and fro until stop is closed, whatever becomes of it.
+func (m *made) moves(h *house, r *rand.Rand, stop chan struct{}) (moved int) {
+	for {
+		m.mu.Lock()
+		ids := slices.Sorted(maps.Keys(m.acked))
+		m.mu.Unlock()
+		if len(ids) > 0 && h.get("POST", "/v1/fleet/sessions/"+ids[r.IntN(len(ids))]+"/move", nil, nil) == http.StatusOK {
+			moved++
+		}
+		select {
+		case <-stop:
+			return moved
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// After random faults, some of them while sessions are moved, no session exists twice, and none whose creation was acknowledged is
+// gone or empty.
 func TestRandomFaults(t *testing.T) {
 	t.Parallel()
 	seed, faults := number(t, seedVariable, int(time.Now().UnixNano()&0xffffff)), number(t, faultsVariable, usualFaults)
@@ -96,6 +116,8 @@ func TestRandomFaults(t *testing.T) {
 	for i := range 3 {
 		clients.Go(func() { m.uses(h, fmt.Sprint("c", i), stop) })
 	}
+	var moved int
+	clients.Go(func() { moved = m.moves(h, rand.New(rand.NewPCG(uint64(seed), 1)), stop) })
 	for range faults {
 		pause := func() { <-time.After(time.Duration(r.IntN(1500)) * time.Millisecond) }
 		pause()
@@ -120,29 +142,38 @@ func TestRandomFaults(t *testing.T) {
 	close(stop)
 	clients.Wait()
 	h.ready(2)
-	t.Logf("%d sessions were made and written to", len(m.acked))
-	lives := map[string]string{}
-	for _, n := range h.nodes {
-		list, err := n.boxd.Sessions(t.Context(), true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range list {
-			if other, twice := lives[list[i].ID]; twice {
-				t.Errorf("session %s lives on %s and on %s", list[i].ID, other, n.name)
-			}
-			lives[list[i].ID] = n.name
-		}
-	}
+	t.Logf("%d sessions were made and written to, and moved %d times", len(m.acked), moved)
 	c := h.client()
-	for id := range m.acked {
+	for id := range m.acked { // a node waits for news of a move
 		boxtest.Eventually(t, "the claim of "+id+" is live", func() bool { return h.where(id).State == api.FleetClaimLive })
+	}
+	var lives map[string]string
+	boxtest.Eventually(t, "no session is on two nodes", func() bool { // what is left of a move that broke off ends with the next announcement
+		lives = map[string]string{}
+		for _, n := range h.nodes {
+			list, err := n.boxd.Sessions(t.Context(), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range list {
+				if lives[list[i].ID] != "" {
+					return false
+				}
+				lives[list[i].ID] = n.name
+			}
+		}
+		return true
+	})
+	for id := range m.acked {
 		if claim := h.where(id); claim.Node != lives[id] {
 			t.Errorf("session %s is claimed by %s and lives on %q", id, claim.Node, lives[id])
 		}
 		var res api.ExecResult
 		boxtest.Eventually(t, "session "+id+" answers", func() bool { // a stream to an agent that was killed meanwhile fails once
-			var err error
+			_, err := c.StartSession(t.Context(), id) // a move that broke off may have left it stopped
+			if err != nil {
+				return false
+			}
 			res, err = c.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"cat", "mark"}})
 			return err == nil
 		})

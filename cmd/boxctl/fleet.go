@@ -169,15 +169,15 @@ func (f fleetCommands) move() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "move [flags] BOX", Short: "Move a box to another node", Args: usage(cobra.ExactArgs(1)),
 		Long: `move takes a box to another node of the fleet: its settings and environment, its workspace, its home
-directory if that is on disk, and the processes whose restart policy is always. Its id stays the same.
-Its programs are ended, as by boxctl stop, and it loses what a stopped box loses: /tmp, any other
+directory if that is on disk, and the processes whose restart policy is always. The id stays as it
+is. Its programs are ended, as by boxctl stop, and it loses what a stopped box loses: /tmp, any other
 home directory and the output of its processes. A box that was stopped is stopped afterwards.
 
 The other node decides as it does about any new box, and must have its profile, image, mounts,
 skills, drives and secrets. If the move fails, the box stays where it was, and runs if it ran.
 
-A box with changes to its root filesystem, or snapshots, is refused unless --leave-out is given. Boxes
-that use a named workspace, and sandboxes of programs written for E2B, cannot be moved.`,
+A box with changes to its root filesystem, or snapshots, is refused unless --leave-out is given.
+Boxes that use a named workspace, and sandboxes of programs written for E2B, cannot be moved.`,
 		Example: `  boxctl fleet move build
   boxctl fleet move --node web4 build
   boxctl fleet move --owner ci --leave-out build`,

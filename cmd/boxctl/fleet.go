@@ -168,10 +168,10 @@ func (f fleetCommands) move() *cobra.Command {
 	var ask api.FleetMove
 	cmd := &cobra.Command{
 		Use: "move [flags] BOX", Short: "Move a box to another node", Args: usage(cobra.ExactArgs(1)),
-		Long: `move takes a box to another node of the fleet: its settings and environment, its workspace, its home
-directory if that is on disk, and the processes whose restart policy is always. The id stays as it
-is. Its programs are ended, as by boxctl stop, and it loses what a stopped box loses: /tmp, any other
-home directory and the output of its processes. A box that was stopped is stopped afterwards.
+		Long: `move takes a box to another node of the fleet: its settings and environment, its workspace, its
+home directory if that is on disk, and the processes whose restart policy is always. The id stays as
+it is. Its programs are ended, as by boxctl stop, and it loses what a stopped box loses: /tmp, any
+other home directory and the output of its processes. A stopped box is stopped afterwards.
 
 The other node decides as it does about any new box, and must have its profile, image, mounts,
 skills, drives and secrets. If the move fails, the box stays where it was, and runs if it ran.

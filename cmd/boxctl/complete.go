@@ -142,6 +142,8 @@ func (a completer) arguments() map[string]cobra.CompletionFunc {
 	} {
 		all[path] = box
 	}
+	all["export"] = box
+	all["import"] = files
 	all["mount"] = a.then(files, boxes(""))
 	return all
 }

@@ -33,7 +33,7 @@ type topic struct {
 // commandTopics orders the commands of boxctl. Commands in no topic are shown at the end.
 func commandTopics() []topic {
 	return []topic{
-		{"Boxes", []string{"run", "shell", "create", "ls", "inspect", "set", "renew", "freeze", "thaw", "rm", "top"}},
+		{"Boxes", []string{"run", "shell", "create", "ls", "inspect", "set", "renew", "freeze", "thaw", "export", "import", "rm", "top"}},
 		{"Programs and processes", []string{"exec", "start", "ps", "logs", "attach", "wait", "stop"}},
 		{"Files", []string{"cp", "cat", "diff", "fs"}},
 		{"Mounts, network and ports", []string{"mount", "umount", "forward", "preview"}},

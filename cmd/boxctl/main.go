@@ -103,7 +103,7 @@ run and exec exit with the exit code of the program. Other exit codes: 2 wrong u
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
 		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.waitCommand(), a.topCommand(), a.shellCommand(),
 		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), a.usageCommand(), a.doctorCommand(), a.versionCommand(),
-		a.renewCommand(), a.drainCommand(), a.undrainCommand(), a.tokenCommand(), a.grantCommand(), a.revokeCommand(),
+		a.exportCommand(), a.importCommand(), a.renewCommand(), a.drainCommand(), a.undrainCommand(), a.tokenCommand(), a.grantCommand(), a.revokeCommand(),
 	)
 	root.AddCommand(a.filesCommands()...)
 	root.AddCommand(

@@ -99,8 +99,6 @@ func commandHabits() map[string]string {
 		"boxctl disable":   "boxctl drain stops new boxes",
 		"boxctl down":      "boxctl rm --all removes your boxes",
 		"boxctl enable":    "boxctl undrain takes new boxes again",
-		"boxctl export":    "boxctl cp BOX:/workspace DIRECTORY copies files out; boxctl images commit BOX NAME makes an image",
-		"boxctl import":    "boxctl images import FILE",
 		"boxctl info":      "boxctl status",
 		"boxctl journal":   "boxctl logs BOX",
 		"boxctl kill":      "boxctl stop --grace 0s BOX PROCESS kills a process, boxctl rm BOX a box",

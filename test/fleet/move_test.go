@@ -5,6 +5,7 @@ package fleet_test
 import (
 	"errors"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -241,6 +242,12 @@ func TestADrainedNodeIsEmptied(t *testing.T) {
 	if out := h.prints(t, "fleet", "move", "a", "--node", "n1", "--json"); !strings.Contains(out, `"from":"n2"`) && !strings.Contains(out, `"from": "n2"`) {
 		t.Errorf("boxctl prints %s", out)
 	}
+	file := filepath.Join(t.TempDir(), "a.tar") // and it is exported and imported as by one boxd
+	h.prints(t, "export", "-o", file, "a")
+	if out := h.prints(t, "import", "--id", "copy", file); out != "copy\n" {
+		t.Errorf("boxctl prints %q", out)
+	}
+	h.runs("copy")
 	b = h.starts(t, "fleet", "move", "theirs", "--owner", "other")
 	b.ends(0, "box theirs is on node n1 now")
 	if out := h.prints(t, "fleet", "events", "--format", "{{.type}} {{.node}} {{.session}}"); !strings.Contains(out, "session_moved n1 theirs\n") {

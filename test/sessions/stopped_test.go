@@ -181,7 +181,10 @@ func TestAStoppedSessionSaysSo(t *testing.T) {
 		"freeze": func() error { _, err := d.FreezeSession(ctx, "s"); return err },
 		"renew":  func() error { _, err := d.RenewSession(ctx, "s"); return err },
 		"create": func() error { _, _, err := d.CreateSession(ctx, &api.SessionRequest{ID: "s"}); return err },
-		"read":   func() error { _, err := d.ReadFile(ctx, "s", &api.FileRead{Path: "/etc/passwd"}); return err },
+		"write": func() error {
+			_, err := d.WriteFile(ctx, "s", &api.FileWrite{Path: "f", Content: "x"})
+			return err
+		},
 		"waiting": func() error {
 			_, err := d.Exec(ctx, "s", &api.ExecRequest{ID: "x", Argv: []string{"true"}})
 			return err

@@ -53,8 +53,8 @@ disk, and the processes whose restart policy is always. As it has the values of 
 file of --output can be read by its owner only.
 
 Stop the box first (boxctl stop), or its programs can change files while they are read. Changes to
-the root filesystem, snapshots, sockets and FIFOs are left out, and named. The archive has the names of
-host directories, workspaces, skills, drives, images and secrets, and nothing of what is in them.`,
+the root filesystem, snapshots, sockets and FIFOs are left out, which export says. The archive names
+host directories, workspaces, skills, drives, images and secrets; their content is not part of it.`,
 		Example: `  boxctl stop build
   boxctl export -o build.tar build
   boxctl export build | ssh web2 boxctl import`,

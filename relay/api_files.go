@@ -47,12 +47,13 @@ func ask[In any](c *Call, translate func(in *In, s *session.Session) (*files.Req
 	if err != nil {
 		return nil, nil, err
 	}
-	if !req.OnlyReads() {
+	at, reads := req.Reads()
+	if !reads {
 		return sessionfiles.Do(c.Context(), s, req, body)
 	}
 	var a *files.Answer
 	var data []byte
-	err = c.Sup.Files(c.Context(), s, func(ctx context.Context, s *session.Session) (err error) {
+	err = c.Sup.Files(c.Context(), s, string(at), func(ctx context.Context, s *session.Session) (err error) {
 		a, data, err = sessionfiles.Do(ctx, s, req, body)
 		return err
 	})

@@ -79,7 +79,7 @@ func collectOutputs(c *Call) (any, error) {
 
 func send(c *Call, s *session.Session, req *files.Pack) (any, error) {
 	to := &archiveSender{c: c}
-	err := c.Sup.Files(c.Context(), s, func(ctx context.Context, s *session.Session) error {
+	err := c.Sup.Files(c.Context(), s, string(req.Path), func(ctx context.Context, s *session.Session) error {
 		_, err := sessionfiles.Pack(ctx, s, req, to)
 		return err
 	})

@@ -69,7 +69,7 @@ func sendFile(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, c.Sup.Files(c.Context(), s, func(ctx context.Context, s *session.Session) error { return sendFileOf(ctx, c, s, p) })
+	return nil, c.Sup.Files(c.Context(), s, string(p), func(ctx context.Context, s *session.Session) error { return sendFileOf(ctx, c, s, p) })
 }
 
 // sendFileOf is sendFile for a file of a session in which files can be read.

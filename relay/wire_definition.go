@@ -27,6 +27,11 @@ func getDefinition(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	select {
+	case <-s.Started():
+	case <-c.Context().Done():
+		return nil, c.Context().Err()
+	}
 	list, err := c.Sup.Snapshots(c.Context(), s)
 	if err != nil {
 		return nil, err
@@ -48,8 +53,8 @@ func definitionOf(s *session.Session, now time.Time) (*api.SessionDefinition, er
 	d := &api.SessionDefinition{Processes: map[string]json.RawMessage{}, Paths: []string{}, LeftOut: []string{}}
 	is := sessionRequestFrom(settings.Request())
 	is.ID, is.Secrets, is.Push = info.ID, settings.Secrets, settings.Push
-	if settings.Root != nil && settings.Root.Digest != "" {
-		is.Image = &settings.Root.Digest
+	if settings.Root != nil {
+		d.ImageDigest = settings.Root.Digest
 	}
 	if settings.Network == policy.NetworkEgress {
 		is.NetworkConnections, is.NetworkBandwidth = &settings.NetworkConnections, &settings.NetworkBandwidth
@@ -65,7 +70,12 @@ func definitionOf(s *session.Session, now time.Time) (*api.SessionDefinition, er
 	for _, m := range again.Mounts {
 		is.Mounts = append(is.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
 	}
+	is.Skills = []string{} // also none where its profile has some
 	for _, k := range info.Skills {
+		if k.Of != "" {
+			d.LeftOut = append(d.LeftOut, "the skill "+k.Name+", which belongs to somebody else")
+			continue
+		}
 		is.Skills = append(is.Skills, k.Name)
 	}
 	for _, k := range info.Drives {
@@ -146,7 +156,7 @@ func processRequestFrom(spec *process.Spec, languages map[string]policy.Language
 		Restart: &api.Restart{
 			Policy: spec.Restart.Policy, Delay: duration(spec.Restart.Delay), MaxDelay: duration(spec.Restart.MaxDelay), Limit: spec.Restart.Limit, Window: duration(spec.Restart.Window),
 		},
-		Stop: &api.Stop{Signal: spec.Stop.Signal, Grace: duration(spec.Stop.Grace)}, Lease: duration(spec.Lease), Labels: spec.Labels,
+		Stop: &api.Stop{Signal: spec.Stop.Signal, Grace: duration(spec.Stop.Grace)}, Lease: duration(spec.Lease), Labels: spec.Labels, Rlimits: spec.Rlimits,
 	}
 	if x := spec.Ready; x != nil {
 		r.Ready = &api.Ready{Line: x.Line, Port: x.Port, Command: x.Command, Timeout: duration(x.Timeout)}
@@ -181,13 +191,12 @@ func processRequestFrom(spec *process.Spec, languages map[string]policy.Language
 	if cmd.ScriptArg >= 0 {
 		return r, codeOf(&r, spec, languages, inBytes)
 	}
-	// The limits of one with rlimits of its own are part of its arguments: see isolation.LimitedArgv.
-	r.Argv = cmd.Argv
+	r.Argv = isolation.LimitedProgram(cmd.Argv)
 	if slices.ContainsFunc(r.Argv, func(arg string) bool { return !utf8.ValidString(arg) }) {
-		r.Argv = nil
-		for _, arg := range cmd.Argv {
+		for _, arg := range r.Argv {
 			inBytes().Argv = append(inBytes().Argv, base64.StdEncoding.EncodeToString([]byte(arg)))
 		}
+		r.Argv = nil
 	}
 	return r, true
 }

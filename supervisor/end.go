@@ -68,13 +68,7 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 		v.record.Ending(s)
 	}()
 	if box == nil {
-		v.mu.Lock()
-		removed := v.held[s]
-		v.mu.Unlock()
-		if removed != nil {
-			removed()
-		}
-		_ = s.Exclusive(func() error { return nil }) // wait for a snapshot that is being taken or restored
+		v.released(s)
 	}
 	v.endBox(s, func(ctx context.Context) error { return v.Spaces.EndBox(ctx, s.BoxKey()) }) //nolint:contextcheck // the caller is for what is told of it alone
 	if box != nil {
@@ -97,6 +91,20 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 	s.FinishEnd()
 	v.line.Wake()
 	v.pool.Wake()
+}
+
+// released waits until nobody holds a stopped session: a snapshot is completed, and reading its files is broken off.
+func (v *Supervisor) released(s *session.Session) {
+	v.mu.Lock()
+	h := v.held[s]
+	v.mu.Unlock()
+	if h == nil {
+		return
+	}
+	if h.removed != nil {
+		h.removed()
+	}
+	<-h.done
 }
 
 // leave takes a session off the list but keeps its name reserved: a new session of that name starts after the end is reported.

@@ -36,7 +36,7 @@ func (v *Supervisor) CreateSnapshot(ctx context.Context, s *session.Session, nam
 		return made, fault.Errorf(fault.Conflict, "session %s has nothing of its own on disk", fault.Show(s.ID)).
 			WithHint("a snapshot is of a managed workspace, changes to the root and a home on disk, not of directories and workspaces that a session shares")
 	}
-	err = v.whileStopped(ctx, s, nil, func(ctx context.Context) error {
+	err = v.whileStopped(ctx, s, func(ctx context.Context) error {
 		list, err := v.Snapshots(ctx, s)
 		if err != nil {
 			return err
@@ -68,7 +68,7 @@ func (v *Supervisor) CreateSnapshot(ctx context.Context, s *session.Session, nam
 
 // RestoreSnapshot replaces what a stopped session has on disk by a snapshot. It continues if ctx ends.
 func (v *Supervisor) RestoreSnapshot(ctx context.Context, s *session.Session, name string) error {
-	return v.whileStopped(ctx, s, nil, func(ctx context.Context) error {
+	return v.whileStopped(ctx, s, func(ctx context.Context) error {
 		return v.changeSnapshot(ctx, s, isolation.SnapshotRestore, name, "restored")
 	})
 }
@@ -110,42 +110,45 @@ func find(list []isolation.Snapshot, name string) *isolation.Snapshot {
 }
 
 // whileStopped calls f for a stopped session, which can be neither started nor changed meanwhile. f continues if ctx ends, and
-// is canceled with the supervisor. removed, unless nil, is called when somebody removes the session, who waits for f.
-func (v *Supervisor) whileStopped(ctx context.Context, s *session.Session, removed func(), f func(context.Context) error) error {
+// is canceled with the supervisor.
+func (v *Supervisor) whileStopped(ctx context.Context, s *session.Session, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(v.life, cancel)() //nolint:contextcheck // with the supervisor it is given up
 	return s.Exclusive(func() error {
-		if err := v.hold(s, removed); err != nil {
+		h := &stopHold{done: make(chan struct{})}
+		if other, err := v.hold(s, h); other != nil {
+			return heldError(s.ID)
+		} else if err != nil {
 			return err
 		}
-		defer func() {
-			v.mu.Lock()
-			defer v.mu.Unlock()
-			delete(v.held, s)
-		}()
+		defer v.letGo(s, h)
 		return f(ctx)
 	})
 }
 
-// hold prevents a stopped session from being started.
-func (v *Supervisor) hold(s *session.Session, removed func()) error {
+// hold prevents a stopped session from being started, until letGo. other is what does so already.
+func (v *Supervisor) hold(s *session.Session, h *stopHold) (other *stopHold, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	state, _, _ := s.State()
 	switch {
 	case v.sessions[s.Key] == nil || state == session.StateEnding:
-		return session.NotFoundError(s.ID)
+		return nil, session.NotFoundError(s.ID)
 	case v.sessions[s.Key] != s || state != session.StateStopped:
-		return fault.Errorf(fault.Conflict, "session %s must be stopped before a snapshot is taken or restored", fault.Show(s.ID)).WithHint("stop it first: boxctl stop BOX")
+		return nil, fault.Errorf(fault.Conflict, "session %s must be stopped before a snapshot is taken or restored", fault.Show(s.ID)).WithHint("stop it first: boxctl stop BOX")
+	case v.held[s] != nil:
+		return v.held[s], nil
 	}
-	v.held[s] = removed
-	return nil
+	v.held[s] = h
+	return nil, nil //nolint:nilnil // nobody else does
 }
 
-func (v *Supervisor) isHeldLocked(s *session.Session) bool {
-	_, held := v.held[s]
-	return held
+func (v *Supervisor) letGo(s *session.Session, h *stopHold) {
+	v.mu.Lock()
+	delete(v.held, s)
+	v.mu.Unlock()
+	close(h.done)
 }
 
 // heldError is the refusal of a start while a snapshot is being taken or restored, or files are read.

@@ -253,7 +253,7 @@ func (v *Supervisor) claimAgain(s *session.Session, w *want, changes int) (*sess
 		return now, false, nil
 	case s.Changes() != changes:
 		return nil, false, errStale
-	case v.isHeldLocked(s):
+	case v.held[s] != nil:
 		return nil, false, heldError(s.ID)
 	}
 	if err := v.spaceLocked(w); err != nil {

@@ -4,7 +4,8 @@ package supervisor
 
 import (
 	"context"
-	"errors"
+	"path"
+	"sync"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -13,46 +14,161 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// maxReaders is how many boxes exist at a time to read the files of stopped sessions. Their memory is not reserved.
-const maxReaders = 4
+// Bounds of boxes that exist to read the files of stopped sessions. Their memory is not reserved, and a host that takes no new
+// sessions or is full has them too: that is when people want their files.
+const (
+	maxReaders     = 8
+	maxOwnReaders  = 2 // of these, of one owner
+	readerPatience = 10 * time.Second
+)
 
-// Files calls f with a session in which file operations work that only read. That is s itself unless it is stopped. Then it is one
-// of a box that is made for f alone: it has the files of s on disk, and neither its network, its mounts nor its processes. s stays
-// stopped, and cannot be started meanwhile. ctx of f ends too when s is removed.
-func (v *Supervisor) Files(ctx context.Context, s *session.Session, f func(context.Context, *session.Session) error) error {
-	if state, _, _ := s.State(); state != session.StateStopped {
-		return f(ctx, s)
-	}
-	settings := s.Current()
-	if !settings.OwnDisk() && settings.Workspace == "" {
-		return fault.Errorf(fault.Conflict, "session %s is stopped and has no files of its own on disk", fault.Show(s.ID)).WithHint("read the directories of the host, or start it again: boxctl start BOX")
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	select {
-	case v.readers <- struct{}{}:
-		defer func() { <-v.readers }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return v.whileStopped(ctx, s, cancel, func(within context.Context) error {
-		defer context.AfterFunc(within, cancel)() // it ends with the supervisor
-		return v.readStopped(ctx, s, &settings, f)
-	})
+// readers counts these boxes.
+type readers struct {
+	mu    sync.Mutex
+	own   map[string]int // by owner
+	all   int
+	freed chan struct{} // closed when there is one less
 }
 
-// readStopped is Files for a stopped session that the caller holds.
-func (v *Supervisor) readStopped(ctx context.Context, s *session.Session, settings *policy.Settings, f func(context.Context, *session.Session) error) error {
-	if err := errors.Join(v.gate.Check(v.cfg.Load().Enabled), v.hostRoom()); err != nil {
-		return err
+// enter waits for a place; leave gives it back.
+func (r *readers) enter(ctx context.Context, owner string) (leave func(), err error) {
+	late := time.NewTimer(readerPatience)
+	defer late.Stop()
+	for {
+		r.mu.Lock()
+		if r.all < maxReaders && r.own[owner] < maxOwnReaders {
+			r.all++
+			r.own[owner]++
+			r.mu.Unlock()
+			return func() { r.leave(owner) }, nil
+		}
+		if r.freed == nil {
+			r.freed = make(chan struct{})
+		}
+		freed := r.freed
+		r.mu.Unlock()
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-late.C:
+			return nil, fault.Errorf(fault.Exhausted, "files of %d stopped sessions are being read, at most %d of one owner and %d in all", r.count(), maxOwnReaders, maxReaders).WithHint("try again, or start the session: boxctl start BOX")
+		}
 	}
+}
+
+func (r *readers) leave(owner string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all--
+	if r.own[owner]--; r.own[owner] == 0 {
+		delete(r.own, owner)
+	}
+	if r.freed != nil {
+		close(r.freed)
+		r.freed = nil
+	}
+}
+
+func (r *readers) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all
+}
+
+// stopHold is what prevents a stopped session from being started.
+type stopHold struct {
+	removed func()        // called when the session is removed; nil: whoever removes it only waits
+	done    chan struct{} // closed when it prevents that no more
+}
+
+// Files calls f with a session in which file operations work that only read, about a path in the box. That is s itself unless it is
+// stopped. Then it is one of a box that is made for f alone: it has the files of s on disk, and neither its network, its mounts nor
+// its processes. s stays stopped, and cannot be started meanwhile. ctx of f ends too when s is removed, and after
+// files.archive_timeout.
+func (v *Supervisor) Files(ctx context.Context, s *session.Session, at string, f func(context.Context, *session.Session) error) error {
+	for {
+		state, _, _ := s.State()
+		if next := s.Next(); state == session.StateEnded && next != nil { // it was started or stopped meanwhile
+			s = next
+			continue
+		}
+		if state != session.StateStopped {
+			return f(ctx, s)
+		}
+		settings := s.Current()
+		if err := readable(s.ID, &settings, at); err != nil {
+			return err
+		}
+		again, err := v.readHeld(ctx, s, &settings, f)
+		if !again {
+			return err
+		}
+	}
+}
+
+// readable refuses a path of a stopped session where something is mounted while it runs.
+func readable(id string, settings *policy.Settings, at string) error {
+	if !path.IsAbs(at) {
+		at = path.Join(isolation.Workspace, at)
+	}
+	targets := []string{isolation.SkillsDir, isolation.DrivesDir}
+	for _, m := range settings.Mounts {
+		targets = append(targets, m.Target)
+	}
+	for _, in := range settings.Inputs {
+		targets = append(targets, in.Target)
+	}
+	for _, target := range targets {
+		if isolation.Within(path.Clean(at), target) {
+			return fault.Errorf(fault.Conflict, "session %s is stopped, and has nothing at %s now", fault.Show(id), target).WithHint("read it on the host, or start the session: boxctl start BOX")
+		}
+	}
+	return nil
+}
+
+// readHeld reads the files of a stopped session, which it holds. again: s is not stopped any more, or somebody else had held it.
+func (v *Supervisor) readHeld(ctx context.Context, s *session.Session, settings *policy.Settings, f func(context.Context, *session.Session) error) (again bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(v.life, cancel)() //nolint:contextcheck // it ends with the supervisor
+	if limit := time.Duration(v.cfg.Load().Files.ArchiveTimeout); limit > 0 {
+		late := fault.Errorf(fault.Exhausted, "it took longer than %v (files.archive_timeout)", limit).WithHint("read less at once, or start the session: boxctl start BOX")
+		var done context.CancelFunc
+		ctx, done = context.WithTimeoutCause(ctx, limit, late)
+		defer done()
+	}
+	h := &stopHold{cancel, make(chan struct{})}
+	switch other, err := v.hold(s, h); {
+	case other != nil:
+		select {
+		case <-other.done:
+			return true, nil
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	case err != nil:
+		return s.Next() != nil, err
+	}
+	defer v.letGo(s, h)
+	leave, err := v.readers.enter(ctx, s.Owner.Name)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	return false, v.readStopped(ctx, s, settings, f)
+}
+
+// readStopped makes the box of a stopped session that the caller holds.
+func (v *Supervisor) readStopped(ctx context.Context, s *session.Session, settings *policy.Settings, f func(context.Context, *session.Session) error) error {
 	reader := v.newReader(s, settings)
-	begun, done := context.WithTimeout(ctx, startPatience)
+	// Whoever has gone does not interrupt the start. The record says that the session is stopped, so if this boxd dies the next one
+	// ends the box.
+	starting, done := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 	defer done()
-	// Its record says that it is stopped, so if this boxd dies the next one ends the box.
-	box, err := v.boxes.Launch(begun, reader.Spec())
-	if isNoRange(err) && v.pool.Yield(begun) {
-		box, err = v.boxes.Launch(begun, reader.Spec())
+	box, err := v.boxes.Launch(starting, reader.Spec())
+	if isNoRange(err) && v.pool.Yield(starting) {
+		box, err = v.boxes.Launch(starting, reader.Spec())
 	}
 	if err == nil {
 		err = box.SetTimes(isolation.Times{}) // it ends with this boxd
@@ -62,7 +178,6 @@ func (v *Supervisor) readStopped(ctx context.Context, s *session.Session, settin
 			reader.BeginEnd(session.EndDeleted)
 			v.endBox(s, func(ctx context.Context) error { return v.boxes.End(ctx, s.BoxKey(), false) })
 			box.Close()
-			reader.DropProcesses()
 			reader.FinishEnd()
 		}()
 	}
@@ -73,14 +188,17 @@ func (v *Supervisor) readStopped(ctx context.Context, s *session.Session, settin
 	if err != nil {
 		return session.StartError(s.ID, settings, err)
 	}
-	return f(ctx, reader)
+	if err = f(ctx, reader); err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return err
 }
 
 // newReader returns the session of a box for reading the files of a stopped one. It is in no list, and no record is written of it.
 func (v *Supervisor) newReader(s *session.Session, settings *policy.Settings) *session.Session {
 	is := *settings
 	is.Network, is.NetworkRules, is.NetworkStrict, is.Secrets, is.Push = policy.NetworkOff, nil, false, nil, ""
-	is.Mounts, is.Inputs, is.Bounded = nil, nil, nil
+	is.Mounts, is.Inputs = nil, nil
 	hooks := v.sessionHooks
 	hooks.Events = nil
 	hooks.Keep, hooks.HandOver, hooks.Reclaim = func(*session.Session) {}, func(*session.Session) {}, func(*session.Session) {}

@@ -230,10 +230,28 @@ func (a *app) imports(ctx context.Context, c *client.Client, id string, r io.Rea
 	if !isNew {
 		return s, fmt.Errorf("box %s exists already; name the new one with --id", render.Printable(req.ID))
 	}
-	if err = a.fill(ctx, c, s.ID, d, in); err != nil {
+	a.showClamped(s.Clamped)
+	for _, k := range s.Skills {
+		if k.Missing {
+			a.say("boxctl", "the skill "+render.Printable(k.Name)+" does not exist here")
+		}
+	}
+	if err = sameImage(ctx, c, &s, d); err == nil {
+		err = a.fill(ctx, c, s.ID, d, in)
+	}
+	if err != nil {
 		return s, errors.Join(err, c.DeleteSession(context.WithoutCancel(ctx), s.ID))
 	}
 	return s, nil
+}
+
+// sameImage refuses a box whose image is another one than at its export.
+func sameImage(ctx context.Context, c *client.Client, s *api.Session, d *api.SessionDefinition) error {
+	is, err := c.Definition(ctx, s.ID)
+	if err == nil && is.ImageDigest != d.ImageDigest {
+		err = fmt.Errorf("image %s is another one here: %s and not %s", render.Printable(s.Image), orElse(is.ImageDigest, "none"), orElse(d.ImageDigest, "none"))
+	}
+	return err
 }
 
 // readDefinition reads the beginning of an export.

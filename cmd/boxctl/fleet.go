@@ -174,10 +174,12 @@ it is. Its programs are ended, as by boxctl stop, and it loses what a stopped bo
 other home directory and the output of its processes. A stopped box is stopped afterwards.
 
 The other node decides as it does about any new box, and must have its profile, image, mounts,
-skills, drives and secrets. If the move fails, the box stays where it was, and runs if it ran.
+drives and secrets. If it refuses, the box goes on undisturbed. If the move breaks off later, the box
+stays on its node, and is started again if it ran.
 
-A box with changes to its root filesystem, or snapshots, is refused unless --leave-out is given.
-Boxes that use a named workspace, and sandboxes of programs written for E2B, cannot be moved.`,
+A box with changes to its root filesystem, or snapshots, is refused unless --leave-out is given, and
+so is one that would lose a skill or have lower limits on the other node. Boxes that use a named
+workspace, and sandboxes of programs written for E2B, cannot be moved.`,
 		Example: `  boxctl fleet move build
   boxctl fleet move --node web4 build
   boxctl fleet move --owner ci --leave-out build`,
@@ -190,7 +192,7 @@ Boxes that use a named workspace, and sandboxes of programs written for E2B, can
 		}),
 	}
 	cmd.Flags().StringVar(&ask.Node, "node", "", "`NAME` of the node; default the best that can take it")
-	cmd.Flags().BoolVar(&ask.LeaveOut, "leave-out", false, "leave out what cannot be moved")
+	cmd.Flags().BoolVar(&ask.LeaveOut, "leave-out", false, "move it without what cannot be moved")
 	return cmd
 }
 

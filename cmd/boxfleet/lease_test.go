@@ -141,10 +141,11 @@ func TestADeathIsSeenInTime(t *testing.T) {
 
 // fakeBoxd answers an agent's requests, with a status that a test changes.
 type fakeBoxd struct {
-	mu     sync.Mutex
-	status api.Status
-	list   api.SessionList
-	ended  []string
+	mu      sync.Mutex
+	status  api.Status
+	list    api.SessionList
+	ended   []string
+	started []string
 }
 
 func (f *fakeBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -161,6 +162,11 @@ func (f *fakeBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodDelete {
 			f.ended = append(f.ended, path.Base(r.URL.Path))
 			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		if path.Base(r.URL.Path) == "start" {
+			f.started = append(f.started, path.Base(path.Dir(r.URL.Path)))
+			_ = json.NewEncoder(w).Encode(api.Session{})
 			return
 		}
 		http.NotFound(w, r)

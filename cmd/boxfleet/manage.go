@@ -185,10 +185,17 @@ func (g *gateway) list(c *call) error {
 	if err != nil {
 		return unread(err)
 	}
-	for _, claim := range known { // one that is being moved, or has just been, is on two nodes
-		out.Sessions = slices.DeleteFunc(out.Sessions, func(s map[string]any) bool {
-			return s["id"] == claim.ID && s["owner"] == claim.Owner && s["node"] != claim.Node
-		})
+	on := map[[2]string]*sessionClaim{}
+	for _, claim := range known {
+		on[[2]string{claim.Owner, claim.ID}] = claim
+	}
+	out.Sessions = slices.DeleteFunc(out.Sessions, func(s map[string]any) bool { // one that is being moved is on two nodes
+		owner, _ := s["owner"].(string)
+		id, _ := s["id"].(string)
+		claim := on[[2]string{owner, id}]
+		return claim != nil && claim.State == api.FleetClaimMoving && s["node"] == claim.To
+	})
+	for _, claim := range known {
 		if claim.State == api.FleetClaimLost && claim.Owner == owner {
 			out.Sessions = append(out.Sessions, map[string]any{"id": claim.ID, "owner": claim.Owner, "state": api.FleetClaimLost, "node": claim.Node, "lost_at": claim.Since, "reason": claim.Reason})
 		}

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,11 +39,17 @@ const (
 
 // relocation is a move under way.
 type relocation struct {
-	g        *gateway
-	c        *call // in the name of the session's owner
-	from, to *seen
-	ran      bool // it was not stopped before
-	made     bool // the node to which it goes has one
+	g         *gateway
+	c         *call // in the name of the session's owner
+	owner, id string
+	from, to  *seen
+	leave     bool                   // what would be lost may be
+	d         *api.SessionDefinition // as it was asked for first
+	has       api.Session            // the same, as it was
+	ran       bool                   // it was not stopped before
+	made      bool                   // the node to which it goes has one
+	stopped   time.Time              // since when the old one is stopped, of its node's clock
+	lost      []string               // what it has less of on the other node, in words
 
 	mu    sync.Mutex // guards the field below
 	claim *sessionClaim
@@ -65,21 +72,21 @@ func (g *gateway) move(c *call, id string) error {
 		return fault.Errorf(fault.Invalid, "the request for a move cannot be decoded: %w", err).WithHint("it has node and leave_out, or is empty: see docs/guide/fleet.md")
 	}
 	began := time.Now()
-	r := &relocation{g: g, c: c.as(owner)}
-	if err := r.find(owner, id); err != nil {
+	r := &relocation{g: g, c: c.as(owner), owner: owner, id: id, leave: ask.LeaveOut}
+	if err := r.find(); err != nil {
 		return err
 	}
-	d, list, err := r.plan(&ask)
+	list, err := r.plan(ask.Node)
 	if err != nil {
 		return err
 	}
-	if err := r.run(d, list); err != nil {
-		g.events.add("session_not_moved", r.from.Name, id, err.Error())
+	if err := r.run(list); err != nil {
+		g.events.add("session_not_moved", r.from.Name, id, "asked by "+c.pass.Name+": "+err.Error())
 		return err
 	}
-	g.events.add("session_moved", r.to.Name, id, "from "+r.from.Name)
+	g.events.add("session_moved", r.to.Name, id, "from "+r.from.Name+", asked by "+c.pass.Name)
 	c.span.setSession(id)
-	reply(c.w, http.StatusOK, api.FleetMoved{ID: id, Owner: owner, From: r.from.Name, Node: r.to.Name, Generation: r.claim.Generation, LeftOut: d.LeftOut, DurationMS: time.Since(began).Milliseconds()})
+	reply(c.w, http.StatusOK, api.FleetMoved{ID: id, Owner: owner, From: r.from.Name, Node: r.to.Name, Generation: r.claim.Generation, LeftOut: append(r.d.LeftOut, r.lost...), DurationMS: time.Since(began).Milliseconds()})
 	return nil
 }
 
@@ -95,18 +102,19 @@ func (c *call) as(owner string) *call {
 }
 
 // find reads where the session is.
-func (r *relocation) find(owner, id string) error {
+func (r *relocation) find() error {
+	id := r.id
 	claims, _, err := r.g.table()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.c.r.Context(), requestPatience)
 	defer cancel()
-	claim, err := getClaim(ctx, claims, claimKey(owner, id))
+	claim, err := getClaim(ctx, claims, claimKey(r.owner, id))
 	switch {
 	case err != nil:
 		return unread(err)
-	case claim == nil:
+	case claim == nil || claim.Owner != r.owner || claim.ID != id: // nodes can write any claim
 		return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).WithHint("boxctl ls lists them")
 	case claim.State == api.FleetClaimLost:
 		return lost(claim)
@@ -132,150 +140,206 @@ func moving(claim *sessionClaim) error {
 }
 
 // plan reads what the session is made of, and lists the nodes that could have it. Nothing has been changed yet.
-func (r *relocation) plan(ask *api.FleetMove) (*api.SessionDefinition, []seen, error) {
-	id := r.claim.ID
-	if ask.Node == r.from.Name {
-		return nil, nil, fault.Field("node", ask.Node, "another node than that which has the session")
+func (r *relocation) plan(node string) (list []seen, err error) {
+	if node == r.from.Name {
+		return nil, fault.Field("node", node, "another node than that which has the session")
 	}
 	nodes := slices.DeleteFunc(r.g.known(), func(n seen) bool { return n.Name == r.from.Name })
-	if ask.Node != "" && !slices.ContainsFunc(nodes, func(n seen) bool { return n.Name == ask.Node }) {
-		return nil, nil, fault.Field("node", ask.Node, "the name of a node: GET /v1/fleet/nodes lists them")
+	if node != "" && !slices.ContainsFunc(nodes, func(n seen) bool { return n.Name == node }) {
+		return nil, fault.Field("node", node, "the name of a node: GET /v1/fleet/nodes lists them")
 	}
-	d, err := r.definition()
-	if err != nil {
-		return nil, nil, err
+	if err := r.call(r.from, http.MethodGet, "", nil, &r.has); err != nil {
+		return nil, err
 	}
-	var is api.SessionRequest
-	if err := json.Unmarshal(d.Session, &is); err != nil {
-		return nil, nil, fmt.Errorf("node %s: definition of session %q: %w", r.from.Name, id, err)
+	if r.d, err = r.definition(r.from); err != nil {
+		return nil, err
 	}
 	switch {
-	case is.Workspace != "" || len(is.Inputs) > 0:
-		return nil, nil, fault.Errorf(fault.Conflict, "session %s uses a named workspace, which stays on node %s", fault.Show(id), r.from.Name).WithHint("make a session without one on the other node, and copy what it needs: boxctl cp")
-	case len(d.LeftOut) > 0 && !ask.LeaveOut:
-		return nil, nil, fault.Errorf(fault.Conflict, "a move of session %s would lose: %s", fault.Show(id), strings.Join(d.LeftOut, "; ")).WithHint("set leave_out to move it without these")
+	case r.has.WorkspaceName != "" || len(r.has.Inputs) > 0:
+		return nil, fault.Errorf(fault.Conflict, "session %s uses a named workspace, which stays on node %s", fault.Show(r.id), r.from.Name).WithHint("make a session without one on the other node, and copy what it needs: boxctl cp")
+	case len(r.d.LeftOut) > 0 && !r.leave:
+		return nil, r.lossy(r.d.LeftOut)
 	}
-	profile := cmp.Or(is.Profile, "default")
-	list, none := choose(&placement{Node: ask.Node}, nodes, profile, nil)
+	list, none := choose(&placement{Node: node}, nodes, cmp.Or(r.has.Profile, "default"), nil)
 	if len(list) == 0 {
-		return nil, nil, full(none)
+		return nil, full(none)
 	}
-	return d, list, nil
+	return list, nil
+}
+
+// lossy is the refusal of a move that loses something.
+func (r *relocation) lossy(what []string) error {
+	return fault.Errorf(fault.Conflict, "a move of session %s would lose: %s", fault.Show(r.id), strings.Join(what, "; ")).WithHint("set leave_out (boxctl fleet move --leave-out) to move it without these")
 }
 
 // run moves the session, or leaves it where and as it was.
-func (r *relocation) run(d *api.SessionDefinition, list []seen) (err error) {
+func (r *relocation) run(list []seen) (err error) {
 	ctx, cancel := context.WithCancelCause(r.c.r.Context())
 	defer cancel(nil)
 	r.c.r = r.c.r.WithContext(ctx)
-	if err := r.place(d, list); err != nil {
-		return err
+	if err := r.place(list); err != nil {
+		return errors.Join(err, r.undo())
 	}
 	var news sync.WaitGroup
-	news.Go(func() { r.giveNews(ctx, cancel) })
+	telling, told := context.WithCancel(ctx)
+	news.Go(func() { r.giveNews(telling, cancel) })
 	err = r.carry()
-	if err == nil {
-		err = r.settle()
-	} else {
-		err = errors.Join(err, r.undo())
+	told()
+	news.Wait() // from here on nobody else changes the claim, or asks in its name
+	if err != nil {
+		return errors.Join(cmp.Or(broken(ctx), err), r.undo())
 	}
-	cancel(nil)
-	news.Wait()
-	return err
+	return r.settle()
+}
+
+// broken is why a move was broken off from here, if it was.
+func broken(ctx context.Context) error {
+	if cause := context.Cause(ctx); fault.KindOf(cause) == fault.Conflict {
+		return cause
+	}
+	return nil
 }
 
 // place has a node make the session. It is not the fleet's there yet.
-func (r *relocation) place(d *api.SessionDefinition, list []seen) error {
+func (r *relocation) place(list []seen) error {
 	var refused []string
+	var last error
+	room := false // a node has none, and may have some later
 	for i := range list {
 		r.to = &list[i]
-		why, err := r.offer(d)
-		if err == nil && why == "" {
-			return nil
-		}
-		if err != nil {
-			return errors.Join(err, r.undo())
+		final, err := r.offer()
+		if err == nil || final {
+			return err
 		}
 		r.g.metrics.refusals.WithLabelValues(r.to.Name).Inc()
-		refused = append(refused, r.to.Name+": "+why)
+		kind := fault.KindOf(err)
+		room = room || kind == fault.Exhausted || kind == fault.Unavailable || kind == fault.Internal
+		refused, last = append(refused, r.to.Name+": "+err.Error()), err
 	}
-	return errors.Join(full(strings.Join(refused, "; ")), r.undo())
+	if room {
+		return full(strings.Join(refused, "; "))
+	}
+	var others strings.Builder
+	for _, why := range refused[:len(refused)-1] {
+		others.WriteString("node " + why + "; ")
+	}
+	return fmt.Errorf("%snode %s: %w", others.String(), r.to.Name, last)
 }
 
-// offer asks a node for the session; why says why it does not take it.
-func (r *relocation) offer(d *api.SessionDefinition) (why string, err error) {
+// offer asks a node for the session. An error that is not final is why this node does not take it.
+func (r *relocation) offer() (final bool, err error) {
 	// One that is not of the fleet would end there with a move that breaks off.
 	switch err := r.call(r.to, http.MethodGet, "", nil, nil); {
 	case err == nil:
-		return "it has a session of this name that is not of the fleet", nil
+		return false, fault.Errorf(fault.Conflict, "it has a session of this name that is not of the fleet").WithHint("its owner can remove that on the node itself")
 	case fault.KindOf(err) != fault.NotFound:
-		return err.Error(), nil // and the next is asked
+		return false, err
 	}
 	generation := r.claim.Generation + 1
 	for range 2 { // a node that has had it in a later generation says which
 		if err := r.change(r.c.r.Context(), func(c *sessionClaim) { c.State, c.To, c.ToGeneration = api.FleetClaimMoving, r.to.Name, generation }); err != nil {
-			return "", err
+			return true, err
 		}
 		_, bucket, err := r.g.table()
 		if err != nil {
-			return "", err
+			return true, err
 		}
 		var answer fenced
-		err = request(r.c.r.Context(), r.g.nc, r.to.Name, "fence", &fence{Owner: r.claim.Owner, ID: r.claim.ID, Generation: generation, Bucket: bucket, Coming: true}, &answer)
+		err = request(r.c.r.Context(), r.g.nc, r.to.Name, "fence", &fence{Owner: r.owner, ID: r.id, Generation: generation, Bucket: bucket, Coming: true}, &answer)
 		switch {
 		case err != nil:
-			return err.Error(), nil //nolint:nilerr // it is why the next is asked
+			return false, err
 		case answer.Error != "":
-			return answer.Error, nil
+			return false, fault.Errorf(fault.Unavailable, "%s", answer.Error).WithHint("GET /v1/fleet/nodes lists the nodes")
 		case !answer.OK:
 			generation = answer.Highest + 1
 			continue
 		}
-		return r.make(d)
+		return false, r.make()
 	}
-	return "it has a later generation of the session", nil
+	return false, fault.Errorf(fault.Conflict, "it has a later generation of the session").WithHint("try again")
 }
 
-func (r *relocation) make(d *api.SessionDefinition) (why string, err error) {
+// make asks a node for the session. One that is not what it was is removed again.
+func (r *relocation) make() error {
 	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(d.Session, &fields); err != nil {
-		return "", err
+	if err := json.Unmarshal(r.d.Session, &fields); err != nil {
+		return err
 	}
 	fields["wait"] = json.RawMessage(`"0s"`)
 	body, err := json.Marshal(fields)
 	if err != nil {
-		return "", err
+		return err
 	}
 	resp, err := r.g.ask(r.c, r.to, http.MethodPost, "/v1/sessions", body)
-	if err != nil {
-		return err.Error(), nil // and if it has made one, it ends that, as no claim is for it
+	if err != nil { // if it has made one, it ends that, as no claim is for it
+		return unreached(r.to.Name, err)
 	}
 	defer resp.Body.Close()
 	switch resp.StatusCode {
 	case http.StatusCreated:
-		r.made = true
-		return "", nil
 	case http.StatusOK:
-		return "it has a session of this name that is not of the fleet", nil
+		return fault.Errorf(fault.Conflict, "it has a session of this name that is not of the fleet").WithHint("its owner can remove that on the node itself")
+	default:
+		return asFault(resp)
 	}
-	return asFault(resp).Error(), nil
+	r.made = true
+	var is api.Session
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 16*maxRequest)).Decode(&is); err != nil {
+		return fmt.Errorf("node %s: %w", r.to.Name, err)
+	}
+	other, err := r.definition(r.to)
+	if err == nil && other.ImageDigest != r.d.ImageDigest {
+		err = fault.Errorf(fault.Conflict, "its image %s is another one, %s and not %s", fault.Show(is.Image), cmp.Or(other.ImageDigest, "none"), cmp.Or(r.d.ImageDigest, "none")).WithHint("import the same image there")
+	}
+	if lost := less(&r.has, &is); err == nil && len(lost) > 0 {
+		if r.lost = lost; !r.leave {
+			err = r.lossy(lost)
+		}
+	}
+	if err != nil {
+		r.made = false
+		return errors.Join(err, r.call(r.to, http.MethodDelete, "", nil, nil))
+	}
+	return nil
+}
+
+// less says in words what a session has less of than another.
+func less(before, after *api.Session) (list []string) {
+	for _, c := range after.Clamped {
+		list = append(list, fmt.Sprintf("%s %s of %s (%s)", c.Field, c.Got, c.Asked, c.By))
+	}
+	for _, k := range after.Skills {
+		had := slices.ContainsFunc(before.Skills, func(b api.SessionSkill) bool { return b.Name == k.Name && !b.Missing })
+		if k.Missing && had {
+			list = append(list, "the skill "+k.Name)
+		}
+	}
+	return list
 }
 
 // carry stops the session, and takes its files and processes along.
 func (r *relocation) carry() error {
-	var is api.Session
-	if err := r.call(r.from, http.MethodGet, "", nil, &is); err != nil {
-		return err
-	}
-	if is.State != "stopped" {
+	if r.has.State != "stopped" {
 		r.ran = true
-		if err := r.call(r.from, http.MethodPost, "/stop", nil, nil); err != nil {
+		if err := r.change(r.c.r.Context(), func(c *sessionClaim) { c.Ran = true }); err != nil {
 			return err
 		}
 	}
-	d, err := r.definition() // its processes may be others by now
+	var is api.Session
+	if err := r.call(r.from, http.MethodPost, "/stop", nil, &is); err != nil {
+		return err
+	}
+	if is.StoppedAt == nil {
+		return r.changed()
+	}
+	r.stopped = *is.StoppedAt
+	d, err := r.definition(r.from) // its processes may be others by now
 	if err != nil {
 		return err
+	}
+	if same, err := sameSettings(d, r.d); err != nil || !same {
+		return cmp.Or(err, r.changed())
 	}
 	for _, path := range d.Paths {
 		if err := r.copy(path); err != nil {
@@ -287,10 +351,35 @@ func (r *relocation) carry() error {
 			return fmt.Errorf("process %s: %w", fault.Show(id), err)
 		}
 	}
-	if r.ran {
-		return nil
+	if !r.ran {
+		if err := r.call(r.to, http.MethodPost, "/stop", nil, nil); err != nil {
+			return err
+		}
 	}
-	return r.call(r.to, http.MethodPost, "/stop", nil, nil)
+	// Callers on the node itself do not hear of the move.
+	if err := r.call(r.from, http.MethodGet, "", nil, &is); err != nil {
+		return err
+	}
+	if is.StoppedAt == nil || !is.StoppedAt.Equal(r.stopped) {
+		return r.changed()
+	}
+	return nil
+}
+
+// changed is the refusal of a move of a session that is not what it was when the move began.
+func (r *relocation) changed() error {
+	return fault.Errorf(fault.Conflict, "session %s was changed or started on its node while it was moved", fault.Show(r.id)).WithHint("try again")
+}
+
+// sameSettings reports whether two definitions of one session make the same, besides its processes.
+func sameSettings(a, b *api.SessionDefinition) (bool, error) {
+	one, other := map[string]any{}, map[string]any{}
+	if err := errors.Join(json.Unmarshal(a.Session, &one), json.Unmarshal(b.Session, &other)); err != nil {
+		return false, err
+	}
+	delete(one, "max_lifetime") // what is left of it
+	delete(other, "max_lifetime")
+	return reflect.DeepEqual(one, other) && slices.Equal(a.LeftOut, b.LeftOut) && slices.Equal(a.Paths, b.Paths) && a.ImageDigest == b.ImageDigest, nil
 }
 
 // copy takes a directory of the session along.
@@ -352,21 +441,21 @@ func (w *watched) broken() error {
 // settle makes the new session the fleet's, and ends the old one.
 func (r *relocation) settle() error {
 	err := r.change(r.c.r.Context(), func(c *sessionClaim) {
-		c.Node, c.Generation, c.State, c.Since, c.To, c.ToGeneration = c.To, c.ToGeneration, api.FleetClaimLive, time.Now(), "", 0
+		c.Node, c.Generation, c.State, c.Since, c.To, c.ToGeneration, c.Ran = c.To, c.ToGeneration, api.FleetClaimLive, time.Now(), "", 0, false
 	})
 	switch {
 	case fault.KindOf(err) == fault.Conflict:
 		return errors.Join(err, r.undo())
 	case err != nil: // it may have been written
-		return fault.Errorf(fault.Unavailable, "it is not known whether session %s has moved: %w", fault.Show(r.claim.ID), err).
+		return fault.Errorf(fault.Unavailable, "it is not known whether session %s has moved: %w", fault.Show(r.id), err).
 			WithHint("within %v it is on one of nodes %s and %s: GET /v1/fleet/sessions", movingFor, r.from.Name, r.to.Name)
 	}
-	// Otherwise the other node knows with its next announcement that it is no more on its way.
+	// The old one stays until the other node knows that it is no more on its way: with its next announcement at the latest, as the
+	// old node ends it then.
 	if err := r.g.remind(r.c.r.Context(), r.claim); err != nil {
-		r.g.log.Warn("a node was not told of a session that has arrived", "session", r.claim.ID, "node", r.to.Name, "error", err)
-	}
-	if err := r.call(r.from, http.MethodDelete, "", nil, nil); err != nil && fault.KindOf(err) != fault.NotFound {
-		r.g.log.Warn("cannot remove a session that has moved; its node will", "session", r.claim.ID, "node", r.from.Name, "error", err)
+		r.g.log.Warn("a node was not told of a session that has arrived", "session", r.id, "node", r.to.Name, "error", err)
+	} else if err := r.call(r.from, http.MethodDelete, "", nil, nil); err != nil && fault.KindOf(err) != fault.NotFound {
+		r.g.log.Warn("cannot remove a session that has moved; its node will", "session", r.id, "node", r.from.Name, "error", err)
 	}
 	return nil
 }
@@ -381,11 +470,13 @@ func (r *relocation) undo() error {
 	r.mu.Unlock()
 	var err error
 	if marked {
-		err = r.change(ctx, func(c *sessionClaim) { c.State, c.Since, c.To, c.ToGeneration = api.FleetClaimLive, time.Now(), "", 0 })
+		err = r.change(ctx, func(c *sessionClaim) {
+			c.State, c.Since, c.To, c.ToGeneration, c.Ran = api.FleetClaimLive, time.Now(), "", 0, false
+		})
 	}
 	if r.made {
 		if err := r.call(r.to, http.MethodDelete, "", nil, nil); err != nil && fault.KindOf(err) != fault.NotFound {
-			r.g.log.Warn("cannot remove a session whose move broke off; its node will", "session", r.claim.ID, "node", r.to.Name, "error", err)
+			r.g.log.Warn("cannot remove a session whose move broke off; its node will", "session", r.id, "node", r.to.Name, "error", err)
 		}
 	}
 	if r.ran {
@@ -394,7 +485,7 @@ func (r *relocation) undo() error {
 	if err == nil {
 		return nil
 	}
-	return fault.Errorf(fault.Unavailable, "session %s is on node %s, and could not be left as it was: %w", fault.Show(r.claim.ID), r.from.Name, err).WithHint("if it is stopped, start it: boxctl start BOX")
+	return fault.Errorf(fault.Unavailable, "session %s is on node %s, and could not be left as it was: %w", fault.Show(r.id), r.from.Name, err).WithHint("if it is stopped, start it: boxctl start BOX")
 }
 
 // giveNews tells the nodes that the move goes on, and breaks it off if the claim is somebody else's to change by now.
@@ -417,6 +508,7 @@ func (r *relocation) giveNews(ctx context.Context, breakOff context.CancelCauseF
 			breakOff(err)
 			return
 		}
+		_ = r.call(r.to, http.MethodPost, "/renew", nil, nil) //nolint:contextcheck // it is not idle; if it has gone, the move fails at that
 	}
 }
 
@@ -435,6 +527,12 @@ func (r *relocation) change(ctx context.Context, what func(*sessionClaim)) error
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestPatience)
 	defer cancel()
 	next.revision, err = putClaim(ctx, claims, &next)
+	if conflict(err) { // or a write of this gateway that seemed to have failed was taken
+		if is, rerr := getClaim(ctx, claims, next.key); rerr == nil && is != nil && is.same(r.claim) {
+			next.revision = is.revision
+			next.revision, err = putClaim(ctx, claims, &next)
+		}
+	}
 	switch {
 	case conflict(err):
 		return fault.Errorf(fault.Conflict, "the claim of session %s has changed meanwhile", fault.Show(next.ID)).WithHint("try again")
@@ -445,14 +543,22 @@ func (r *relocation) change(ctx context.Context, what func(*sessionClaim)) error
 	return nil
 }
 
-// target is a path of the session.
-func (r *relocation) target(rest string) string {
-	return "/v1/sessions/" + url.PathEscape(r.claim.ID) + rest
+// same reports whether a claim says the same as another, but for its revision.
+func (c *sessionClaim) same(as *sessionClaim) bool {
+	a, b := *c, *as
+	a.revision, b.revision = 0, 0
+	a.Since, b.Since = time.Time{}, time.Time{}
+	return a == b
 }
 
-func (r *relocation) definition() (*api.SessionDefinition, error) {
+// target is a path of the session.
+func (r *relocation) target(rest string) string {
+	return "/v1/sessions/" + url.PathEscape(r.id) + rest
+}
+
+func (r *relocation) definition(n *seen) (*api.SessionDefinition, error) {
 	d := &api.SessionDefinition{}
-	return d, r.call(r.from, http.MethodGet, "/definition", nil, d)
+	return d, r.call(n, http.MethodGet, "/definition", nil, d)
 }
 
 // call makes a request about the session to a node, and decodes the answer into out, unless that is nil.

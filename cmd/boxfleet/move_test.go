@@ -67,7 +67,7 @@ func TestAMoveWithoutNewsBreaksOff(t *testing.T) {
 			t.Errorf("ended: %q, want %q", boxd.ended, ended)
 		}
 	}
-	away := sessionClaim{FleetClaim: api.FleetClaim{ID: "goes", Node: "a", Generation: 3, State: api.FleetClaimMoving, To: "b"}, ToGeneration: 4}
+	away := sessionClaim{FleetClaim: api.FleetClaim{ID: "goes", Node: "a", Generation: 3, State: api.FleetClaimMoving, To: "b"}, ToGeneration: 4, Ran: true}
 	here := sessionClaim{FleetClaim: api.FleetClaim{ID: "comes", Node: "b", Generation: 7, State: api.FleetClaimMoving, To: "a"}, ToGeneration: 8}
 	put(away)
 	put(here)
@@ -80,8 +80,14 @@ func TestAMoveWithoutNewsBreaksOff(t *testing.T) {
 	c.pass(movingFor - 1)
 	a.renewed.Store(int64(c.now().Sub(a.began)))
 	beat("moving a b", "moving b a", "of-before")
+	if len(boxd.started) != 0 {
+		t.Errorf("started: %q", boxd.started)
+	}
 	c.pass(1)
 	beat("live a ", "moving b a", "of-before")
+	if !slices.Equal(boxd.started, []string{"goes"}) { // as it ran before
+		t.Errorf("started: %q", boxd.started)
+	}
 
 	// The session has arrived: it is this node's like any other, and its claim comes back in a new bucket.
 	put(sessionClaim{FleetClaim: api.FleetClaim{ID: "comes", Node: "a", Generation: 8, State: api.FleetClaimLive}})

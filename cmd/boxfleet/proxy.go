@@ -114,6 +114,9 @@ func (g *gateway) route(c *call) error {
 	case len(path) >= 2 && path[0] == "v1" && path[1] == "fleet":
 		return g.manage(c, path[2:])
 	case c.r.Header.Get(nodeHeader) != "":
+		if err := g.unmoved(c, path); err != nil {
+			return err
+		}
 		return g.pass(c, c.r.Header.Get(nodeHeader), nil)
 	case len(path) == 2 && path[0] == "v1" && path[1] == "sessions" && c.r.Method == http.MethodPost:
 		return g.create(c)
@@ -142,6 +145,31 @@ func (g *gateway) route(c *call) error {
 	}
 	return fault.Errorf(fault.Unsupported, "a gateway does not answer %s %s for the whole fleet", c.r.Method, fault.Show(c.r.URL.Path)).
 		WithHint("name a node with the header %s; GET /v1/fleet/nodes has them", nodeHeader)
+}
+
+// unmoved refuses a request to a named node for a session that is being moved.
+func (g *gateway) unmoved(c *call, path []string) error {
+	if len(path) < 3 || path[0] != "v1" || path[1] != "sessions" || len(path) == 3 && c.r.Method == http.MethodGet {
+		return nil
+	}
+	id, err := url.PathUnescape(path[2])
+	if err != nil {
+		return fault.Field("path", c.r.URL.EscapedPath(), "percent-encoded")
+	}
+	claims, _, err := g.table()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	defer cancel()
+	claim, err := getClaim(ctx, claims, claimKey(cmp.Or(c.r.URL.Query().Get("owner"), c.pass.Name), id))
+	switch {
+	case err != nil:
+		return unread(err)
+	case claim != nil && claim.State == api.FleetClaimMoving:
+		return moving(claim)
+	}
+	return nil
 }
 
 // owner is whose sessions a request is about. What a claim says is answered without a node, so whoever may not see sessions of

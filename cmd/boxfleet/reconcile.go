@@ -52,6 +52,9 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	if err != nil {
 		return err
 	}
+	if claim == nil || claim.State != api.FleetClaimMoving {
+		delete(a.moves, key)
+	}
 	mine := claim != nil && claim.Node == a.name && claim.Generation == h.Generation
 	if claim != nil && claim.State == api.FleetClaimMoving && (mine && lives && a.goesOn(claim) || claim.To == a.name && claim.ToGeneration == h.Generation) {
 		return nil // whoever moves it changes the claim
@@ -72,7 +75,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
 	case mine && (claim.State != api.FleetClaimLive || claim.Sandbox != h.Sandbox): // a gateway of an older version rewrites claims without the mark
 		next := *claim
-		next.State, next.Since, next.Reason, next.Sandbox, next.To, next.ToGeneration = api.FleetClaimLive, time.Now(), "", h.Sandbox, "", 0
+		next.State, next.Since, next.Reason, next.Sandbox, next.To, next.ToGeneration, next.Ran = api.FleetClaimLive, time.Now(), "", h.Sandbox, "", 0, false
 		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
 			return err
 		}
@@ -80,7 +83,10 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		case api.FleetClaimLost:
 			a.log.Info("a lost session was found", "session", h.ID, "owner", h.Owner)
 		case api.FleetClaimMoving:
-			a.log.Warn("the move of a session has broken off; it stays here, and may be stopped", "session", h.ID, "owner", h.Owner, "to", claim.To)
+			a.log.Warn("the move of a session has broken off; it stays here", "session", h.ID, "owner", h.Owner, "to", claim.To)
+			if claim.Ran {
+				a.startAgain(ctx, h)
+			}
 		}
 	case mine:
 	case claim == nil && h.Bucket != bucket && !h.Coming && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
@@ -110,8 +116,17 @@ func (a *agent) goesOn(claim *sessionClaim) bool {
 	if a.clock().Sub(s.seen) < movingFor {
 		return true
 	}
-	delete(a.moves, claim.key)
 	return false
+}
+
+// startAgain starts a session that was stopped for a move. Its owner can do so too.
+func (a *agent) startAgain(ctx context.Context, h *held) {
+	boxd := client.New(a.cfg.Socket)
+	defer boxd.Close()
+	boxd.Owner = h.Owner
+	if _, err := boxd.StartSession(ctx, h.ID); err != nil {
+		a.log.Warn("cannot start a session again that was stopped for a move", "session", h.ID, "owner", h.Owner, "error", err)
+	}
 }
 
 // lives asks boxd for one session.

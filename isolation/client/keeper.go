@@ -163,7 +163,7 @@ func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, e
 		if err != nil {
 			return answer{}, err
 		}
-		a, err := l.do(ctx, req, "")
+		a, err := l.do(ctx, req)
 		if !errors.Is(err, ErrKeeperGone) {
 			return a, err
 		}
@@ -226,7 +226,7 @@ func (k *Keeper) Close() error {
 	k.mu.Unlock()
 	if err == nil {
 		// A keeper that ends may not answer.
-		if _, err = l.do(ctx, &isolation.Quit{}, ""); errors.Is(err, ErrKeeperGone) {
+		if _, err = l.do(ctx, &isolation.Quit{}); errors.Is(err, ErrKeeperGone) {
 			err = nil
 		}
 	}
@@ -305,7 +305,7 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	if err != nil {
 		return nil, err
 	}
-	a, err := l.do(ctx, &isolation.Launch{Spec: *spec}, spec.Key)
+	a, err := l.do(ctx, &isolation.Launch{Spec: *spec})
 	if errors.Is(err, ErrKeeperGone) {
 		<-l.over
 		// The start may have come so far that the next keeper finds the box, of which boxd would not know.

@@ -312,6 +312,31 @@ func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
 	}
 }
 
+// A box whose launch nobody waits for any more is ended with what was made for it, and without what was there before.
+func TestALaunchThatIsGivenUpLeavesFilesOfBefore(t *testing.T) {
+	t.Parallel()
+	for _, resume := range []bool{false, true} {
+		s := newStage(t)
+		k, p := s.connect()
+		ctx, cancel := context.WithCancel(t.Context())
+		launched := make(chan error, 1)
+		go func() {
+			_, err := k.Launch(ctx, &isolation.Spec{Key: "s", Resume: resume})
+			launched <- err
+		}()
+		number, _ := p.hear()
+		cancel()
+		if err := <-launched; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		p.say(number, &isolation.Launched{})
+		_, req := p.hear()
+		if end, ok := req.(*isolation.EndBox); !ok || end.Key != "s" || end.RemoveWork == resume {
+			t.Errorf("with files of before %v, the keeper is asked for %+v", resume, req)
+		}
+	}
+}
+
 func TestCloseEndsEveryBox(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

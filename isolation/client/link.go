@@ -35,7 +35,8 @@ type link struct {
 // call is one request in progress. The reply to an abandoned one is undone instead of delivered.
 type call struct {
 	reply     chan answer
-	key       string
+	key       string // of the box that it launches; "": none
+	resume    bool   // that box has files of before, which stay
 	abandoned bool
 }
 
@@ -229,10 +230,12 @@ func (k *Keeper) start() error {
 	return nil
 }
 
-// do sends a request and waits for its answer. key names the box to end if the answer comes too
-// late.
-func (l *link) do(ctx context.Context, req isolation.KeeperRequest, key string) (answer, error) {
-	c := &call{reply: make(chan answer, 1), key: key}
+// do sends a request and waits for its answer. If the answer to a Launch comes too late, its box is ended.
+func (l *link) do(ctx context.Context, req isolation.KeeperRequest) (answer, error) {
+	c := &call{reply: make(chan answer, 1)}
+	if launch, ok := req.(*isolation.Launch); ok {
+		c.key, c.resume = launch.Spec.Key, launch.Spec.Resume
+	}
 	l.mu.Lock()
 	if l.gone {
 		l.mu.Unlock()
@@ -322,6 +325,6 @@ func (l *link) discard(c *call, a answer) {
 	l.next++
 	number := l.next
 	l.mu.Unlock()
-	end := &isolation.EndBox{Key: c.key, RemoveWork: true}
+	end := &isolation.EndBox{Key: c.key, RemoveWork: !c.resume}
 	_ = l.conn.Send(isolation.EncodeKeeperRequest(number, end)) // the answer to this is dropped; if the keeper is lost, the next one has the box
 }

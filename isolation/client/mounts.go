@@ -18,7 +18,7 @@ func (k *Keeper) ChangeMount(ctx context.Context, req *isolation.ChangeMount) (*
 	if err != nil {
 		return nil, err
 	}
-	a, err := l.do(ctx, req, "")
+	a, err := l.do(ctx, req)
 	fdpass.CloseAll(a.files)
 	if errors.Is(err, ErrKeeperGone) {
 		<-l.over // wait until it is not the current one any more

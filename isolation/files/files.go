@@ -54,9 +54,21 @@ type Request struct {
 	Discard  *Discard  `json:",omitempty"`
 }
 
-// OnlyReads reports whether a request changes nothing in the box.
-func (r *Request) OnlyReads() bool {
-	return r.Read != nil || r.Glob != nil || r.Grep != nil || r.List != nil || r.Stat != nil
+// Reads returns the path that a request is about if it changes nothing in the box.
+func (r *Request) Reads() (path []byte, ok bool) {
+	switch {
+	case r.Read != nil:
+		return r.Read.Path, true
+	case r.Glob != nil:
+		return r.Glob.Path, true
+	case r.Grep != nil:
+		return r.Grep.Path, true
+	case r.List != nil:
+		return r.List.Path, true
+	case r.Stat != nil:
+		return r.Stat.Path, true
+	}
+	return nil, false
 }
 
 // Answer is the result of a request: the pointer of its kind, or Failure.

@@ -40,8 +40,8 @@ type SessionRequest struct {
 	Workspace string             `json:"workspace,omitempty"` // name of one that is lent to it; "": one of its own
 	Inputs    []Input            `json:"inputs,omitempty" max:"16"`
 	Mounts    []Mount            `json:"mounts,omitempty" max:"249"`
-	Skills    []string           `json:"skills,omitempty" max:"128"` // names; one that is not there is told in the answer
-	Drives    []string           `json:"drives,omitempty" max:"16"`  // names, or NAME@VERSION
+	Skills    []string           `json:"skills,omitzero" max:"128"` // names; one that is not there is told in the answer
+	Drives    []string           `json:"drives,omitempty" max:"16"` // names, or NAME@VERSION
 	Env       map[string]string  `json:"env,omitempty" max:"256"`
 	Labels    map[string]string  `json:"labels,omitempty" max:"32"`
 	Metadata  map[string]string  `json:"metadata,omitempty" max:"1024"` // kept for its caller, at most 64 KiB in all

@@ -68,7 +68,8 @@ type Spec struct {
 	Lease    *time.Duration // nil: none
 	Labels   map[string]string
 	Clamped  []policy.Clamp
-	Managed  bool // it counts as a process; otherwise as an execution
+	Rlimits  map[string]string `json:",omitempty"` // its own, as requested; Command.Argv has what follows from them
+	Managed  bool              // it counts as a process; otherwise as an execution
 	// Unlisted makes it private to its caller, which ends it with RequestStop: at once, whatever Stop says. It waits for its
 	// lossless readers as long as they are attached, and is not adopted by a later boxd.
 	Unlisted bool `json:"-"`

@@ -93,7 +93,7 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec := &process.Spec{Clamped: clamped, Input: req.Stdin, Command: isolation.Command{
+	spec := &process.Spec{Clamped: clamped, Rlimits: req.Rlimits, Input: req.Stdin, Command: isolation.Command{
 		Env: WithEnv(c.Env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
 		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep, Merged: req.MergeOutput,
 	}}

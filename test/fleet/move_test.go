@@ -172,7 +172,7 @@ func TestAMoveThatIsRefusedChangesNothing(t *testing.T) {
 		t.Fatalf("%+v, %v", made, err)
 	}
 	made.Body.Close()
-	refused("s", api.FleetMove{}, http.StatusTooManyRequests, "not of the fleet")
+	refused("s", api.FleetMove{}, http.StatusConflict, "not of the fleet")
 	if !h.on("n2").has(t, "s") {
 		t.Error("the session of the other node has gone")
 	}

@@ -773,6 +773,61 @@ func TestAStoppedSessionThatIsReadCanBeRemoved(t *testing.T) {
 	boxtest.Eventually(t, "it starts again", func() bool { _, err := d.StartSession(t.Context(), "left"); return err == nil })
 }
 
+// Whoever goes away while the files of a stopped session are read, at whatever moment, leaves the session as it was. Several can read
+// it at once, one after another.
+func TestReadersOfAStoppedSessionMayGo(t *testing.T) {
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.Sh(t, "s", "echo one > f")
+	stop(t, d, "s")
+	for i := range 60 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*300*time.Microsecond)
+		_, _ = d.ReadFile(ctx, "s", &api.FileRead{Path: "f"}) // some are in time
+		cancel()
+	}
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			if r, err := d.ReadFile(t.Context(), "s", &api.FileRead{Path: "f"}); err != nil || !strings.Contains(r.Content, "one") {
+				t.Errorf("the file is %+v, %v", r, err)
+			}
+		})
+	}
+	all.Wait()
+	boxtest.Eventually(t, "it starts again", func() bool { _, err := d.StartSession(t.Context(), "s"); return err == nil })
+	if got := d.Sh(t, "s", "cat f"); got != "one\n" {
+		t.Errorf("the file is %q", got)
+	}
+	if err := d.DeleteSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	d.NothingLeft(before)
+}
+
+// Where a stopped session has something of the host, or a skill, when it runs, it has nothing to read.
+func TestMountsOfAStoppedSessionAreNotRead(t *testing.T) {
+	d := boxtest.Start(t, boxtest.MountSources)
+	source := d.NamedMountSource(t, "one", 0)
+	d.NewSession(t, api.SessionRequest{ID: "s", HomeOnDisk: new(true), Mounts: []api.Mount{{Source: source, Target: "/workspace", Mode: "ro"}}})
+	d.Sh(t, "s", "echo home > $HOME/f")
+	stop(t, d, "s")
+	for _, path := range []string{"name", "/workspace/name", "/workspace/../workspace", "/skills", "/skills/x/SKILL.md"} {
+		_, err := d.ReadFile(t.Context(), "s", &api.FileRead{Path: path})
+		if e := boxtest.Refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "has nothing at /") {
+			t.Errorf("%s: %+v", path, e)
+		}
+	}
+	if got := archiveOf(t, d, "s", "/home/box"); !strings.Contains(got, "f=home") {
+		t.Errorf("the home has %q", got)
+	}
+	is, err := d.Definition(t.Context(), "s")
+	if err != nil || !slices.Equal(is.Paths, []string{"/home/box"}) {
+		t.Errorf("the definition is %s, %v", asJSON(t, is), err)
+	}
+}
+
 // The definition of a session, and archives of its paths, make another one like it: that has the same definition.
 func TestADefinitionMakesTheSameSession(t *testing.T) {
 	d := boxtest.Start(t, boxtest.MountSources)
@@ -787,7 +842,7 @@ func TestADefinitionMakesTheSameSession(t *testing.T) {
 	always := &api.Restart{Policy: "always", Delay: new(quantity.Duration(time.Second))}
 	for id, req := range map[string]api.ProcessRequest{
 		"command":  {Command: new("exec sleep 1000"), Env: map[string]string{"OWN": "1"}, Labels: map[string]string{"x": "y"}, Output: new(64 * quantity.KiB), MergeOutput: true},
-		"code":     {Code: new("exec sleep 1000 # " + strings.Repeat("x", 200_000)), Language: "sh", Stdin: true, Timeout: new(quantity.Duration(time.Hour))},
+		"code":     {Code: new("exec sleep 1000 # " + strings.Repeat("x", 200_000)), Language: "sh", Stdin: true, Rlimits: map[string]string{"fsize": "1GiB:1GiB"}, Timeout: new(quantity.Duration(time.Hour))},
 		"bytes":    {Base64: &api.InBase64{Argv: []string{"c2xlZXA=", "MTAwMA=="}, Env: []string{base64.StdEncoding.EncodeToString([]byte("B=\xfe"))}}, Cwd: "/workspace/sub"},
 		"terminal": {Argv: []string{"sleep", "1000"}, Terminal: &api.Terminal{Rows: 5, Cols: 7}, Rlimits: map[string]string{"nofile": "1100:1100"}},
 		"ready":    {Argv: []string{"sh", "-c", "echo yes; exec sleep 1000"}, Ready: &api.Ready{Line: new("yes")}, Stop: &api.Stop{Signal: "SIGINT", Grace: new(quantity.Duration(time.Second))}, Spool: new(quantity.MiB)},

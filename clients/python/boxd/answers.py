@@ -151,8 +151,7 @@ class MountUser:
 class SessionDefinition:
     """The object SessionDefinition of the API."""
 
-    #: a SessionRequest with every setting; max_lifetime is what is left of it, and an image is named by its
-    #: digest
+    #: a SessionRequest with every setting; max_lifetime is what is left of it
     session: Dict[str, Any]
 
     #: a ProcessRequest by id, for processes with the restart policy `always`, which a stopped session has
@@ -164,6 +163,10 @@ class SessionDefinition:
 
     #: what the session has besides, in words: for example changes to the root filesystem, and snapshots
     left_out: List[str]
+
+    #: digest of its image, which can have another one under its name elsewhere; left out with the programs of
+    #: the host
+    image_digest: Optional[str] = None
 
 
 @dataclass(frozen=True)

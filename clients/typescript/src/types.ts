@@ -282,11 +282,13 @@ export interface MountUser {
 }
 
 export interface SessionDefinition {
-  /**
-   * a SessionRequest with every setting; max_lifetime is what is left of it, and an image is named by its
-   * digest
-   */
+  /** a SessionRequest with every setting; max_lifetime is what is left of it */
   session: Record<string, unknown>;
+  /**
+   * digest of its image, which can have another one under its name elsewhere; left out with the programs of
+   * the host
+   */
+  image_digest?: string;
   /**
    * a ProcessRequest by id, for processes with the restart policy `always`, which a stopped session has when
    * it starts again

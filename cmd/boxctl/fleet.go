@@ -174,8 +174,8 @@ it is. Its programs are ended, as by boxctl stop, and it loses what a stopped bo
 other home directory and the output of its processes. A stopped box is stopped afterwards.
 
 The other node decides as it does about any new box, and must have its profile, image, mounts,
-drives and secrets. If it refuses, the box goes on undisturbed. If the move breaks off later, the box
-stays on its node, and is started again if it ran.
+drives and secrets. If it refuses, the box goes on undisturbed. If the move breaks off later, the
+box stays on its node, and is started again if it ran.
 
 A box with changes to its root filesystem, or snapshots, is refused unless --leave-out is given, and
 so is one that would lose a skill or have lower limits on the other node. Boxes that use a named

@@ -164,8 +164,8 @@ class SessionDefinition:
     #: what the session has besides, in words: for example changes to the root filesystem, and snapshots
     left_out: List[str]
 
-    #: digest of its image, which can have another one under its name elsewhere; left out with the programs of
-    #: the host
+    #: digest of its image, which can have another one under its name elsewhere; absent if the box has the
+    #: programs of the host
     image_digest: Optional[str] = None
 
 

@@ -285,8 +285,8 @@ export interface SessionDefinition {
   /** a SessionRequest with every setting; max_lifetime is what is left of it */
   session: Record<string, unknown>;
   /**
-   * digest of its image, which can have another one under its name elsewhere; left out with the programs of
-   * the host
+   * digest of its image, which can have another one under its name elsewhere; absent if the box has the
+   * programs of the host
    */
   image_digest?: string;
   /**

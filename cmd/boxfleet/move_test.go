@@ -111,3 +111,47 @@ func TestAMoveWithoutNewsBreaksOff(t *testing.T) {
 	put(sessionClaim{FleetClaim: api.FleetClaim{ID: "comes", Node: "b", Generation: 9, State: api.FleetClaimLive}})
 	beat("live a ", "live b ", "comes", "of-before")
 }
+
+// What a session has less of on another node is told: limits that a policy has lowered, and skills that are missing there alone.
+func TestWhatASessionHasLessOf(t *testing.T) {
+	t.Parallel()
+	before := &api.Session{Skills: []api.SessionSkill{{Name: "a"}, {Name: "b", Missing: true}, {Name: "c"}}}
+	after := &api.Session{
+		Skills:  []api.SessionSkill{{Name: "a", Missing: true}, {Name: "b", Missing: true}, {Name: "c"}},
+		Clamped: []api.Clamp{{Field: "memory", Asked: "1GiB", Got: "512MiB", By: "policy.ci.memory"}},
+	}
+	if got := less(before, after); !slices.Equal(got, []string{"memory 512MiB of 1GiB (policy.ci.memory)", "the skill a"}) {
+		t.Errorf("%q", got)
+	}
+	if got := less(before, before); got != nil {
+		t.Errorf("%q", got)
+	}
+}
+
+// A session that was changed while it is moved is seen by its definition, in which only what is left of its lifetime may differ.
+func TestSettingsThatChangedAreSeen(t *testing.T) {
+	t.Parallel()
+	was := api.SessionDefinition{Session: []byte(`{"id":"s","max_lifetime":"1h","labels":{"a":"b"}}`), Paths: []string{"/workspace"}}
+	for text, change := range map[string]func(*api.SessionDefinition){
+		"settings": func(d *api.SessionDefinition) {
+			d.Session = []byte(`{"id":"s","max_lifetime":"1h","labels":{"a":"c"}}`)
+		},
+		"a new setting": func(d *api.SessionDefinition) {
+			d.Session = []byte(`{"id":"s","max_lifetime":"1h","labels":{"a":"b"},"memory":1}`)
+		},
+		"what is left out": func(d *api.SessionDefinition) { d.LeftOut = []string{"snapshots: 1"} },
+		"paths":            func(d *api.SessionDefinition) { d.Paths = nil },
+		"the image":        func(d *api.SessionDefinition) { d.ImageDigest = "sha256:1" },
+	} {
+		is := was
+		change(&is)
+		if same, err := sameSettings(&is, &was); same || err != nil {
+			t.Errorf("%s: %v, %v", text, same, err)
+		}
+	}
+	later := was
+	later.Session = []byte(`{"labels":{"a":"b"},"id":"s","max_lifetime":"59m"}`)
+	if same, err := sameSettings(&later, &was); !same || err != nil {
+		t.Errorf("%v, %v", same, err)
+	}
+}

@@ -78,6 +78,10 @@ class BoxdTest(Box):
         with self.assertRaises(Conflict):
             self.session.create_snapshot("first")
         self.session.stop()
+        self.assertEqual(self.session.files.read_text("kept"), "one")
+        definition = self.session.definition()
+        self.assertEqual((definition.paths, definition.left_out), (["/workspace"], []))
+        self.assertEqual(definition.session["id"], self.session.id)
         self.assertEqual(self.session.snapshots(), [])
         try:
             made = self.session.create_snapshot("first")

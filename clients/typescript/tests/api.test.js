@@ -108,6 +108,9 @@ describe("boxd", () => {
     await session.files.write("kept", "one");
     await assert.rejects(session.createSnapshot("first"), ConflictError);
     await session.stop();
+    assert.equal(await session.files.readText("kept"), "one");
+    const definition = await session.definition();
+    assert.deepEqual([definition.paths, definition.left_out, definition.session.id], [["/workspace"], [], session.id]);
     assert.deepEqual(await session.snapshots(), []);
     const made = await session.createSnapshot("first").catch((error) => error);
     if (made instanceof UnsupportedError) { // on a filesystem without reflink

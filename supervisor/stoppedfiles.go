@@ -109,6 +109,9 @@ func (v *Supervisor) Files(ctx context.Context, s *session.Session, at string, f
 
 // readable refuses a path of a stopped session where something is mounted while it runs.
 func readable(id string, settings *policy.Settings, at string) error {
+	if !settings.OwnDisk() && settings.Workspace == "" {
+		return fault.Errorf(fault.Conflict, "session %s is stopped, and has nothing of its own on disk", fault.Show(id)).WithHint("read its directories on the host, or start the session: boxctl start BOX")
+	}
 	if !path.IsAbs(at) {
 		at = path.Join(isolation.Workspace, at)
 	}

@@ -160,6 +160,7 @@ func (a *app) exportPath(ctx context.Context, c *client.Client, id, path, prefix
 			a.say("boxctl", render.Printable(what))
 			continue
 		}
+		h.Format = tar.FormatPAX // longer names than before may need it
 		h.Name = prefix + h.Name
 		if h.Typeflag == tar.TypeLink {
 			h.Linkname = prefix + h.Linkname

@@ -55,6 +55,8 @@ type agent struct {
 	renewal uint64           // how often the connection to NATS had been made again when it was opened
 	round   int              // announcements so far
 	moves   map[string]start // claims of sessions that are being moved from here, by key
+	life    context.Context  //nolint:containedctx // of the agent
+	starts  sync.WaitGroup   // sessions that are being started again
 
 	// Of its name; only renew uses these.
 	lease   nameLease
@@ -73,7 +75,8 @@ type agent struct {
 	agreed string       // the bucket of claims with which the sessions here agree
 	now    access.Fleet // the table of box.toml, as it was asked for last
 	asked  time.Time
-	can    []string // by doctor
+	can    []string        // by doctor
+	again  map[string]bool // sessions that were stopped for a move, by the key of their claim: whether they run again
 }
 
 // newAgent returns an agent. Run makes it work.
@@ -119,6 +122,7 @@ func (a *agent) Run(ctx context.Context) error {
 	if a.js, err = jetstream.New(nc); err != nil {
 		return err
 	}
+	defer a.starts.Wait()
 	defer a.stopAnswering()
 	a.renew(ctx)
 	return nil
@@ -285,6 +289,7 @@ const comparing = "it reconciles its sessions with the fleet's claims"
 // beat is one announcement.
 func (a *agent) beat(ctx context.Context) error {
 	always := ctx
+	a.life = always
 	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
 	nodes, _, err := openBucket(ctx, a.js, nodesConfig(a.cfg.Replicas), a.instance)

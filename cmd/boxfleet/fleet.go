@@ -146,7 +146,7 @@ type sessionClaim struct {
 	api.FleetClaim
 	Sandbox      bool   `json:"sandbox,omitempty"`       // clients of E2B may use it
 	ToGeneration uint64 `json:"to_generation,omitempty"` // of the claim of the node that it is being moved to
-	Ran          bool   `json:"ran,omitempty"`           // it is stopped for a move alone, and runs again if that breaks off
+	Ran          bool   `json:"ran,omitempty"`           // it was stopped for a move alone: if that breaks off, its node starts it again
 	key          string
 	revision     uint64
 }

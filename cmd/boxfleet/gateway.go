@@ -311,7 +311,7 @@ func (g *gateway) lose(ctx context.Context, claims jetstream.KeyValue, node stri
 			continue
 		}
 		next := *c
-		next.State, next.Since, next.To, next.ToGeneration, next.Ran = api.FleetClaimLost, time.Now(), "", 0, false
+		next.State, next.Since, next.To, next.ToGeneration = api.FleetClaimLost, time.Now(), "", 0 // it runs again when it is found, if it ran
 		next.Reason = fmt.Sprintf("node %s has been silent since %s", node, since.UTC().Format(time.RFC3339))
 		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
 			return err

@@ -173,6 +173,12 @@ func (f *fakeBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+func (f *fakeBoxd) hasStarted() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.started)
+}
+
 func (f *fakeBoxd) change(what func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -51,8 +51,9 @@ type relocation struct {
 	stopped   time.Time              // since when the old one is stopped, of its node's clock
 	lost      []string               // what it has less of on the other node, in words
 
-	mu    sync.Mutex // guards the field below
-	claim *sessionClaim
+	mu     sync.Mutex // guards the fields below
+	claim  *sessionClaim
+	placed bool // to is where it goes
 }
 
 // move takes a session to another node: POST /v1/fleet/sessions/{id}/move.
@@ -177,13 +178,15 @@ func (r *relocation) run(list []seen) (err error) {
 	ctx, cancel := context.WithCancelCause(r.c.r.Context())
 	defer cancel(nil)
 	r.c.r = r.c.r.WithContext(ctx)
-	if err := r.place(list); err != nil {
-		return errors.Join(err, r.undo())
-	}
 	var news sync.WaitGroup
 	telling, told := context.WithCancel(ctx)
 	news.Go(func() { r.giveNews(telling, cancel) })
-	err = r.carry()
+	if err = r.place(list); err == nil {
+		r.mu.Lock()
+		r.placed = true
+		r.mu.Unlock()
+		err = r.carry()
+	}
 	told()
 	news.Wait() // from here on nobody else changes the claim, or asks in its name
 	if err != nil {
@@ -283,24 +286,21 @@ func (r *relocation) make() error {
 	default:
 		return asFault(resp)
 	}
-	r.made = true
 	var is api.Session
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 16*maxRequest)).Decode(&is); err != nil {
-		return fmt.Errorf("node %s: %w", r.to.Name, err)
+	var other *api.SessionDefinition
+	if err = json.NewDecoder(io.LimitReader(resp.Body, 16*maxRequest)).Decode(&is); err == nil {
+		other, err = r.definition(r.to)
 	}
-	other, err := r.definition(r.to)
 	if err == nil && other.ImageDigest != r.d.ImageDigest {
 		err = fault.Errorf(fault.Conflict, "its image %s is another one, %s and not %s", fault.Show(is.Image), cmp.Or(other.ImageDigest, "none"), cmp.Or(r.d.ImageDigest, "none")).WithHint("import the same image there")
 	}
-	if lost := less(&r.has, &is); err == nil && len(lost) > 0 {
-		if r.lost = lost; !r.leave {
-			err = r.lossy(lost)
-		}
+	if r.lost = less(&r.has, &is); err == nil && len(r.lost) > 0 && !r.leave {
+		err = r.lossy(r.lost)
 	}
 	if err != nil {
-		r.made = false
 		return errors.Join(err, r.call(r.to, http.MethodDelete, "", nil, nil))
 	}
+	r.made = true
 	return nil
 }
 
@@ -362,6 +362,12 @@ func (r *relocation) carry() error {
 	}
 	if is.StoppedAt == nil || !is.StoppedAt.Equal(r.stopped) {
 		return r.changed()
+	}
+	if d, err = r.definition(r.from); err != nil {
+		return err
+	}
+	if same, err := sameSettings(d, r.d); err != nil || !same {
+		return cmp.Or(err, r.changed())
 	}
 	return nil
 }
@@ -460,18 +466,16 @@ func (r *relocation) settle() error {
 	return nil
 }
 
-// undo leaves the session where it was, and running if it ran.
+// undo leaves the session where it was, and running if it ran: its node sees to that if it cannot be started at once.
 func (r *relocation) undo() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), 2*streamTimeout)
 	defer cancel()
 	r.c.r = r.c.r.WithContext(ctx)
-	r.mu.Lock()
-	marked := r.claim.State == api.FleetClaimMoving
-	r.mu.Unlock()
+	runs := !r.ran || r.startAgain(ctx)
 	var err error
-	if marked {
+	if r.claim.State == api.FleetClaimMoving {
 		err = r.change(ctx, func(c *sessionClaim) {
-			c.State, c.Since, c.To, c.ToGeneration, c.Ran = api.FleetClaimLive, time.Now(), "", 0, false
+			c.State, c.Since, c.To, c.ToGeneration, c.Ran = api.FleetClaimLive, time.Now(), "", 0, c.Ran && !runs
 		})
 	}
 	if r.made {
@@ -479,13 +483,27 @@ func (r *relocation) undo() error {
 			r.g.log.Warn("cannot remove a session whose move broke off; its node will", "session", r.id, "node", r.to.Name, "error", err)
 		}
 	}
-	if r.ran {
-		err = errors.Join(err, r.call(r.from, http.MethodPost, "/start", nil, nil))
-	}
 	if err == nil {
 		return nil
 	}
-	return fault.Errorf(fault.Unavailable, "session %s is on node %s, and could not be left as it was: %w", fault.Show(r.id), r.from.Name, err).WithHint("if it is stopped, start it: boxctl start BOX")
+	return fault.Errorf(fault.Unavailable, "session %s is on node %s, which takes it back within %v: %w", fault.Show(r.id), r.from.Name, movingFor, err).WithHint("GET /v1/fleet/sessions says when")
+}
+
+// startAgain starts the session again where it was. Its files may still be read for a moment.
+func (r *relocation) startAgain(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, movingNews)
+	defer cancel()
+	for {
+		err := r.call(r.from, http.MethodPost, "/start", []byte(`{"wait":"0s"}`), nil)
+		if err == nil || fault.KindOf(err) != fault.Conflict {
+			return err == nil
+		}
+		select {
+		case <-time.After(movingNews / 50):
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // giveNews tells the nodes that the move goes on, and breaks it off if the claim is somebody else's to change by now.
@@ -499,16 +517,29 @@ func (r *relocation) giveNews(ctx context.Context, breakOff context.CancelCauseF
 		case <-next.C:
 		}
 		r.mu.Lock()
-		going := r.claim.State == api.FleetClaimMoving
+		moving, placed := r.claim.State == api.FleetClaimMoving, r.placed
 		r.mu.Unlock()
-		if !going {
-			return
+		if !moving {
+			continue // no node has been asked yet
 		}
 		if err := r.change(ctx, func(*sessionClaim) {}); fault.KindOf(err) == fault.Conflict {
 			breakOff(err)
 			return
 		}
-		_ = r.call(r.to, http.MethodPost, "/renew", nil, nil) //nolint:contextcheck // it is not idle; if it has gone, the move fails at that
+		if placed {
+			r.renew(ctx)
+		}
+	}
+}
+
+// renew says that the new session is not idle. If it has gone, the move fails at that.
+func (r *relocation) renew(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	defer cancel()
+	one := *r.c
+	one.r = r.c.r.WithContext(ctx)
+	if resp, err := r.g.ask(&one, r.to, http.MethodPost, r.target("/renew"), nil); err == nil {
+		resp.Body.Close()
 	}
 }
 

@@ -73,10 +73,23 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		return nil // it may be about to be made
 	case !lives:
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
-	case mine && (claim.State != api.FleetClaimLive || claim.Sandbox != h.Sandbox): // a gateway of an older version rewrites claims without the mark
+	case mine && (claim.State != api.FleetClaimLive || claim.Ran || claim.Sandbox != h.Sandbox): // a gateway of an older version rewrites claims without the mark
 		next := *claim
-		next.State, next.Since, next.Reason, next.Sandbox, next.To, next.ToGeneration, next.Ran = api.FleetClaimLive, time.Now(), "", h.Sandbox, "", 0, false
-		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
+		next.State, next.Reason, next.Sandbox, next.To, next.ToGeneration = api.FleetClaimLive, "", h.Sandbox, "", 0
+		if claim.State != api.FleetClaimLive {
+			next.Since = time.Now()
+		}
+		if next.Ran {
+			next.Ran = !a.startedAgain(key, h)
+		}
+		if next == *claim {
+			break // it is about to run again
+		}
+		_, err := putClaim(ctx, claims, &next)
+		if conflict(err) {
+			return nil // it is looked at again
+		}
+		if err != nil {
 			return err
 		}
 		switch claim.State {
@@ -84,12 +97,11 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 			a.log.Info("a lost session was found", "session", h.ID, "owner", h.Owner)
 		case api.FleetClaimMoving:
 			a.log.Warn("the move of a session has broken off; it stays here", "session", h.ID, "owner", h.Owner, "to", claim.To)
-			if claim.Ran {
-				a.startAgain(ctx, h)
-			}
 		}
 	case mine:
-	case claim == nil && h.Bucket != bucket && !h.Coming && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
+	case claim == nil && h.Bucket != bucket && h.Coming:
+		return nil // it may have all or a part of what the other node has: it is neither ended nor claimed
+	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
 		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: h.Sandbox, key: key}); err != nil {
 			if conflict(err) {
 				return nil // somebody has claimed it: it is looked at again
@@ -119,13 +131,53 @@ func (a *agent) goesOn(claim *sessionClaim) bool {
 	return false
 }
 
-// startAgain starts a session that was stopped for a move. Its owner can do so too.
+// againFor is how long a node tries to start a session again that was stopped for a move.
+const againFor = 5 * time.Minute
+
+// startedAgain reports whether a session runs again that was stopped for a move, and sees to it that it does: that may have to wait
+// for room, and takes no part of the time of an announcement. One that cannot be started is left to its owner.
+func (a *agent) startedAgain(key string, h *held) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	done, begun := a.again[key]
+	switch {
+	case done:
+		delete(a.again, key)
+		return true
+	case begun:
+		return false
+	}
+	if a.again == nil {
+		a.again = map[string]bool{}
+	}
+	a.again[key] = false
+	of := *h
+	a.starts.Go(func() {
+		a.startAgain(a.life, &of)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.again[key] = true
+	})
+	return false
+}
+
 func (a *agent) startAgain(ctx context.Context, h *held) {
+	ctx, cancel := context.WithTimeout(ctx, againFor)
+	defer cancel()
 	boxd := client.New(a.cfg.Socket)
 	defer boxd.Close()
 	boxd.Owner = h.Owner
-	if _, err := boxd.StartSession(ctx, h.ID); err != nil {
-		a.log.Warn("cannot start a session again that was stopped for a move", "session", h.ID, "owner", h.Owner, "error", err)
+	for {
+		_, err := boxd.StartSession(ctx, h.ID)
+		if err == nil || errors.Is(err, client.NotFound) {
+			return
+		}
+		select {
+		case <-time.After(renewEvery):
+		case <-ctx.Done():
+			a.log.Warn("cannot start a session again that was stopped for a move", "session", h.ID, "owner", h.Owner, "error", err)
+			return
+		}
 	}
 }
 

@@ -69,7 +69,7 @@ func (v *view) note(entry jetstream.KeyValueEntry, node string) {
 	if entry.Operation() != jetstream.KeyValuePut {
 		return
 	}
-	if c, err := readClaim(entry); err == nil && c.Node == node && c.State == api.FleetClaimLive { // what is unreadable is told when it is read
+	if c, err := readClaim(entry); err == nil && c.Node == node && c.State == api.FleetClaimLive && !c.Ran { // what is unreadable is told when it is read
 		v.live[c.key] = c.Generation
 	}
 }

@@ -819,6 +819,12 @@ func TestMountsOfAStoppedSessionAreNotRead(t *testing.T) {
 			t.Errorf("%s: %+v", path, e)
 		}
 	}
+	d.NewSession(t, api.SessionRequest{ID: "nothing", Mounts: []api.Mount{{Source: source, Target: "/workspace", Mode: "ro"}}})
+	stop(t, d, "nothing")
+	_, err := d.ReadFile(t.Context(), "nothing", &api.FileRead{Path: "/etc/passwd"})
+	if e := boxtest.Refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "nothing of its own on disk") {
+		t.Errorf("%+v", e)
+	}
 	if got := archiveOf(t, d, "s", "/home/box"); !strings.Contains(got, "f=home") {
 		t.Errorf("the home has %q", got)
 	}

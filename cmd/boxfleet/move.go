@@ -494,7 +494,7 @@ func (r *relocation) startAgain(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, movingNews)
 	defer cancel()
 	for {
-		err := r.call(r.from, http.MethodPost, "/start", []byte(`{"wait":"0s"}`), nil)
+		err := r.call(r.from, http.MethodPost, "/start", []byte(`{"wait":"0s"}`), nil) //nolint:contextcheck // the call has its request, and that its context
 		if err == nil || fault.KindOf(err) != fault.Conflict {
 			return err == nil
 		}
@@ -538,7 +538,7 @@ func (r *relocation) renew(ctx context.Context) {
 	defer cancel()
 	one := *r.c
 	one.r = r.c.r.WithContext(ctx)
-	if resp, err := r.g.ask(&one, r.to, http.MethodPost, r.target("/renew"), nil); err == nil {
+	if resp, err := r.g.ask(&one, r.to, http.MethodPost, r.target("/renew"), nil); err == nil { //nolint:contextcheck // the same
 		resp.Body.Close()
 	}
 }

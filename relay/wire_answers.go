@@ -39,12 +39,7 @@ func sessionAnswer(i session.Info) api.Session {
 	if i.Frozen && i.State == session.StateReady {
 		s.State = stateFrozen
 	}
-	for _, in := range i.Settings.Inputs {
-		s.Inputs = append(s.Inputs, api.Input{Workspace: in.Workspace, Target: in.Target})
-	}
-	for _, m := range i.Settings.Mounts {
-		s.Mounts = append(s.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
-	}
+	s.Inputs, s.Mounts = appendInputs(s.Inputs, i.Settings.Inputs), appendMounts(s.Mounts, i.Settings.Mounts)
 	for _, k := range i.Skills {
 		s.Skills = append(s.Skills, skillAnswer(&k))
 	}
@@ -60,6 +55,20 @@ func sessionAnswer(i session.Info) api.Session {
 		s.ExpiresAt = &i.Expires
 	}
 	return s
+}
+
+func appendInputs(list []api.Input, inputs []policy.Input) []api.Input {
+	for _, in := range inputs {
+		list = append(list, api.Input{Workspace: in.Workspace, Target: in.Target})
+	}
+	return list
+}
+
+func appendMounts(list []api.Mount, mounts []policy.Mount) []api.Mount {
+	for _, m := range mounts {
+		list = append(list, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
+	}
+	return list
 }
 
 // pushedAnswer describes the pushed results of a session.

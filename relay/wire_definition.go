@@ -67,9 +67,7 @@ func definitionOf(s *session.Session, now time.Time) (*api.SessionDefinition, er
 		is.MaxLifetime = new(quantity.Duration(max(life-until.Sub(info.Created.Add(s.Rested())), time.Second).Truncate(time.Second)))
 	}
 	is.Env, is.Base64 = environmentOf(s.Environment(), settings.EnvNames)
-	for _, m := range again.Mounts {
-		is.Mounts = append(is.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
-	}
+	is.Mounts = appendMounts(is.Mounts, again.Mounts)
 	is.Skills = []string{} // also none where its profile has some
 	for _, k := range info.Skills {
 		if k.Of != "" {
@@ -114,17 +112,11 @@ func definitionOf(s *session.Session, now time.Time) (*api.SessionDefinition, er
 
 // sessionRequestFrom is the opposite of sessionRequestOf, for what settings have.
 func sessionRequestFrom(r *policy.Request) api.SessionRequest {
-	req := api.SessionRequest{
+	return api.SessionRequest{
 		Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict, ReadOnlyRoot: r.ReadOnlyRoot, HomeOnDisk: r.HomeOnDisk,
 		UserName: r.User, Home: r.Home, Patch: r.Patch, Rlimits: r.Rlimits, Tmp: r.Tmp, Workspace: r.Workspace, Labels: r.Labels, Metadata: r.Metadata,
+		Inputs: appendInputs(nil, r.Inputs), Mounts: appendMounts(nil, r.Mounts),
 	}
-	for _, in := range r.Inputs {
-		req.Inputs = append(req.Inputs, api.Input{Workspace: in.Workspace, Target: in.Target})
-	}
-	for _, m := range r.Mounts {
-		req.Mounts = append(req.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
-	}
-	return req
 }
 
 // environmentOf picks variables of an environment by name: those that are text, and the others in base64.

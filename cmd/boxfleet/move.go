@@ -29,16 +29,16 @@ import (
 // any session, and knows nothing of moves. Until the claim changes, in one step, the old one is the session; from then on the new one
 // is, and the old node ends its own as any that somebody else has claimed. What breaks off before leaves the old one as it was.
 
-// How long a claim can be on its way without news of the gateway that moves it, before its node takes it back, and how often the
-// gateway gives that news.
+// How long the claim of a session that is being moved holds without being renewed, before its node takes it back, and how often the
+// gateway that moves it renews it.
 const (
 	movingFor   = 20 * time.Second
-	movingNews  = 5 * time.Second
+	moveRenewed = 5 * time.Second
 	maxMoveBody = 1 << 16
 )
 
-// relocation is a move under way.
-type relocation struct {
+// sessionMove is a move under way.
+type sessionMove struct {
 	g         *gateway
 	c         *call // in the name of the session's owner
 	owner, id string
@@ -73,7 +73,7 @@ func (g *gateway) move(c *call, id string) error {
 		return fault.Errorf(fault.Invalid, "the request for a move cannot be decoded: %w", err).WithHint("it has node and leave_out, or is empty: see docs/guide/fleet.md")
 	}
 	began := time.Now()
-	r := &relocation{g: g, c: c.as(owner), owner: owner, id: id, leave: ask.LeaveOut}
+	r := &sessionMove{g: g, c: c.as(owner), owner: owner, id: id, leave: ask.LeaveOut}
 	if err := r.find(); err != nil {
 		return err
 	}
@@ -103,18 +103,12 @@ func (c *call) as(owner string) *call {
 }
 
 // find reads where the session is.
-func (r *relocation) find() error {
+func (r *sessionMove) find() error {
 	id := r.id
-	claims, _, err := r.g.table()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(r.c.r.Context(), requestPatience)
-	defer cancel()
-	claim, err := getClaim(ctx, claims, claimKey(r.owner, id))
+	claim, err := r.g.claimOf(r.c.r.Context(), r.owner, id)
 	switch {
 	case err != nil:
-		return unread(err)
+		return err
 	case claim == nil || claim.Owner != r.owner || claim.ID != id: // nodes can write any claim
 		return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).WithHint("boxctl ls lists them")
 	case claim.State == api.FleetClaimLost:
@@ -141,7 +135,7 @@ func moving(claim *sessionClaim) error {
 }
 
 // plan reads what the session is made of, and lists the nodes that could have it. Nothing has been changed yet.
-func (r *relocation) plan(node string) (list []seen, err error) {
+func (r *sessionMove) plan(node string) (list []seen, err error) {
 	if node == r.from.Name {
 		return nil, fault.Field("node", node, "another node than that which has the session")
 	}
@@ -169,26 +163,26 @@ func (r *relocation) plan(node string) (list []seen, err error) {
 }
 
 // lossy is the refusal of a move that loses something.
-func (r *relocation) lossy(what []string) error {
+func (r *sessionMove) lossy(what []string) error {
 	return fault.Errorf(fault.Conflict, "a move of session %s would lose: %s", fault.Show(r.id), strings.Join(what, "; ")).WithHint("set leave_out (boxctl fleet move --leave-out) to move it without these")
 }
 
 // run moves the session, or leaves it where and as it was.
-func (r *relocation) run(list []seen) (err error) {
+func (r *sessionMove) run(list []seen) (err error) {
 	ctx, cancel := context.WithCancelCause(r.c.r.Context())
 	defer cancel(nil)
 	r.c.r = r.c.r.WithContext(ctx)
-	var news sync.WaitGroup
-	telling, told := context.WithCancel(ctx)
-	news.Go(func() { r.giveNews(telling, cancel) })
+	var renewing sync.WaitGroup
+	during, done := context.WithCancel(ctx)
+	renewing.Go(func() { r.renewClaim(during, cancel) })
 	if err = r.place(list); err == nil {
 		r.mu.Lock()
 		r.placed = true
 		r.mu.Unlock()
 		err = r.carry()
 	}
-	told()
-	news.Wait() // from here on nobody else changes the claim, or asks in its name
+	done()
+	renewing.Wait() // from here on nobody else changes the claim, or asks in its name
 	if err != nil {
 		return errors.Join(cmp.Or(broken(ctx), err), r.undo())
 	}
@@ -204,7 +198,7 @@ func broken(ctx context.Context) error {
 }
 
 // place has a node make the session. It is not the fleet's there yet.
-func (r *relocation) place(list []seen) error {
+func (r *sessionMove) place(list []seen) error {
 	var refused []string
 	var last error
 	room := false // a node has none, and may have some later
@@ -230,7 +224,7 @@ func (r *relocation) place(list []seen) error {
 }
 
 // offer asks a node for the session. An error that is not final is why this node does not take it.
-func (r *relocation) offer() (final bool, err error) {
+func (r *sessionMove) offer() (final bool, err error) {
 	// One that is not of the fleet would end there with a move that breaks off.
 	switch err := r.call(r.to, http.MethodGet, "", nil, nil); {
 	case err == nil:
@@ -264,7 +258,7 @@ func (r *relocation) offer() (final bool, err error) {
 }
 
 // make asks a node for the session. One that is not what it was is removed again.
-func (r *relocation) make() error {
+func (r *sessionMove) make() error {
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(r.d.Session, &fields); err != nil {
 		return err
@@ -319,7 +313,7 @@ func less(before, after *api.Session) (list []string) {
 }
 
 // carry stops the session, and takes its files and processes along.
-func (r *relocation) carry() error {
+func (r *sessionMove) carry() error {
 	if r.has.State != "stopped" {
 		r.ran = true
 		if err := r.change(r.c.r.Context(), func(c *sessionClaim) { c.Ran = true }); err != nil {
@@ -373,7 +367,7 @@ func (r *relocation) carry() error {
 }
 
 // changed is the refusal of a move of a session that is not what it was when the move began.
-func (r *relocation) changed() error {
+func (r *sessionMove) changed() error {
 	return fault.Errorf(fault.Conflict, "session %s was changed or started on its node while it was moved", fault.Show(r.id)).WithHint("try again")
 }
 
@@ -389,7 +383,7 @@ func sameSettings(a, b *api.SessionDefinition) (bool, error) {
 }
 
 // copy takes a directory of the session along.
-func (r *relocation) copy(path string) error {
+func (r *sessionMove) copy(path string) error {
 	query := url.Values{"path": {path}}
 	from, err := r.g.ask(r.c, r.from, http.MethodGet, r.target("/archive?"+query.Encode()), nil)
 	if err != nil {
@@ -445,7 +439,7 @@ func (w *watched) broken() error {
 }
 
 // settle makes the new session the fleet's, and ends the old one.
-func (r *relocation) settle() error {
+func (r *sessionMove) settle() error {
 	err := r.change(r.c.r.Context(), func(c *sessionClaim) {
 		c.Node, c.Generation, c.State, c.Since, c.To, c.ToGeneration, c.Ran = c.To, c.ToGeneration, api.FleetClaimLive, time.Now(), "", 0, false
 	})
@@ -467,7 +461,7 @@ func (r *relocation) settle() error {
 }
 
 // undo leaves the session where it was, and running if it ran: its node sees to that if it cannot be started at once.
-func (r *relocation) undo() error {
+func (r *sessionMove) undo() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), 2*streamTimeout)
 	defer cancel()
 	r.c.r = r.c.r.WithContext(ctx)
@@ -490,8 +484,8 @@ func (r *relocation) undo() error {
 }
 
 // startAgain starts the session again where it was. Its files may still be read for a moment.
-func (r *relocation) startAgain(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, movingNews)
+func (r *sessionMove) startAgain(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, moveRenewed)
 	defer cancel()
 	for {
 		err := r.call(r.from, http.MethodPost, "/start", []byte(`{"wait":"0s"}`), nil) //nolint:contextcheck // the call has its request, and that its context
@@ -499,16 +493,16 @@ func (r *relocation) startAgain(ctx context.Context) bool {
 			return err == nil
 		}
 		select {
-		case <-time.After(movingNews / 50):
+		case <-time.After(moveRenewed / 50):
 		case <-ctx.Done():
 			return false
 		}
 	}
 }
 
-// giveNews tells the nodes that the move goes on, and breaks it off if the claim is somebody else's to change by now.
-func (r *relocation) giveNews(ctx context.Context, breakOff context.CancelCauseFunc) {
-	next := time.NewTicker(movingNews)
+// renewClaim renews the claim until ctx ends, and breaks the move off if somebody else has changed it.
+func (r *sessionMove) renewClaim(ctx context.Context, breakOff context.CancelCauseFunc) {
+	next := time.NewTicker(moveRenewed)
 	defer next.Stop()
 	for {
 		select {
@@ -533,7 +527,7 @@ func (r *relocation) giveNews(ctx context.Context, breakOff context.CancelCauseF
 }
 
 // renew says that the new session is not idle. If it has gone, the move fails at that.
-func (r *relocation) renew(ctx context.Context) {
+func (r *sessionMove) renew(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
 	one := *r.c
@@ -544,7 +538,7 @@ func (r *relocation) renew(ctx context.Context) {
 }
 
 // change writes the claim anew. A conflict says that somebody else has.
-func (r *relocation) change(ctx context.Context, what func(*sessionClaim)) error {
+func (r *sessionMove) change(ctx context.Context, what func(*sessionClaim)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	claims, _, err := r.g.table()
@@ -583,17 +577,17 @@ func (c *sessionClaim) same(as *sessionClaim) bool {
 }
 
 // target is a path of the session.
-func (r *relocation) target(rest string) string {
+func (r *sessionMove) target(rest string) string {
 	return "/v1/sessions/" + url.PathEscape(r.id) + rest
 }
 
-func (r *relocation) definition(n *seen) (*api.SessionDefinition, error) {
+func (r *sessionMove) definition(n *seen) (*api.SessionDefinition, error) {
 	d := &api.SessionDefinition{}
 	return d, r.call(n, http.MethodGet, "/definition", nil, d)
 }
 
 // call makes a request about the session to a node, and decodes the answer into out, unless that is nil.
-func (r *relocation) call(n *seen, method, rest string, body []byte, out any) error {
+func (r *sessionMove) call(n *seen, method, rest string, body []byte, out any) error {
 	resp, err := r.g.ask(r.c, n, method, r.target(rest), body)
 	if err != nil {
 		if cause := context.Cause(r.c.r.Context()); cause != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// A node waits for the gateway that moves a session away as long as there is news of it, and then takes its claim back. The node to
+// A node waits for the gateway that moves a session away as long as that renews the claim, and then takes it back. The node to
 // which the session would go ends its own when the claim is no more on its way there, and never claims it itself. If the claims are
 // gone, it does neither.
-func TestAMoveWithoutNewsBreaksOff(t *testing.T) {
+func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
 	claims, bucket, err := openBucket(t.Context(), js, claimsConfig(0), "now")
@@ -75,7 +75,7 @@ func TestAMoveWithoutNewsBreaksOff(t *testing.T) {
 	c.pass(movingFor - 1)
 	a.renewed.Store(int64(c.now().Sub(a.began)))
 	beat("moving a b", "moving b a")
-	put(away) // news
+	put(away) // renewed
 	beat("moving a b", "moving b a")
 	c.pass(movingFor - 1)
 	a.renewed.Store(int64(c.now().Sub(a.began)))

@@ -156,20 +156,26 @@ func (g *gateway) unmoved(c *call, path []string) error {
 	if err != nil {
 		return fault.Field("path", c.r.URL.EscapedPath(), "percent-encoded")
 	}
+	claim, err := g.claimOf(c.r.Context(), cmp.Or(c.r.URL.Query().Get("owner"), c.pass.Name), id)
+	if err == nil && claim != nil && claim.State == api.FleetClaimMoving {
+		err = moving(claim)
+	}
+	return err
+}
+
+// claimOf reads the claim of a session; nil: there is none.
+func (g *gateway) claimOf(ctx context.Context, owner, id string) (*sessionClaim, error) {
 	claims, _, err := g.table()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
-	claim, err := getClaim(ctx, claims, claimKey(cmp.Or(c.r.URL.Query().Get("owner"), c.pass.Name), id))
-	switch {
-	case err != nil:
-		return unread(err)
-	case claim != nil && claim.State == api.FleetClaimMoving:
-		return moving(claim)
+	claim, err := getClaim(ctx, claims, claimKey(owner, id))
+	if err != nil {
+		return nil, unread(err)
 	}
-	return nil
+	return claim, nil
 }
 
 // owner is whose sessions a request is about. What a claim says is answered without a node, so whoever may not see sessions of
@@ -196,16 +202,10 @@ func (c *call) may(route string, least access.Role) error {
 
 // session passes a request for a session on to the node that has it.
 func (g *gateway) session(c *call, owner, id string, itself bool) error {
-	claims, _, err := g.table()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
-	defer cancel()
-	claim, err := getClaim(ctx, claims, claimKey(owner, id))
+	claim, err := g.claimOf(c.r.Context(), owner, id)
 	switch {
 	case err != nil:
-		return unread(err)
+		return err
 	case claim == nil || c.e2b != nil && !claim.Sandbox:
 		return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).WithHint("boxctl ps lists them")
 	}
@@ -220,6 +220,8 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 		if err := c.may("DELETE /v1/sessions/{id}", access.User); err != nil {
 			return err
 		}
+		ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+		defer cancel()
 		if err := g.drop(ctx, claim); err != nil {
 			return err
 		}

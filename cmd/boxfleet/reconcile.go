@@ -114,7 +114,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	return a.fences.change(key, h.Generation, func(h *held) { h.Bucket, h.Coming = bucket, false })
 }
 
-// goesOn reports whether a session that is being moved from here is to be waited for. A gateway that has died gives no news of it:
+// goesOn reports whether a session that is being moved from here is to be waited for. A gateway that has died does not renew the claim:
 // this node counts from when it has seen the claim first, since times in claims are of other clocks.
 func (a *agent) goesOn(claim *sessionClaim) bool {
 	if a.moves == nil {
@@ -125,10 +125,7 @@ func (a *agent) goesOn(claim *sessionClaim) bool {
 		s = start{claim.revision, a.clock()}
 		a.moves[claim.key] = s
 	}
-	if a.clock().Sub(s.seen) < movingFor {
-		return true
-	}
-	return false
+	return a.clock().Sub(s.seen) < movingFor
 }
 
 // againFor is how long a node tries to start a session again that was stopped for a move.

@@ -3,6 +3,7 @@
 package fleet_test
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"path/filepath"
@@ -253,4 +254,73 @@ func TestADrainedNodeIsEmptied(t *testing.T) {
 	if out := h.prints(t, "fleet", "events", "--format", "{{.type}} {{.node}} {{.session}}"); !strings.Contains(out, "session_moved n1 theirs\n") {
 		t.Errorf("the events are %s", out)
 	}
+}
+
+// While a session is moved nobody uses it, on whichever way through a gateway; and when the claim is not renewed any more, its node
+// takes it back and starts it.
+func TestASessionThatIsMovedIsNotUsed(t *testing.T) {
+	t.Parallel()
+	h := build(t, 2)
+	c := h.client()
+	h.makes("s", "n1")
+	h.runs("s")
+	if _, err := c.StopSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	kv, err := h.buckets().KeyValue(t.Context(), "boxd_claims")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := kv.Keys(t.Context())
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("%q, %v", keys, err)
+	}
+	entry, err := kv.Get(t.Context(), keys[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := map[string]any{}
+	if err := json.Unmarshal(entry.Value(), &claim); err != nil {
+		t.Fatal(err)
+	}
+	claim["state"], claim["to"], claim["to_generation"], claim["ran"] = "moving", "n2", 100, true // as a gateway leaves it that dies
+	text, err := json.Marshal(claim)
+	if err == nil {
+		_, err = kv.Update(t.Context(), keys[0], text, entry.Revision())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ask := range []struct{ method, path, node string }{
+		{"POST", "/v1/sessions", ""}, {"POST", "/v1/sessions/s/start", ""}, {"DELETE", "/v1/sessions/s", ""}, {"POST", "/v1/sessions/s/exec", ""},
+		{"POST", "/v1/sessions/s/start", "n1"}, {"DELETE", "/v1/sessions/s", "n1"}, {"POST", "/v1/fleet/sessions/s/move", ""},
+	} {
+		body := `{"id":"s"}`
+		if ask.path != "/v1/sessions" {
+			body = ""
+		}
+		req, err := http.NewRequestWithContext(t.Context(), ask.method, h.base()+ask.path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+h.token)
+		if ask.node != "" {
+			req.Header.Set("Boxd-Node", ask.node)
+		}
+		a, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p api.Problem
+		if err := json.NewDecoder(a.Body).Decode(&p); err != nil || a.StatusCode != http.StatusConflict || !strings.Contains(p.Detail, "is being moved from node n1 to n2") {
+			t.Errorf("%+v: %d %+v, %v", ask, a.StatusCode, p, err)
+		}
+		a.Body.Close()
+	}
+	if is, err := c.Session(t.Context(), "s"); err != nil || is.State != "stopped" {
+		t.Errorf("%+v, %v", is, err)
+	}
+	boxtest.Eventually(t, "its node takes it back", func() bool { return h.where("s").State == api.FleetClaimLive })
+	boxtest.Eventually(t, "it runs again", func() bool { is, err := c.Session(t.Context(), "s"); return err == nil && is.State == "ready" })
+	h.runs("s")
 }

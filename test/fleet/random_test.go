@@ -144,7 +144,7 @@ func TestRandomFaults(t *testing.T) {
 	h.ready(2)
 	t.Logf("%d sessions were made and written to, and moved %d times", len(m.acked), moved)
 	c := h.client()
-	for id := range m.acked { // a node waits for news of a move
+	for id := range m.acked { // a node waits for a move that is not renewed
 		boxtest.Eventually(t, "the claim of "+id+" is live", func() bool { return h.where(id).State == api.FleetClaimLive })
 	}
 	var lives map[string]string

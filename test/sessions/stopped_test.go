@@ -753,7 +753,9 @@ func TestAStoppedSessionThatIsReadCanBeRemoved(t *testing.T) {
 		return r
 	}
 	reader := begin("removed")
-	if err := d.DeleteSession(t.Context(), "removed"); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // boxd itself gives a reader up that reads nothing for a minute
+	defer cancel()
+	if err := d.DeleteSession(ctx, "removed"); err != nil {
 		t.Fatal(err)
 	}
 	reader.Close()

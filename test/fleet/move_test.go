@@ -292,8 +292,13 @@ func TestASessionThatIsMovedIsNotUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, ask := range []struct{ method, path, node string }{
-		{"POST", "/v1/sessions", ""}, {"POST", "/v1/sessions/s/start", ""}, {"DELETE", "/v1/sessions/s", ""}, {"POST", "/v1/sessions/s/exec", ""},
-		{"POST", "/v1/sessions/s/start", "n1"}, {"DELETE", "/v1/sessions/s", "n1"}, {"POST", "/v1/fleet/sessions/s/move", ""},
+		{"POST", "/v1/sessions", ""},
+		{"POST", "/v1/sessions/s/start", ""},
+		{"DELETE", "/v1/sessions/s", ""},
+		{"POST", "/v1/sessions/s/exec", ""},
+		{"POST", "/v1/sessions/s/start", "n1"},
+		{"DELETE", "/v1/sessions/s", "n1"},
+		{"POST", "/v1/fleet/sessions/s/move", ""},
 	} {
 		body := `{"id":"s"}`
 		if ask.path != "/v1/sessions" {

@@ -27,6 +27,7 @@ put lib/systemd/system systemd/units/boxfleet-*.service
 put lib/systemd/system-preset systemd/preset/90-boxfleet.preset
 put lib/sysusers.d systemd/sysusers.d/boxfleet.conf
 put lib/boxd/box.toml.d packaging/fleet/50-boxfleet.toml
+put share/boxd-fleet packaging/metrics/boxfleet-*
 put share/man/man8 packaging/man/boxfleet.8
 put share/doc/boxd-fleet docs/guide/fleet.md
 packaging/licenses.sh "$usr/bin/boxfleet" | gzip -9n >"$doc/third-party.txt.gz"

@@ -128,7 +128,7 @@ func fillDrive(c *Call) (any, error) {
 	case err != nil:
 		return nil, err
 	case path == "":
-		v, isNew, err = c.Drives.Fill(c.Context(), who.Name, c.Path.Drive, f, body{c})
+		v, isNew, err = c.Drives.Fill(c.Context(), who.Name, c.Path.Drive, f, newBody(c))
 	default:
 		v, isNew, err = fromSession(c, who.Name, f, path)
 	}
@@ -237,7 +237,7 @@ func driveText(c *Call) (any, error) {
 	return api.DriveText{Version: is.Number, Text: text}, nil
 }
 
-// archiveDrive sends a version as a tar archive. A failure after the first byte cuts the response off.
+// archiveDrive sends a version as a tar archive.
 func archiveDrive(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -247,20 +247,20 @@ func archiveDrive(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	to := &archiveSender{c: c}
 	if c.R.Method == http.MethodHead {
 		_, tree, err := c.Drives.Take(who.Name, c.Path.Drive, v)
 		if err == nil {
 			c.Drives.Release(tree)
-			to.begin()
+			archiveHead(c.W.Header())
+			c.ExpectReader()
 			c.W.WriteHeader(http.StatusOK)
 		}
 		return nil, err
 	}
-	if _, err = c.Drives.Archive(who.Name, c.Path.Drive, v, to); err != nil && to.begun {
-		panic(http.ErrAbortHandler) // makes net/http cut the response off
-	}
-	return nil, err
+	return nil, sendArchive(c.Context(), c, func(to io.Writer) error {
+		_, err := c.Drives.Archive(who.Name, c.Path.Drive, v, to)
+		return err
+	})
 }
 
 // switchDrive gives a session a version of a drive.

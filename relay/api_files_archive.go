@@ -22,8 +22,7 @@ import (
 // Media is the type of an archive.
 const Media = "application/x-tar"
 
-// downloadFile sends an archive of a directory or file. A failure on the way leaves both the archive and the response
-// without an end.
+// downloadFile sends an archive of a directory or file.
 func downloadFile(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -35,7 +34,7 @@ func downloadFile(c *Call) (any, error) {
 		return nil, err
 	}
 	if c.R.Method == http.MethodHead {
-		c.W.Header().Set("Content-Type", Media)
+		archiveHead(c.W.Header())
 		c.ExpectReader()
 		c.W.WriteHeader(http.StatusOK)
 		return nil, nil
@@ -78,15 +77,12 @@ func collectOutputs(c *Call) (any, error) {
 }
 
 func send(c *Call, s *session.Session, req *files.Pack) (any, error) {
-	to := &archiveSender{c: c}
-	err := c.Sup.Files(c.Context(), s, string(req.Path), func(ctx context.Context, s *session.Session) error {
-		_, err := sessionfiles.Pack(ctx, s, req, to)
-		return err
+	return nil, c.Sup.Files(c.Context(), s, string(req.Path), func(ctx context.Context, s *session.Session) error {
+		return sendArchive(ctx, c, func(to io.Writer) error {
+			_, err := sessionfiles.Pack(ctx, s, req, to)
+			return err
+		})
 	})
-	if err != nil && to.begun {
-		panic(http.ErrAbortHandler) // makes net/http cut the response off
-	}
-	return nil, err
 }
 
 // feeder streams the body of a request until the request is answered: a reader that is still blocked after that must not

@@ -69,11 +69,19 @@ func sendFile(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, c.Sup.Files(c.Context(), s, string(p), func(ctx context.Context, s *session.Session) error { return sendFileOf(ctx, c, s, p) })
+	var instead func()
+	err = c.Sup.Files(c.Context(), s, string(p), func(ctx context.Context, s *session.Session) (err error) {
+		instead, err = sendFileOf(ctx, c, s, p)
+		return err
+	})
+	if instead != nil { // not while a stopped session waits for it
+		instead()
+	}
+	return nil, err
 }
 
-// sendFileOf is sendFile for a file of a session in which files can be read.
-func sendFileOf(ctx context.Context, c *Call, s *session.Session, p []byte) error {
+// sendFileOf is sendFile for a file of a session in which files can be read. instead answers a request that needs no content.
+func sendFileOf(ctx context.Context, c *Call, s *session.Session, p []byte) (instead func(), err error) {
 	req := &files.Get{Path: p}
 	offset, length, part := ParseRange(c.R.Header.Get("Range"))
 	if part {
@@ -81,13 +89,13 @@ func sendFileOf(ctx context.Context, c *Call, s *session.Session, p []byte) erro
 	}
 	opening, r, err := sessionfiles.ReadStream(ctx, s, req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if since := c.R.Header.Get("If-Range"); part && (since != "" && !Unchanged(since, &opening.File) || opening.File.Size == 0) { // the file has changed, or is empty
 		_ = r.Close() // cannot fail
 		part = false
 		if opening, r, err = sessionfiles.ReadStream(ctx, s, &files.Get{Path: p}); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	defer r.Close()
@@ -95,8 +103,8 @@ func sendFileOf(ctx context.Context, c *Call, s *session.Session, p []byte) erro
 	head.Set("Accept-Ranges", "bytes")
 	head.Set("Last-Modified", opening.File.Time.Truncate(time.Second).Format(http.TimeFormat))
 	head.Set("ETag", EntityTag(&opening.File))
-	if notSent(c, &opening.File, part && opening.Length == 0) { //nolint:contextcheck // it reads headers
-		return nil // it has been answered
+	if instead := notSent(c, &opening.File, part && opening.Length == 0); instead != nil { //nolint:contextcheck // it reads headers
+		return instead, nil
 	}
 	head.Set("Content-Type", "application/octet-stream")
 	head.Set("X-Content-Type-Options", "nosniff")
@@ -109,23 +117,24 @@ func sendFileOf(ctx context.Context, c *Call, s *session.Session, p []byte) erro
 	c.ExpectReader()
 	c.W.WriteHeader(status)
 	if c.R.Method == http.MethodHead {
-		return nil // the headers were asked for
+		return nil, nil // the headers were asked for
 	}
-	if _, err := io.CopyBuffer(pieceWriter{c.W}, r, make([]byte, files.MaxData)); err != nil {
+	to, stop := newTransfer(ctx, c.W)
+	defer stop()
+	if _, err := io.CopyBuffer(to, r, make([]byte, files.MaxData)); err != nil {
 		c.Log.Debug("a file was not sent completely", "error", err)
 		panic(http.ErrAbortHandler) // only this tells a client that there is more
 	}
-	return nil
+	return nil, nil
 }
 
-// notSent answers a conditional request that needs no content, or a range outside of the file, and reports whether it has.
-func notSent(c *Call, file *files.Entry, outside bool) bool {
+// notSent returns the answer to a conditional request that needs no content, or to a range outside of the file; nil: it needs content.
+func notSent(c *Call, file *files.Entry, outside bool) func() {
 	var err error
 	status := Precondition(c.R.Header, file)
 	switch {
 	case status == http.StatusNotModified:
-		c.W.WriteHeader(status)
-		return true
+		return func() { c.W.WriteHeader(status) }
 	case status == http.StatusPreconditionFailed:
 		err = fault.Errorf(fault.Conflict, "the file has changed, its ETag is %s now", EntityTag(file)).
 			WithHint("read it without the condition, then use the new ETag")
@@ -134,20 +143,11 @@ func notSent(c *Call, file *files.Entry, outside bool) bool {
 		c.W.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", file.Size))
 		err = fault.Field("Range", c.R.Header.Get("Range"), fmt.Sprintf("within the %d bytes of the file", file.Size))
 	default:
-		return false
+		return nil
 	}
 	problem := c.Problem(c.Context(), err)
 	problem.Status = status
-	_ = c.send(status, problemMedia, problem) // the caller may have gone
-	return true
-}
-
-// pieceWriter gives the caller a new write deadline for each piece of a response.
-type pieceWriter struct{ w http.ResponseWriter }
-
-func (p pieceWriter) Write(b []byte) (int, error) {
-	_ = http.NewResponseController(p.w).SetWriteDeadline(time.Now().Add(transferPatience)) // every connection has deadlines
-	return p.w.Write(b)
+	return func() { _ = c.send(status, problemMedia, problem) } // the caller may have gone
 }
 
 // takeFile streams the body of a request to a file.

@@ -37,7 +37,7 @@ func getImage(c *Call) (any, error) {
 // importImage makes an image of the archive in the body.
 func importImage(c *Call) (any, error) {
 	query := c.R.URL.Query()
-	img, err := c.Images.Import(c.Context(), body{c}, images.Source{Name: query.Get("name"), Form: query.Get("form")})
+	img, err := c.Images.Import(c.Context(), newBody(c), images.Source{Name: query.Get("name"), Form: query.Get("form"), By: c.Caller.Name})
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func commitImage(c *Call) (any, error) {
 		return nil, fault.Errorf(fault.Conflict, "cannot make an image of session %s: its root is the host's", fault.Show(s.ID)).
 			WithHint("create the session with --image; boxctl diff lists the changes")
 	}
-	to := &images.Commitment{Name: in.Name, Env: in.Env, WorkingDir: in.WorkingDir, Entrypoint: in.Entrypoint, Cmd: in.Cmd}
+	to := &images.Commitment{Name: in.Name, By: c.Caller.Name, Env: in.Env, WorkingDir: in.WorkingDir, Entrypoint: in.Entrypoint, Cmd: in.Cmd}
 	img, err := c.Images.Commit(c.Context(), s.Settings.Root, to, func(ctx context.Context, b files.Bounds, w io.Writer) error {
 		_, err := sessionfiles.Commit(ctx, s, b, w)
 		return err

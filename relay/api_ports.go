@@ -50,6 +50,7 @@ func streamPort(c *Call) (any, error) {
 		return nil, fmt.Errorf("port: %w", err)
 	}
 	defer caller.Close()
+	defer context.AfterFunc(c.Context(), func() { caller.Close() })() // also while it does not read the head
 	if err := caller.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@
 package relay
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"log/slog"
@@ -208,6 +209,25 @@ func (v visit) proxy(w http.ResponseWriter, r *http.Request, s *session.Session)
 	return ForwardToPort(w, r, PortForward{Ports: v.c.Sup.Ports, Session: s, Port: v.token.Port, Log: v.c.Log, Hide: outward})
 }
 
+// hijackable closes a connection that was taken over from it when ctx ends: what copies to a visitor who reads nothing would stay.
+type hijackable struct {
+	http.ResponseWriter
+
+	ctx context.Context //nolint:containedctx // that of the request
+}
+
+// Hijack is called by httputil.ReverseProxy for a WebSocket.
+func (h hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	if err == nil {
+		context.AfterFunc(h.ctx, func() { conn.Close() }) // it ends with the request at the latest
+	}
+	return conn, rw, err
+}
+
+// Unwrap is called by http.ResponseController.
+func (h hijackable) Unwrap() http.ResponseWriter { return h.ResponseWriter }
+
 // PortForward is the target of ForwardToPort.
 type PortForward struct {
 	Ports   *session.Ports
@@ -241,7 +261,7 @@ func ForwardToPort(w http.ResponseWriter, r *http.Request, to PortForward) error
 		ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
 		ErrorLog:       slog.NewLogLogger(to.Log.Handler(), slog.LevelDebug),
 	}
-	p.ServeHTTP(w, r)
+	p.ServeHTTP(hijackable{w, r.Context()}, r)
 	switch ended := context.Cause(r.Context()); {
 	case failed == nil:
 		return nil

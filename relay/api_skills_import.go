@@ -33,7 +33,7 @@ func staged(c *Call, do func(st *skills.Stage, who string, choice *skills.Choice
 	if choice.Replace, err = queryFlag(query, "replace"); err != nil {
 		return nil, err
 	}
-	st, err := c.Skills.Stage(c.Context())
+	st, err := c.Skills.Stage(c.Context(), who.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func fill(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice
 	case query.Has("path"):
 		return fault.Field("path", query.Get("path"), "left out without a session")
 	case from == "":
-		return st.Fill(body{c}, "")
+		return st.Fill(newBody(c), "")
 	}
 	hosts, err := c.Skills.Hosts()
 	if err != nil {

@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -47,6 +48,7 @@ func stdioProcess(c *Call) (any, error) {
 		return nil, fmt.Errorf("stdio: %w", err)
 	}
 	defer hijacked.Close()
+	defer context.AfterFunc(c.Context(), func() { _ = conn.Close() })() // also while the caller does not read
 	if err := sendStdio(conn, files, time.Now().Add(c.Answers)); err != nil {
 		c.Log.Warn("cannot pass descriptors", "session", c.Path.Session, "process", c.Path.Process, "error", err)
 	}

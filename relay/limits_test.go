@@ -187,7 +187,7 @@ func await(t *testing.T, what string, done <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second): // far more than the patience in the test
+	case <-time.After(2 * time.Minute): // far more than the patience in the test
 		t.Fatal(what)
 	}
 }

@@ -309,7 +309,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.Limits, leave = s.callers.Share(pass.Name)
 		defer leave()
 	}
-	body, err := answer(&rt, c)
+	body, err := answered(&rt, c)
 	if ended := context.Cause(c.Context()); fault.KindOf(ended) != fault.Internal && (err != nil || body != nil) { //nolint:contextcheck // it makes none
 		if made, ok := body.(Created); ok && made.Undo != nil {
 			made.Undo()
@@ -324,6 +324,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case body != nil:
 		c.Reply(body) //nolint:contextcheck // it has that of the request
 	}
+}
+
+// answered is answer for a request without a body where none is expected: net/http would wait for it when the response begins.
+func answered(rt *Route, c *Call) (any, error) {
+	if (c.R.Method == http.MethodGet || c.R.Method == http.MethodHead) && c.R.ContentLength != 0 {
+		c.W.Header().Set("Connection", "close") // net/http does not wait for it then
+		return nil, fault.Field("body", fault.Word("given"), "left out with the method "+c.R.Method)
+	}
+	return answer(rt, c)
 }
 
 // admit is the only place that decides whether a caller may use a route; before is the pass that the request has already.

@@ -61,11 +61,12 @@ func AnswerSpan(s *trace.Span, q *trace.Request, route, method, session string, 
 	s.End(route)
 }
 
-// ExecSpans returns an event watcher that records each execution as a child of the request that started it. For an
-// execution that outlives boxd, the next boxd does not know the request.
-func ExecSpans(t *trace.Tracer) func(context.Context, *events.Event) {
+// ProgramSpans returns an event watcher that records each execution and each process as a child of the request that started it. For
+// one that outlives boxd, the next boxd does not know the request. The span of a process that was restarted is that of its last run.
+func ProgramSpans(t *trace.Tracer) func(context.Context, *events.Event) {
 	return func(_ context.Context, e *events.Event) {
-		if e.Type != events.ExecEnded {
+		name := map[events.Type]string{events.ExecEnded: "exec", events.ProcessEnded: "process"}[e.Type]
+		if name == "" {
 			return
 		}
 		s := t.Ended(e.Request.Parent, e.Took)
@@ -74,13 +75,17 @@ func ExecSpans(t *trace.Tracer) func(context.Context, *events.Event) {
 		}
 		s.Set("boxd.session", e.Session)
 		s.Set("boxd.principal", e.Owner)
-		s.Set("boxd.exec.status", e.Reason)
-		if e.Reason == string(session.StatusExited) {
+		s.Set("boxd.process", e.Process)
+		s.Set("boxd."+name+".status", e.Reason)
+		exited := e.Reason == string(session.StatusExited)
+		if exited {
 			s.SetNumber("process.exit.code", e.ExitCode)
 		}
-		if e.Reason != string(session.StatusExited) || e.ExitCode != 0 {
+		// In order, mostly: by whoever stopped it, or with its session.
+		stopped := name == "process" && (e.Reason == string(session.StatusSignaled) && e.Detail == "SIGTERM" || e.Reason == string(session.StatusCanceled))
+		if !stopped && (!exited || e.ExitCode != 0) {
 			s.Fail(e.Reason) // not the detail, which may contain parts of the command
 		}
-		s.End("exec")
+		s.End(name)
 	}
 }

@@ -3,7 +3,9 @@
 package relay
 
 import (
+	"context"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -17,32 +19,87 @@ const transferPatience = time.Minute
 // errNotRead stops packing an archive that is no longer read.
 var errNotRead = errors.New("the reader has gone")
 
-// body streams the body of a request.
-type body struct{ c *Call }
+// bodyTime is how long a caller may take for a whole archive: others wait for the place that it has in a store.
+const bodyTime = time.Hour
+
+// body streams the body of a request, whose caller may take transferPatience for each piece.
+type body struct {
+	c     *Call
+	until time.Time
+}
+
+func newBody(c *Call) body { return body{c, time.Now().Add(bodyTime)} }
 
 func (b body) Read(p []byte) (int, error) {
-	_ = http.NewResponseController(b.c.W).SetReadDeadline(time.Now().Add(transferPatience))
+	until := time.Now().Add(transferPatience)
+	if b.until.Before(until) {
+		until = b.until
+	}
+	_ = http.NewResponseController(b.c.W).SetReadDeadline(until)
 	return b.c.R.Body.Read(p)
 }
 
-// archiveSender streams an archive as the response, which begins with its first write.
-type archiveSender struct {
-	c     *Call
-	begun bool
+// transfer writes a response whose reader may take transferPatience for each piece, until ctx ends.
+type transfer struct {
+	ctx context.Context //nolint:containedctx // that of the response
+	w   http.ResponseWriter
 }
 
-func (s *archiveSender) begin() {
-	_ = http.NewResponseController(s.c.W).SetWriteDeadline(time.Now().Add(transferPatience))
-	if !s.begun {
-		s.begun = true
-		s.c.W.Header().Set("Content-Type", Media)
-		s.c.W.Header().Set("X-Content-Type-Options", "nosniff")
+// newTransfer returns one that also breaks a write off when ctx ends: whoever ends it does not wait for a caller that reads nothing. The
+// response is not usable after that. stop must follow.
+func newTransfer(ctx context.Context, w http.ResponseWriter) (t transfer, stop func()) {
+	cut := make(chan struct{})
+	end := context.AfterFunc(ctx, func() {
+		defer close(cut)
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0)) // every connection has deadlines
+		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))  // net/http reads what is left of a body first
+	})
+	return transfer{ctx, w}, func() {
+		if !end() {
+			<-cut // or it would end the next response on the connection
+		}
 	}
 }
 
+func (t transfer) Write(b []byte) (int, error) {
+	_ = http.NewResponseController(t.w).SetWriteDeadline(time.Now().Add(transferPatience)) // as above
+	if t.ctx.Err() != nil {                                                                // it may have set the other deadline already
+		return 0, context.Cause(t.ctx)
+	}
+	return t.w.Write(b)
+}
+
+// sendArchive streams an archive as the response, which begins with the first write of pack. A failure after that leaves both the
+// archive and the response without an end.
+func sendArchive(ctx context.Context, c *Call, pack func(io.Writer) error) error {
+	to, stop := newTransfer(ctx, c.W)
+	defer stop()
+	a := &archiveSender{transfer: to}
+	err := pack(a)
+	if err != nil && a.begun {
+		panic(http.ErrAbortHandler) // makes net/http cut the response off
+	}
+	return err
+}
+
+// archiveSender begins the response with the first write.
+type archiveSender struct {
+	transfer
+
+	begun bool
+}
+
 func (s *archiveSender) Write(p []byte) (int, error) {
-	s.begin()
-	return s.c.W.Write(p)
+	if !s.begun {
+		s.begun = true
+		archiveHead(s.w.Header())
+	}
+	return s.transfer.Write(p)
+}
+
+func archiveHead(h http.Header) {
+	h.Set("Content-Type", Media)
+	h.Set("X-Content-Type-Options", "nosniff")
 }
 
 // wantsUpgrade refuses a request that does not ask to upgrade its connection to protocol (RFC 9110, section 7.8).

@@ -31,19 +31,20 @@ const candidateDepth = 2
 // Stage is an archive being imported: it is unpacked, searched, and installed or dropped.
 type Stage struct {
 	store *Store
+	leave func()
 	at    string
 	root  string // of the content, relative to the store: the archive's root, or its only directory
 	top   string // name of that only directory, "" if there is none
 }
 
-// Stage makes room for an archive. It waits while too many other imports run.
-func (s *Store) Stage(ctx context.Context) (*Stage, error) {
-	select {
-	case s.stages <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+// Stage makes room for an archive of an owner. It waits while too many other imports run, of all or of this owner, for a minute at
+// most: the error is of kind fault.Exhausted then.
+func (s *Store) Stage(ctx context.Context, owner string) (*Stage, error) {
+	leave, err := s.stages.Enter(ctx, owner)
+	if err != nil {
+		return nil, err
 	}
-	st := &Stage{store: s, at: path.Join(scratchDir, strings.ToLower(rand.Text()))}
+	st := &Stage{store: s, leave: leave, at: path.Join(scratchDir, strings.ToLower(rand.Text()))}
 	st.root = path.Join(st.at, contentName)
 	if err := errors.Join(s.root.Mkdir(st.at, 0o700), s.root.Mkdir(st.root, 0o700)); err != nil {
 		st.Close()
@@ -57,7 +58,7 @@ func (st *Stage) Close() {
 	if err := st.store.root.RemoveAll(st.at); err != nil {
 		st.store.log.Warn("cannot clean up after an import", "error", err)
 	}
-	<-st.store.stages
+	st.leave()
 }
 
 // Fill reads the archive, unpacks it, and finds its root. below limits a tar archive to one directory; "": all of it.

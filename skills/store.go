@@ -24,6 +24,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/places"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/statedir"
 )
@@ -45,13 +46,16 @@ const builtinKey = statedir.BuiltInOwner
 // maxStages is how many imports run at once: each has an archive and its content on disk.
 const maxStages = 4
 
+// stagePatience is how long an import waits for its turn.
+const stagePatience = time.Minute
+
 // Store is the store. It is safe for concurrent use.
 type Store struct {
 	cfg    Config
 	log    *slog.Logger
 	root   *os.Root
 	now    func() time.Time
-	stages chan struct{}
+	stages places.Limit
 
 	mu     sync.Mutex        // guards the fields below, and the records
 	spaces map[string]*space // by key
@@ -109,8 +113,9 @@ func Open(state string, cfg Config, log *slog.Logger) (*Store, error) {
 		return nil, fmt.Errorf("skills: %w", err)
 	}
 	s := &Store{
-		cfg: cfg, log: log, root: root, now: time.Now, stages: make(chan struct{}, maxStages),
+		cfg: cfg, log: log, root: root, now: time.Now,
 		spaces: map[string]*space{}, leases: map[string]int{},
+		stages: places.Limit{All: maxStages, Each: maxStages / 2, Patience: stagePatience, Of: "skills are being imported", Hint: "try again when one of them is done"},
 	}
 	if err := errors.Join(root.RemoveAll(scratchDir), root.Mkdir(scratchDir, 0o700), s.load()); err != nil {
 		root.Close()

@@ -6,6 +6,8 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -16,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/skills"
@@ -421,7 +424,7 @@ func document(name string) string {
 
 func stage(t testing.TB, s *skills.Store, archive io.Reader) *skills.Stage {
 	t.Helper()
-	st, err := s.Stage(t.Context())
+	st, err := s.Stage(t.Context(), "uid:1000")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,6 +433,33 @@ func stage(t testing.TB, s *skills.Store, archive io.Reader) *skills.Stage {
 		t.Fatal(err)
 	}
 	return st
+}
+
+// The imports of one owner leave places for others, however long they take, and the next of that owner waits for one of them.
+func TestImportsOfOneOwnerLeavePlacesForOthers(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), nil)
+	enter := func(who string) *skills.Stage {
+		t.Helper()
+		st, err := s.Stage(t.Context(), who)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	first, second := enter(ann), enter(ann)
+	defer second.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if st, err := s.Stage(ctx, ann); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a third: %v", err)
+		if err == nil {
+			st.Close()
+		}
+	}
+	enter(bob).Close()
+	first.Close()
+	enter(ann).Close()
 }
 
 func TestInstall(t *testing.T) {

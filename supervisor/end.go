@@ -27,6 +27,8 @@ func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session
 		v.pushes.settle(ctx, s, reason)
 		if s.BeginEnd(reason) {
 			v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // continues after its first caller hangs up
+		} else if removed(reason) {
+			v.hurry(s) // it may be that it is being stopped
 		}
 		select {
 		case <-s.Ended():
@@ -36,11 +38,16 @@ func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session
 		// An end for the box or a deadline concerns this session only. A caller that removes the session means its successor
 		// too.
 		next := s.Next()
-		if next == nil || reason != session.EndDeleted && reason != session.EndUnclaimed {
+		if next == nil || !removed(reason) {
 			return nil
 		}
 		s = next
 	}
+}
+
+// removed reports whether a session ends because it is to be gone, with the one that may follow it.
+func removed(reason session.EndReason) bool {
+	return reason == session.EndDeleted || reason == session.EndUnclaimed
 }
 
 // causePatience bounds the wait for the keeper to say why a box is gone.

@@ -40,12 +40,13 @@ func (v *Supervisor) Stop(ctx context.Context, s *session.Session) (*session.Ses
 			return s, nil
 		}
 		v.pushes.settle(ctx, s, "")
-		first, err := v.beginStop(s)
+		programs, err := v.beginStop(s)
 		if err != nil {
 			return nil, err
 		}
+		first := programs != nil
 		if first {
-			v.work.Go(func() { v.finishStop(context.WithoutCancel(ctx), s) }) // continues after its first caller hangs up
+			v.work.Go(func() { v.finishStop(context.WithoutCancel(ctx), programs, s) }) // continues after its first caller hangs up
 		}
 		select {
 		case <-s.Ended():
@@ -63,11 +64,11 @@ func (v *Supervisor) Stop(ctx context.Context, s *session.Session) (*session.Ses
 	}
 }
 
-// beginStop records that a session is stopped, which is what the next boxd goes by, and reports whether the caller must do the
-// rest.
-func (v *Supervisor) beginStop(s *session.Session) (first bool, err error) {
+// beginStop records that a session is stopped, which is what the next boxd goes by. If the caller must do the rest, it returns
+// the context for the time that programs have; else nil.
+func (v *Supervisor) beginStop(s *session.Session) (programs context.Context, err error) {
 	if s.OneShot {
-		return false, fault.Errorf(fault.Conflict, "session %s is for one execution and cannot be stopped", fault.Show(s.ID)).WithHint("create a session for programs that go on")
+		return nil, fault.Errorf(fault.Conflict, "session %s is for one execution and cannot be stopped", fault.Show(s.ID)).WithHint("create a session for programs that go on")
 	}
 	err = s.Exclusive(func() error {
 		if state, lost, _ := s.State(); state != session.StateReady || lost {
@@ -80,23 +81,46 @@ func (v *Supervisor) beginStop(s *session.Session) (first bool, err error) {
 		for _, kv := range s.Environment() {
 			is.Env = append(is.Env, []byte(kv))
 		}
-		if first = s.BeginStop(); !first {
+		ctx := v.stoppable(s)
+		if !s.BeginStop() {
+			v.hurry(s)
 			return nil
 		}
 		if err := v.record.Stopped(s, is); err != nil {
-			first = false
+			v.hurry(s)
 			s.CancelStop()
 			return fmt.Errorf("stop session %q: %w", s.ID, err)
 		}
+		programs = ctx //nolint:fatcontext // there is only this one
 		return nil
 	})
-	return first, err
+	return programs, err
+}
+
+// stoppable returns the context for the time that programs of a session have to end when it is stopped. hurry ends it.
+func (v *Supervisor) stoppable(s *session.Session) context.Context {
+	ctx, cancel := context.WithCancel(v.life)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.stopping[s] = cancel
+	return ctx
+}
+
+// hurry takes the time that is left from the programs of a session that is being stopped; the box ends them.
+func (v *Supervisor) hurry(s *session.Session) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if cancel := v.stopping[s]; cancel != nil {
+		cancel()
+		delete(v.stopping, s)
+	}
 }
 
 // finishStop ends the programs and box of a stopping session, and puts a stopped one in its place.
-func (v *Supervisor) finishStop(caller context.Context, s *session.Session) {
+func (v *Supervisor) finishStop(caller, programs context.Context, s *session.Session) {
 	begin, last := time.Now(), v.reading(s)
-	s.StopProcesses(v.life)                                                                     //nolint:contextcheck // the caller is for what is told of it alone
+	s.StopProcesses(programs)
+	v.hurry(s)                                                                                  // nobody else needs to
 	v.endBox(s, func(ctx context.Context) error { return v.boxes.End(ctx, s.BoxKey(), false) }) //nolint:contextcheck // the same
 	s.Box().Close()
 	var next *session.Session

@@ -5,10 +5,10 @@ package supervisor
 import (
 	"context"
 	"path"
-	"sync"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/places"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -22,58 +22,12 @@ const (
 	readerPatience = 10 * time.Second
 )
 
-// readers counts these boxes.
-type readers struct {
-	mu    sync.Mutex
-	own   map[string]int // by owner
-	all   int
-	freed chan struct{} // closed when there is one less
-}
-
-// enter waits for a place; leave gives it back.
-func (r *readers) enter(ctx context.Context, owner string) (leave func(), err error) {
-	late := time.NewTimer(readerPatience)
-	defer late.Stop()
-	for {
-		r.mu.Lock()
-		if r.all < maxReaders && r.own[owner] < maxOwnReaders {
-			r.all++
-			r.own[owner]++
-			r.mu.Unlock()
-			return func() { r.leave(owner) }, nil
-		}
-		if r.freed == nil {
-			r.freed = make(chan struct{})
-		}
-		freed := r.freed
-		r.mu.Unlock()
-		select {
-		case <-freed:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-late.C:
-			return nil, fault.Errorf(fault.Exhausted, "files of %d stopped sessions are being read, at most %d of one owner and %d in all", r.count(), maxOwnReaders, maxReaders).WithHint("try again, or start the session: boxctl start BOX")
-		}
+// newReaders returns the places for these boxes.
+func newReaders() *places.Limit {
+	return &places.Limit{
+		All: maxReaders, Each: maxOwnReaders, Patience: readerPatience,
+		Of: "stopped sessions have their files read", Hint: "try again, or start the session: boxctl start BOX",
 	}
-}
-
-func (r *readers) leave(owner string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.all--
-	if r.own[owner]--; r.own[owner] == 0 {
-		delete(r.own, owner)
-	}
-	if r.freed != nil {
-		close(r.freed)
-		r.freed = nil
-	}
-}
-
-func (r *readers) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.all
 }
 
 // stopHold is what prevents a stopped session from being started.
@@ -154,7 +108,7 @@ func (v *Supervisor) readHeld(ctx context.Context, s *session.Session, settings 
 		return s.Next() != nil, err
 	}
 	defer v.letGo(s, h)
-	leave, err := v.readers.enter(ctx, s.Owner.Name)
+	leave, err := v.readers.Enter(ctx, s.Owner.Name)
 	if err != nil {
 		return false, err
 	}

@@ -17,11 +17,11 @@ import (
 func TestReadersAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := readers{own: map[string]int{}}
+		r := newReaders()
 		enter := func(owner string, want fault.Kind) func() {
 			t.Helper()
 			began := time.Now()
-			leave, err := r.enter(t.Context(), owner)
+			leave, err := r.Enter(t.Context(), owner)
 			if err == nil && want == 0 {
 				return leave
 			}
@@ -42,7 +42,7 @@ func TestReadersAreBounded(t *testing.T) {
 		enter("a", fault.Exhausted) // there is no place, whosever it was
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := r.enter(ctx, "f"); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := r.Enter(ctx, "f"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v", err)
 		}
 	})

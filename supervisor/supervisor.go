@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/places"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
@@ -66,8 +67,8 @@ type Supervisor struct {
 	serving      context.Context //nolint:containedctx // what New was called with: when it ends, boxd is about to
 	poke         chan struct{}   // tells the reaper of a new deadline
 	exams        chan struct{}   // semaphore: one examination at a time
-	readers      readers
-	resample     chan struct{} // tells takeSamples that the configuration has changed
+	readers      *places.Limit   // of boxes in which files of stopped sessions are read
+	resample     chan struct{}   // tells takeSamples that the configuration has changed
 	work         sync.WaitGroup
 	stop         context.CancelFunc
 	executed     atomic.Uint64 // programs ever started
@@ -85,12 +86,13 @@ type Supervisor struct {
 	mu        sync.Mutex // guards the fields below
 	sessions  map[string]*session.Session
 	closed    bool
-	starting  int                            // boxes of sessions that are starting
-	leaving   map[string]*session.Session    // no longer listed, but their end is not yet reported
-	owned     map[string]int                 // number of sessions, by owner
-	stopped   map[*session.Session]bool      // those of sessions that have no box
-	held      map[*session.Session]*stopHold // those of stopped that cannot be started now
-	nextLook  time.Time                      // when the reaper runs next
+	starting  int                                     // boxes of sessions that are starting
+	leaving   map[string]*session.Session             // no longer listed, but their end is not yet reported
+	owned     map[string]int                          // number of sessions, by owner
+	stopped   map[*session.Session]bool               // those of sessions that have no box
+	held      map[*session.Session]*stopHold          // those of stopped that cannot be started now
+	stopping  map[*session.Session]context.CancelFunc // ends the wait for their programs
+	nextLook  time.Time                               // when the reaper runs next
 	deadlines deadlines
 	host      policy.Host
 }
@@ -124,7 +126,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		ledger: used, accounts: quota.NewAccounts(used, time.Now),
 		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, checks: parts.Checks, log: parts.Log, events: parts.Events, records: found, layout: driver.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), resample: make(chan struct{}, 1), sessions: map[string]*session.Session{}, leaving: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
-		held: map[*session.Session]*stopHold{}, readers: readers{own: map[string]int{}},
+		held: map[*session.Session]*stopHold{}, stopping: map[*session.Session]context.CancelFunc{}, readers: newReaders(),
 	}
 	v.cfg.Store(&cfg)
 	v.record = Recorder{Dir: found, Log: v.log, MountPoints: mountPointCleanup{Boxes: v.boxes, Points: newMountPoints(), Keep: v.keepKey, Log: v.log}}

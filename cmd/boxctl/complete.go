@@ -129,7 +129,11 @@ func (a completer) arguments() map[string]cobra.CompletionFunc {
 		"grant":              a.arg(grants, words("viewer\tsees its own boxes", "user\tuses boxes", "operator\tsees and ends the boxes of all users", "admin\tmay do everything")),
 		"grant revoke":       a.arg(grants),
 		"fleet move":         box,
+		"fleet snapshot":     box,
+		"fleet restore":      a.arg(fleetSnapshots),
+		"fleet rm-snapshot":  a.args(fleetSnapshots),
 		"fleet cordon":       a.arg(nodes(func(n *api.FleetNodeState) bool { return n.Cordon == nil })),
+		"fleet forget":       a.arg(nodes(func(n *api.FleetNodeState) bool { return n.State == api.FleetNodeLost })),
 		"fleet uncordon":     a.arg(nodes(func(n *api.FleetNodeState) bool { return n.Cordon != nil })),
 		"fleet drain":        a.arg(nodes(nil)),
 		"config check":       files,
@@ -165,6 +169,7 @@ func (a completer) flags() map[string]cobra.CompletionFunc {
 		"--language": a.value(words("python", "bash", "sh", "node")),
 		"--signal":   signals, "--stop-signal": signals, "--role": roles,
 		"fleet move --node":      a.value(nodes(nil)),
+		"fleet restore --node":   a.value(nodes(nil)),
 		"images import --form":   a.value(words("oci", "docker", "rootfs")),
 		"images pull --platform": a.value(words("linux/amd64", "linux/arm64")),
 		"events --type": a.value(words(
@@ -362,6 +367,11 @@ func nodes(wanted func(*api.FleetNodeState) bool) source {
 			return n.Name, fmt.Sprintf("%s, %d boxes", n.State, n.Sessions)
 		})
 	}
+}
+
+func fleetSnapshots(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
+	list, err := c.FleetSnapshots(ctx)
+	return each(list, err, func(k *api.FleetSnapshot) (string, string) { return k.Name, "of " + k.Session })
 }
 
 // mounts offers the removable mounts of the box that is the first argument.

@@ -3,19 +3,12 @@
 package main
 
 import (
-	"archive/tar"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,24 +16,6 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
 )
-
-// An export is a tar archive: definitionEntry first, then the archives of all paths of the definition, the entries of the second one
-// below "1/", and endEntry last, without which it is cut off.
-const (
-	definitionEntry = "definition.json"
-	endEntry        = "end"
-	exportFormat    = 1
-	maxDefinition   = 64 << 20 // bytes
-)
-
-// unreadable ends the comment of an archive on an entry that the user of the box cannot read.
-const unreadable = ": may not be read"
-
-// exported is the content of definitionEntry.
-type exported struct {
-	Format     int                   `json:"format"`
-	Definition api.SessionDefinition `json:"definition"`
-}
 
 func (a *app) exportCommand() *cobra.Command {
 	var file string
@@ -101,77 +76,16 @@ func (a *app) into(file string, write func(io.Writer) error) error {
 
 // export writes the archive of a box.
 func (a *app) export(ctx context.Context, c *client.Client, id string, leave bool, w io.Writer) error {
-	d, err := c.Definition(ctx, id)
-	if err != nil {
-		return err
-	}
-	for _, what := range d.LeftOut {
-		a.say("boxctl", "left out: "+render.Printable(what))
-	}
-	text, err := json.Marshal(&exported{Format: exportFormat, Definition: d})
-	if err != nil {
-		return err
-	}
-	p := a.progress("received", 0)
+	p := a.progress("written", 0)
 	defer p.end()
-	out := tar.NewWriter(w)
-	if err := putEntry(out, definitionEntry, text); err != nil {
-		return err
-	}
-	for i, path := range d.Paths {
-		if err := a.exportPath(ctx, c, id, path, strconv.Itoa(i)+"/", leave, out, p); err != nil {
-			return fmt.Errorf("%s: %w", render.Printable(path), err)
-		}
-	}
-	if err := putEntry(out, endEntry, nil); err != nil {
-		return err
-	}
-	return out.Close()
-}
-
-func putEntry(w *tar.Writer, name string, text []byte) error {
-	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: 0o600})
-	if err == nil {
-		_, err = w.Write(text)
+	err := c.Export(ctx, id, io.MultiWriter(w, p), client.ExportOptions{LeaveOut: leave, Told: func(what string) error {
+		a.say("boxctl", "left out: "+render.Printable(what))
+		return nil
+	}})
+	if errors.Is(err, client.ErrUnreadable) {
+		err = fmt.Errorf("%w; --leave-out exports the rest", err)
 	}
 	return err
-}
-
-// exportPath writes the files of a directory of a box below a prefix.
-func (a *app) exportPath(ctx context.Context, c *client.Client, id, path, prefix string, leave bool, out *tar.Writer, p *Progress) error {
-	r, err := c.DownloadArchive(ctx, id, path, true)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	for in := tar.NewReader(io.TeeReader(r, p)); ; {
-		h, err := in.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if h.Typeflag == tar.TypeXGlobalHeader {
-			what := h.PAXRecords["comment"]
-			if strings.HasSuffix(what, unreadable) && !leave {
-				return errors.New(render.Printable(strings.TrimPrefix(what, "left out: ")) + "; --leave-out exports the rest")
-			}
-			a.say("boxctl", render.Printable(what))
-			continue
-		}
-		h.Format = tar.FormatPAX // longer names than before may need it
-		h.Name = prefix + h.Name
-		if h.Typeflag == tar.TypeLink {
-			h.Linkname = prefix + h.Linkname
-		}
-		if err := out.WriteHeader(h); err != nil {
-			return err
-		}
-		if _, err := io.Copy(out, in); err != nil {
-			return err
-		}
-	}
 }
 
 func (a *app) importCommand() *cobra.Command {
@@ -207,138 +121,26 @@ The box has what was left of its max_lifetime at the export.`,
 	return cmd
 }
 
-// errNoExport says that a file is something else.
-var errNoExport = &usageError{err: errors.New("this is no archive of boxctl export"), hint: "boxctl export -o FILE BOX makes one; boxctl images import FILE takes an image"}
-
 // imports makes the box of an archive, or nothing.
-func (a *app) imports(ctx context.Context, c *client.Client, id string, r io.Reader) (s api.Session, err error) {
-	in := tar.NewReader(r)
-	d, err := readDefinition(in)
-	if err != nil {
-		return s, err
+func (a *app) imports(ctx context.Context, c *client.Client, id string, r io.Reader) (api.Session, error) {
+	s, err := c.Import(ctx, r, client.ImportOptions{ID: id})
+	switch {
+	case errors.Is(err, client.ErrNoExport):
+		err = &usageError{err: err, hint: "boxctl export -o FILE BOX makes one; boxctl images import FILE takes an image"}
+	case errors.Is(err, client.ErrExists):
+		err = fmt.Errorf("%w; name the new one with --id", err)
+	case err == nil:
+		a.showLess(&s)
 	}
-	var req api.SessionRequest
-	if err := json.Unmarshal(d.Session, &req); err != nil {
-		return s, errNoExport
-	}
-	if id != "" {
-		req.ID = id
-	}
-	s, isNew, err := c.CreateSession(ctx, &req)
-	if err != nil {
-		return s, err
-	}
-	if !isNew {
-		return s, fmt.Errorf("box %s exists already; name the new one with --id", render.Printable(req.ID))
-	}
+	return s, err
+}
+
+// showLess says what a new box has less of than the one it was made from.
+func (a *app) showLess(s *api.Session) {
 	a.showClamped(s.Clamped)
 	for _, k := range s.Skills {
 		if k.Missing {
 			a.say("boxctl", "the skill "+render.Printable(k.Name)+" does not exist here")
 		}
 	}
-	if err = sameImage(ctx, c, &s, d); err == nil {
-		err = a.fill(ctx, c, s.ID, d, in)
-	}
-	if err != nil {
-		return s, errors.Join(err, c.DeleteSession(context.WithoutCancel(ctx), s.ID))
-	}
-	return s, nil
-}
-
-// sameImage refuses a box whose image is another one than at its export.
-func sameImage(ctx context.Context, c *client.Client, s *api.Session, d *api.SessionDefinition) error {
-	is, err := c.Definition(ctx, s.ID)
-	if err == nil && is.ImageDigest != d.ImageDigest {
-		err = fmt.Errorf("image %s is another one here: %s and not %s", render.Printable(s.Image), orElse(is.ImageDigest, "none"), orElse(d.ImageDigest, "none"))
-	}
-	return err
-}
-
-// readDefinition reads the beginning of an export.
-func readDefinition(in *tar.Reader) (*api.SessionDefinition, error) {
-	h, err := in.Next()
-	if err != nil || h.Name != definitionEntry || h.Size > maxDefinition {
-		return nil, errNoExport
-	}
-	var is exported
-	if err := json.NewDecoder(in).Decode(&is); err != nil {
-		return nil, errNoExport
-	}
-	if is.Format != exportFormat {
-		return nil, fmt.Errorf("the archive has the format %d, and this boxctl knows format %d: use a newer boxctl", is.Format, exportFormat)
-	}
-	return &is.Definition, nil
-}
-
-// fill gives a new box the files and processes of an export.
-func (a *app) fill(ctx context.Context, c *client.Client, id string, d *api.SessionDefinition, in *tar.Reader) error {
-	h, err := nextEntry(in)
-	for i, path := range d.Paths {
-		if err != nil {
-			return err
-		}
-		if h, err = a.fillPath(ctx, c, id, path, strconv.Itoa(i)+"/", h, in); err != nil {
-			err = fmt.Errorf("%s: %w", render.Printable(path), err)
-		}
-	}
-	if err == nil && h.Name != endEntry {
-		err = fmt.Errorf("the archive has an entry %s, which is of none of its directories", render.Printable(h.Name))
-	}
-	if err != nil {
-		return err
-	}
-	for _, p := range slices.Sorted(maps.Keys(d.Processes)) {
-		var req api.ProcessRequest
-		if err := json.Unmarshal(d.Processes[p], &req); err != nil {
-			return errNoExport
-		}
-		if _, _, err := c.StartProcess(ctx, id, p, &req); err != nil {
-			return fmt.Errorf("process %s: %w", render.Printable(p), err)
-		}
-	}
-	return nil
-}
-
-// nextEntry reads the next entry of an export, which has one more until its last.
-func nextEntry(in *tar.Reader) (*tar.Header, error) {
-	h, err := in.Next()
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, errors.New("the archive is cut off")
-	}
-	return h, err
-}
-
-// fillPath gives a box the files of one directory: h, and those that follow with the same prefix. It returns the next entry.
-func (a *app) fillPath(ctx context.Context, c *client.Client, id, path, prefix string, h *tar.Header, in *tar.Reader) (*tar.Header, error) {
-	r, w := io.Pipe()
-	sent := make(chan error, 1)
-	go func() { // ends with the pipe
-		_, err := c.UploadArchive(ctx, id, client.Upload{Path: path, Overwrite: true, OutwardLinks: true}, r)
-		r.CloseWithError(cmp.Or(err, errUnread))
-		sent <- err
-	}()
-	out := tar.NewWriter(w)
-	next, err := h, error(nil)
-	for err == nil && strings.HasPrefix(next.Name, prefix) {
-		is := *next
-		is.Name = strings.TrimPrefix(is.Name, prefix)
-		if is.Typeflag == tar.TypeLink {
-			is.Linkname = strings.TrimPrefix(is.Linkname, prefix)
-		}
-		if err = out.WriteHeader(&is); err == nil {
-			_, err = io.Copy(out, in)
-		}
-		if err == nil {
-			next, err = nextEntry(in)
-		}
-	}
-	if err == nil {
-		err = out.Close()
-	}
-	w.CloseWithError(err)
-	if refused := <-sent; refused != nil && (err == nil || errors.Is(err, refused)) {
-		return nil, refused
-	}
-	return next, err
 }

@@ -33,8 +33,8 @@ type fleetCommands struct{ *app }
 func (a *app) fleetCommand() *cobra.Command {
 	f := fleetCommands{a}
 	cmd := group("fleet", "Manage the hosts of a fleet", `fleet manages the nodes of a fleet: the hosts on which a gateway, boxfleet serve, places boxes.
---socket and --token select the gateway, as they select a boxd. All commands but nodes, and move for
-your own boxes, need the role operator at the gateway.`,
+--socket and --token select the gateway, as they select a boxd. All commands but nodes, and move and
+snapshots of your own boxes, need the role operator at the gateway.`,
 		fleetList(f, &cobra.Command{
 			Use: "nodes", Short: "List nodes with their boxes and what they have left",
 			Long: `nodes lists the nodes of the fleet. CPUS are reserved by boxes, of all. MEMORY and DISK are
@@ -68,7 +68,8 @@ lost, come back or are cordoned, and boxes that are lost. Another gateway can ha
 events. boxctl events shows the events of a boxd.`,
 		}, "", nil, (*client.Client).FleetEvents,
 			func(list []api.FleetEvent) any { return api.FleetEventList{Events: list} }, f.printEvents),
-		f.move(), f.cordon(), f.uncordon(), f.drain())
+		f.move(), f.cordon(), f.uncordon(), f.drain(), f.forget(),
+		f.snapshots(), f.snapshot(), f.restore(), f.removeSnapshot())
 	cmd.Example = `  export BOXD_SOCKET=http://127.0.0.1:5440 BOXD_TOKEN_FILE=/etc/boxd/token
   boxctl fleet nodes
   boxctl fleet drain web3 --reason 'new disks'
@@ -237,6 +238,22 @@ func (f fleetCommands) uncordon() *cobra.Command {
 				return f.noGateway(err)
 			}
 			return unknown
+		}),
+	}
+}
+
+func (f fleetCommands) forget() *cobra.Command {
+	return &cobra.Command{
+		Use: "forget NODE", Short: "Remove a node that is gone for good", Args: usage(cobra.ExactArgs(1)),
+		Long: `forget removes a lost node from the fleet, which otherwise expects it to come back. Boxes that are
+lost with it stay in the list until boxctl rm removes them. A node that comes back after all is a
+node of the fleet again.`,
+		Example: "  boxctl fleet forget web3",
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if _, err := f.node(cmd.Context(), c, args[0]); err != nil {
+				return err
+			}
+			return c.ForgetNode(cmd.Context(), args[0])
 		}),
 	}
 }

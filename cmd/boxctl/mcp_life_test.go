@@ -270,7 +270,7 @@ func TestAnEndLeavesNoBox(t *testing.T) {
 	for _, tc := range []struct {
 		signal syscall.Signal
 		ttl    string
-	}{{syscall.SIGTERM, "10m"}, {syscall.SIGINT, "10m"}, {syscall.SIGKILL, "5s"}} {
+	}{{syscall.SIGTERM, "10m"}, {syscall.SIGINT, "10m"}, {syscall.SIGKILL, "20s"}} {
 		cmd, _ := bare(t, d, `{"name":"process_start","arguments":{"name":"p","argv":["sleep","1000"]}}`, true, "--ttl", tc.ttl)
 		if err := cmd.Process.Signal(tc.signal); err != nil {
 			t.Fatal(err)

@@ -93,7 +93,7 @@ esac; done`,
 			t.Fatal(err)
 		}
 	}
-	h := runHosted(t, d, "--label", "mine=kept", "--health", "1s", "--from", filepath.Join(home, "mcp.json"), "shell")
+	h := runHosted(t, d, "--label", "mine=kept", "--health", "5s", "--from", filepath.Join(home, "mcp.json"), "shell")
 	id := seen(t, d, "shell", "dependencies", "2", "", "the registry is away")
 	if _, err := d.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"touch", "/workspace/go"}}); err != nil {
 		t.Fatal(err)

@@ -278,6 +278,9 @@ func TestColoursAreForAPersonAtATerminal(t *testing.T) {
 	d := boxtest.Start(t)
 	session(t, d, "create", "work")
 	session(t, d, "start", "work", "bad", "--", "false")
+	if p, err := d.Process(t.Context(), "work", "bad", time.Minute); err != nil || p.State != "ended" {
+		t.Fatalf("%+v, %v", p, err)
+	}
 	for _, tc := range []struct {
 		env  []string
 		want bool
@@ -494,11 +497,13 @@ func TestATerminalThatDiesTakesItsProgramAlong(t *testing.T) {
 		if got := cmd.ProcessState.ExitCode(); !slices.Contains(codes, got) || !strings.Contains(said.String(), tc.said) {
 			t.Errorf("%s: code %d, %q", tc.line, got, said.String())
 		}
-		if list, err := d.Processes(t.Context(), "work"); err != nil || len(list) > 0 {
-			t.Errorf("%s: there are still %+v, %v", tc.line, list, err)
-		}
-		if list, err := d.Sessions(t.Context(), false); err != nil || len(list) != 1 {
-			t.Errorf("%v: there are %d boxes, %v", tc.in, len(list), err)
-		}
+		boxtest.Eventually(t, tc.line+": no process is left", func() bool { // boxctl may have ended first
+			list, err := d.Processes(t.Context(), "work")
+			return err == nil && len(list) == 0
+		})
+		boxtest.Eventually(t, fmt.Sprintf("%v: there is one box", tc.in), func() bool {
+			list, err := d.Sessions(t.Context(), false)
+			return err == nil && len(list) == 1
+		})
 	}
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -24,18 +25,19 @@ func holds(t *testing.T, d *boxtest.Daemon) belongings {
 	t.Helper()
 	d.Close() // idle connections are descriptors in boxd
 	b := belongings{}
-	pids := []int{d.PID()}
-	for i := 0; i < len(pids); i++ {
-		for _, child := range boxtest.Children(t, pids[i]) {
-			cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))
-			if err == nil && bytes.Contains(cmdline, []byte("boxkeeper")) {
-				pids = append(pids, child)
+	var pids []int
+	boxtest.Eventually(t, "there are boxd, keeper, zygote and who does errands", func() bool { // a process that is being started still looks like its parent
+		pids = []int{d.PID()}
+		for i := 0; i < len(pids); i++ {
+			for _, child := range boxtest.Children(t, pids[i]) {
+				cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))
+				if err == nil && bytes.Contains(cmdline, []byte("boxkeeper")) {
+					pids = append(pids, child)
+				}
 			}
 		}
-	}
-	if len(pids) != 4 {
-		t.Fatalf("boxd, keeper, zygote and who does errands are %v", pids)
-	}
+		return len(pids) == 4
+	})
 	for _, pid := range pids {
 		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		if err != nil {
@@ -51,6 +53,9 @@ func holds(t *testing.T, d *boxtest.Daemon) belongings {
 	err := filepath.WalkDir(d.State, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.IsDir() && e.Name() == "usage" {
 			return fs.SkipDir // usage records are kept
+		}
+		if errors.Is(err, fs.ErrNotExist) { // being removed
+			return nil
 		}
 		b[path]++
 		return err

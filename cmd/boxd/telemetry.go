@@ -44,7 +44,7 @@ func openNotes(cfg *Config) (*notes, error) {
 	}
 	watchers := []func(context.Context, *events.Event){events.Logged(n.log), n.Metrics.Watch}
 	if n.Traces != nil {
-		watchers = append(watchers, relay.ExecSpans(n.Traces))
+		watchers = append(watchers, relay.ProgramSpans(n.Traces))
 	}
 	n.Events = events.New(maxEvents, watchers...)
 	return n, nil

@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/supervisor/access"
@@ -56,7 +57,7 @@ type agent struct {
 	round   int              // announcements so far
 	moves   map[string]start // claims of sessions that are being moved from here, by key
 	life    context.Context  //nolint:containedctx // of the agent
-	starts  sync.WaitGroup   // sessions that are being started again
+	beside  sync.WaitGroup   // sessions that are being started again, or ended
 
 	// Of its name; only renew uses these.
 	lease   nameLease
@@ -77,6 +78,7 @@ type agent struct {
 	asked  time.Time
 	can    []string        // by doctor
 	again  map[string]bool // sessions that were stopped for a move, by the key of their claim: whether they run again
+	ending map[string]bool // sessions that are no longer this node's and are being ended, by the same key
 }
 
 // newAgent returns an agent. Run makes it work.
@@ -122,7 +124,7 @@ func (a *agent) Run(ctx context.Context) error {
 	if a.js, err = jetstream.New(nc); err != nil {
 		return err
 	}
-	defer a.starts.Wait()
+	defer a.beside.Wait()
 	defer a.stopAnswering()
 	a.renew(ctx)
 	return nil
@@ -141,6 +143,9 @@ func (a *agent) fenced() bool {
 	return a.clock().Sub(a.began)-time.Duration(a.renewed.Load()) >= fencedAfter
 }
 
+// gonePatience is how long boxd may take to receive what a gateway has sent that has gone since.
+const gonePatience = 5 * time.Second
+
 // carry connects a stream of a gateway with boxd. Who asks, and what it may, is for boxd to find out.
 func (a *agent) carry(far *stream) {
 	defer func() { _ = far.Close() }() // once
@@ -156,7 +161,15 @@ func (a *agent) carry(far *stream) {
 		return
 	}
 	near := conn.(*net.UnixConn) //nolint:forcetypeassert // it is one
+	over := make(chan struct{})
 	var up sync.WaitGroup
+	up.Go(func() {
+		select {
+		case <-far.Gone(): // boxd may wait for a program that does nothing, and nobody waits for boxd any more
+			_ = near.SetDeadline(time.Now().Add(gonePatience))
+		case <-over:
+		}
+	})
 	up.Go(func() {
 		if _, err := io.Copy(near, far); err != nil { // the stream is over, or boxd is
 			_ = near.Close() // it may be closed already, as below
@@ -171,6 +184,7 @@ func (a *agent) carry(far *stream) {
 	// boxd has closed the connection. What it has said is to arrive; what it would be told it does not hear.
 	_ = near.CloseRead()
 	<-far.Gone()
+	close(over)
 	_ = near.Close()
 	up.Wait()
 }
@@ -224,10 +238,16 @@ func (a *agent) fence(ctx context.Context, m *nats.Msg) {
 		}
 	}
 	if err == nil {
+		err = a.checkComing(ctx, &f)
+	}
+	switch {
+	case errors.Is(err, errLeftOver):
+		out.Highest, err = f.Generation+1, nil // so that nobody takes it for the one that has this generation
+	case err == nil:
 		out.OK, out.Highest, err = a.fences.raise(&f)
-		if err == nil && !out.OK {
-			a.refused.Add(1)
-		}
+	}
+	if err == nil && !out.OK {
+		a.refused.Add(1)
 	}
 	if err != nil {
 		out.Error = err.Error()
@@ -239,6 +259,47 @@ func (a *agent) fence(ctx context.Context, m *nats.Msg) {
 	if err != nil {
 		a.log.Warn("cannot answer a gateway", "error", err)
 	}
+}
+
+// comingPatience bounds the wait of checkComing: fences of other sessions wait for it, and the gateway for the answer.
+const comingPatience = 2 * time.Second
+
+// errLeftOver means that what is left of a move has the generation of a new session.
+var errLeftOver = errors.New("a part of the session has this generation")
+
+// checkComing refuses what a gateway says of a session that is on its way here, or was, if that is not so any more. A later generation of it has to
+// wait until the one whose move broke off has ended: who asks for a new session would be given that, with a part of its files. And that
+// all of it is here is not noted when its claim says something else: the move may have broken off before this was heard.
+func (a *agent) checkComing(ctx context.Context, f *fence) error {
+	h := a.fences.coming(f)
+	if h == nil || h.Generation > f.Generation || h.Generation == f.Generation && f.Coming {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, comingPatience)
+	defer cancel()
+	if h.Generation < f.Generation {
+		lives, err := a.lives(ctx, h)
+		if err == nil && lives {
+			err = fmt.Errorf("it has not yet ended what it has of session %s, whose move broke off", fault.Show(f.ID))
+			// Also in a bucket that is new: somebody else has claimed it there.
+			err = errors.Join(err, a.fences.change(claimKey(f.Owner, f.ID), h.Generation, func(h *held) { h.Bucket, h.Whole = f.Bucket, false }))
+		}
+		return err
+	}
+	claims, err := a.js.KeyValue(ctx, claimBucket)
+	if err != nil {
+		return fmt.Errorf("bucket %s: %w", claimBucket, err)
+	}
+	claim, err := getClaim(ctx, claims, claimKey(f.Owner, f.ID))
+	switch {
+	case err != nil:
+		return err
+	case claim != nil && claim.starts(a.name, f.Generation):
+		return errLeftOver
+	case claim == nil || !claim.goesTo(a.name, f.Generation):
+		return fmt.Errorf("session %s is not on its way here any more", fault.Show(f.ID))
+	}
+	return nil
 }
 
 // renew announces the node and looks after its claims, until ctx ends.
@@ -328,6 +389,9 @@ func (a *agent) beat(ctx context.Context) error {
 	}
 	if err := a.reconcile(ctx, claims, id, sessions); err != nil {
 		return err
+	}
+	if !a.agrees(id) && a.isEnding("") {
+		return a.announce(ctx, nodes, &api.FleetNode{State: api.FleetNodeOff, Reason: "it ends what other nodes have by now"})
 	}
 	a.agree(id)
 	n, err := a.describe(ctx, sessions)

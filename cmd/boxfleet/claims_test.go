@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,7 +16,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -101,6 +104,124 @@ func (h *claiming) claim() *sessionClaim {
 		h.t.Fatalf("%+v, %v", c, err)
 	}
 	return c
+}
+
+// While the bucket of claims is new and a node has not put its own into it, nobody is told that a session does not exist.
+func TestASessionWithoutAClaimMayExist(t *testing.T) {
+	t.Parallel()
+	h := newClaiming(t)
+	kind := func() fault.Kind {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/sessions/s", nil)
+		c := &call{w: httptest.NewRecorder(), r: r, pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}
+		return fault.KindOf(h.g.session(c, "ci", "s", true))
+	}
+	for _, tc := range []struct {
+		bucket string
+		after  time.Duration
+		want   fault.Kind
+	}{
+		{h.id, 0, fault.NotFound},
+		{"that of before", 0, fault.Unavailable},
+		{"that of before", lostAfter - time.Second, fault.Unavailable},
+		{"that of before", time.Second, fault.NotFound}, // it will not say more
+		{h.id, 0, fault.NotFound},
+	} {
+		h.clock.pass(tc.after)
+		h.hears("a", tc.bucket)
+		if got := kind(); got != tc.want {
+			t.Errorf("%+v: %v", tc, got)
+		}
+	}
+}
+
+// A lost node is forgotten when somebody says so, also by other gateways, and no other node is. One that comes back is known again.
+func TestANodeThatIsGoneIsForgotten(t *testing.T) {
+	t.Parallel()
+	h := newClaiming(t)
+	other := aGateway(h.g.js, h.clock)
+	ctx, cancel := context.WithCancel(t.Context())
+	followed := make(chan error, 1)
+	go func() { followed <- other.follow(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-followed; err != nil {
+			t.Error(err)
+		}
+	}()
+	nodes, _, err := openBucket(t.Context(), h.g.js, nodesConfig(0), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	announce := func() {
+		data, err := json.Marshal(&api.FleetNode{Name: "a", State: api.FleetNodeReady, Claims: h.id, Time: h.clock.now()})
+		if err == nil {
+			_, err = nodes.Put(t.Context(), "a", data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.hears("a", h.id)
+		boxtest.Eventually(t, "the other gateway has heard it", func() bool { return other.heardAt("a").Equal(h.clock.now()) })
+	}
+	forget := func(node string) error {
+		w := httptest.NewRecorder()
+		c := &call{w: w, r: httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/v1/fleet/nodes/"+node, nil), pass: access.Pass{Principal: access.Principal{Name: "op", Role: access.Operator}}}
+		return h.g.manage(c, []string{"nodes", node})
+	}
+	refused := func(node string, want fault.Kind) {
+		t.Helper()
+		if err := forget(node); fault.KindOf(err) != want {
+			t.Errorf("%s: %v", node, err)
+		}
+	}
+	refused("b", fault.NotFound)
+	refused("B!", fault.Invalid)
+	announce()
+	refused("a", fault.Conflict) // it is not lost
+	if err := h.create(); err != nil {
+		t.Fatal(err)
+	}
+	other.mu.Lock()
+	other.nodes["a"].at = h.clock.now().Add(lostAfter) // it hears the same later
+	other.mu.Unlock()
+	h.clock.pass(lostAfter)
+	cordons, err := h.g.cordons(t.Context())
+	if err == nil {
+		_, err = cordons.Put(t.Context(), "a", []byte("{}"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := forget("a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cordons.Get(t.Context(), "a"); !errors.Is(err, jetstream.ErrKeyNotFound) {
+		t.Errorf("its cordon: %v", err)
+	}
+	if list, err := h.g.owners(t.Context()); err != nil || len(list) != 1 || list[0].Lost != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if n, ok := h.g.node("a"); ok {
+		t.Errorf("it is %+v", n)
+	}
+	h.clock.pass(lostAfter)
+	boxtest.Eventually(t, "the other gateway has forgotten it when it was lost there", func() bool { _, ok := other.node("a"); return !ok })
+	if claim := h.claim(); claim.State != api.FleetClaimLost {
+		t.Errorf("its session is %+v", claim)
+	}
+	announce()
+	if n, ok := h.g.node("a"); !ok || n.lost {
+		t.Errorf("it is back: %+v, %v", n, ok)
+	}
+	h.clock.pass(lostAfter)
+	data, err := json.Marshal(&api.FleetNode{Name: "a", Time: h.clock.now()}) // which this gateway was not told of
+	if err == nil {
+		_, err = nodes.Put(t.Context(), "a", data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused("a", fault.Conflict)
 }
 
 // A session that another gateway is creating is left to its node, whatever that gateway's clock says; and one that is never

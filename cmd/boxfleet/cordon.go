@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -104,4 +105,99 @@ func (g *gateway) cordon(c *call, node string) error {
 	g.events.add("node_cordoned", node, "", "by "+c.pass.Name+": "+next.Reason)
 	reply(c.w, http.StatusOK, next)
 	return nil
+}
+
+// forget removes a lost node from what gateways know. Boxes that are lost with it stay so until they are removed; if it comes back, it is
+// known again.
+func (g *gateway) forget(c *call, node string) error {
+	if !access.ValidNode(node) {
+		return fault.Field("node", node, "a-z, 0-9 and hyphens")
+	}
+	switch n, ok := g.node(node); {
+	case !ok:
+		return fault.Errorf(fault.NotFound, "the gateway does not know a node %s", fault.Show(node)).WithHint("boxctl fleet nodes")
+	case !n.lost:
+		return notLost(node)
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	defer cancel()
+	if err := g.removeNode(ctx, node); err != nil {
+		if fault.KindOf(err) == fault.Conflict {
+			return err
+		}
+		return fault.Errorf(fault.Unavailable, "the node cannot be removed: %w", err).WithHint("try again: NATS JetStream may be choosing a leader")
+	}
+	g.events.add("node_forgotten", node, "", "by "+c.pass.Name)
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func notLost(node string) error {
+	return fault.Errorf(fault.Conflict, "the node %s is not lost", fault.Show(node)).WithHint("on that host: systemctl disable --now boxfleet-node; then wait until it is lost")
+}
+
+// removeNode removes the announcement of a lost node, and its cordon. Its sessions are lost before that: afterwards nobody would see to it.
+func (g *gateway) removeNode(ctx context.Context, node string) error {
+	claims, _, err := g.table()
+	if err != nil {
+		return err
+	}
+	nodes, _, err := openBucket(ctx, g.js, nodesConfig(g.cfg.Replicas), rand.Text())
+	if err != nil {
+		return err
+	}
+	var last []jetstream.KVDeleteOpt
+	switch entry, err := nodes.Get(ctx, node); {
+	case errors.Is(err, jetstream.ErrKeyNotFound): // its removal tells the other gateways all the same
+	case err != nil:
+		return err
+	default:
+		var n api.FleetNode
+		if json.Unmarshal(entry.Value(), &n) == nil && g.announcedAnew(node, &n) {
+			return notLost(node)
+		}
+		last = append(last, jetstream.LastRevision(entry.Revision()))
+	}
+	if !g.silent(g.heardAt(node)) { // it has come back
+		return notLost(node)
+	}
+	switch err := g.lose(ctx, claims, node); {
+	case conflict(err):
+		return fault.Errorf(fault.Conflict, "sessions of the node %s are just being changed", fault.Show(node)).WithHint("try again")
+	case err != nil:
+		return err
+	}
+	if err := nodes.Delete(ctx, node, last...); conflict(err) {
+		return notLost(node)
+	} else if err != nil {
+		return err
+	}
+	g.removed(node)
+	kv, err := g.cordons(ctx)
+	if err == nil {
+		err = kv.Delete(ctx, node)
+	}
+	if err == nil {
+		err = g.readCordons(ctx)
+	}
+	if err != nil { // if the node comes back, it can be seen, and removed
+		g.log.Warn("the cordon of a node that was removed remains", "node", node, "error", err)
+	}
+	return nil
+}
+
+// removed drops a node whose announcement was removed as soon as it is lost here, unless it is heard again.
+func (g *gateway) removed(node string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := g.nodes[node]; n != nil {
+		n.removed = true
+		g.dropLocked(node)
+	}
+}
+
+func (g *gateway) dropLocked(node string) {
+	if n := g.nodes[node]; n != nil && n.removed && n.lost {
+		delete(g.nodes, node)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -170,6 +171,12 @@ servers = [%q]
 tokens = %q
 [principals.%s]
 role = "operator"
+[snapshots]
+size = "1GiB"
+[images]
+size = "1GiB"
+[skills]
+size = "64MiB"
 `, key, d.listen, filepath.Join(d.dir, "gateway"), d.nats.ClientURL(), tokens, devPrincipal)
 	path = filepath.Join(d.dir, "gateway.toml")
 	return path, secret, errors.Join(os.WriteFile(tokens, []byte(line), 0o600), os.WriteFile(path, []byte(text), 0o600))
@@ -215,6 +222,7 @@ servers = [%q]
 key = %q
 role = "user"
 principals = [%q]
+images = true
 [principals.%s]
 role = "user"
 `, socket, filepath.Join(dir, "state"), filepath.Join(dir, "run"), filepath.Join(dir, "fleet.sock"), name, d.nats.ClientURL(), d.public, devPrincipal, devPrincipal)
@@ -230,17 +238,25 @@ role = "user"
 	cmd.Stderr = log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = endPatience
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for boxfleet, which ends boxd when its callers are gone
-	if err := cmd.Start(); err != nil {
-		return "", fmt.Errorf("boxd: %w", err)
-	}
+	// Ctrl-C is for boxfleet, which ends boxd when its callers are gone; where boxfleet is killed, the kernel tells boxd.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	started := make(chan error, 1)
 	group.Go(func() {
-		err := cmd.Wait()
+		runtime.LockOSThread() // whose end Pdeathsig is about: PR_SET_PDEATHSIG(2const)
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		if started <- err; err != nil {
+			return
+		}
+		err = cmd.Wait()
 		if ctx.Err() == nil {
 			said, _ := os.ReadFile(log.Name())
 			end(fmt.Errorf("the boxd of %s has ended: %w\n%s", name, err, said))
 		}
 	})
+	if err := <-started; err != nil {
+		return "", fmt.Errorf("boxd: %w", err)
+	}
 	return socket, d.await(ctx, "the boxd of "+name, socket)
 }
 

@@ -215,28 +215,7 @@ func (f *e2bFront) sandbox(c *call, id string, itself bool) error {
 	if fault.KindOf(err) != fault.NotFound {
 		return err
 	}
-	if err := f.g.unsettled(); err != nil {
-		return err
-	}
 	return wire.Missing(id)
-}
-
-// unsettled returns an error while the bucket of claims is new and a node has not put its claims into it yet: a session that has no claim
-// may exist.
-func (g *gateway) unsettled() error {
-	_, bucket, err := g.table()
-	if err != nil {
-		return err
-	}
-	g.mu.Lock()
-	young := g.now().Sub(g.opened) < lostAfter
-	g.mu.Unlock()
-	for _, n := range g.known() {
-		if young && !n.lost && n.Claims != bucket && (n.State == api.FleetNodeReady || n.State == api.FleetNodeOff) {
-			return fault.Errorf(fault.Unavailable, "a node has not reported its sessions yet").WithHint("try again")
-		}
-	}
-	return nil
 }
 
 // create places a sandbox, as sessions are.

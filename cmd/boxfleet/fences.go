@@ -23,6 +23,7 @@ type held struct {
 	Bucket     string    `json:"bucket,omitempty"` // of the claims in which it was seen
 	Sandbox    bool      `json:"sandbox,omitempty"`
 	Coming     bool      `json:"coming,omitempty"` // from another node, which still has the claim
+	Whole      bool      `json:"whole,omitempty"`  // all of what is coming is here
 	Ended      bool      `json:"ended,omitempty"`
 	Since      time.Time `json:"since"`
 }
@@ -62,15 +63,18 @@ func openFences(dir *os.Root) (*fences, error) {
 
 func (f *fences) close() { f.dir.Close() }
 
-// raise remembers a generation on disk, if it is higher than the one there is, or is that of a session that has arrived.
+// raise remembers a generation on disk, if it is higher than the one there is, or is that of a session of which all is here now.
 func (f *fences) raise(to *fence) (ok bool, highest uint64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := claimKey(to.Owner, to.ID)
 	before := f.all[key]
-	if before.Generation == to.Generation && before.Coming && !to.Coming && !before.Ended {
-		before.Coming = false
+	if before.Generation == to.Generation && before.Coming && !before.Whole && !to.Coming && !before.Ended {
+		before.Whole = true
 		return true, before.Generation, f.writeLocked(key, &before)
+	}
+	if before.Generation == to.Generation && before.Ended { // what is made in it would be nobody's
+		return false, before.Generation + 1, nil
 	}
 	if before.Generation >= to.Generation {
 		return false, before.Generation, nil
@@ -79,6 +83,17 @@ func (f *fences) raise(to *fence) (ok bool, highest uint64, err error) {
 		return false, 0, err
 	}
 	return true, to.Generation, nil
+}
+
+// coming is what is remembered of a session that is on its way here; nil: it is not.
+func (f *fences) coming(of *fence) *held {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h := f.all[claimKey(of.Owner, of.ID)]
+	if !h.Coming || h.Ended {
+		return nil
+	}
+	return &h
 }
 
 func (f *fences) writeLocked(key string, h *held) error {

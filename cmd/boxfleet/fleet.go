@@ -151,6 +151,16 @@ type sessionClaim struct {
 	revision     uint64
 }
 
+// goesTo reports whether a session is on its way to a node, or has moved there, in a generation.
+func (c *sessionClaim) goesTo(node string, generation uint64) bool {
+	return c.State == api.FleetClaimMoving && c.To == node && c.ToGeneration == generation || c.State == api.FleetClaimLive && c.Node == node && c.Generation == generation
+}
+
+// starts reports whether a node was asked for a new session in a generation.
+func (c *sessionClaim) starts(node string, generation uint64) bool {
+	return c.State == api.FleetClaimStarting && c.Node == node && c.Generation == generation
+}
+
 // claimKey is the key of a session. Ids are not for keys of a bucket, whose letters are few.
 func claimKey(owner, id string) string {
 	sum := sha256.Sum256([]byte(owner + "\x00" + id))
@@ -183,18 +193,24 @@ const (
 	errNoCluster    = jetstream.ErrorCode(10074)
 )
 
-// createBucket makes a bucket. Without a number of copies it has as many as are safe.
+// createBucket makes a bucket.
 func createBucket(ctx context.Context, js jetstream.JetStream, c jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
-	if c.Replicas > 0 {
+	return inCopies(c.Replicas, func(n int) (jetstream.KeyValue, error) {
+		c.Replicas = n
 		return js.CreateKeyValue(ctx, c)
+	})
+}
+
+// inCopies has something made in so many copies; 0: as many as are safe.
+func inCopies[T any](replicas int, create func(int) (T, error)) (T, error) {
+	if replicas > 0 {
+		return create(replicas)
 	}
-	c.Replicas = copiesInCluster
-	kv, err := js.CreateKeyValue(ctx, c)
+	made, err := create(copiesInCluster)
 	if refused, ok := errors.AsType[*jetstream.APIError](err); ok && refused.ErrorCode == errNoCluster {
-		c.Replicas = 1
-		return js.CreateKeyValue(ctx, c)
+		return create(1)
 	}
-	return kv, err
+	return made, err
 }
 
 // nodesConfig is the bucket of announcements. They are made again every two seconds, so none needs a disk.

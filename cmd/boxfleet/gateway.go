@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/places"
 	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
@@ -38,6 +39,10 @@ type gatewayOptions struct {
 	Log      *slog.Logger
 	Traces   *trace.Tracer // nil: no requests are recorded
 	E2B      bool          // clients of E2B are served
+	// Bytes of the snapshots of all owners, and of one; 0: there are none.
+	Snapshots, OwnerSnapshots int64
+	Skills, OwnerSkills       int64 // the same of the archives of skills
+	Images                    int64 // bytes of the archives of images; 0: there are none
 }
 
 // gateway answers for all nodes of a fleet as one boxd does. It keeps nothing: any number of them may run.
@@ -46,11 +51,15 @@ type gateway struct {
 	log       *slog.Logger
 	nc        *nats.Conn
 	js        jetstream.JetStream
+	bulk      jetstream.JetStream // for what is published without waiting for each acknowledgement
 	ends      *endpoint
 	transport *http.Transport
 	queue     queue
-	lookups   chan struct{} // see askLastChange
-	turns     chan struct{} // one for each of those who wait that asks nodes just now
+	lookups   chan struct{}   // see askLastChange
+	life      context.Context //nolint:containedctx // of the gateway: what is sent to nodes goes on without the caller who needed it first
+	end       context.CancelFunc
+	work      sync.WaitGroup // what goes on under life
+	turns     chan struct{}  // one for each of those who wait that asks nodes just now
 	events    events
 	now       func() time.Time
 	metrics   *metrics
@@ -64,6 +73,10 @@ type gateway struct {
 	byID   *claimIndex      // of sessions, where requests do not name owners; nil: nobody needs it
 
 	cordoned map[string]*api.FleetCordon // nodes
+	copies   *places.Limit               // of archives that are made or restored
+	sends    map[string]*delivery        // what is sent to a node just now
+	imageOn  map[string]map[string]bool  // nodes that were seen to have an image, by its name
+	untaken  map[string]untaken          // what nodes have not taken, by node and digest
 }
 
 // seen is a node as the gateway knows it.
@@ -73,20 +86,27 @@ type seen struct {
 	offset time.Duration // what the node's clock is ahead of the one here
 	lost   bool
 	cordon *api.FleetCordon // nil: it is not
+
+	removed bool // its announcement was removed
 }
 
 // newGateway connects to NATS. Close must follow.
 func newGateway(ctx context.Context, cfg *gatewayOptions) (*gateway, error) {
-	g := &gateway{cfg: *cfg, log: cfg.Log, nodes: map[string]*seen{}, starts: map[string]start{}, now: time.Now, turns: make(chan struct{}, retries), lookups: make(chan struct{}, maxLookups)}
+	g := &gateway{cfg: *cfg, log: cfg.Log, nodes: map[string]*seen{}, starts: map[string]start{}, now: time.Now, turns: make(chan struct{}, retries), lookups: make(chan struct{}, maxLookups), copies: newCopies()}
 	g.metrics = newMetrics(g)
+	g.life, g.end = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
 	if g.nc, err = connectNATS(&cfg.Servers, cfg.Log); err != nil {
 		return nil, err
 	}
 	if g.js, err = jetstream.New(g.nc); err == nil {
+		g.bulk, err = jetstream.New(g.nc, jetstream.WithPublishAsyncMaxPending(maxCopying*maxUnacked), jetstream.WithPublishAsyncTimeout(chunkPatience))
+	}
+	if err == nil {
 		g.ends, err = newEndpoint(context.WithoutCancel(ctx), &endpointConfig{Conn: g.nc, Subject: gatewaySubject + "." + strings.ToLower(rand.Text())})
 	}
 	if err != nil {
+		g.end()
 		g.nc.Close()
 		return nil, err
 	}
@@ -112,8 +132,10 @@ func (g *gateway) UseKey(key ed25519.PrivateKey) {
 
 // Close ends what goes through the gateway.
 func (g *gateway) Close() {
+	g.end()
 	g.transport.CloseIdleConnections()
 	g.ends.Close()
+	g.work.Wait()
 	g.nc.Close()
 }
 
@@ -176,8 +198,12 @@ func (g *gateway) follow(ctx context.Context) error {
 			if !ok {
 				return errors.New("the watch of nodes has ended")
 			}
-			if entry != nil && entry.Operation() == jetstream.KeyValuePut {
+			switch {
+			case entry == nil: // these were there before
+			case entry.Operation() == jetstream.KeyValuePut:
 				g.heard(entry)
+			default:
+				g.removed(entry.Key())
 			}
 		case entry, ok := <-watch.changes():
 			if !ok {
@@ -251,6 +277,9 @@ func (g *gateway) look(ctx context.Context, nodesID, claimsID string) error {
 	g.mu.Unlock()
 	for _, name := range gone {
 		entry, err := nodes.Get(ctx, name) // which this gateway may only not have been told
+		if g.heardAt(name).IsZero() {
+			continue // somebody has removed it meanwhile
+		}
 		if err == nil && g.silent(g.heardAt(name)) {
 			var n api.FleetNode
 			if json.Unmarshal(entry.Value(), &n) == nil && g.announcedAnew(name, &n) {
@@ -260,7 +289,7 @@ func (g *gateway) look(ctx context.Context, nodesID, claimsID string) error {
 		} else if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 			return err
 		}
-		if err := g.lose(ctx, claims, name); err != nil {
+		if err := g.lose(ctx, claims, name); err != nil && !conflict(err) { // that is looked at again
 			return err
 		}
 	}
@@ -287,11 +316,16 @@ func (g *gateway) announcedAnew(name string, n *api.FleetNode) bool {
 	return before == nil || before.Instance != n.Instance || !before.Time.Equal(n.Time)
 }
 
-// lose makes the sessions of a node that is not heard of lost. Others do the same: the first counts.
+// lose makes the sessions of a node that is not heard of lost. Others do the same: the first counts. Its error is a conflict if some have
+// changed meanwhile.
 func (g *gateway) lose(ctx context.Context, claims jetstream.KeyValue, node string) error {
 	g.mu.Lock()
 	n := g.nodes[node]
 	first, since := n != nil && !n.lost, time.Time{}
+	if n != nil && !g.silent(n.at) { // it has just been heard
+		g.mu.Unlock()
+		return nil
+	}
 	if n != nil {
 		n.lost = true
 		since = n.at
@@ -306,47 +340,67 @@ func (g *gateway) lose(ctx context.Context, claims jetstream.KeyValue, node stri
 	if err != nil {
 		return err
 	}
+	all = slices.DeleteFunc(all, func(c *sessionClaim) bool { return c.Node != node || c.State == api.FleetClaimLost })
+	if len(all) == 0 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.dropLocked(node)
+		return nil
+	}
+	var changed error
+	last := g.lastSnapshots(ctx)
 	for _, c := range all {
-		if c.Node != node || c.State == api.FleetClaimLost {
-			continue
-		}
 		next := *c
+		next.Snapshot = last[[2]string{c.Owner, c.ID}]
 		next.State, next.Since, next.To, next.ToGeneration = api.FleetClaimLost, time.Now(), "", 0 // it runs again when it is found, if it ran
 		next.Reason = fmt.Sprintf("node %s has been silent since %s", node, since.UTC().Format(time.RFC3339))
-		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
+		switch _, err := putClaim(ctx, claims, &next); {
+		case conflict(err):
+			changed = err
+		case err != nil:
 			return err
-		} else if err == nil {
+		default:
 			g.metrics.lost.WithLabelValues(kindOfSessions).Inc()
 			g.events.add("session_lost", node, c.ID, next.Reason)
 		}
 	}
-	return nil
+	return changed
 }
 
 // listClaims reads all claims.
 func listClaims(ctx context.Context, claims jetstream.KeyValue) ([]*sessionClaim, error) {
-	w, err := claims.WatchAll(ctx, jetstream.IgnoreDeletes())
+	entries, err := listEntries(ctx, claims)
 	if err != nil {
 		return nil, fmt.Errorf("list claims: %w", err)
 	}
+	all := make([]*sessionClaim, len(entries))
+	for i, entry := range entries {
+		if all[i], err = readClaim(entry); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// listEntries reads all of a bucket.
+func listEntries(ctx context.Context, kv jetstream.KeyValue) (all []jetstream.KeyValueEntry, err error) {
+	w, err := kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+	if err != nil {
+		return nil, err
+	}
 	defer func() { _ = w.Stop() }() // it has told all there was
-	var all []*sessionClaim
 	for {
 		select {
 		case entry, ok := <-w.Updates():
 			if !ok {
-				return nil, errors.New("list claims: cut off")
+				return nil, errors.New("cut off")
 			}
 			if entry == nil {
 				return all, nil
 			}
-			c, err := readClaim(entry)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, c)
+			all = append(all, entry)
 		case <-ctx.Done():
-			return nil, fmt.Errorf("list claims: %w", ctx.Err())
+			return nil, ctx.Err()
 		}
 	}
 }

@@ -48,9 +48,10 @@ func (c *clock) pass(d time.Duration) {
 
 // aGateway returns a gateway of a NATS server that knows no node yet.
 func aGateway(js jetstream.JetStream, c *clock) *gateway {
-	g := &gateway{cfg: gatewayOptions{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, now: c.now, lookups: make(chan struct{}, maxLookups)}
+	g := &gateway{cfg: gatewayOptions{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, now: c.now, lookups: make(chan struct{}, maxLookups), copies: newCopies()}
 	g.metrics = newMetrics(g)
-	g.nc, g.js = js.Conn(), js
+	g.life = context.Background()
+	g.nc, g.js, g.bulk = js.Conn(), js, js
 	return g
 }
 
@@ -297,6 +298,7 @@ func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
 	if err := a.beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	a.beside.Wait()
 	if !slices.Equal(boxd.ended, []string{"given-up"}) {
 		t.Errorf("ended: %q", boxd.ended)
 	}

@@ -31,6 +31,9 @@ func (g *gateway) manage(c *call, path []string) error {
 		}
 		return g.move(c, id)
 	}
+	if path[0] == "snapshots" {
+		return g.manageSnapshots(c, path[1:])
+	}
 	least := access.Operator
 	if what == "GET nodes" {
 		least = access.Viewer
@@ -40,6 +43,9 @@ func (g *gateway) manage(c *call, path []string) error {
 	}
 	if len(path) == 3 && path[0] == "nodes" && path[2] == "cordon" && (c.r.Method == http.MethodPut || c.r.Method == http.MethodDelete) {
 		return g.cordon(c, path[1])
+	}
+	if len(path) == 2 && path[0] == "nodes" && c.r.Method == http.MethodDelete {
+		return g.forget(c, path[1])
 	}
 	switch what {
 	case "GET nodes":
@@ -75,9 +81,13 @@ func (g *gateway) manage(c *call, path []string) error {
 		}
 		reply(c.w, http.StatusOK, list)
 	default:
-		return fault.Errorf(fault.NotFound, "no route %s %s", c.r.Method, fault.Show(c.r.URL.Path)).WithHint("GET /v1/fleet/nodes lists the nodes; docs/guide/fleet.md has all routes")
+		return noRoute(c)
 	}
 	return nil
+}
+
+func noRoute(c *call) error {
+	return fault.Errorf(fault.NotFound, "no route %s %s", c.r.Method, fault.Show(c.r.URL.Path)).WithHint("GET /v1/fleet/nodes lists the nodes; docs/guide/fleet.md has all routes")
 }
 
 // owners adds up what nodes announce of owners. Of nodes that are lost there are the claims.
@@ -116,7 +126,7 @@ func (g *gateway) owners(ctx context.Context) ([]api.FleetOwner, error) {
 		return nil, unread(err)
 	}
 	for _, claim := range all {
-		if lost[claim.Node] {
+		if lost[claim.Node] || claim.State == api.FleetClaimLost { // its node may be forgotten
 			of(claim.Owner).Lost++
 		}
 	}

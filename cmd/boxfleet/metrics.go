@@ -3,9 +3,12 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -28,6 +31,7 @@ const (
 const (
 	maxScrapes     = 2 // at once
 	scrapePatience = 5 * time.Second
+	storesPatience = time.Second // for JetStream, of all stores together
 )
 
 // metrics are those of a gateway for Prometheus, with what nodes announce: an agent opens no port. As in boxd none has the id of
@@ -83,7 +87,7 @@ func (m *metrics) claimed(placed bool, err error, took time.Duration) {
 type snapshot struct {
 	g *gateway
 
-	build, connected, reconnects, ready, waiting, limit, nodes, spans *prometheus.Desc
+	build, connected, reconnects, ready, waiting, limit, nodes, spans, used, size *prometheus.Desc
 
 	node []nodeMetric
 }
@@ -109,6 +113,8 @@ func newSnapshot(g *gateway) *snapshot {
 		limit:      desc("queue_max", "Most requests that may wait."),
 		nodes:      desc("nodes", "Nodes, by state.", "state"),
 		spans:      desc("spans_total", "Spans of traces, by outcome: sent, dropped (too many waited) or failed (the collector did not take them).", "outcome"),
+		used:       desc("store_bytes", "Bytes of archives in NATS JetStream, by store: snapshots, skills or images.", "store"),
+		size:       desc("store_max_bytes", "Most bytes of archives in a store: size of its table in gateway.toml.", "store"),
 	}
 	gauge := func(name, help string, of func(*seen) float64) {
 		s.node = append(s.node, nodeMetric{desc("node_"+name, help, "node"), prometheus.GaugeValue, of})
@@ -152,7 +158,7 @@ func one(yes bool) int {
 
 // Describe lists the metrics.
 func (s *snapshot) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{s.build, s.connected, s.reconnects, s.ready, s.waiting, s.limit, s.nodes, s.spans} {
+	for _, d := range []*prometheus.Desc{s.build, s.connected, s.reconnects, s.ready, s.waiting, s.limit, s.nodes, s.spans, s.used, s.size} {
 		to <- d
 	}
 	for _, m := range s.node {
@@ -178,6 +184,7 @@ func (s *snapshot) Collect(to chan<- prometheus.Metric) {
 			to <- prometheus.MustNewConstMetric(s.spans, prometheus.CounterValue, float64(count), outcome)
 		}
 	}
+	s.stores(to)
 	states := map[string]int{api.FleetNodeReady: 0, api.FleetNodeOff: 0, api.FleetNodeFailed: 0, api.FleetNodeLost: 0}
 	for _, n := range g.known() {
 		if _, ok := states[n.State]; ok { // another version may have others
@@ -189,5 +196,35 @@ func (s *snapshot) Collect(to chan<- prometheus.Metric) {
 	}
 	for state, n := range states {
 		gauge(s.nodes, n, state)
+	}
+}
+
+// stores tells how full the stores are that this gateway keeps. JetStream knows, and may have no leader: then they are left out, as
+// the rest of the metrics says what is wrong.
+func (s *snapshot) stores(to chan<- prometheus.Metric) {
+	g := s.g
+	if !g.nc.IsConnected() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(g.life, storesPatience)
+	defer cancel()
+	for _, store := range []struct {
+		name, bucket string
+		size         int64
+	}{{"snapshots", snapshotBucket, g.cfg.Snapshots}, {"skills", skillBucket, g.cfg.Skills}, {"images", imageBucket, g.cfg.Images}} {
+		if store.size == 0 {
+			continue
+		}
+		used := 0.0
+		stream, err := g.js.Stream(ctx, (&archiveStore{bucket: store.bucket}).streamName())
+		switch {
+		case err == nil: // what it is limited to counts: another gateway may have set that
+			is := stream.CachedInfo()
+			used, store.size = float64(is.State.Bytes), is.Config.MaxBytes
+		case !errors.Is(err, jetstream.ErrStreamNotFound): // if it is not found, nothing was ever stored
+			return
+		}
+		to <- prometheus.MustNewConstMetric(s.used, prometheus.GaugeValue, used, store.name)
+		to <- prometheus.MustNewConstMetric(s.size, prometheus.GaugeValue, float64(store.size), store.name)
 	}
 }

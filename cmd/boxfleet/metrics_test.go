@@ -4,15 +4,20 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -71,5 +76,70 @@ func TestMetricsOfAGateway(t *testing.T) {
 	registry.MustRegister(newSnapshot(g), g.metrics.claims, g.metrics.refusals, g.metrics.lost, g.metrics.took)
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// hasStores says of which stores a scrape tells.
+func hasStores(text string) (list []string) {
+	for _, m := range regexp.MustCompile(`(?m)^boxfleet_store_bytes\{store="(\w+)"\}`).FindAllStringSubmatch(text, -1) {
+		list = append(list, m[1])
+	}
+	return list
+}
+
+// How full the stores are that are kept is in the metrics. A JetStream that says nothing, or is away, holds up no scrape.
+func TestMetricsOfStores(t *testing.T) {
+	t.Parallel()
+	server, js := newServer(t)
+	g := aGateway(js, &clock{t: time.Unix(1e9, 0)})
+	if got := hasStores(scrape(t, g)); len(got) > 0 {
+		t.Errorf("nothing is kept, and the metrics have %q", got)
+	}
+	g.cfg.Snapshots, g.cfg.Images = 1<<20, 1<<21
+	s, err := g.openArchives(t.Context(), snapshotBucket, "snapshots", 1<<19) // by a gateway with another size
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := s.newUpload(t.Context(), "ci")
+	if err == nil {
+		err = u.write(t.Context(), strings.NewReader(strings.Repeat("x", 1<<18)), 1<<19)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	is, err := s.stream.Info(t.Context())
+	if err != nil || is.State.Bytes < 1<<18 {
+		t.Fatalf("%v: %+v", err, is)
+	}
+	var text string
+	boxtest.Eventually(t, "JetStream has answered in time", func() bool {
+		text = scrape(t, g)
+		return len(hasStores(text)) == 2
+	})
+	for _, line := range []string{fmt.Sprintf(`boxfleet_store_bytes{store="snapshots"} %d`, is.State.Bytes), `boxfleet_store_max_bytes{store="snapshots"} 524288`, `boxfleet_store_bytes{store="images"} 0`, `boxfleet_store_max_bytes{store="images"} 2.097152e+06`} {
+		if !strings.Contains("\n"+text, "\n"+line+"\n") {
+			t.Errorf("there is no line %q in:\n%s", line, text)
+		}
+	}
+	silent, err := jetstream.NewWithAPIPrefix(js.Conn(), "silent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Conn().Subscribe("silent.>", func(*nats.Msg) {}); err != nil {
+		t.Fatal(err)
+	}
+	g.js = silent
+	if got := hasStores(scrape(t, g, "boxfleet_nats_connected 1")); len(got) > 0 {
+		t.Errorf("JetStream says nothing, and the metrics have %q", got)
+	}
+	gone := js.Conn().StatusChanged(nats.RECONNECTING, nats.CLOSED)
+	server.Shutdown()
+	select {
+	case <-gone:
+	case <-time.After(time.Minute):
+		t.Fatal("the server is gone, and its client does not see that")
+	}
+	if got := hasStores(scrape(t, g, "boxfleet_nats_connected 0")); len(got) > 0 {
+		t.Errorf("NATS is away, and the metrics have %q", got)
 	}
 }

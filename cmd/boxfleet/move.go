@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,7 +35,6 @@ import (
 const (
 	movingFor   = 20 * time.Second
 	moveRenewed = 5 * time.Second
-	maxMoveBody = 1 << 16
 )
 
 // sessionMove is a move under way.
@@ -46,10 +46,12 @@ type sessionMove struct {
 	leave     bool                   // what would be lost may be
 	d         *api.SessionDefinition // as it was asked for first
 	has       api.Session            // the same, as it was
+	needs     *needs                 // what the fleet has of what it needs
 	ran       bool                   // it was not stopped before
 	made      bool                   // the node to which it goes has one
 	stopped   time.Time              // since when the old one is stopped, of its node's clock
 	lost      []string               // what it has less of on the other node, in words
+	bucket    string                 // that the claim is in
 
 	mu     sync.Mutex // guards the fields below
 	claim  *sessionClaim
@@ -63,14 +65,8 @@ func (g *gateway) move(c *call, id string) error {
 		return err
 	}
 	var ask api.FleetMove
-	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxMoveBody))
-	if err == nil && len(data) > 0 {
-		in := json.NewDecoder(bytes.NewReader(data))
-		in.DisallowUnknownFields()
-		err = in.Decode(&ask)
-	}
-	if err != nil {
-		return fault.Errorf(fault.Invalid, "the request for a move cannot be decoded: %w", err).WithHint("it has node and leave_out, or is empty: see docs/guide/fleet.md")
+	if err := c.decode(&ask); err != nil {
+		return err
 	}
 	began := time.Now()
 	r := &sessionMove{g: g, c: c.as(owner), owner: owner, id: id, leave: ask.LeaveOut}
@@ -91,6 +87,23 @@ func (g *gateway) move(c *call, id string) error {
 	return nil
 }
 
+// maxAsked is the largest body of a request about the fleet, in bytes.
+const maxAsked = 1 << 16
+
+// decode reads the body of a request about the fleet, which may be empty.
+func (c *call) decode(ask any) error {
+	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxAsked))
+	if err == nil && len(data) > 0 {
+		in := json.NewDecoder(bytes.NewReader(data))
+		in.DisallowUnknownFields()
+		err = in.Decode(ask)
+	}
+	if err != nil {
+		return fault.Errorf(fault.Invalid, "the request cannot be decoded: %w", err).WithHint("docs/guide/fleet.md has the fields of each request")
+	}
+	return nil
+}
+
 // as is the same call in the name of the owner of a session, where the gateway lets the caller act for that.
 func (c *call) as(owner string) *call {
 	out := *c
@@ -105,12 +118,16 @@ func (c *call) as(owner string) *call {
 // find reads where the session is.
 func (r *sessionMove) find() error {
 	id := r.id
-	claim, err := r.g.claimOf(r.c.r.Context(), r.owner, id)
+	var err error
+	if _, r.bucket, err = r.g.table(); err != nil {
+		return err
+	}
+	claim, err := r.g.claimed(r.c.r.Context(), r.owner, id)
 	switch {
 	case err != nil:
 		return err
-	case claim == nil || claim.Owner != r.owner || claim.ID != id: // nodes can write any claim
-		return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).WithHint("boxctl ls lists them")
+	case claim.Owner != r.owner || claim.ID != id: // nodes can write any claim
+		return noSession(id)
 	case claim.State == api.FleetClaimLost:
 		return lost(claim)
 	case claim.State == api.FleetClaimMoving:
@@ -155,6 +172,16 @@ func (r *sessionMove) plan(node string) (list []seen, err error) {
 	case len(r.d.LeftOut) > 0 && !r.leave:
 		return nil, r.lossy(r.d.LeftOut)
 	}
+	var skills []string
+	for _, k := range r.has.Skills {
+		skills = append(skills, k.Name)
+	}
+	if r.needs, err = r.g.resolve(r.c, "POST /v1/sessions", r.has.Image, skills); err != nil {
+		return nil, err
+	}
+	if r.needs.digest != r.d.ImageDigest { // the fleet's is another one by now: a node that has this one may take it
+		r.needs.image = ""
+	}
 	list, none := choose(&placement{Node: node}, nodes, cmp.Or(r.has.Profile, "default"), nil)
 	if len(list) == 0 {
 		return nil, full(none)
@@ -184,9 +211,21 @@ func (r *sessionMove) run(list []seen) (err error) {
 	done()
 	renewing.Wait() // from here on nobody else changes the claim, or asks in its name
 	if err != nil {
-		return errors.Join(cmp.Or(broken(ctx), err), r.undo())
+		return r.failed(cmp.Or(broken(ctx), err))
 	}
 	return r.settle()
+}
+
+// failed undoes the move, and says why it has failed: that somebody else has changed the claim first, and once.
+func (r *sessionMove) failed(why error) error {
+	err := r.undo()
+	switch {
+	case fault.KindOf(err) != fault.Conflict:
+		return errors.Join(why, err)
+	case fault.KindOf(why) == fault.Conflict:
+		return why
+	}
+	return errors.Join(err, why)
 }
 
 // broken is why a move was broken off from here, if it was.
@@ -199,9 +238,7 @@ func broken(ctx context.Context) error {
 
 // place has a node make the session. It is not the fleet's there yet.
 func (r *sessionMove) place(list []seen) error {
-	var refused []string
-	var last error
-	room := false // a node has none, and may have some later
+	var refused []error
 	for i := range list {
 		r.to = &list[i]
 		final, err := r.offer()
@@ -209,18 +246,9 @@ func (r *sessionMove) place(list []seen) error {
 			return err
 		}
 		r.g.metrics.refusals.WithLabelValues(r.to.Name).Inc()
-		kind := fault.KindOf(err)
-		room = room || kind == fault.Exhausted || kind == fault.Unavailable || kind == fault.Internal
-		refused, last = append(refused, r.to.Name+": "+err.Error()), err
+		refused = append(refused, err)
 	}
-	if room {
-		return full(strings.Join(refused, "; "))
-	}
-	var others strings.Builder
-	for _, why := range refused[:len(refused)-1] {
-		others.WriteString("node " + why + "; ")
-	}
-	return fmt.Errorf("%snode %s: %w", others.String(), r.to.Name, last)
+	return noNode(list, refused)
 }
 
 // offer asks a node for the session. An error that is not final is why this node does not take it.
@@ -232,7 +260,12 @@ func (r *sessionMove) offer() (final bool, err error) {
 	case fault.KindOf(err) != fault.NotFound:
 		return false, err
 	}
+	if err := r.g.provide(r.c.r.Context(), r.c, r.to, r.needs); err != nil {
+		return false, err
+	}
+	r.mu.Lock()
 	generation := r.claim.Generation + 1
+	r.mu.Unlock()
 	for range 2 { // a node that has had it in a later generation says which
 		if err := r.change(r.c.r.Context(), func(c *sessionClaim) { c.State, c.To, c.ToGeneration = api.FleetClaimMoving, r.to.Name, generation }); err != nil {
 			return true, err
@@ -288,7 +321,7 @@ func (r *sessionMove) make() error {
 	if err == nil && other.ImageDigest != r.d.ImageDigest {
 		err = fault.Errorf(fault.Conflict, "its image %s is another one, %s and not %s", fault.Show(is.Image), cmp.Or(other.ImageDigest, "none"), cmp.Or(r.d.ImageDigest, "none")).WithHint("import the same image there")
 	}
-	if r.lost = less(&r.has, &is); err == nil && len(r.lost) > 0 && !r.leave {
+	if r.lost = less(&r.has, &is, r.needs.skills); err == nil && len(r.lost) > 0 && !r.leave {
 		err = r.lossy(r.lost)
 	}
 	if err != nil {
@@ -298,8 +331,9 @@ func (r *sessionMove) make() error {
 	return nil
 }
 
-// less says in words what a session has less of than another.
-func less(before, after *api.Session) (list []string) {
+// less says in words what a session has less of than another. ofFleet are the skills that the fleet has: others, such as those that
+// come with boxd, are a node's own.
+func less(before, after *api.Session, ofFleet map[string]string) (list []string) {
 	for _, c := range after.Clamped {
 		list = append(list, fmt.Sprintf("%s %s of %s (%s)", c.Field, c.Got, c.Asked, c.By))
 	}
@@ -307,6 +341,10 @@ func less(before, after *api.Session) (list []string) {
 		had := slices.ContainsFunc(before.Skills, func(b api.SessionSkill) bool { return b.Name == k.Name && !b.Missing })
 		if k.Missing && had {
 			list = append(list, "the skill "+k.Name)
+		}
+		i := slices.IndexFunc(before.Skills, func(b api.SessionSkill) bool { return b.Name == k.Name && !b.Missing && b.Digest != k.Digest })
+		if _, shared := ofFleet[k.Name]; shared && i >= 0 && !k.Missing {
+			list = append(list, fmt.Sprintf("the skill %s in its version %s, which is %s there", k.Name, before.Skills[i].Digest, k.Digest))
 		}
 	}
 	return list
@@ -336,9 +374,15 @@ func (r *sessionMove) carry() error {
 		return cmp.Or(err, r.changed())
 	}
 	for _, path := range d.Paths {
+		if err := r.checkClaim(); err != nil {
+			return err
+		}
 		if err := r.copy(path); err != nil {
 			return err
 		}
+	}
+	if err := r.checkClaim(); err != nil {
+		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(d.Processes)) {
 		if err := r.call(r.to, http.MethodPut, "/processes/"+url.PathEscape(id), d.Processes[id], nil); err != nil {
@@ -350,14 +394,33 @@ func (r *sessionMove) carry() error {
 			return err
 		}
 	}
-	// Callers on the node itself do not hear of the move.
+	// Before it is noted that the new one is whole, and after that took its time.
+	for _, do := range []func() error{r.lookAgain, r.arrive, r.lookAgain} {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkClaim fails if somebody else has changed the claim: the new session may be another by now.
+func (r *sessionMove) checkClaim() error {
+	ctx, cancel := context.WithTimeout(r.c.r.Context(), arriveFor)
+	defer cancel()
+	return r.rewriteClaim(ctx)
+}
+
+// lookAgain reports whether the old session is what was carried. Callers on the node itself do not hear of the move.
+func (r *sessionMove) lookAgain() error {
+	var is api.Session
 	if err := r.call(r.from, http.MethodGet, "", nil, &is); err != nil {
 		return err
 	}
 	if is.StoppedAt == nil || !is.StoppedAt.Equal(r.stopped) {
 		return r.changed()
 	}
-	if d, err = r.definition(r.from); err != nil {
+	d, err := r.definition(r.from)
+	if err != nil {
 		return err
 	}
 	if same, err := sameSettings(d, r.d); err != nil || !same {
@@ -438,6 +501,31 @@ func (w *watched) broken() error {
 	return w.err
 }
 
+// arriveFor is how long the new node is asked to note that it has all of a session: its agent may be restarted, or JetStream choose a leader.
+const arriveFor = 15 * time.Second
+
+// arrive has the new node note that it has all of the session. Else it would not claim that in a bucket that is new, and the old node ends
+// its own as soon as it sees the claim changed.
+func (r *sessionMove) arrive() error {
+	ctx, cancel := context.WithTimeout(r.c.r.Context(), arriveFor)
+	defer cancel()
+	r.mu.Lock()
+	arrived := *r.claim
+	r.mu.Unlock()
+	arrived.Node, arrived.Generation = arrived.To, arrived.ToGeneration
+	for {
+		err := r.g.remind(ctx, &arrived)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(retryEvery):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
 // settle makes the new session the fleet's, and ends the old one.
 func (r *sessionMove) settle() error {
 	err := r.change(r.c.r.Context(), func(c *sessionClaim) {
@@ -445,42 +533,88 @@ func (r *sessionMove) settle() error {
 	})
 	switch {
 	case fault.KindOf(err) == fault.Conflict:
-		return errors.Join(err, r.undo())
+		return r.failed(err)
 	case err != nil: // it may have been written
 		return fault.Errorf(fault.Unavailable, "it is not known whether session %s has moved: %w", fault.Show(r.id), err).
 			WithHint("within %v it is on one of nodes %s and %s: GET /v1/fleet/sessions", movingFor, r.from.Name, r.to.Name)
 	}
-	// The old one stays until the other node knows that it is no more on its way: with its next announcement at the latest, as the
-	// old node ends it then.
-	if err := r.g.remind(r.c.r.Context(), r.claim); err != nil {
-		r.g.log.Warn("a node was not told of a session that has arrived", "session", r.id, "node", r.to.Name, "error", err)
-	} else if err := r.call(r.from, http.MethodDelete, "", nil, nil); err != nil && fault.KindOf(err) != fault.NotFound {
+	if err := r.call(r.from, http.MethodDelete, "", nil, nil); err != nil && fault.KindOf(err) != fault.NotFound {
 		r.g.log.Warn("cannot remove a session that has moved; its node will", "session", r.id, "node", r.from.Name, "error", err)
 	}
 	return nil
 }
 
-// undo leaves the session where it was, and running if it ran: its node sees to that if it cannot be started at once.
+// undo leaves the session where it was, and running if it ran: its node sees to that if it cannot be started at once. If the claim cannot be
+// written, somebody else may have changed it, so that the new session is the fleet's, or the old one nobody's: the nodes end what they are
+// to end, and none is ended from here.
 func (r *sessionMove) undo() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), 2*streamTimeout)
 	defer cancel()
 	r.c.r = r.c.r.WithContext(ctx)
-	runs := !r.ran || r.startAgain(ctx)
 	var err error
 	if r.claim.State == api.FleetClaimMoving {
-		err = r.change(ctx, func(c *sessionClaim) {
-			c.State, c.Since, c.To, c.ToGeneration, c.Ran = api.FleetClaimLive, time.Now(), "", 0, c.Ran && !runs
-		})
+		if err = r.rewriteClaim(ctx); err == nil { // nothing is started that is somebody else's by now
+			runs := !r.ran || r.startAgain(ctx)
+			err = r.change(ctx, func(c *sessionClaim) {
+				c.State, c.Since, c.To, c.ToGeneration, c.Ran = api.FleetClaimLive, time.Now(), "", 0, c.Ran && !runs
+			})
+		}
+	}
+	if err != nil {
+		if r.ran && r.stays(ctx) {
+			r.startAgain(ctx)
+		}
+		if fault.KindOf(err) == fault.Conflict {
+			return err
+		}
+		return fault.Errorf(fault.Unavailable, "session %s is on node %s, which takes it back within %v, as soon as JetStream answers: %w", fault.Show(r.id), r.from.Name, movingFor, err).WithHint("GET /v1/fleet/sessions says when")
 	}
 	if r.made {
 		if err := r.call(r.to, http.MethodDelete, "", nil, nil); err != nil && fault.KindOf(err) != fault.NotFound {
 			r.g.log.Warn("cannot remove a session whose move broke off; its node will", "session", r.id, "node", r.to.Name, "error", err)
 		}
 	}
-	if err == nil {
-		return nil
+	return nil
+}
+
+// rewriteClaim writes the claim as it is, as soon as JetStream takes it.
+func (r *sessionMove) rewriteClaim(ctx context.Context) error {
+	for {
+		err := r.change(ctx, func(*sessionClaim) {})
+		if fault.KindOf(err) != fault.Unavailable {
+			return err
+		}
+		select {
+		case <-time.After(retryEvery):
+		case <-ctx.Done():
+			return err
+		}
 	}
-	return fault.Errorf(fault.Unavailable, "session %s is on node %s, which takes it back within %v: %w", fault.Show(r.id), r.from.Name, movingFor, err).WithHint("GET /v1/fleet/sessions says when")
+}
+
+// stays reports whether the claim says that the session is its old node's, and no more that it moves, although that was not written from here.
+// In a bucket that is new the node puts it with its next announcement.
+func (r *sessionMove) stays(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, movingFor)
+	defer cancel()
+	for {
+		claims, bucket, err := openBucket(ctx, r.g.js, claimsConfig(r.g.cfg.Replicas), rand.Text())
+		var is *sessionClaim
+		if err == nil {
+			is, err = getClaim(ctx, claims, r.claim.key)
+		}
+		switch {
+		case err == nil && is != nil:
+			return is.State == api.FleetClaimLive && is.Node == r.from.Name && is.Generation == r.claim.Generation
+		case err == nil && bucket == r.bucket:
+			return false // somebody has removed it
+		}
+		select {
+		case <-time.After(retryEvery):
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // startAgain starts the session again where it was. Its files may still be read for a moment.
@@ -541,7 +675,10 @@ func (r *sessionMove) renew(ctx context.Context) {
 func (r *sessionMove) change(ctx context.Context, what func(*sessionClaim)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	claims, _, err := r.g.table()
+	claims, bucket, err := r.g.table()
+	if err == nil && bucket != r.bucket { // where its revision means nothing
+		err = fault.Errorf(fault.Conflict, "the claims of the fleet were removed meanwhile").WithHint("try again")
+	}
 	if err != nil {
 		return err
 	}
@@ -552,13 +689,17 @@ func (r *sessionMove) change(ctx context.Context, what func(*sessionClaim)) erro
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestPatience)
 	defer cancel()
 	next.revision, err = putClaim(ctx, claims, &next)
+	var is *sessionClaim
 	if conflict(err) { // or a write of this gateway that seemed to have failed was taken
-		if is, rerr := getClaim(ctx, claims, next.key); rerr == nil && is != nil && is.same(r.claim) {
+		var rerr error
+		if is, rerr = getClaim(ctx, claims, next.key); rerr == nil && is != nil && is.same(r.claim) {
 			next.revision = is.revision
 			next.revision, err = putClaim(ctx, claims, &next)
 		}
 	}
 	switch {
+	case conflict(err) && is != nil && is.State == api.FleetClaimLost:
+		return lost(is)
 	case conflict(err):
 		return fault.Errorf(fault.Conflict, "the claim of session %s has changed meanwhile", fault.Show(next.ID)).WithHint("try again")
 	case err != nil:

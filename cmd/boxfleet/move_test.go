@@ -3,8 +3,16 @@
 package main
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"slices"
+	"sync/atomic"
 	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
@@ -63,6 +71,7 @@ func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 				t.Errorf("the claim of %s is %q, want %q", id, got, want)
 			}
 		}
+		a.beside.Wait()
 		if slices.Sort(boxd.ended); !slices.Equal(boxd.ended, ended) {
 			t.Errorf("ended: %q, want %q", boxd.ended, ended)
 		}
@@ -85,7 +94,7 @@ func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 	}
 	c.pass(1)
 	beat("live a ", "moving b a")
-	a.starts.Wait()
+	a.beside.Wait()
 	if got := boxd.hasStarted(); !slices.Equal(got, []string{"goes"}) { // as it ran before
 		t.Errorf("started: %q", got)
 	}
@@ -106,7 +115,7 @@ func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 			t.Errorf("%d: %v, %d, %v", i, ok, highest, err)
 		}
 	}
-	if all, err := a.fences.list(); err != nil || all[claimKey("ci", "told")].Coming {
+	if all, err := a.fences.list(); err != nil || !all[claimKey("ci", "told")].Whole {
 		t.Errorf("%+v, %v", all, err)
 	}
 	// And one that does not arrive, since the other node has taken its claim back.
@@ -117,18 +126,66 @@ func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 	beat("live a ", "live b ", "comes")
 }
 
-// What a session has less of on another node is told: limits that a policy has lowered, and skills that are missing there alone.
+// That a session has arrived is noted only as long as its claim says that it comes: a gateway that has broken the move off may be heard late.
+func TestALateArrivalIsNotNoted(t *testing.T) {
+	t.Parallel()
+	js := startServer(t)
+	claims, bucket, err := openBucket(t.Context(), js, claimsConfig(0), "now")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := anAgent(t, js, &fakeBoxd{})
+	coming := fence{Owner: "ci", ID: "s", Generation: 8, Bucket: bucket, Coming: true}
+	if ok, _, err := a.fences.raise(&coming); err != nil || !ok {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	key, revision := claimKey("ci", "s"), uint64(0)
+	for _, c := range []struct {
+		claim *api.FleetClaim
+		to    uint64
+		ok    bool
+	}{
+		{nil, 0, false},
+		{&api.FleetClaim{Node: "b", Generation: 7, State: api.FleetClaimMoving, To: "a"}, 8, true},
+		{&api.FleetClaim{Node: "b", Generation: 7, State: api.FleetClaimMoving, To: "a"}, 9, false},
+		{&api.FleetClaim{Node: "b", Generation: 7, State: api.FleetClaimMoving, To: "c"}, 8, false},
+		{&api.FleetClaim{Node: "b", Generation: 7, State: api.FleetClaimLive}, 0, false},
+		{&api.FleetClaim{Node: "b", Generation: 8, State: api.FleetClaimLive}, 0, false},
+		{&api.FleetClaim{Node: "a", Generation: 8, State: api.FleetClaimStarting}, 0, false},
+		{&api.FleetClaim{Node: "a", Generation: 8, State: api.FleetClaimLive}, 0, true},
+	} {
+		if c.claim != nil {
+			if revision, err = putClaim(t.Context(), claims, &sessionClaim{FleetClaim: *c.claim, ToGeneration: c.to, key: key, revision: revision}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, f := range []fence{coming, {Owner: "ci", ID: "other", Generation: 1, Bucket: bucket}} { // which are nothing that arrives
+			if err := a.checkComing(t.Context(), &f); err != nil {
+				t.Errorf("%+v: %+v: %v", c.claim, f, err)
+			}
+		}
+		if err := a.checkComing(t.Context(), &fence{Owner: "ci", ID: "s", Generation: 8, Bucket: bucket}); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c.claim, err)
+		}
+	}
+}
+
+// What a session has less of on another node is told: limits that a policy has lowered, skills that are missing there alone, and those of the fleet in another version.
 func TestWhatASessionHasLessOf(t *testing.T) {
 	t.Parallel()
-	before := &api.Session{Skills: []api.SessionSkill{{Name: "a"}, {Name: "b", Missing: true}, {Name: "c"}}}
+	before := &api.Session{Skills: []api.SessionSkill{{Name: "a"}, {Name: "b", Missing: true}, {Name: "c", Digest: "1"}}}
 	after := &api.Session{
 		Skills:  []api.SessionSkill{{Name: "a", Missing: true}, {Name: "b", Missing: true}, {Name: "c"}},
 		Clamped: []api.Clamp{{Field: "memory", Asked: "1GiB", Got: "512MiB", By: "policy.ci.memory"}},
 	}
-	if got := less(before, after); !slices.Equal(got, []string{"memory 512MiB of 1GiB (policy.ci.memory)", "the skill a"}) {
+	if got := less(before, after, nil); !slices.Equal(got, []string{"memory 512MiB of 1GiB (policy.ci.memory)", "the skill a"}) {
 		t.Errorf("%q", got)
 	}
-	if got := less(before, before); got != nil {
+	if got := less(before, before, nil); got != nil {
+		t.Errorf("%q", got)
+	}
+	later := &api.Session{Skills: []api.SessionSkill{{Name: "a", Digest: "2"}, {Name: "c", Digest: "2"}}}
+	if got := less(before, later, map[string]string{"c": "2"}); !slices.Equal(got, []string{"the skill c in its version 1, which is 2 there"}) { // a is the nodes' own
 		t.Errorf("%q", got)
 	}
 }
@@ -158,5 +215,148 @@ func TestSettingsThatChangedAreSeen(t *testing.T) {
 	later.Session = []byte(`{"labels":{"a":"b"},"id":"s","max_lifetime":"59m"}`)
 	if same, err := sameSettings(&later, &was); !same || err != nil {
 		t.Errorf("%v, %v", same, err)
+	}
+}
+
+// leftOver is a node that has a part of a session in a generation, of a move that is over.
+func leftOver(t *testing.T, bucket string) (a *agent, claims jetstream.KeyValue, boxd *fakeBoxd) {
+	t.Helper()
+	js := startServer(t)
+	claims, now, err := openBucket(t.Context(), js, claimsConfig(0), "now")
+	if err != nil {
+		t.Fatal(err)
+	}
+	boxd = &fakeBoxd{status: api.Status{State: "ok", MaxSessions: 10}}
+	boxd.list.Sessions = []api.Session{{Owner: "ci", ID: "s"}}
+	a = anAgent(t, js, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && r.URL.Path == "/v1/sessions/s" {
+			_, _ = io.WriteString(w, "{}")
+			return
+		}
+		boxd.ServeHTTP(w, r)
+	}))
+	a.now.Gateways = map[string]access.Gateway{"main": {Role: access.User, Principals: []string{"ci"}}}
+	if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "s", Generation: 2, Bucket: cmp.Or(bucket, now), Coming: true}); err != nil || !ok {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	return a, claims, boxd
+}
+
+// A new session is not what is left of one whose move broke off, whatever its generation, and whether all of it had come; what is left ends.
+func TestWhatIsLeftOfAMoveIsNoNewSession(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name       string
+		bucket     string // in which it was on its way; "": the one there is
+		whole      bool
+		generation uint64 // of the new session
+		want       error  // nil: any
+	}{
+		{name: "a later generation", generation: 3},
+		{name: "a later generation, and all had come", generation: 3, whole: true},
+		{name: "a later generation in a new bucket", generation: 3, bucket: "before"},
+		{name: "the same generation", generation: 2, want: errLeftOver},
+		{name: "the same generation, and all had come", generation: 2, whole: true, want: errLeftOver},
+	} {
+		a, claims, boxd := leftOver(t, c.bucket)
+		if c.whole {
+			if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "s", Generation: 2}); err != nil || !ok {
+				t.Fatalf("%v, %v", ok, err)
+			}
+		}
+		key := claimKey("ci", "s")
+		revision, err := putClaim(t.Context(), claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: "ci", ID: "s", Node: "a", Generation: c.generation, State: api.FleetClaimStarting}, key: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.checkComing(t.Context(), &fence{Owner: "ci", ID: "s", Generation: c.generation, Bucket: "now"}); err == nil || c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if c.bucket != "" { // who asks for the new one gives up, and tries again later
+			if err := claims.Delete(t.Context(), key, jetstream.LastRevision(revision)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.beside.Wait()
+		if len(boxd.ended) != 1 {
+			t.Errorf("%s: it has ended %q", c.name, boxd.ended)
+		}
+	}
+}
+
+// All of a session that has come is claimed in a new bucket, and a part of one is neither claimed nor ended.
+func TestWhatHasComeIsClaimedInANewBucket(t *testing.T) {
+	t.Parallel()
+	for _, whole := range []bool{false, true} {
+		a, claims, boxd := leftOver(t, "before")
+		if whole {
+			if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "s", Generation: 2}); err != nil || !ok {
+				t.Fatalf("%v, %v", ok, err)
+			}
+		}
+		if err := a.beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.beside.Wait()
+		claim, err := getClaim(t.Context(), claims, claimKey("ci", "s"))
+		if err != nil || (claim != nil) != whole || len(boxd.ended) != 0 {
+			t.Errorf("whole %v: %+v, %v; ended %q", whole, claim, err, boxd.ended)
+		}
+	}
+}
+
+// A bucket that is removed and made again while a node reads it has released nothing.
+func TestABucketIsMadeAnewWhileItIsRead(t *testing.T) {
+	t.Parallel()
+	js := startServer(t)
+	claims, bucket, err := openBucket(t.Context(), js, claimsConfig(0), "now")
+	if err != nil {
+		t.Fatal(err)
+	}
+	boxd := &fakeBoxd{status: api.Status{State: "ok", MaxSessions: 100}}
+	var wipe atomic.Bool
+	a := anAgent(t, js, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/sessions" && wipe.CompareAndSwap(true, false) {
+			err := js.DeleteKeyValue(r.Context(), claimBucket)
+			if err == nil {
+				_, _, err = openBucket(r.Context(), js, claimsConfig(0), "new")
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		boxd.ServeHTTP(w, r)
+	}))
+	a.now.Gateways = map[string]access.Gateway{"main": {Role: access.User, Principals: []string{"ci"}}}
+	const sessions = 2 * readAnyway
+	for i := range sessions {
+		id := fmt.Sprint("s", i)
+		boxd.list.Sessions = append(boxd.list.Sessions, api.Session{Owner: "ci", ID: id})
+		_, _, err := a.fences.raise(&fence{Owner: "ci", ID: id, Generation: 2, Bucket: bucket})
+		if err == nil {
+			_, err = putClaim(t.Context(), claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: "ci", ID: id, Node: "a", Generation: 2, State: api.FleetClaimLive}, key: claimKey("ci", id)})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := a.beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wipe.Store(true)
+	if err := a.beat(t.Context()); err == nil {
+		t.Error("nothing was wrong")
+	}
+	if err := a.beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.beside.Wait()
+	if all, err := listClaims(t.Context(), claims); err != nil || len(all) != sessions || len(boxd.ended) != 0 {
+		t.Errorf("%d claims, %v; ended %q", len(all), err, boxd.ended)
 	}
 }

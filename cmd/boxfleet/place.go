@@ -29,6 +29,8 @@ type placement struct {
 	Prefers  map[string]string `json:"prefers,omitempty"`  // labels that count for it
 	Can      []string          `json:"can,omitempty"`      // capabilities it must have
 	Spread   bool              `json:"spread,omitempty"`   // away from the owner's other sessions
+
+	image map[string]bool // the nodes that are known to have the image of the request
 }
 
 // How many nodes are looked at, and what counts how much. A lower score is better.
@@ -37,7 +39,8 @@ const (
 
 	warmCounts   = -0.5
 	preferCounts = -0.25
-	spreadCounts = 0.5 // for each session of the owner
+	imageCounts  = -0.5 // otherwise it has to be sent
+	spreadCounts = 0.5  // for each session of the owner
 )
 
 // wanted is what placement has to know of a request.
@@ -45,6 +48,8 @@ type wanted struct {
 	Profile string         `json:"profile"`
 	Memory  *quantity.Size `json:"memory"`
 	ID      string         `json:"id"`
+	Image   string         `json:"image"`
+	Skills  []string       `json:"skills"`
 
 	Template  string             `json:"template"`
 	Variables map[string]string  `json:"variables"`
@@ -102,6 +107,9 @@ func (p *placement) score(n *seen, profile string, own int) float64 {
 		if n.Labels[name] == value {
 			s += preferCounts
 		}
+	}
+	if p.image[n.Name] {
+		s += imageCounts
 	}
 	if p.Spread {
 		s += spreadCounts * float64(own)
@@ -179,6 +187,7 @@ func (g *gateway) create(c *call) error {
 		}
 	}
 	c.span.setSession(want.ID)
+	place.image = g.haveImage(want.Image)
 	return g.claim(c, place, &want, fields)
 }
 
@@ -235,15 +244,32 @@ func asFault(resp *http.Response) error {
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxRequest)).Decode(&p); err != nil {
 		return fault.Errorf(fault.Unavailable, "a node has answered %s", resp.Status).WithHint("see the log of its boxd")
 	}
+	p.Status = resp.StatusCode
+	return asError(&p.Problem, errors.New(cmp.Or(p.Detail, p.Message)))
+}
+
+// asError is the problem of a node, as an error with a text.
+func asError(p *api.Problem, text error) error {
 	kinds := map[int]fault.Kind{
 		http.StatusBadRequest: fault.Invalid, http.StatusNotFound: fault.NotFound, http.StatusConflict: fault.Conflict, http.StatusForbidden: fault.Denied,
 		http.StatusTooManyRequests: fault.Exhausted, http.StatusNotImplemented: fault.Unsupported,
 	}
-	kind, ok := kinds[resp.StatusCode]
+	kind, ok := kinds[p.Status]
 	if !ok {
 		kind = fault.Unavailable
 	}
-	return &fault.Error{Kind: kind, Field: p.Field, Value: p.Value, Allowed: p.Allowed, Hint: p.Hint, Err: errors.New(cmp.Or(p.Detail, p.Message))}
+	return &fault.Error{Kind: kind, Field: p.Field, Value: p.Value, Allowed: p.Allowed, Hint: p.Hint, Err: text}
+}
+
+// peekBody reads the beginning of the body, of at most that many bytes, which stays to be read.
+func (c *call) peekBody(most int64) ([]byte, error) {
+	begun, err := io.ReadAll(io.LimitReader(c.r.Body, most))
+	rest := c.r.Body
+	c.r.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(begun), rest), rest}
+	return begun, err
 }
 
 func (c *call) setBody(body []byte) {

@@ -89,6 +89,7 @@ func TestWhatCountsForANode(t *testing.T) {
 		"less pressure":        {plain, nodeOf("b", func(n *api.FleetNode) { n.Pressure.IO = 20 }), placement{}, nil},
 		"a warm box":           {nodeOf("a", func(n *api.FleetNode) { n.Warm = []string{"default"} }), plain, placement{}, nil},
 		"a label":              {nodeOf("a", func(n *api.FleetNode) { n.Labels = map[string]string{"disk": "ssd"} }), plain, placement{Prefers: map[string]string{"disk": "ssd"}}, nil},
+		"the image":            {nodeOf("a", nil), plain, placement{image: map[string]bool{"a": true}}, nil},
 		"none of the owner's":  {plain, nodeOf("b", nil), placement{Spread: true}, map[string]int{"b": 1}},
 	} {
 		for range 8 {
@@ -197,7 +198,7 @@ func TestANodeRemembersTheHighestGeneration(t *testing.T) {
 	if live, err := f.list(); err != nil || len(live) != 1 || !f.all[key].Ended {
 		t.Errorf("%+v, %v", live, err)
 	}
-	raise(f, 4, false, 4) // it has ended, and is remembered
+	raise(f, 4, false, 5) // it has ended, and what is made in that generation would be nobody's
 	// Without its record a node could have a session that another has: it does not start.
 	if err := os.WriteFile(filepath.Join(path, key+fenceSuffix), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)

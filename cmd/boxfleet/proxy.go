@@ -36,6 +36,8 @@ type call struct {
 	pass access.Pass
 	span *requestSpan
 	e2b  *e2bCall // nil: the request is one of boxd's API
+	// imports says that the gateway itself has a node import an image of the fleet.
+	imports bool
 }
 
 // fail answers with an error as the caller's protocol has it.
@@ -134,6 +136,10 @@ func (g *gateway) route(c *call) error {
 		return g.session(c, owner, id, len(path) == 3)
 	case len(path) >= 2 && path[0] == "v1" && path[1] == "exec":
 		return g.once(c)
+	case len(path) >= 2 && len(path) <= 3 && path[0] == "v1" && path[1] == "images":
+		return g.images(c, path[2:])
+	case len(path) >= 2 && path[0] == "v1" && path[1] == "skills":
+		return g.skills(c, path[2:])
 	case path[0] == "mcp":
 		return g.mcp(c)
 	case c.r.Method == http.MethodGet && c.r.URL.Path == "/metrics":
@@ -143,6 +149,11 @@ func (g *gateway) route(c *call) error {
 		g.metrics.handler.ServeHTTP(c.w, c.r)
 		return nil
 	}
+	return onNodes(c)
+}
+
+// onNodes is the refusal of what only nodes answer.
+func onNodes(c *call) error {
 	return fault.Errorf(fault.Unsupported, "a gateway does not answer %s %s for the whole fleet", c.r.Method, fault.Show(c.r.URL.Path)).
 		WithHint("name a node with the header %s; GET /v1/fleet/nodes has them", nodeHeader)
 }
@@ -178,6 +189,42 @@ func (g *gateway) claimOf(ctx context.Context, owner, id string) (*sessionClaim,
 	return claim, nil
 }
 
+// claimed is claimOf for a request that needs the session.
+func (g *gateway) claimed(ctx context.Context, owner, id string) (*sessionClaim, error) {
+	claim, err := g.claimOf(ctx, owner, id)
+	if err == nil && claim == nil {
+		err = g.unsettled()
+	}
+	if err == nil && claim == nil {
+		err = noSession(id)
+	}
+	return claim, err
+}
+
+func noSession(id string) error {
+	return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).WithHint("boxctl ls lists them")
+}
+
+// unsettled returns an error while the bucket of claims is new and a node has not put its claims into it yet: a session that has no claim
+// may exist.
+func (g *gateway) unsettled() error {
+	_, bucket, err := g.table()
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	young := g.now().Sub(g.opened) < lostAfter
+	g.mu.Unlock()
+	if !young {
+		return nil
+	}
+	nodes := g.known()
+	if len(nodes) == 0 || slices.ContainsFunc(nodes, func(n seen) bool { return !n.lost && n.Claims != bucket }) {
+		return fault.Errorf(fault.Unavailable, "a node has not reported its sessions yet").WithHint("try again")
+	}
+	return nil
+}
+
 // owner is whose sessions a request is about. What a claim says is answered without a node, so whoever may not see sessions of
 // others is refused here as there, whether there is such a session or not.
 func (c *call) owner() (string, error) {
@@ -202,15 +249,18 @@ func (c *call) may(route string, least access.Role) error {
 
 // session passes a request for a session on to the node that has it.
 func (g *gateway) session(c *call, owner, id string, itself bool) error {
-	claim, err := g.claimOf(c.r.Context(), owner, id)
-	switch {
-	case err != nil:
+	claim, err := g.claimed(c.r.Context(), owner, id)
+	if err == nil && c.e2b != nil && !claim.Sandbox {
+		err = noSession(id)
+	}
+	if err != nil {
 		return err
-	case claim == nil || c.e2b != nil && !claim.Sandbox:
-		return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).WithHint("boxctl ps lists them")
 	}
 	if claim.State == api.FleetClaimMoving && (!itself || c.r.Method != http.MethodGet) {
 		return moving(claim)
+	}
+	if err := g.attaches(c, owner, claim.Node); err != nil {
+		return err
 	}
 	remove := itself && c.r.Method == http.MethodDelete
 	if claim.State == api.FleetClaimLost {
@@ -246,8 +296,11 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 
 // lost is the refusal of what is asked of a session that is lost.
 func lost(claim *sessionClaim) error {
-	return fault.Errorf(fault.Conflict, "session %s is lost since %s: %s", fault.Show(claim.ID), claim.Since.UTC().Format(time.RFC3339), claim.Reason).
-		WithHint("it returns with its node; to give it up, remove it, then create it again")
+	err := fault.Errorf(fault.Conflict, "session %s is lost since %s: %s", fault.Show(claim.ID), claim.Since.UTC().Format(time.RFC3339), claim.Reason)
+	if claim.Snapshot != "" {
+		return err.WithHint("it returns with its node; to give it up, remove it, then restore its last snapshot %s", fault.Show(claim.Snapshot))
+	}
+	return err.WithHint("it returns with its node; to give it up, remove it, then create it again")
 }
 
 // pass sends a request to a node, in the name of its caller; then sees the answer before it goes on.
@@ -323,7 +376,7 @@ func (g *gateway) speak(c *call, n *seen, out *http.Request) error {
 	g.mu.Unlock()
 	a := access.Assertion{
 		Gateway: g.cfg.Name, Node: n.Name, Principal: c.pass.Name, Role: c.pass.Role, Token: c.pass.Token, Routes: c.pass.Routes(),
-		Method: out.Method, Target: out.URL.RequestURI(),
+		Method: out.Method, Target: out.URL.RequestURI(), Image: c.imports,
 	}
 	now := time.Now().Add(n.offset)
 	if c.e2b != nil {
@@ -403,11 +456,24 @@ func (g *gateway) once(c *call) error {
 	if c.e2b != nil {
 		place.Can = []string{canE2B}
 	}
+	want, err := g.needed(c)
+	if err != nil {
+		return err
+	}
+	place.image = g.haveImage(want.image)
 	list, reason := choose(place, g.known(), "", nil)
 	if len(list) == 0 {
 		return full(reason)
 	}
-	return g.pass(c, list[0].Name, nil)
+	var refused []error
+	for i := range list {
+		err := g.provide(c.r.Context(), c, &list[i], want)
+		if err == nil {
+			return g.pass(c, list[i].Name, nil)
+		}
+		refused = append(refused, err)
+	}
+	return noNode(list, refused)
 }
 
 func reply(w http.ResponseWriter, code int, body any) {

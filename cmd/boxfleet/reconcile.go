@@ -55,7 +55,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	if claim == nil || claim.State != api.FleetClaimMoving {
 		delete(a.moves, key)
 	}
-	mine := claim != nil && claim.Node == a.name && claim.Generation == h.Generation
+	mine := claim != nil && claim.Node == a.name && claim.Generation == h.Generation && (!h.Coming || claim.State != api.FleetClaimStarting)
 	if claim != nil && claim.State == api.FleetClaimMoving && (mine && lives && a.goesOn(claim) || claim.To == a.name && claim.ToGeneration == h.Generation) {
 		return nil // whoever moves it changes the claim
 	}
@@ -75,12 +75,12 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
 	case mine && (claim.State != api.FleetClaimLive || claim.Ran || claim.Sandbox != h.Sandbox): // a gateway of an older version rewrites claims without the mark
 		next := *claim
-		next.State, next.Reason, next.Sandbox, next.To, next.ToGeneration = api.FleetClaimLive, "", h.Sandbox, "", 0
+		next.State, next.Reason, next.Snapshot, next.Sandbox, next.To, next.ToGeneration = api.FleetClaimLive, "", "", h.Sandbox, "", 0
 		if claim.State != api.FleetClaimLive {
 			next.Since = time.Now()
 		}
 		if next.Ran {
-			next.Ran = !a.startedAgain(key, h)
+			next.Ran = !a.startedAgain(key, h) //nolint:contextcheck // it goes on when the announcement has ended
 		}
 		if next == *claim {
 			break // it is about to run again
@@ -99,7 +99,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 			a.log.Warn("the move of a session has broken off; it stays here", "session", h.ID, "owner", h.Owner, "to", claim.To)
 		}
 	case mine:
-	case claim == nil && h.Bucket != bucket && h.Coming:
+	case claim == nil && h.Bucket != bucket && h.Coming && !h.Whole:
 		return nil // it may have all or a part of what the other node has: it is neither ended nor claimed
 	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
 		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: h.Sandbox, key: key}); err != nil {
@@ -109,9 +109,21 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 			return err
 		}
 	default:
-		return a.giveUp(ctx, key, h, claim)
+		return a.giveUp(ctx, claims, bucket, key, h, claim)
 	}
-	return a.fences.change(key, h.Generation, func(h *held) { h.Bucket, h.Coming = bucket, false })
+	return a.fences.change(key, h.Generation, func(h *held) { h.Bucket, h.Coming, h.Whole = bucket, false, false })
+}
+
+// stillIs fails if a bucket is another one by now: what is not in it was not released.
+func stillIs(ctx context.Context, bucket jetstream.KeyValue, id string) error {
+	status, err := bucket.Status(ctx)
+	if err == nil && status.Metadata()[bucketID] != id {
+		err = errors.New("it was removed and made again just now")
+	}
+	if err != nil {
+		return fmt.Errorf("bucket %s: %w", bucket.Bucket(), err)
+	}
+	return nil
 }
 
 // goesOn reports whether a session that is being moved from here is to be waited for. A gateway that has died does not renew the claim:
@@ -148,9 +160,9 @@ func (a *agent) startedAgain(key string, h *held) bool {
 		a.again = map[string]bool{}
 	}
 	a.again[key] = false
-	of := *h
-	a.starts.Go(func() {
-		a.startAgain(a.life, &of)
+	of, life := *h, a.life
+	a.beside.Go(func() {
+		a.startAgain(life, &of)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.again[key] = true
@@ -193,9 +205,20 @@ func (a *agent) lives(ctx context.Context, h *held) (bool, error) {
 	return true, nil
 }
 
-// giveUp ends a session that is no longer this node's.
-func (a *agent) giveUp(ctx context.Context, key string, h *held, claim *sessionClaim) error {
+// endingFor is how long boxd may take to end a session that is no longer its node's: another announcement asks for it again.
+const endingFor = 5 * time.Minute
+
+// giveUp has a session ended that is no longer this node's. Its programs may take their time: no announcement waits for them.
+func (a *agent) giveUp(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, claim *sessionClaim) error { //nolint:contextcheck // the same
+	if a.isEnding(key) {
+		return nil
+	}
 	why := "its claim was released"
+	if claim == nil {
+		if err := stillIs(ctx, claims, bucket); err != nil {
+			return err // it is looked at again
+		}
+	}
 	if claim != nil {
 		why = fmt.Sprintf("node %s has claimed it (generation %d after %d)", claim.Node, claim.Generation, h.Generation)
 	}
@@ -207,11 +230,40 @@ func (a *agent) giveUp(ctx context.Context, key string, h *held, claim *sessionC
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
 	}
 	a.log.Warn("ending a session that is no longer this node's", "session", h.ID, "owner", h.Owner, "reason", why)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ending == nil {
+		a.ending = map[string]bool{}
+	}
+	a.ending[key] = true
+	of, life := *h, a.life
+	a.beside.Go(func() {
+		if err := a.end(life, key, &of); err != nil {
+			a.log.Warn("cannot end a session that is no longer this node's; it is tried again", "session", of.ID, "owner", of.Owner, "error", err)
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.ending, key)
+	})
+	return nil
+}
+
+// isEnding reports whether a session is being ended; "": whether any is.
+func (a *agent) isEnding(key string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ending[key] || key == "" && len(a.ending) > 0
+}
+
+// end ends a session, and remembers that.
+func (a *agent) end(ctx context.Context, key string, h *held) error {
+	ctx, cancel := context.WithTimeout(ctx, endingFor)
+	defer cancel()
 	boxd := client.New(a.cfg.Socket)
 	defer boxd.Close()
 	boxd.Owner = h.Owner
 	if err := boxd.DeleteSession(ctx, h.ID); err != nil && !errors.Is(err, client.NotFound) {
-		return fmt.Errorf("end session %s of %s: %w", h.ID, h.Owner, err)
+		return err
 	}
 	a.gaveUp.Add(1)
 	return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })

@@ -181,7 +181,7 @@ func (g *gateway) remind(ctx context.Context, claim *sessionClaim) error {
 	err = request(ctx, g.nc, claim.Node, "fence", &fence{Owner: claim.Owner, ID: claim.ID, Generation: claim.Generation, Bucket: bucket, Sandbox: claim.Sandbox}, &answer)
 	switch {
 	case err == nil && answer.Error != "":
-		err = errors.New(answer.Error)
+		return fault.Errorf(fault.Unavailable, "node %s: %s", claim.Node, answer.Error).WithHint("try again")
 	case err == nil && !answer.OK && answer.Highest != claim.Generation:
 		err = fmt.Errorf("it has a later generation of session %s", fault.Show(claim.ID))
 	}
@@ -203,8 +203,11 @@ type reservation struct {
 	claim  *sessionClaim // as it is in the bucket; nil: there is none
 	target string        // of the request that a node is sent
 	body   []byte
-	why    string // nobody has taken it so far
-	placed bool   // a node has it
+	queued bool // it waits for room
+	needs  *needs
+	unfit  []error // why nodes cannot have what it needs, in this round
+	why    string  // nobody has taken it so far
+	placed bool    // a node has it
 }
 
 // run asks nodes until one has answered for good, or the time to wait is over.
@@ -233,6 +236,7 @@ func (r *reservation) run() error {
 		if done || err != nil {
 			return err
 		}
+		r.queued = true
 		if t == nil {
 			if t = r.g.queue.enter(r.c.pass.Name); t == nil {
 				return full(fmt.Sprintf("%d requests wait, at most %d for each caller, and %s", r.g.queue.len(), maxOwn, r.why))
@@ -272,11 +276,14 @@ func (r *reservation) round() (done bool, err error) {
 		}
 	}
 	own, err := r.own()
+	if err == nil { // each time, as who waits may wait for long
+		r.needs, err = r.g.resolve(r.c, "POST /v1/sessions", r.want.Image, r.want.Skills)
+	}
 	if err != nil {
 		return false, err
 	}
 	list, none := choose(r.place, nodes, r.want.Profile, own)
-	r.why = none
+	r.why, r.unfit = none, nil
 	var refused []string
 	for i := range list {
 		done, why, err := r.ask(&list[i])
@@ -287,7 +294,13 @@ func (r *reservation) round() (done bool, err error) {
 		refused = append(refused, list[i].Name+": "+why)
 		r.why = strings.Join(refused, "; ")
 	}
-	return false, r.giveUp() // meanwhile it is nobody's
+	if err := r.giveUp(); err != nil || len(list) == 0 || len(r.unfit) < len(nodes) { // meanwhile it is nobody's
+		return false, err
+	}
+	if err := noNode(list, r.unfit); fault.KindOf(err) != fault.Exhausted { // no node of all will ever take it
+		return false, err
+	}
+	return false, nil
 }
 
 // own counts the caller's sessions on each node, where that matters.
@@ -312,6 +325,16 @@ func (r *reservation) own() (map[string]int, error) {
 
 // ask claims the session for a node, has the node remember that, and asks it for the session.
 func (r *reservation) ask(n *seen) (done bool, why string, err error) {
+	ctx := r.c.r.Context()
+	if r.queued { // it keeps others from their turns
+		short, cancel := context.WithTimeout(ctx, queuedPatience)
+		defer cancel()
+		ctx = short
+	}
+	if err := r.g.provide(ctx, r.c, n, r.needs); err != nil {
+		r.unfit = append(r.unfit, err)
+		return false, err.Error(), nil
+	}
 	if err := r.put(n.Name, 1); err != nil {
 		return false, "", err
 	}
@@ -322,7 +345,7 @@ func (r *reservation) ask(n *seen) (done bool, why string, err error) {
 		cancel()
 		switch {
 		case err != nil:
-			return false, err.Error(), nil //nolint:nilerr // it is why the next is asked
+			return false, err.Error(), nil
 		case answer.Error != "":
 			return false, answer.Error, nil
 		case answer.OK:

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
@@ -50,9 +52,20 @@ type gatewayConfig struct {
 		Listen string `toml:"listen"` // address; "": clients of E2B are not served
 		Domain string `toml:"domain"` // sandboxes' ports are PORT-ID.DOMAIN; "": localhost with the port of Listen
 	} `toml:"e2b"`
+	Snapshots storeSizes `toml:"snapshots"`
+	Skills    storeSizes `toml:"skills"`
+	Images    struct {
+		Size quantity.Size `toml:"size"` // bytes of the archives of all; 0: none are kept
+	} `toml:"images"`
 	Traces     trace.Config           `toml:"traces"`
 	Access     access.Config          `toml:"access"`
 	Principals map[string]access.Rule `toml:"principals"`
+}
+
+// storeSizes bounds what the gateway keeps of owners.
+type storeSizes struct {
+	Size      quantity.Size `toml:"size"`       // bytes of the archives of all; 0: none are kept
+	OwnerSize quantity.Size `toml:"owner_size"` // bytes of those of an owner; 0: as many as of all
 }
 
 // Bounds of what a caller can make the gateway hold.
@@ -87,6 +100,11 @@ func readGateway(path string) (*gatewayConfig, error) {
 	}
 	if r := cfg.NATS.Replicas; r < 0 || r > 5 {
 		return nil, fmt.Errorf("%s: nats.replicas = %d: must be 1 to 5, or 0: 3 if NATS is a cluster, otherwise 1", path, r)
+	}
+	for table, s := range map[string]storeSizes{"snapshots": cfg.Snapshots, "skills": cfg.Skills} {
+		if s.OwnerSize > s.Size {
+			return nil, fmt.Errorf("%s: %s.owner_size = %v: must be at most %s.size, %v", path, table, s.OwnerSize, table, s.Size)
+		}
 	}
 	nats := access.Fleet{Servers: cfg.NATS.Servers, Credentials: cfg.NATS.Credentials, CA: cfg.NATS.CA}
 	if err := errors.Join(nats.Validate(), cfg.Traces.Validate(), access.ValidateRules(cfg.Access, cfg.Principals)); err != nil {
@@ -162,6 +180,8 @@ func serve(ctx context.Context, args []string, log *slog.Logger) error {
 	}
 	g, err := newGateway(ctx, &gatewayOptions{
 		Name: cfg.Gateway.Name, Key: key, Gate: gate, Replicas: cfg.NATS.Replicas, Version: version, Log: log, Traces: traces, E2B: cfg.E2B.Listen != "",
+		Snapshots: int64(cfg.Snapshots.Size), OwnerSnapshots: int64(cmp.Or(cfg.Snapshots.OwnerSize, cfg.Snapshots.Size)), Images: int64(cfg.Images.Size),
+		Skills: int64(cfg.Skills.Size), OwnerSkills: int64(cmp.Or(cfg.Skills.OwnerSize, cfg.Skills.Size)),
 		Servers: natsServers{Addresses: cfg.NATS.Servers, Credentials: cfg.NATS.Credentials, CA: cfg.NATS.CA, Name: "gateway_" + cfg.Gateway.Name},
 	})
 	if err != nil {

@@ -84,6 +84,12 @@ func (p *requestSpan) setRoute(path []string) {
 		p.route = "/v1/fleet/" + fleetRoute(path[2:])
 	case len(path) == 2 && path[0] == "v1" && path[1] == "sessions", len(path) == 1 && (path[0] == "mcp" || path[0] == "metrics"), len(path) == 2 && path[0] == "v1" && path[1] == "exec":
 		p.route = "/" + strings.Join(path, "/")
+	case len(path) >= 2 && path[0] == "v1" && path[1] == "skills":
+		p.route = "/v1/skills" + map[bool]string{true: "/..."}[len(path) > 2]
+	case len(path) == 2 && path[0] == "v1" && path[1] == "images":
+		p.route = "/v1/images"
+	case len(path) == 3 && path[0] == "v1" && path[1] == "images":
+		p.route = "/v1/images/{image}"
 	case len(path) > 2 && path[0] == "v1" && path[1] == "sessions":
 		p.session, _ = url.PathUnescape(path[2]) // a wrong one is refused
 		p.route = "/v1/sessions/{id}"
@@ -99,10 +105,16 @@ func (p *requestSpan) setRoute(path []string) {
 // fleetRoute is what of a route of the fleet itself may be in a name.
 func fleetRoute(path []string) string {
 	switch {
-	case len(path) == 1 && (path[0] == "nodes" || path[0] == "sessions" || path[0] == "owners" || path[0] == "events"):
+	case len(path) == 1 && (path[0] == "nodes" || path[0] == "sessions" || path[0] == "owners" || path[0] == "events" || path[0] == "snapshots"):
 		return path[0]
 	case len(path) == 3 && path[0] == "nodes" && path[2] == "cordon":
 		return "nodes/{node}/cordon"
+	case len(path) == 3 && path[0] == "sessions" && path[2] == "move":
+		return "sessions/{id}/move"
+	case len(path) == 2 && path[0] == "snapshots":
+		return "snapshots/{name}"
+	case len(path) == 3 && path[0] == "snapshots" && path[2] == "restore":
+		return "snapshots/{name}/restore"
 	}
 	return "..."
 }

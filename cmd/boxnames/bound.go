@@ -77,6 +77,7 @@ func newBound(s *proxyServer) *web {
 		if err != nil {
 			return nil, err
 		}
+		n.leadsTo(conn)
 		ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 		defer cancel()
 		shown := tls.Client(conn, n.host.Dial(n.target.Name))

@@ -205,6 +205,18 @@ type client struct {
 	to     netip.AddrPort // original destination
 	once   sync.Once
 	state  webState
+	up     net.Conn // to the server, once there is one; guarded by server.mu
+}
+
+// leadsTo makes Close close the connection to the server too: what waits for a server that does nothing ends with its client.
+func (c *client) leadsTo(up net.Conn) {
+	c.server.mu.Lock()
+	c.up = up
+	open := c.server.conns[c]
+	c.server.mu.Unlock()
+	if !open {
+		up.Close()
+	}
 }
 
 // Close closes the connection, and makes room for another.
@@ -214,7 +226,11 @@ func (c *client) Close() error {
 		s := c.server
 		s.mu.Lock()
 		delete(s.conns, c)
+		up := c.up
 		s.mu.Unlock()
+		if up != nil {
+			up.Close()
+		}
 		<-s.slots
 		<-s.proxy.all
 		s.wg.Done()

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ecdh"
@@ -11,6 +12,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -18,6 +20,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -366,5 +369,104 @@ func TestConnectionsAreBounded(t *testing.T) {
 	b.server.Cut()
 	for _, end := range []net.Conn{c, server} {
 		_, _ = io.Copy(io.Discard, end)
+	}
+}
+
+// A connection to a server that reads nothing ends when it is cut, and with its box: nothing waits for that server.
+func TestAServerThatReadsNothingHoldsNothingUp(t *testing.T) {
+	up, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, _ := up.Accept()
+		accepted <- c
+	}()
+	var server net.Conn
+	var late *time.Timer
+	t.Cleanup(func() { // after the proxy's end
+		server.Close()
+		late.Stop()
+	})
+	b := openProxy(t, 443, proxyConfig{}, up.Addr().String())
+	c := b.dial()
+	if _, err := c.Write(hello(t, &tls.Config{ServerName: allowed})); err != nil {
+		t.Fatal(err)
+	}
+	if server = <-accepted; server == nil {
+		t.Fatal("nobody was dialed")
+	}
+	late = time.AfterFunc(2*time.Minute, func() {
+		t.Error("the proxy waits for the server")
+		server.Close()
+	})
+	record := append([]byte{23, 3, 3, 0x40, 0}, make([]byte, 0x4000)...) // application data
+	for {                                                                // until nobody takes more
+		if err := c.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(record); err != nil {
+			return
+		}
+	}
+}
+
+// A WebSocket of a box that has sent everything ends with the box too, though its server does nothing more.
+func TestAWebSocketEndsWithItsBox(t *testing.T) {
+	up, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, _ := up.Accept()
+		accepted <- c
+	}()
+	var server net.Conn
+	t.Cleanup(func() { // after the proxy's end
+		again, late := time.NewTicker(10*time.Millisecond), time.After(time.Minute)
+		defer again.Stop()
+		for stacks := make([]byte, 1<<20); bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("handleUpgradeResponse")); {
+			select {
+			case <-again.C:
+				continue
+			case <-late:
+				t.Error("the connection to the server stays")
+			}
+			break
+		}
+		if server != nil {
+			server.Close()
+		}
+	})
+	b := openProxy(t, 80, proxyConfig{}, up.Addr().String())
+	c := b.dial()
+	const switching = "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: "+allowed+"\r\n"+switching); err != nil {
+		t.Fatal(err)
+	}
+	if server = <-accepted; server == nil {
+		t.Fatal("nobody was dialed")
+	}
+	in := bufio.NewReader(server)
+	if _, err := http.ReadRequest(in); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(server, "HTTP/1.1 101 Switching Protocols\r\n"+switching); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	resp.Body.Close()
+	if err := closeWrite(c); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
 	}
 }

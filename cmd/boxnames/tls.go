@@ -55,6 +55,7 @@ func (s *proxyServer) tls(ctx context.Context, c *client) (taken bool) {
 		return false
 	}
 	defer up.Close()
+	c.leadsTo(up)
 	if c.SetReadDeadline(time.Time{}) != nil {
 		return false
 	}

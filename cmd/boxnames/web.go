@@ -74,7 +74,11 @@ func newWeb(s *proxyServer) *web {
 		if !ok {
 			return nil, errors.New("no target")
 		}
-		return s.dial(ctx, t)
+		up, err := s.dial(ctx, t)
+		if c, ok := ctx.Value(keyClient).(*client); ok && err == nil {
+			c.leadsTo(up)
+		}
+		return up, err
 	}
 	w.pass = &httputil.ReverseProxy{
 		Rewrite: rewrite, FlushInterval: -1, ErrorLog: w.silent, ErrorHandler: failed, Transport: transport,

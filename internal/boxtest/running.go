@@ -44,12 +44,14 @@ func (b *Buffer) String() string {
 }
 
 // Hold runs a program that prints "ready" and then waits for the end of its input, for Longest at
-// most.
+// most where the request has no time of its own.
 func (d *Daemon) Hold(t testing.TB, session string, req api.ExecRequest) *Running {
 	t.Helper()
 	in, stdin := io.Pipe()
 	r := &Running{t: t, stdin: stdin, out: &Buffer{}, result: make(chan api.ExecResult, 1)}
-	req.Timeout = new(quantity.Duration(Longest))
+	if req.Timeout == nil {
+		req.Timeout = new(quantity.Duration(Longest))
+	}
 	go func() { // until the program or the test has ended
 		defer close(r.result)
 		defer func() { _ = in.Close() }()

@@ -14,12 +14,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Traces is what the boxes of one daemon could leave behind on a host.
 type Traces struct {
 	Processes []string // those with ids of its boxes
-	Mounts    int      // in the mount namespace of the test
+	Mounts    int      // in the mount namespace of the test, without those in directories of other tests
 	Namespace []string // mount, network, pid and user namespaces of those processes, of boxd and of its helpers
 	Groups    []string // cgroups below that of the daemon
 	Files     []string // below the daemon's state directory
@@ -51,11 +53,7 @@ func (d *Daemon) Look() Traces {
 		}
 	}
 	tr.Namespace = slices.Sorted(maps.Keys(spaces))
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	tr.Mounts = strings.Count(string(mounts), "\n")
+	tr.Mounts = d.mounts()
 	if d.Group != "" {
 		tr.Groups = d.groups()
 	}
@@ -70,6 +68,9 @@ func (d *Daemon) Look() Traces {
 	}
 	for _, pid := range d.helpers() {
 		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) { // a keeper that has just ended
+			continue
+		}
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -83,6 +84,24 @@ func (d *Daemon) Look() Traces {
 		}
 	}
 	return tr
+}
+
+// mounts counts the mounts of the test's mount namespace. Tests that run at the same time mount in temporary directories of
+// their own: those are not this daemon's.
+func (d *Daemon) mounts() int {
+	d.t.Helper()
+	list, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(list)) {
+		at := strings.Fields(line)[1] // proc_pid_mounts(5); the names of these directories need no escapes
+		if !strings.HasPrefix(at, os.TempDir()+"/") || at == d.Dir || strings.HasPrefix(at, d.Dir+"/") {
+			n++
+		}
+	}
+	return n
 }
 
 // helpers returns the PIDs of boxd and its keeper; none if boxd has ended.

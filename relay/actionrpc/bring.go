@@ -81,6 +81,11 @@ func (s *Skills) archive(ctx context.Context, r *SkillRequest, do func(*skills.S
 	if err != nil {
 		return nil, refused(err)
 	}
+	st, err := s.Store.Stage(ctx, r.owner()) // first: with no place, the file is there for another try
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
 	f, ok := r.Files.Take(key)
 	if !ok {
 		return nil, refuseSkill("no uploaded file has this key")
@@ -101,11 +106,6 @@ func (s *Skills) archive(ctx context.Context, r *SkillRequest, do func(*skills.S
 	if at := path.Clean(strings.Trim(sub, "/")); at == ".." || strings.HasPrefix(at, "../") {
 		return nil, refuseSkill("source_subdir must stay within the uploaded archive")
 	}
-	st, err := s.Store.Stage(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer st.Close()
 	var out any
 	if err = st.Fill(f, ""); err == nil {
 		out, err = do(st, &skills.Choice{Subdir: sub, Dir: stem(filename), Origin: filename, Rules: skills.Loose})
@@ -245,7 +245,7 @@ var errUnread = errors.New("the reader has gone")
 
 // directory runs do on a copy of a directory of the Workspace, which nothing changes meanwhile.
 func (s *Skills) directory(ctx context.Context, r *SkillRequest, p, below string, do func(*skills.Stage, *skills.Choice) error) error {
-	st, err := s.Store.Stage(ctx)
+	st, err := s.Store.Stage(ctx, r.owner())
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -49,6 +50,9 @@ func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 	taken := 0
 	err := s.Boxes.Packages(ctx, from, func(below string, archive io.Reader) error {
 		made, err := s.takeOne(ctx, r, path.Join(from, below), archive)
+		if errors.Is(err, errNotStaged) {
+			return err // it would be imported at another time
+		}
 		if err != nil {
 			e.Log.Warn("cannot import a skill from LangBot's directory", "skill", path.Join(from, below), "error", err)
 			return nil
@@ -82,11 +86,14 @@ func (e *Earlier) note(namespace string) error {
 	return durable.SyncJSON(dir, namespace, struct{}{})
 }
 
+// errNotStaged says that the store has no place for an import now.
+var errNotStaged = errors.New("not now")
+
 // takeOne makes a skill of a package archive, unless there is one of that name.
 func (s *Skills) takeOne(ctx context.Context, r *SkillRequest, at string, archive io.Reader) ([]skills.Skill, error) {
-	st, err := s.Store.Stage(ctx)
+	st, err := s.Store.Stage(ctx, r.owner())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errNotStaged, err)
 	}
 	defer st.Close()
 	if err := st.Fill(archive, ""); err != nil {

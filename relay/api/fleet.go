@@ -2,10 +2,17 @@
 
 package api
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // RouteHeader is in answers to gateways: the pattern of the route that was asked for, as "GET /v1/sessions/{id}".
 const RouteHeader = "Boxd-Route"
+
+// NeedsHeader tells a gateway what the session of a stream needs, "image=NAME&skill=NAME", as the request itself comes when a node has
+// been chosen. boxd does not read it.
+const NeedsHeader = "Boxd-Needs"
 
 // FleetNode is what a node of a fleet says of itself. State is "ready" where it takes sessions, "off" where its boxd takes no new
 // ones, "failed", or "lost" where a gateway has not heard of it.
@@ -115,7 +122,8 @@ type FleetClaim struct {
 	State      string    `json:"state"`
 	Since      time.Time `json:"since"` // it is in that state
 	Reason     string    `json:"reason,omitempty"`
-	To         string    `json:"to,omitempty"` // the node that it is being moved to
+	To         string    `json:"to,omitempty"`       // the node that it is being moved to
+	Snapshot   string    `json:"snapshot,omitempty"` // the name of the last one when it was lost
 }
 
 // States of a claim.
@@ -147,6 +155,48 @@ type FleetMoved struct {
 	Generation uint64   `json:"generation"`
 	LeftOut    []string `json:"left_out"` // what it has lost, in words
 	DurationMS int64    `json:"duration_ms"`
+}
+
+// FleetSnapshot is what a session was made of and had on disk at a time, kept by the fleet apart from its nodes.
+type FleetSnapshot struct {
+	Name      string    `json:"name"` // of its owner's snapshots
+	Owner     string    `json:"owner"`
+	Session   string    `json:"session"`
+	Node      string    `json:"node"` // that had the session then
+	CreatedAt time.Time `json:"created_at"`
+	Size      int64     `json:"size"`   // bytes of the archive
+	Digest    string    `json:"digest"` // "sha256:…", of the archive
+	// Running says that the session ran, so that its programs could change files while they were read.
+	Running bool     `json:"running"`
+	LeftOut []string `json:"left_out"` // what the session had besides, in words
+}
+
+// FleetSnapshotList is the answer of GET /v1/fleet/snapshots: those of an owner, the oldest first.
+type FleetSnapshotList struct {
+	Snapshots []FleetSnapshot `json:"snapshots"`
+}
+
+// FleetSnapshotRequest asks for a snapshot: the body of POST /v1/fleet/snapshots.
+type FleetSnapshotRequest struct {
+	Session string `json:"session"`
+	// Name has 1 to 128 letters, digits, dots, hyphens and underscores, a letter or digit first. Left out: one made of the session's id
+	// and the time.
+	Name string `json:"name,omitempty"`
+	// LeaveOut makes it without what cannot be part of it: see left_out of a SessionDefinition. Otherwise a session that has such is refused.
+	LeaveOut bool `json:"leave_out,omitempty"`
+}
+
+// FleetRestore asks for a new session like the one of a snapshot: the body of POST /v1/fleet/snapshots/{name}/restore.
+type FleetRestore struct {
+	ID string `json:"id,omitempty"` // left out: that of the session of the snapshot
+	// Placement is as for any new session: see POST /v1/sessions of a gateway.
+	Placement json.RawMessage `json:"placement,omitempty"`
+}
+
+// FleetRestored is the answer.
+type FleetRestored struct {
+	Session Session `json:"session"`
+	Node    string  `json:"node"` // that has it
 }
 
 // FleetEvent is something that a gateway has seen happen in the fleet.

@@ -93,6 +93,14 @@ func Over(name string, connect func(context.Context) (net.Conn, error)) *Client 
 	return c
 }
 
+// Through returns a client whose requests are answered by rt, whatever their address; errors call that by name. It has no WebSockets.
+func Through(name string, rt http.RoundTripper) *Client {
+	c := &Client{socket: name, pace: defaultReconnectTimes()}
+	c.http = c.clientOf(rt)
+	c.streams = c.http
+	return c
+}
+
 // overTCP returns the address of a boxd that is not at a Unix socket, and whether it speaks TLS.
 func overTCP(socket string) (address string, byTLS, ok bool) {
 	if address, ok = strings.CutPrefix(socket, "http://"); !ok {
@@ -172,8 +180,12 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 
 func (c *Client) httpClient(t *http.Transport) *http.Client {
 	t.DisableCompression = true
+	return c.clientOf(t)
+}
+
+func (c *Client) clientOf(rt http.RoundTripper) *http.Client {
 	return &http.Client{
-		Transport:     bearer{c, t},
+		Transport:     bearer{c, rt},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // boxd sends no redirects
 	}
 }

@@ -38,6 +38,28 @@ func (c *Client) MoveSession(ctx context.Context, id string, req *api.FleetMove)
 	return ask[api.FleetMoved](ctx, c, http.MethodPost, c.owned(about("/v1/fleet/sessions", id, "/move"), nil), req)
 }
 
+// FleetSnapshots lists the snapshots that the fleet has of the caller, or of Owner if that is set, the oldest first.
+func (c *Client) FleetSnapshots(ctx context.Context) ([]api.FleetSnapshot, error) {
+	list, err := ask[api.FleetSnapshotList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/fleet/snapshots"}, nil), nil)
+	return list.Snapshots, err
+}
+
+// CreateFleetSnapshot makes a snapshot of a session of the caller, or of Owner if that is set, that does not need its node any more.
+func (c *Client) CreateFleetSnapshot(ctx context.Context, req *api.FleetSnapshotRequest) (api.FleetSnapshot, error) {
+	return ask[api.FleetSnapshot](ctx, c, http.MethodPost, c.owned(target{path: "/v1/fleet/snapshots"}, nil), req)
+}
+
+// RestoreFleetSnapshot makes a new session like that of a snapshot.
+func (c *Client) RestoreFleetSnapshot(ctx context.Context, name string, req *api.FleetRestore) (api.FleetRestored, error) {
+	return ask[api.FleetRestored](ctx, c, http.MethodPost, c.owned(about("/v1/fleet/snapshots", name, "/restore"), nil), req)
+}
+
+// DeleteFleetSnapshot removes a snapshot.
+func (c *Client) DeleteFleetSnapshot(ctx context.Context, name string) error {
+	_, err := c.do(ctx, http.MethodDelete, c.owned(about("/v1/fleet/snapshots", name, ""), nil), nil, nil)
+	return err
+}
+
 // Cordon keeps new sessions from a node, until Uncordon.
 func (c *Client) Cordon(ctx context.Context, node string, req *api.FleetCordonRequest) (api.FleetCordon, error) {
 	return ask[api.FleetCordon](ctx, c, http.MethodPut, about("/v1/fleet/nodes", node, "/cordon"), req)
@@ -46,5 +68,11 @@ func (c *Client) Cordon(ctx context.Context, node string, req *api.FleetCordonRe
 // Uncordon makes a node accept new sessions again.
 func (c *Client) Uncordon(ctx context.Context, node string) error {
 	_, err := c.do(ctx, http.MethodDelete, about("/v1/fleet/nodes", node, "/cordon"), nil, nil)
+	return err
+}
+
+// ForgetNode removes a lost node from a fleet. If it comes back, it is known again.
+func (c *Client) ForgetNode(ctx context.Context, node string) error {
+	_, err := c.do(ctx, http.MethodDelete, about("/v1/fleet/nodes", node, ""), nil, nil)
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -202,12 +203,30 @@ func (s *stream) next() *api.ClientControl {
 	return &api.ClientControl{Attach: &a}
 }
 
+// needsOf tells a gateway what a program needs that leaves no session behind.
+func needsOf(first *api.ClientControl) http.Header {
+	if first == nil || first.Start == nil || first.Start.Session == nil {
+		return nil
+	}
+	is, needs := first.Start.Session, url.Values{}
+	if is.Image != nil {
+		needs.Set("image", *is.Image)
+	}
+	for _, name := range is.Skills {
+		needs.Add("skill", name)
+	}
+	if len(needs) == 0 {
+		return nil
+	}
+	return http.Header{api.NeedsHeader: {needs.Encode()}}
+}
+
 // connection uses one connection. After a lostError another one may follow.
 func (s *stream) connection(ctx context.Context, to target, first *api.ClientControl) (*api.ExecResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.progress = false
-	options := &websocket.DialOptions{HTTPClient: s.client.streams}
+	options := &websocket.DialOptions{HTTPClient: s.client.streams, HTTPHeader: needsOf(first)}
 	if s.forget {
 		options.Subprotocols = []string{api.StreamForget}
 	}

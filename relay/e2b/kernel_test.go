@@ -67,6 +67,8 @@ func startNativeIn(t *testing.T, dir, language string, env ...string) *native {
 	}
 	go func() {
 		readers.Wait()
+		n.mu.Lock() // or who has just seen that it goes on would not hear of this
+		defer n.mu.Unlock()
 		close(n.ended)
 		n.news.Broadcast()
 	}()

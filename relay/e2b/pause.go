@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -83,6 +84,34 @@ func pausing(req *policy.Request, seconds int64, memory bool) {
 // pauseEvery is how often it is looked whether the time of a sandbox is over.
 const pauseEvery = time.Second
 
+// pauses are the sandboxes that are being paused since their time is over. Each takes as long as its programs have to end.
+type pauses struct {
+	mu  sync.Mutex
+	all map[string]bool // by session key
+	run sync.WaitGroup
+}
+
+// maxPauses is how many of them are paused at the same time: boxd may have been away for long.
+const maxPauses = 16
+
+// begin reports whether a sandbox may be paused now, and is not being paused yet; done must follow then.
+func (p *pauses) begin(key string) (done func(), first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all[key] || len(p.all) >= maxPauses {
+		return nil, false
+	}
+	if p.all == nil {
+		p.all = map[string]bool{}
+	}
+	p.all[key] = true
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.all, key)
+	}, true
+}
+
 // pauseDue pauses the sandboxes whose time is over.
 func (s *Server) pauseDue(ctx context.Context) {
 	for _, of := range s.index.all() {
@@ -91,10 +120,18 @@ func (s *Server) pauseDue(ctx context.Context) {
 		if at, ok := endOf(labels); !ok || time.Now().Before(at) || isPaused(&info) || info.State != session.StateReady {
 			continue
 		}
-		if err := s.pause(ctx, of, labels[labelMemory] != "" && of.Grouped()); err != nil && ctx.Err() == nil {
-			s.cfg.Log.Warn("cannot pause an expired sandbox; it is ended", "session", of.ID, "owner", of.Owner.Name, "error", err)
-			_ = s.cfg.Sup.End(ctx, of, session.EndLifetime) // it goes on ending, and logs what resists
+		done, first := s.due.begin(of.Key)
+		if !first {
+			continue
 		}
+		s.due.run.Go(func() {
+			defer done()
+			err := s.pause(ctx, of, labels[labelMemory] != "" && of.Grouped())
+			if now := of.Info(); err != nil && ctx.Err() == nil && !isPaused(&now) { // its client may have been faster
+				s.cfg.Log.Warn("cannot pause an expired sandbox; it is ended", "session", of.ID, "owner", of.Owner.Name, "error", err)
+				_ = s.cfg.Sup.End(ctx, of, session.EndLifetime) // it goes on ending, and logs what resists
+			}
+		})
 	}
 }
 

@@ -60,6 +60,7 @@ type Server struct {
 	code     *Contexts
 	watches  watches
 	inputs   turns
+	due      pauses
 }
 
 // New returns a server; Serve makes it work.
@@ -114,6 +115,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	front.End(ctx)
 	unwatch()
 	beside.Wait()
+	s.due.run.Wait()
 	s.watches.close()
 	return errors.Join(errs...)
 }

@@ -48,17 +48,19 @@ func signedAs(scheme string) string {
 // Assertion says who makes one request, according to the gateway that authenticated the caller. The times are by the node's
 // clock, which the gateway knows from the node's announcements.
 type Assertion struct {
-	Gateway   string    `json:"gateway"`   // a table [fleet.gateways.NAME] of the node
-	Node      string    `json:"node"`      // fleet.name of the node
-	Principal string    `json:"principal"` // a table [principals.NAME] of the node
-	Role      Role      `json:"role"`      // the highest the gateway gives the caller
-	Token     string    `json:"token,omitempty"`
-	Routes    []string  `json:"routes,omitempty"` // that its token allows, as in Token
-	Method    string    `json:"method"`           // of the request
-	Target    string    `json:"target"`           // its path and query, as they are sent
-	Issued    time.Time `json:"issued"`
-	Expires   time.Time `json:"expires"`
-	Nonce     string    `json:"nonce"`
+	Gateway   string   `json:"gateway"`   // a table [fleet.gateways.NAME] of the node
+	Node      string   `json:"node"`      // fleet.name of the node
+	Principal string   `json:"principal"` // a table [principals.NAME] of the node
+	Role      Role     `json:"role"`      // the highest the gateway gives the caller
+	Token     string   `json:"token,omitempty"`
+	Routes    []string `json:"routes,omitempty"` // that its token allows, as in Token
+	Method    string   `json:"method"`           // of the request
+	Target    string   `json:"target"`           // its path and query, as they are sent
+	// Image says that it imports an image of the fleet, which callers may not.
+	Image   bool      `json:"image,omitempty"`
+	Issued  time.Time `json:"issued"`
+	Expires time.Time `json:"expires"`
+	Nonce   string    `json:"nonce"`
 }
 
 // Sign fills in nonce and times, and returns the value of the header Authorization. now is the node's clock. It fails with

@@ -35,6 +35,7 @@ type Gateway struct {
 	Key        string   `toml:"key"`        // Ed25519, 32 bytes in base64: what boxfleet key prints
 	Role       Role     `toml:"role"`       // the highest role of its callers here
 	Principals []string `toml:"principals"` // that it may speak for; a trailing * matches any suffix
+	Images     bool     `toml:"images"`     // it may import images of the fleet here when a session needs one
 
 	public ed25519.PublicKey
 }
@@ -274,5 +275,26 @@ func (g *Gate) asserted(a *Assertion, s *State, count uint64) (Pass, error) {
 	if a.Role < p.Role {
 		p.Role, p.Rule = a.Role, "the gateway "+a.Gateway
 	}
+	if a.Image {
+		return g.importing(p, a, &gateway)
+	}
+	return p, nil
+}
+
+// importRoute is the one route that a gateway may use for itself.
+const importRoute = "POST /v1/images"
+
+// importing returns the pass of a gateway that imports an image, in the name of the caller who needs it: for that route alone.
+func (g *Gate) importing(p Pass, a *Assertion, gateway *Gateway) (Pass, error) {
+	path, _, _ := strings.Cut(a.Target, "?")
+	if p.Role < User {
+		return Pass{}, fault.Field("role", p.Role.String(), User.String()+" or more").Of(fault.Denied).WithText("permission denied: an image of the fleet is for callers with the %s role, %s has %q here (%s)", User, fault.Show(a.Principal), p.Role, p.Rule)
+	}
+	if !gateway.Images || a.Method+" "+path != importRoute {
+		return Pass{}, fault.Field("fleet.gateways."+a.Gateway+".images", "false", "true").Of(fault.Denied).
+			WithText("permission denied: the gateway %s may not import images on this node", fault.Show(a.Gateway)).WithHint("the operator of the node can set images = true in [fleet.gateways.%s] of its box.toml", a.Gateway)
+	}
+	p.Role, p.Rule = Operator, "fleet.gateways."+a.Gateway+".images"
+	p.scope = &Token{Name: a.Token, Routes: []string{importRoute}}
 	return p, nil
 }

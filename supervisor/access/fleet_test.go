@@ -223,3 +223,51 @@ func FuzzAssertion(f *testing.F) {
 		}
 	})
 }
+
+// A gateway may import images where the node's box.toml says so: in the name of a caller who may make sessions, and nothing else
+// with that identity.
+func TestAGatewayImportsImagesWhereItMay(t *testing.T) {
+	t.Parallel()
+	h, key := node(t)
+	a := asks()
+	a.Image, a.Method, a.Target = true, "POST", "/v1/images?name=x"
+	imports := func() (access.Pass, error) {
+		t.Helper()
+		return h.gate.IdentifyAsserted(shown(t, a, key, time.Now()), a.Method, a.Target)
+	}
+	if p, err := imports(); fault.KindOf(err) != fault.Denied || !strings.Contains(err.Error(), "may not import images") {
+		t.Errorf("where it may not: %+v, %v", p, err)
+	}
+	may := h.config.Fleet.Gateways["main"]
+	may.Images = true
+	h.config.Fleet.Gateways["main"] = may
+	h.gate.Use(h.state(""))
+	a.Role = access.User
+	p, err := imports()
+	if err != nil || p.Name != "ci" || p.Role != access.Operator || p.Rule != "fleet.gateways.main.images" || !p.Allows("POST /v1/images") || p.Allows("DELETE /v1/images/{image}") || p.Allows("POST /v1/sessions") {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if again, err := h.gate.ReassertedPass(&p); err != nil || again.Role != access.Operator {
+		t.Errorf("while it imports: %+v, %v", again, err)
+	}
+	for name, change := range map[string]func(){
+		"a viewer":          func() { a.Role = access.Viewer },
+		"a principal":       func() { a.Principal = "low" },
+		"another route":     func() { a.Target = "/v1/images/prune" },
+		"another method":    func() { a.Method = "DELETE" },
+		"a route behind it": func() { a.Target = "/v1/images/x?/v1/images" },
+	} {
+		before := a
+		change()
+		if p, err := imports(); fault.KindOf(err) != fault.Denied {
+			t.Errorf("%s: %+v, %v", name, p, err)
+		}
+		a = before
+	}
+	may.Images = false
+	h.config.Fleet.Gateways["main"] = may
+	h.gate.Use(h.state(""))
+	if _, err := h.gate.ReassertedPass(&p); fault.KindOf(err) != fault.Denied {
+		t.Errorf("when it may no more: %v", err)
+	}
+}

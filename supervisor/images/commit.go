@@ -21,6 +21,7 @@ import (
 // Commitment describes an image to be made from a session: nil fields are as in the session's image.
 type Commitment struct {
 	Name       string
+	By         string            // who makes it
 	Env        map[string]string // added to, or replacing, the existing ones
 	WorkingDir *string
 	Entrypoint []string
@@ -38,7 +39,7 @@ func (s *Store) Commit(ctx context.Context, is *policy.ImageRoot, to *Commitment
 		return Image{}, err
 	}
 	return s.take(ctx, &incoming{
-		name: to.Name,
+		name: to.Name, by: to.By,
 		fill: func(f *os.File) error {
 			return pack(ctx, files.Bounds{Bytes: int64(s.cfg.MaxBytes), Entries: s.cfg.MaxEntries}, f)
 		},

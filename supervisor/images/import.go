@@ -31,10 +31,11 @@ import (
 type Source struct {
 	Name string // of the image; "": from the archive
 	Form string // one of the forms; "": detected
+	By   string // who imports it
 }
 
 // Import makes an image of an archive: all of it or nothing. It replaces an image of the same name. It waits while another import
-// runs.
+// runs, and for a minute at most while too many archives are being received: the error is of kind fault.Exhausted then.
 func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, error) {
 	forms := []string{Auto, OCI, Docker, Rootfs}
 	if from.Form == "" {
@@ -49,7 +50,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 		}
 	}
 	return s.take(ctx, &incoming{
-		name: from.Name,
+		name: from.Name, by: from.By,
 		fill: func(f *os.File) error { return receive(f, r, int64(s.cfg.MaxArchive)) },
 		open: func(ctx context.Context, packed, plain *os.File) (*ArchiveImage, error) {
 			limits := ArchiveLimits{Bytes: s.plain(int64(s.cfg.MaxBytes)), Entries: s.cfg.MaxEntries}
@@ -61,17 +62,18 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 // incoming is an image on its way in.
 type incoming struct {
 	name string                 // "": what open finds
+	by   string                 // who sends it
 	fill func(f *os.File) error // writes the archive, while the caller sends it
 	open func(ctx context.Context, packed, plain *os.File) (*ArchiveImage, error)
 }
 
 // take makes an image of what comes in: all of it or nothing.
 func (s *Store) take(ctx context.Context, in *incoming) (Image, error) {
-	done, err := waitFor(ctx, s.receiving)
+	leave, err := s.receiving.Enter(ctx, in.by)
 	if err != nil {
 		return Image{}, err
 	}
-	defer done()
+	defer leave()
 	dir := path.Join(scratchDir, strings.ToLower(rand.Text()))
 	if err := s.root.Mkdir(dir, 0o700); err != nil {
 		return Image{}, fmt.Errorf("import an image: %w", err)
@@ -86,6 +88,9 @@ func (s *Store) take(ctx context.Context, in *incoming) (Image, error) {
 
 // maxReceiving is how many archives may be on disk at a time, complete or not.
 const maxReceiving = 4
+
+// receivingPatience is how long an archive waits until it may come.
+const receivingPatience = time.Minute
 
 // waitFor waits for a free slot. done releases it.
 func waitFor(ctx context.Context, room chan struct{}) (done func(), err error) {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/places"
 	"github.com/boxd-dev/boxd/isolation"
 
 	"github.com/boxd-dev/boxd/supervisor/driver"
@@ -71,7 +72,7 @@ type Store struct {
 	root *os.Root
 	// remove removes a tree, independently of the request that released it last.
 	remove    func(ctx context.Context, tree string) error
-	receiving chan struct{} // slots for archives being received
+	receiving places.Limit  // of archives being received
 	busy      chan struct{} // slot for one import: each has an unpacked copy of its archive on disk
 	poke      chan struct{} // wakes the remover
 	work      sync.WaitGroup
@@ -93,7 +94,8 @@ func Open(cfg Config, in Parts) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, in: in, root: root, remove: in.Boxes.DropTree,
-		receiving: make(chan struct{}, maxReceiving), busy: make(chan struct{}, 1), poke: make(chan struct{}, 1),
+		receiving: places.Limit{All: maxReceiving, Each: maxReceiving / 2, Patience: receivingPatience, Of: "images are being received", Hint: "try again when one of them is done"},
+		busy:      make(chan struct{}, 1), poke: make(chan struct{}, 1),
 		images: map[string]*Image{}, leases: map[string]map[string]bool{}, holding: map[string]string{}, doomed: map[string]bool{},
 	}
 	err = root.Mkdir(namesDir, 0o700)

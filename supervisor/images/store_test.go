@@ -142,7 +142,7 @@ func TestPruneKeepsWhatProfilesName(t *testing.T) {
 func TestAnArchiveOnItsWayKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	s, _ := stored(t)
-	s.cfg, s.receiving = DefaultConfig(), make(chan struct{}, maxReceiving)
+	s.cfg, s.receiving.All, s.receiving.Each = DefaultConfig(), 1, 1
 	if err := s.root.Mkdir(scratchDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestAnArchiveOnItsWayKeepsNobodyWaiting(t *testing.T) {
 func TestACommitThatBreaksOffLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s, _ := stored(t)
-	s.cfg, s.receiving = DefaultConfig(), make(chan struct{}, 1)
+	s.cfg, s.receiving.All, s.receiving.Each = DefaultConfig(), 1, 1
 	if err := s.root.Mkdir(scratchDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestACommitThatBreaksOffLeavesNothing(t *testing.T) {
 		}
 	}
 	left, err := os.ReadDir(s.root.Name() + "/" + scratchDir)
-	if list := s.List(); err != nil || len(left) > 0 || len(list) != 1 || list[0].Digest != "sha256:1" || len(s.receiving) > 0 {
+	if list := s.List(); err != nil || len(left) > 0 || len(list) != 1 || list[0].Digest != "sha256:1" || s.receiving.Taken() > 0 {
 		t.Errorf("left are %v, %v, %+v", left, err, list)
 	}
 }

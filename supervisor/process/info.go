@@ -89,6 +89,13 @@ func (p *Process) FirstStart() time.Time {
 	return p.at.First
 }
 
+// LatestStart is when the last program of the process was started, zero before that.
+func (p *Process) LatestStart() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.at.Began
+}
+
 // PID is the PID in the box of the last program of the process that has run; 0: none has.
 func (p *Process) PID() uint32 {
 	p.mu.Lock()

@@ -3,10 +3,12 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -23,7 +25,7 @@ func (s *Session) Emit(ctx context.Context, e events.Event) {
 func (s *Session) emitResult(ctx context.Context, e events.Event, r *Result, err error) {
 	e.Reason = string(StatusLost)
 	if err == nil {
-		e.Reason, e.Took = string(r.Status), r.Duration
+		e.Reason, e.Took = string(r.Status), cmp.Or(r.Duration, e.Took)
 		switch r.Status {
 		case StatusExited:
 			e.ExitCode, e.Detail = r.ExitCode, fmt.Sprintf("exit code %d", r.ExitCode)
@@ -76,5 +78,9 @@ func (s *Session) emitEnd(ctx context.Context, p *process.Process) {
 		return
 	}
 	r, err := s.ProcessEnd(ctx, p)
-	s.emitResult(ctx, happened(p.Spec(), events.ProcessEnded, events.ExecEnded), r, err)
+	e := happened(p.Spec(), events.ProcessEnded, events.ExecEnded)
+	if began := p.LatestStart(); e.Type == events.ProcessEnded && err == nil && r.Status == StatusCanceled && !began.IsZero() {
+		e.Took = time.Since(began) // of one that ends with its box, which does not tell
+	}
+	s.emitResult(ctx, e, r, err)
 }

@@ -6,6 +6,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -406,4 +408,45 @@ func TestADriveHasAnIndexAndAText(t *testing.T) {
 	if _, text, err := s.Text(who, name, 0, volumes.MinText, ""); err != nil || len(text) > volumes.MinText || !strings.Contains(text, "\n... and 1") {
 		t.Errorf("%v\n%s", err, text)
 	}
+}
+
+// hanging is an archive that does not come until it is cut off.
+type hanging struct {
+	begun chan<- struct{}
+	cut   <-chan struct{}
+}
+
+func (h hanging) Read([]byte) (int, error) {
+	h.begun <- struct{}{}
+	<-h.cut
+	return 0, io.ErrUnexpectedEOF
+}
+
+// Archives of one owner leave places for those of others, however long they take, and the next of that owner waits for one of them.
+func TestFillingsOfOneOwnerLeavePlacesForOthers(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), nil)
+	begun, cut := make(chan struct{}), make(chan struct{})
+	var slow sync.WaitGroup
+	for range 2 {
+		slow.Go(func() {
+			if _, _, err := s.Fill(t.Context(), who, name, &volumes.Filling{}, hanging{begun, cut}); fault.KindOf(err) != fault.Invalid {
+				t.Error(err)
+			}
+		})
+	}
+	for range 2 {
+		<-begun
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, _, err := s.Fill(ctx, who, name, &volumes.Filling{}, archive(t, "f=1")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a third: %v", err)
+	}
+	if _, isNew, err := s.Fill(t.Context(), "uid:2", name, &volumes.Filling{}, archive(t, "f=1")); err != nil || !isNew {
+		t.Errorf("another's: new %v, %v", isNew, err)
+	}
+	close(cut)
+	slow.Wait()
+	s.fill(volumes.Filling{}, "f=2")
 }

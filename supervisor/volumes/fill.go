@@ -53,12 +53,11 @@ func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io
 	if err != nil {
 		return v, false, err
 	}
-	select {
-	case s.stages <- struct{}{}:
-	case <-ctx.Done():
-		return v, false, ctx.Err()
+	leave, err := s.stages.Enter(ctx, who)
+	if err != nil {
+		return v, false, err
 	}
-	defer func() { <-s.stages }()
+	defer leave()
 	at := path.Join(scratchDir, strings.ToLower(rand.Text()))
 	defer func() {
 		if err := s.root.RemoveAll(at); err != nil {

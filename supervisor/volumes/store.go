@@ -23,6 +23,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/places"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/statedir"
 	"github.com/boxd-dev/boxd/quantity"
@@ -38,6 +39,9 @@ const (
 
 // maxStages is how many drives are filled at once: each filling has an archive and its content on disk.
 const maxStages = 4
+
+// stagePatience is how long a filling waits for its turn.
+const stagePatience = time.Minute
 
 // Version is one version of a drive.
 type Version struct {
@@ -77,7 +81,7 @@ type Drives struct {
 	log    *slog.Logger
 	root   *os.Root
 	now    func() time.Time
-	stages chan struct{}
+	stages places.Limit
 	poke   chan struct{} // wakes Run when something may be removable
 
 	mu     sync.Mutex // guards what follows, and the records
@@ -92,8 +96,9 @@ func OpenDrives(state string, cfg Config, log *slog.Logger) (*Drives, error) {
 		return nil, fmt.Errorf("drives: %w", err)
 	}
 	s := &Drives{
-		cfg: cfg, log: log, root: root, now: time.Now, stages: make(chan struct{}, maxStages), poke: make(chan struct{}, 1),
+		cfg: cfg, log: log, root: root, now: time.Now, poke: make(chan struct{}, 1),
 		spaces: map[string]*driveSpace{}, held: map[string]int{},
+		stages: places.Limit{All: maxStages, Each: maxStages / 2, Patience: stagePatience, Of: "drives are being filled", Hint: "try again when one of them is done"},
 	}
 	if err := errors.Join(root.RemoveAll(scratchDir), root.Mkdir(scratchDir, 0o700), s.load()); err != nil {
 		root.Close()

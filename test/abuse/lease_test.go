@@ -103,7 +103,7 @@ func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for _, p := range []string{"attached", "renewed", "left"} {
 		req := boxtest.ShellProcess("sleep 1000")
-		req.Lease = boxtest.Duration("5s")
+		req.Lease = boxtest.Duration("20s") // much more than there is between two renewals on a busy host
 		d.NewProcess(t, "s1", p, req)
 		c, _ := d.AttachPeer(t, "s1", p, api.StreamAttach{}) // before the first attach a lease is longer
 		if p != "attached" {

@@ -396,13 +396,14 @@ func (c *contract) executions() {
 	if !boxtest.Grouped() {
 		c.refused(501, "memory", ask{route: exec, s: "s", body: `{"argv":["true"],"memory":"64MiB"}`})
 	}
-	report := ask{route: exec, s: "s", body: `{"id":"report/17","command":"echo once >> count; cat count; sleep 0.3","detach":true}`}
+	report := ask{route: exec, s: "s", body: `{"id":"report/17","command":"echo once >> count; cat count; until [ -e read ]; do sleep 0.02; done","detach":true}`}
 	var p api.Process
 	if c.reads(c.gets(202, report), &p); p.ID != "report/17" || p.State == "ended" {
 		c.t.Errorf("%+v", p)
 	}
 	c.refused(409, "command", ask{route: exec, s: "s", body: `{"id":"report/17","command":"echo other"}`})
 	report.body = strings.ReplaceAll(report.body, `,"detach":true`, "")
+	c.gets(200, ask{route: exec, s: "s", body: `{"argv":["touch","read"]}`})
 	for range 2 {
 		var r api.ExecResult
 		if c.reads(c.gets(200, report), &r); r.Stdout != "once\n" {

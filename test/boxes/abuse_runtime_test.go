@@ -259,7 +259,7 @@ func TestT16ProgramThatIsSwappedIsStillInTheBox(t *testing.T) {
 		swap := []string{probe, "swap", "/workspace/bin/sh", "/bin/sh", "/workspace/bin/own", "/nowhere", "/proc/self/exe", "/proc/1/root/bin/sh", "/mnt/file", "/workspace/bin"}
 		ran, failed := 0, 0
 		for n := 0; n < 500 || (ran == 0 || failed == 0) && n < 20_000; { // the swapper may get little CPU time
-			swapper := b.hold(swap...) // restarted, since it runs for two minutes at most
+			swapper := b.hold(swap...) // restarted, since no program runs for ever
 			for range 100 {
 				n++
 				r := b.exec(&api.ExecRequest{Argv: []string{"/workspace/bin/sh", "-c", "readlink /proc/self/ns/pid; id -u"}})

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -113,10 +114,15 @@ func (b *box) remove() {
 	}
 }
 
-// exec runs a program and returns its result, whatever that is.
+// exec runs a program and returns its result, whatever that is. Where the request does not say how long it may take, it is
+// Longest.
 func (b *box) exec(req *api.ExecRequest) api.ExecResult {
 	b.t.Helper()
-	return b.d.Result(b.t, b.ID, *req)
+	patient := *req
+	if patient.Timeout == nil {
+		patient.Timeout = new(quantity.Duration(boxtest.Longest))
+	}
+	return b.d.Result(b.t, b.ID, patient)
 }
 
 // run runs a program that must succeed and returns its output.
@@ -182,10 +188,11 @@ func fields(list []string) map[string]string {
 	return m
 }
 
-// hold runs a program that prints "ready" and then waits for EOF on its input.
+// hold runs a program that prints "ready" and then waits for EOF on its input, for an hour at most: an attack takes as long as
+// it takes.
 func (b *box) hold(argv ...string) *boxtest.Running {
 	b.t.Helper()
-	return b.d.Hold(b.t, b.ID, api.ExecRequest{Argv: argv})
+	return b.d.Hold(b.t, b.ID, api.ExecRequest{Argv: argv, Timeout: boxtest.Duration("1h")})
 }
 
 // statOf returns the lstat of a file on the host.

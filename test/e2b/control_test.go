@@ -16,6 +16,8 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
 )
 
@@ -362,7 +364,10 @@ func TestPortsArePublicWhereTheOperatorSaysSo(t *testing.T) {
 		t.Errorf("doctor says nothing: %s", text)
 	}
 	h.withoutKey(t, "agent")
-	boxtest.Eventually(t, "the key holds no more", func() bool { return visit(open, "8000") == http.StatusUnauthorized })
+	boxtest.Eventually(t, "the key holds no more", func() bool {
+		status, _, _, err := h.tries(t, "GET", "/index.html", "", "Host", "8000-"+open.ID+".localhost")
+		return err == nil && status == http.StatusUnauthorized // one on its way meanwhile is cut off
+	})
 }
 
 // A sandbox depends on the key that created it; after that key is removed, another key of the owner takes over by connecting.
@@ -406,11 +411,12 @@ func TestWhatIsDoneIsRecorded(t *testing.T) {
 	sb := h.create(t, "agent", `{"envVars":{"SECRET":"hunter2"}}`)
 	sb.sh(t, "echo word")
 	h.asks(t, "agent", "DELETE", "/sandboxes/"+sb.ID, "")
-	text := string(h.Raw(t, "GET", "/v1/audit?n=100", "").Body)
+	var text string
 	for _, want := range []string{"e2b POST /v2/sandboxes", "e2b process.Process/Start", "e2b DELETE /sandboxes/{id}", `"echo word"`, `"e2b token:agent"`, sb.ID} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %s in %s", want, text)
-		}
+		boxtest.Eventually(t, want+" is in the audit log", func() bool { // a stream may be recorded after its last message
+			text = string(h.Raw(t, "GET", "/v1/audit?n=100", "").Body)
+			return strings.Contains(text, want)
+		})
 	}
 	for _, secret := range []string{"hunter2", sb.Token, sb.Traffic, h.keys["agent"]} {
 		if strings.Contains(text+h.Log(), secret) {
@@ -464,6 +470,38 @@ func TestASandboxIsPausedWhenItsTimeIsOver(t *testing.T) {
 	}
 	if d := h.detail(t, sb.ID); d.State != "running" || !near(d.EndAt, 300) {
 		t.Errorf("%+v, in %v", d, time.Until(d.EndAt))
+	}
+}
+
+// A sandbox whose program takes long to end when it is paused keeps no other from being paused.
+func TestASandboxThatEndsSlowlyHoldsUpNoOther(t *testing.T) {
+	h := start(t)
+	slow := h.create(t, "agent", `{"timeout":600,"autoPause":true,"autoPauseMemory":false}`)
+	h.Owner = "agent"
+	line, grace := "ready", quantity.Duration(10*time.Minute)
+	h.NewProcess(t, slow.ID, "p", &api.ProcessRequest{
+		Argv: []string{"sh", "-c", "trap '' TERM; echo ready; exec sleep 3600"}, Ready: &api.Ready{Line: &line}, Stop: &api.Stop{Grace: &grace},
+	})
+	boxtest.Eventually(t, "it ignores the signal", func() bool {
+		p, err := h.Process(t.Context(), slow.ID, "p", 0)
+		return err == nil && p.Ready
+	})
+	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+slow.ID+"/timeout", `{"timeout":1}`); status != 204 {
+		t.Fatalf("%d %s", status, text)
+	}
+	state := func(of *sandbox) string {
+		t.Helper()
+		s, err := h.Session(t.Context(), of.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.State
+	}
+	boxtest.Eventually(t, "its time is over", func() bool { return state(slow) == "stopping" })
+	other := h.create(t, "agent", `{"timeout":1,"autoPause":true,"autoPauseMemory":false}`)
+	boxtest.Eventually(t, "another is paused", func() bool { return state(other) == "stopped" })
+	if got := state(slow); got != "stopping" {
+		t.Errorf("the first is %s", got)
 	}
 }
 

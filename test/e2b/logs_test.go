@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
 // logged is an entry of a sandbox's log.
@@ -42,7 +44,11 @@ func TestASandboxHasALog(t *testing.T) {
 	}
 	path := "/v2/sandboxes/" + sb.ID + "/logs"
 	want := []string{"session started", "process started", "process ended"}
-	all := entries(path)
+	var all []logged
+	boxtest.Eventually(t, "all is in its log", func() bool { // maybe after the end of the process's stream
+		all = entries(path)
+		return len(all) >= len(want)
+	})
 	if !slices.Equal(messages(all), want) {
 		t.Fatalf("%+v", all)
 	}

@@ -46,9 +46,13 @@ func TestEveryEndOfAProcessIsTold(t *testing.T) {
 			}
 		})
 	}
-	if list, err := sb.processes().List(t.Context(), &protocol.ListRequest{}); err != nil || len(list.Processes) != 0 {
-		t.Errorf("what has ended is listed: %v, %v", list, err)
-	}
+	boxtest.Eventually(t, "what has ended is not listed", func() bool {
+		list, err := sb.processes().List(t.Context(), &protocol.ListRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list.Processes) == 0
+	})
 }
 
 // A process that cannot be started is reported as an invalid request, and leaves nothing.

@@ -82,6 +82,7 @@ type link struct {
 	open    *sync.Cond
 	cut     bool
 	over    bool
+	cutAt   func(data []byte) bool // reports whether the link is cut before it passes that; nil: never
 }
 
 func newLink(t *testing.T, to func() string) *link {
@@ -130,6 +131,16 @@ func newLink(t *testing.T, to func() string) *link {
 	return l
 }
 
+// buildLinked is build for two nodes, one of which reaches NATS by a link.
+func buildLinked(t *testing.T, node string) (*house, *link) {
+	t.Helper()
+	h := &house{t: t, dir: boxtest.TempDir(t)}
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, "")
+	l := newLink(t, func() string { return h.nats.Addr().String() })
+	h.via = map[string]string{node: l.address}
+	return h.fill(2), l
+}
+
 func (l *link) set(change func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,6 +158,9 @@ func (p passing) Read(b []byte) (int, error) {
 	n, err := p.conn.Read(b)
 	p.l.mu.Lock()
 	defer p.l.mu.Unlock()
+	if p.l.cutAt != nil && p.l.cutAt(b[:n]) {
+		p.l.cut = true
+	}
 	for p.l.cut && !p.l.over {
 		p.l.open.Wait()
 	}
@@ -157,11 +171,7 @@ func (p passing) Read(b []byte) (int, error) {
 // session that was given up and created again elsewhere exists once, and the others are found.
 func TestANodeIsCutOff(t *testing.T) {
 	t.Parallel()
-	h := &house{t: t, dir: boxtest.TempDir(t)}
-	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, "")
-	l := newLink(t, func() string { return h.nats.Addr().String() })
-	h.via = map[string]string{"n1": l.address}
-	h.fill(2)
+	h, l := buildLinked(t, "n1")
 	c := h.client()
 	h.makes("kept", "n1")
 	h.makes("given-up", "n1")

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // text is output of a program that may be read while it is written.
@@ -178,4 +179,20 @@ func TestBoxctlManagesTheFleet(t *testing.T) {
 	b.says("boxes left on node n1: 1")
 	h.on("n1").agent.kill()
 	b.ends(1, "node n1 is not drained and stays cordoned: it is lost")
+
+	// One that is gone for good can be forgotten, with its cordon. What is lost with it stays in the list.
+	h.starts(t, "fleet", "forget", "n2").ends(1, "the node \"n2\" is not lost\nhint: on that host: systemctl disable --now boxfleet-node; then wait until it is lost")
+	h.prints(t, "fleet", "forget", "n1")
+	if out := h.prints(t, "fleet", "nodes"); strings.Contains(out, "n1") {
+		t.Errorf("the nodes are %s", out)
+	}
+	if claim := h.where("t"); claim.Node != "n1" || claim.State != api.FleetClaimLost {
+		t.Errorf("%+v", claim)
+	}
+	h.on("n1").agent.start()
+	h.ready(2)
+	h.runs("t")
+	if out := h.prints(t, "fleet", "nodes"); strings.Contains(out, "cordoned") {
+		t.Errorf("the nodes are %s", out)
+	}
 }

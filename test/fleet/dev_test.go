@@ -4,7 +4,6 @@ package fleet_test
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -16,30 +15,24 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// One command starts a fleet for trying out, with the features of a real one, and leaves nothing behind.
-func TestAFleetInOneCommand(t *testing.T) {
-	t.Parallel()
+// startDev starts a fleet for trying out, whose directory is in dir.
+func startDev(t *testing.T, dir string, nodes int) (cmd *exec.Cmd, h *house) {
+	t.Helper()
 	boxtest.RequireRoot(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := ln.Addr().String()
-	ln.Close()
-	dir := boxtest.TempDir(t)
+	address := boxtest.FreeAddress(t, "127.0.0.1")
 	var out, log text
-	cmd := exec.Command(filepath.Join(boxtest.Programs(t), "boxfleet"), "dev", "-nodes", "2", "-listen", address)
+	cmd = exec.Command(filepath.Join(boxtest.Programs(t), "boxfleet"), "dev", "-nodes", fmt.Sprint(nodes), "-listen", address)
 	base, count := boxtest.IDs(t)
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir, fmt.Sprint("BOXD__IDS__BASE=", base), fmt.Sprint("BOXD__IDS__COUNT=", count), fmt.Sprintf("BOXD__IDS__LOCK=%q", filepath.Join(dir, "ids")))
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := false
 	t.Cleanup(func() {
-		if !ended {
+		if cmd.ProcessState == nil {
 			_ = cmd.Process.Signal(unix.SIGTERM) // it ends everything it has started
 			_ = cmd.Wait()
 		}
@@ -52,28 +45,53 @@ func TestAFleetInOneCommand(t *testing.T) {
 	if said == nil || said[1] != address {
 		t.Fatalf("it says %s", out.String())
 	}
-	h := &house{t: t, address: address, token: said[2]}
+	return cmd, &house{t: t, address: address, token: said[2]}
+}
+
+// One command starts a fleet for trying out, with the features of a real one, and leaves nothing behind.
+func TestAFleetInOneCommand(t *testing.T) {
+	t.Parallel()
+	dir := boxtest.TempDir(t)
+	cmd, h := startDev(t, dir, 2)
 	h.ready(2)
 	for id, node := range map[string]string{"a": "node1", "b": "node2"} {
 		h.makes(id, node)
 		h.runs(id)
 	}
+	k := h.snapshot(api.FleetSnapshotRequest{Session: "a"})
+	var r api.FleetRestored
+	if code := h.get("POST", "/v1/fleet/snapshots/"+k.Name+"/restore", api.FleetRestore{ID: "c"}, &r); code != http.StatusCreated {
+		t.Errorf("%d", code)
+	}
+	h.runs("c")
 	if code := h.get("GET", "/v1/fleet/owners", nil, nil); code != http.StatusOK {
 		t.Errorf("%d", code)
 	}
 	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	ended = true
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("its end: %v", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "boxfleet-dev*")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	if found := processesOf(t, dir); len(found) > 0 {
-		t.Errorf("processes are left: %q", found)
+	boxtest.Eventually(t, "no process is left", func() bool { return len(processesOf(t, dir)) == 0 })
+}
+
+// Where it is killed, no process is left, and no box.
+func TestAFleetInOneCommandIsKilled(t *testing.T) {
+	t.Parallel()
+	dir := boxtest.TempDir(t)
+	cmd, h := startDev(t, dir, 1)
+	h.ready(1)
+	h.makes("a", "node1")
+	h.runs("a")
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
 	}
+	_ = cmd.Wait()
+	boxtest.Eventually(t, "no process is left", func() bool { return len(processesOf(t, dir)) == 0 })
 }
 
 // processesOf returns the command lines of processes that contain a directory's name.

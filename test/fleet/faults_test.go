@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -124,7 +125,7 @@ func TestNATSIsRestarted(t *testing.T) {
 // With three NATS servers the leader may die: claims survive, and sessions can be created and used.
 func TestTheLeaderOfNATSDies(t *testing.T) {
 	t.Parallel()
-	h := buildOnThree(t, 2)
+	h := buildOnThree(t, 2, "")
 	h.makes("s", "n1")
 	info, err := h.buckets().Stream(t.Context(), "KV_boxd_claims")
 	if err != nil {
@@ -225,25 +226,34 @@ func (h *house) nodeState() string {
 }
 
 // guarded are the accounts and permissions of the guide, plus a user of another account and another node.
-const guarded = `accounts {
+func guarded() string {
+	gateway := `["fleet.>", "$JS.>", "$KV.>", "_INBOX_gateway_main.>"]`
+	node := func(name string) string {
+		return strings.ReplaceAll(`      {user: NODE, password: NODE, permissions: {subscribe: ["fleet.n.NODE.>", "_INBOX_node_NODE.>"], publish: ["fleet.g.>", "_INBOX_gateway_main.>", "$KV.boxd_nodes.NODE", "$KV.boxd_claims.>",
+        "$JS.API.INFO", "$JS.API.STREAM.INFO.KV_boxd_nodes", "$JS.API.STREAM.INFO.KV_boxd_claims",
+        "$JS.API.STREAM.CREATE.KV_boxd_nodes", "$JS.API.STREAM.CREATE.KV_boxd_claims",
+        "$JS.API.DIRECT.GET.KV_boxd_nodes.>", "$JS.API.DIRECT.GET.KV_boxd_claims.>",
+        "$JS.API.CONSUMER.CREATE.KV_boxd_claims.>", "$JS.API.CONSUMER.DELETE.KV_boxd_claims.>", "$JS.FC.KV_boxd_claims.>", "$JS.FC.*.*.KV_boxd_claims.>"]}}
+`, "NODE", name)
+	}
+	return `accounts {
   fleet {
     jetstream: enabled
     users: [
-      {user: gateway, password: gateway, permissions: {publish: ["fleet.>", "$JS.>", "$KV.>", "_INBOX_gateway_main.>"], subscribe: ["fleet.>", "$JS.>", "$KV.>", "_INBOX_gateway_main.>"]}}
-      {user: n1, password: n1, permissions: {publish: ["fleet.g.>", "_INBOX_gateway_main.>", "$JS.API.>", "$JS.ACK.>", "$KV.boxd_nodes.n1", "$KV.boxd_claims.>"], subscribe: ["fleet.n.n1.>", "_INBOX_node_n1.>"]}}
-      {user: n2, password: n2, permissions: {publish: ["fleet.g.>", "_INBOX_gateway_main.>", "$JS.API.>", "$JS.ACK.>", "$KV.boxd_nodes.n2", "$KV.boxd_claims.>"], subscribe: ["fleet.n.n2.>", "_INBOX_node_n2.>"]}}
-    ]
+      {user: gateway, password: gateway, permissions: {publish: ` + gateway + `, subscribe: ` + gateway + `}}
+` + node("n1") + node("n2") + `    ]
   }
   other { users: [{user: other, password: other}] }
 }`
+}
 
 // With the permissions of the guide a node cannot read messages of another and can only announce itself, and users of another
 // account can see and reach nothing.
 func TestAccountsKeepNodesApart(t *testing.T) {
 	t.Parallel()
-	h := buildOn(t, 1, guarded)
+	h := buildOn(t, 1, guarded())
 	h.makes("s", "n1")
-	refused := make(chan error, 8)
+	refused := make(chan error, 32)
 	sees := func(user string) (nc *nats.Conn, seen *nats.Subscription) {
 		t.Helper()
 		nc = connect(t, h.login(user), nats.CustomInboxPrefix("_INBOX_node_"+user), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err }))
@@ -258,7 +268,12 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 	}
 	_, stranger := sees("other")
 	node, foreign := sees("n2")
-	for _, subject := range []string{"fleet.n.n1.fence", "$KV.boxd_nodes.n1"} {
+	denied := []string{
+		"fleet.n.n1.fence", "$KV.boxd_nodes.n1", "fleet.archives.boxd_snapshots.X.0", "$KV.boxd_snapshots.X", "$JS.API.STREAM.DELETE.KV_boxd_claims", "$JS.API.STREAM.PURGE.KV_boxd_claims",
+		"$JS.API.DIRECT.GET.boxd_snapshots_archives.fleet.archives.boxd_snapshots.X.0", "$JS.API.STREAM.MSG.GET.boxd_snapshots_archives", "$JS.API.CONSUMER.CREATE.boxd_snapshots_archives.x", "$JS.API.CONSUMER.CREATE.KV_boxd_snapshots.x",
+		"$JS.API.STREAM.CREATE.x", "$JS.API.STREAM.UPDATE.KV_boxd_claims",
+	}
+	for _, subject := range denied {
 		if err := node.Publish(subject, []byte("{}")); err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +281,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 	if err := node.FlushTimeout(natsPatience); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 { // one subscribe to all subjects, and two publishes
+	for range 1 + len(denied) { // one subscribe to all subjects, and the publishes
 		select {
 		case err := <-refused:
 			if !strings.Contains(err.Error(), "ermissions") {
@@ -285,6 +300,26 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 	}
 	if _, err := nats.Connect(h.login("nobody")); err == nil {
 		t.Error("somebody without credentials is let in")
+	}
+
+	// An agent lacks none of what it needs, with more claims to read than JetStream sends without flow control either.
+	claims := connect(t, h.login("gateway"), nats.CustomInboxPrefix("_INBOX_gateway_main"))
+	for i := range 5000 {
+		claim := fmt.Sprintf(`{"owner":"other","id":"s%d","node":"n9","generation":1,"state":"live","reason":%q}`, i, strings.Repeat("x", 400))
+		if err := claims.Publish(fmt.Sprint("$KV.boxd_claims.c", i), []byte(claim)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := claims.FlushTimeout(natsPatience); err != nil {
+		t.Fatal(err)
+	}
+	h.nodes[0].agent.kill()
+	boxtest.Eventually(t, "the node is lost", func() bool { return h.nodeState() == api.FleetNodeLost })
+	h.nodes[0].agent.start()
+	boxtest.Eventually(t, "the node is back", func() bool { return h.nodeState() == api.FleetNodeReady })
+	text, err := os.ReadFile(h.nodes[0].log)
+	if err != nil || strings.Contains(string(text), "ermissions") {
+		t.Errorf("%v, %s", err, text)
 	}
 }
 

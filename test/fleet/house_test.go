@@ -31,21 +31,25 @@ import (
 
 // house is a fleet on this host: a NATS server, some private boxd with their agents, and a gateway.
 type house struct {
-	t       testing.TB
-	dir     string
-	nats    *server.Server
-	others  []*server.Server // of its cluster
-	nodes   []*host
-	gate    *program
-	address string                       // of the gateway
-	ca      *boxtest.Authority           // of the gateway and of NATS; nil: no TLS
-	issuer  *issuer                      // of credentials for NATS; nil: none are used
-	via     map[string]string            // addresses by which nodes reach NATS, if not its own
-	start   func(name, dir string) *host // another node, whose agent keeps its state in a directory of that name
-	e2b     string                       // address of the gateway for E2B clients, which all nodes then serve; "": none
-	traces  string                       // the [traces] table of all nodes and of the gateway; "": none
-	tokens  string                       // the file of tokens
-	token   string                       // of the principal ci, an operator at the gateway and a user on nodes
+	t         testing.TB
+	dir       string
+	nats      *server.Server
+	others    []*server.Server // of its cluster
+	nodes     []*host
+	gate      *program
+	address   string                       // of the gateway
+	ca        *boxtest.Authority           // of the gateway and of NATS; nil: no TLS
+	issuer    *issuer                      // of credentials for NATS; nil: none are used
+	via       map[string]string            // addresses by which nodes reach NATS, if not its own
+	start     func(name, dir string) *host // another node, whose agent keeps its state in a directory of that name
+	e2b       string                       // address of the gateway for E2B clients, which all nodes then serve; "": none
+	snapshots string                       // the [snapshots] table of the gateway; "": none
+	images    string                       // the [images] table of the gateway; nodes but n3 let it import images; "": none
+	skills    string                       // the [skills] table of the gateway; "": none
+	traces    string                       // the [traces] table of all nodes and of the gateway; "": none
+	more      map[string]string            // what box.toml of a node has besides
+	tokens    string                       // the file of tokens
+	token     string                       // of the principal ci, an operator at the gateway and a user on nodes
 	// Other tokens: user of another principal; viewer and few of ci, one with a lower role and one for the routes of /v1/fleet only.
 	user, viewer, few string
 }
@@ -178,10 +182,10 @@ func buildOn(t testing.TB, nodes int, accounts string) *house {
 	return h.fill(nodes)
 }
 
-// buildOnThree is like build, with a cluster of three NATS servers.
-func buildOnThree(t testing.TB, nodes int) *house {
+// buildOnThree is like build, with a cluster of three NATS servers; snapshots are the settings of that table.
+func buildOnThree(t testing.TB, nodes int, snapshots string) *house {
 	t.Helper()
-	h := &house{t: t, dir: boxtest.TempDir(t)}
+	h := &house{t: t, dir: boxtest.TempDir(t), snapshots: snapshots}
 	var routes []*url.URL
 	var ports []int
 	for range 3 {
@@ -261,9 +265,11 @@ zone = %q
 key = %q
 role = "user"
 principals = ["ci", "other"]
+images = %v
 %s
 %s
-`, name, at, h.secrets(name), name, strings.TrimSpace(string(public)), h.traces, sandboxes))
+%s
+`, name, at, h.secrets(name), name, strings.TrimSpace(string(public)), h.images != "" && name != "n3", h.traces, sandboxes, h.more[name]))
 		return &host{name: name, boxd: d, log: filepath.Join(h.dir, dir+".log"), agent: startProgram(t, filepath.Join(h.dir, dir+".log"), "node", "-socket", d.Socket, "-state", filepath.Join(h.dir, dir))}
 	}
 	h.nodes = make([]*host, nodes)
@@ -289,6 +295,15 @@ principals = ["ci", "other"]
 		h.write("gateway.crl", string(h.ca.Revoked(time.Hour)))
 		listener = fmt.Sprintf("certificate = %q\nprivate_key = %q\nclient_ca = %q\nclient_crl = %q", certificate, private, h.ca.File, filepath.Join(h.dir, "gateway.crl"))
 		certificates = `certificates = ["DNS:ci.example.org"]`
+	}
+	if h.snapshots != "" {
+		clients += "\n[snapshots]\n" + h.snapshots + "\n"
+	}
+	if h.skills != "" {
+		clients += "\n[skills]\n" + h.skills + "\n"
+	}
+	if h.images != "" {
+		clients += "\n[images]\n" + h.images + "\n"
 	}
 	h.write("fleet.toml", fmt.Sprintf(`
 [gateway]

@@ -18,7 +18,7 @@ import (
 )
 
 // has reports whether a node has a session of the owner ci.
-func (n *host) has(t *testing.T, id string) bool {
+func (n *host) has(t testing.TB, id string) bool {
 	t.Helper()
 	n.boxd.Owner = "ci"
 	_, err := n.boxd.Session(t.Context(), id)

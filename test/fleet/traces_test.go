@@ -17,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/trace"
@@ -70,8 +71,9 @@ func spansOf(t testing.TB, c *boxtest.Collector, id string, names ...string) []b
 }
 
 const (
-	execRoute   = "POST /v1/sessions/{id}/exec"
-	streamRoute = "GET /v1/sessions/{id}/exec/stream"
+	execRoute    = "POST /v1/sessions/{id}/exec"
+	processRoute = "PUT /v1/sessions/{id}/processes/{p}"
+	streamRoute  = "GET /v1/sessions/{id}/exec/stream"
 )
 
 // A caller's trace runs through gateway and node to the execution, over REST and over WebSocket. It contains nothing of the
@@ -119,6 +121,29 @@ func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
 	got = spansOf(t, spans, id, "boxfleet: "+streamRoute, "boxd: "+streamRoute, "boxd: exec")
 	if got[1].Parent != got[0].ID || got[2].Parent != got[1].ID || got[0].Failed || got[1].Failed || got[2].Failed || got[2].Has["process.exit.code"] != 0 {
 		t.Errorf("%+v", got)
+	}
+	// A managed process has one too, when it has ended: by itself, or by a caller.
+	id, parent = traceOf(4, "01")
+	for name, argv := range map[string][]string{"ends": {"sh", "-c", "sleep 0.01; exit 4"}, "stopped": {"sleep", "1000"}, "removed": {"sleep", "1000"}} {
+		if _, _, err := c.StartProcess(within(t, parent), "s", name, &api.ProcessRequest{Argv: argv}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if is, err := c.Process(t.Context(), "s", "ends", time.Minute); err != nil || is.EndedAt == nil {
+		t.Fatalf("%+v, %v", is, err)
+	}
+	if _, err := c.StopProcess(t.Context(), "s", "stopped"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.DeleteSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	ways := []string{"boxfleet: " + processRoute, "boxd: " + processRoute, "boxd: process"}
+	for _, s := range spansOf(t, spans, id, slices.Repeat(ways, 3)...) {
+		ended := s.Has["boxd.process"] == "ends"
+		if s.Name == "process" && (s.Has["boxd.session"] != "s" || s.Has["boxd.principal"] != "ci" || s.Failed != ended || s.End-s.Begin < 1_000_000 || (s.Has["process.exit.code"] == 4) != ended) {
+			t.Errorf("%+v", s)
+		}
 	}
 	// A new session is placed by the gateway, whose span names it too.
 	id, parent = traceOf(3, "01")

@@ -166,7 +166,7 @@ role = "operator"
 		{"the death of the node", []string{"kill", "--signal=KILL", fleetNode}},
 		{"the death of the gateway", []string{"kill", "--signal=KILL", fleetGateway}},
 	} {
-		run(t, append([]string{"systemctl"}, again.argv...)...)
+		boxtest.Systemctl(t, again.argv...)
 		boxtest.Eventually(t, "the fleet serves after "+again.what, func() bool {
 			return try(t, "env", "BOXD_SOCKET=http://127.0.0.1:5440", "BOXD_TOKEN="+token, "boxctl", "exec", "ours", "--", "true").code == 0
 		})

@@ -37,7 +37,11 @@ func TestBoxesOutliveTheirServices(t *testing.T) {
 		for _, unit := range c.gone {
 			before[unit] = boxtest.UnitProperty(t, unit, "MainPID")
 		}
-		run(t, c.argv...)
+		if c.argv[0] == "systemctl" {
+			boxtest.Systemctl(t, c.argv[1:]...)
+		} else {
+			run(t, c.argv...)
+		}
 		for _, unit := range c.gone {
 			boxtest.Eventually(t, "after "+c.name+" the process of "+unit+" is another or none", func() bool {
 				return boxtest.UnitProperty(t, unit, "MainPID") != before[unit]

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -39,14 +38,7 @@ type bot struct {
 // start starts a boxd; more is configuration that follows the table [langbot], and may begin with keys of that table.
 func start(t *testing.T, more ...string) *bot {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // a free port
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := ln.Addr().String()
-	if err := ln.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := boxtest.FreeAddress(t, "127.0.0.1")
 	shared := filepath.Join(boxtest.TempDir(t), "langbot")
 	if err := os.Mkdir(shared, 0o755); err != nil {
 		t.Fatal(err)

@@ -187,8 +187,8 @@ func TestATimeoutEndsTheSessionUnlessAProcessRunsInIt(t *testing.T) {
 	t.Parallel()
 	c := start(t).dial(t)
 	var r map[string]any
-	c.gets("box_exec", `{"session_id":"plain","cmd":"echo begun; sleep 600","timeout_sec":5}`, &r)
-	if r["status"] != "timed_out" || r["exit_code"] != nil || r["stdout"] != "begun" || r["stderr"] != "Command timed out after 5 seconds." {
+	c.gets("box_exec", `{"session_id":"plain","cmd":"echo begun; sleep 600","timeout_sec":15}`, &r)
+	if r["status"] != "timed_out" || r["exit_code"] != nil || r["stdout"] != "begun" || r["stderr"] != "Command timed out after 15 seconds." {
 		t.Errorf("%v", r)
 	}
 	if ids := c.sessions(); len(ids) != 0 {

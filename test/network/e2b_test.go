@@ -4,7 +4,6 @@ package network_test
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,10 +18,7 @@ func TestClientsOfE2BSetTheNetworkOfTheirSandboxes(t *testing.T) {
 	packages := boxtest.NPM(t, "e2b@2.51.0 @e2b/code-interpreter@2.8.0") // later npm is unreachable
 	w := newWorld(t)
 	newZone(t, w).set("allowed.example.", public4)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	at := ln.Addr().String()
-	must(t, ln.Close())
+	at := boxtest.FreeAddress(t, "127.0.0.1")
 	key, hash := access.NewToken()
 	tokens := filepath.Join(boxtest.TempDir(t), "tokens")
 	must(t, os.WriteFile(tokens, fmt.Appendf(nil, "[[token]]\nname = \"agent\"\nsha256 = %q\nprincipal = \"agent\"\n", hash), 0o600))

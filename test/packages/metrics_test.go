@@ -3,7 +3,6 @@
 package packages_test
 
 import (
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -39,33 +38,24 @@ type rule struct {
 	Expr   string `yaml:"expr"`
 }
 
-// dashboard writes the dashboard's expressions as rules, with values for Grafana's variables.
-func dashboard(t *testing.T) string {
+// made has the names of programs whose packages have alert rules and a dashboard.
+func made() []string { return []string{"boxd", "boxfleet"} }
+
+// dashboard writes the expressions of a program's dashboard as rules, with values for Grafana's variables.
+func dashboard(t *testing.T, program string) string {
 	t.Helper()
-	var board struct {
-		Panels []struct{ Targets []struct{ Expr string } }
-	}
-	data, err := os.ReadFile("../../packaging/metrics/boxd-dashboard.json")
-	if err == nil {
-		err = json.Unmarshal(data, &board)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	var rules []rule
-	for _, p := range board.Panels {
-		for _, target := range p.Targets {
-			rules = append(rules, rule{"dashboard", strings.NewReplacer("$__rate_interval", "5m", "$instance", "all").Replace(target.Expr)})
-		}
+	for _, expr := range boxtest.PanelExpressions(t, "../../packaging/metrics/"+program+"-dashboard.json") {
+		rules = append(rules, rule{"dashboard", strings.NewReplacer("$__rate_interval", "5m", "$instance", "all").Replace(expr)})
 	}
 	if len(rules) < 5 {
-		t.Fatalf("%d expressions in the dashboard", len(rules))
+		t.Fatalf("%d expressions in the dashboard of %s", len(rules), program)
 	}
 	type group struct {
 		Name  string `yaml:"name"`
 		Rules []rule `yaml:"rules"`
 	}
-	data, err = yaml.Marshal(map[string][]group{"groups": {{"dashboard", rules}}})
+	data, err := yaml.Marshal(map[string][]group{"groups": {{"dashboard", rules}}})
 	path := filepath.Join(t.TempDir(), "dashboard.yaml")
 	if err == nil {
 		err = os.WriteFile(path, data, 0o600)
@@ -76,14 +66,17 @@ func dashboard(t *testing.T) string {
 	return path
 }
 
-// Prometheus can read the rules, the dashboard's expressions and boxd's metrics, and the rules fire when they should.
+// Prometheus can read the rules, the expressions of dashboards and boxd's metrics, and the rules fire when they should. Those of a
+// gateway are read in cmd/boxfleet.
 func TestPrometheusReadsWhatIsMadeForIt(t *testing.T) {
 	tool := promtool(t)
-	if said, err := check(t, tool, "check", "rules", "../../packaging/metrics/boxd-alerts.yaml", dashboard(t)); err != nil {
-		t.Errorf("%v: %s", err, said)
-	}
-	if said, err := check(t, tool, "test", "rules", "testdata/alerts.yaml"); err != nil {
-		t.Errorf("%v: %s", err, said)
+	for _, program := range made() {
+		if said, err := check(t, tool, "check", "rules", "../../packaging/metrics/"+program+"-alerts.yaml", dashboard(t, program)); err != nil {
+			t.Errorf("%v: %s", err, said)
+		}
+		if said, err := check(t, tool, "test", "rules", examples(program)); err != nil {
+			t.Errorf("%v: %s", err, said)
+		}
 	}
 	broken := filepath.Join(t.TempDir(), "broken.yaml")
 	if err := os.WriteFile(broken, []byte("groups: [{name: a, rules: [{record: b, expr: 'sum('}]}]\n"), 0o600); err != nil {
@@ -99,5 +92,51 @@ func TestPrometheusReadsWhatIsMadeForIt(t *testing.T) {
 	cmd.Stdin = w.Body
 	if said, err := cmd.CombinedOutput(); err != nil || len(said) > 0 {
 		t.Errorf("%v: %s", err, said)
+	}
+}
+
+// examples is the file with series for which each rule of a program fires, and for which it does not.
+func examples(program string) string {
+	if program == "boxd" {
+		return "testdata/alerts.yaml"
+	}
+	return "testdata/" + program + "-alerts.yaml"
+}
+
+// No rule is without an example of both, when it is quiet and when it fires.
+func TestEachAlertIsSeenQuietAndFiring(t *testing.T) {
+	t.Parallel()
+	for _, program := range made() {
+		var file struct {
+			Tests []struct {
+				Alerts []struct {
+					Name  string `yaml:"alertname"`
+					Fires []any  `yaml:"exp_alerts"`
+				} `yaml:"alert_rule_test"`
+			}
+		}
+		data, err := os.ReadFile(examples(program))
+		if err == nil {
+			err = yaml.Unmarshal(data, &file)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		quiet, fires := map[string]bool{}, map[string]bool{}
+		for _, test := range file.Tests {
+			for _, a := range test.Alerts {
+				quiet[a.Name] = quiet[a.Name] || len(a.Fires) == 0
+				fires[a.Name] = fires[a.Name] || len(a.Fires) > 0
+			}
+		}
+		rules := boxtest.Alerts(t, "../../packaging/metrics/"+program+"-alerts.yaml")
+		for _, a := range rules {
+			if !quiet[a.Name] || !fires[a.Name] {
+				t.Errorf("%s: seen quiet: %v, firing: %v", a.Name, quiet[a.Name], fires[a.Name])
+			}
+		}
+		if len(rules) < 10 || len(rules) != len(quiet) {
+			t.Errorf("%d rules of %s, and examples of %d", len(rules), program, len(quiet))
+		}
 	}
 }

@@ -228,6 +228,8 @@ func TestThePackageOfTheFleet(t *testing.T) {
 		"usr/lib/systemd/system-preset/90-boxfleet.preset": "disable boxfleet-node.service\n",
 		"usr/lib/sysusers.d/boxfleet.conf":                 "u boxfleet-gateway ",
 		"usr/lib/boxd/box.toml.d/50-boxfleet.toml":         "[principals.boxfleet-node]\n",
+		"usr/share/boxd-fleet/boxfleet-alerts.yaml":        "alert: BoxfleetNodeLost\n",
+		"usr/share/boxd-fleet/boxfleet-dashboard.json":     `"title": "boxfleet"`,
 		"usr/share/man/man8/boxfleet.8.gz":                 "",
 		"usr/share/doc/boxd-fleet/fleet.md":                "# A fleet of hosts",
 		"usr/share/doc/boxd-fleet/third-party.txt.gz":      "",

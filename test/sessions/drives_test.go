@@ -81,13 +81,21 @@ func TestADriveIsSwitchedInALivingSession(t *testing.T) {
 	boxtest.Eventually(t, "what nobody has is gone", func() bool { return driveTrees(t, d) == 3 })
 	d.Sh(t, "s", "touch /tmp/go")
 	boxtest.Eventually(t, "it has read", func() bool { return d.Result(t, "s", boxtest.Shell("test -e /tmp/out && echo yes")).Stdout == "yes\n" })
-	logs, err := d.Logs(t.Context(), "s", "reads", client.LogOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer logs.Close()
-	if got, err := io.ReadAll(logs); err != nil || string(got) != "firstfirst\nsecond" {
-		t.Errorf("%q, %v", got, err)
+	const all = "firstfirst\nsecond"
+	var got []byte
+	boxtest.Eventually(t, "all that it has written has arrived", func() bool { // PID 1 of the box passes it on
+		logs, err := d.Logs(t.Context(), "s", "reads", client.LogOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer logs.Close()
+		if got, err = io.ReadAll(logs); err != nil {
+			t.Fatal(err)
+		}
+		return len(got) >= len(all)
+	})
+	if string(got) != all {
+		t.Errorf("%q", got)
 	}
 	c := d.Client
 	if err := c.DetachDrive(t.Context(), "s", drive, true); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/limits"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -137,7 +138,9 @@ func TestNeighboursOfAForkChainGoOn(t *testing.T) {
 	build := boxtest.Shell("gcc -O1 -pthread -xc -o evade -")
 	build.Stdin, build.Timeout = evade, boxtest.Duration("2m")
 	d.Output(t, "s1", build)
-	c := converse(t.Context(), d, "s1", boxtest.Shell("echo up; sleep 1000 & kill -STOP $!; echo $!; read line; cat /proc/$!/status | grep State; kill -KILL $!; wait $! 2>/dev/null; echo $line"))
+	neighbour := boxtest.Shell("echo up; sleep 1000 & kill -STOP $!; echo $!; read line; cat /proc/$!/status | grep State; kill -KILL $!; wait $! 2>/dev/null; echo $line")
+	neighbour.Timeout = new(quantity.Duration(boxtest.Longest))
+	c := converse(t.Context(), d, "s1", neighbour)
 	c.hears(t, "up\n")
 	var pid []byte
 	for one := make([]byte, 1); len(pid) == 0 || pid[len(pid)-1] != '\n'; pid = append(pid, one[0]) {

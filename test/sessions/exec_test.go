@@ -62,7 +62,7 @@ func TestEveryEndOfAProgramIsTold(t *testing.T) {
 		{"code for the shell", api.ExecRequest{Code: new("echo $0"), Language: "sh"}, outcome{Status: "exited", Stdout: "/bin/sh\n"}},
 		{"another name", api.ExecRequest{Code: new("echo $0"), Language: "shell"}, outcome{Status: "exited", Stdout: "/bin/sh\n"}},
 		{"signal", boxtest.Shell("kill -SEGV $$"), outcome{Status: "signaled", Signal: "SIGSEGV", ExitCode: -1}},
-		{"timeout", api.ExecRequest{Command: new("echo before; sleep 1000; echo after"), Timeout: boxtest.Duration("3s")}, outcome{Status: "timed_out", Signal: "SIGKILL", Stdout: "before\n", ExitCode: -1}},
+		{"timeout", api.ExecRequest{Command: new("echo before; sleep 1000; echo after"), Timeout: boxtest.Duration("15s")}, outcome{Status: "timed_out", Signal: "SIGKILL", Stdout: "before\n", ExitCode: -1}},
 		{"timeout that TERM does not impress", api.ExecRequest{Command: new("trap '' TERM INT HUP; while :; do sleep 1000; done"), Timeout: boxtest.Duration("200ms")}, outcome{Status: "timed_out", Signal: "SIGKILL", ExitCode: -1}},
 		{"missing", argv("no-such-program"), outcome{Status: "start_failed", ExitCode: -1, Failure: "lookup no-such-program ENOENT"}},
 		{"missing path", argv("/usr/bin/no-such-program"), outcome{Status: "start_failed", ExitCode: -1, Failure: "exec /usr/bin/no-such-program ENOENT"}},
@@ -197,11 +197,14 @@ func TestATimeoutKillsAllOfOneExecutionAndNothingElse(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	others := make(chan api.ExecResult, 1)
 	go func() {
-		r, _ := d.Exec(t.Context(), "s1", new(boxtest.Shell("(setsid sleep 1000 &); touch up; until [ -e done ]; do sleep 0.02; done; echo lived; pgrep -c sleep")))
+		req := boxtest.Shell("(setsid sleep 1000 &); touch up; until [ -e done ]; do sleep 0.02; done; echo lived; pgrep -c sleep")
+		req.Timeout = new(quantity.Duration(boxtest.Longest))
+		r, _ := d.Exec(t.Context(), "s1", &req)
 		others <- r
 	}()
 	boxtest.Eventually(t, "the other is up", func() bool {
-		return d.Result(t, "s1", api.ExecRequest{Argv: []string{"test", "-e", "up"}}).Status == "exited"
+		r := d.Result(t, "s1", api.ExecRequest{Argv: []string{"test", "-e", "up"}})
+		return r.Status == "exited" && r.ExitCode != nil && *r.ExitCode == 0
 	})
 	line := `trap '' TERM INT HUP
 	sleep 1001 & (sleep 1002 &) ; setsid sleep 1003 & setsid sh -c 'trap "" TERM; (setsid sleep 1004 &); sleep 1005' &

@@ -90,9 +90,7 @@ func TestAnAgentWorksOnFiles(t *testing.T) {
 		t.Errorf("listed %+v, %v", list, err)
 	}
 	// Afterwards no program runs and no file is left.
-	if s, err := c.Session(ctx, "s"); err != nil || s.Running != 0 {
-		t.Errorf("session %+v, %v", s, err)
-	}
+	nothingRuns(t, d)
 }
 
 // unpacked downloads an archive and returns its entries with their content; directories end in a slash and have none.

@@ -17,6 +17,7 @@ import (
 func TestAWorkspaceIsKeptWhenItsSessionEnds(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
+	d.Warm()
 	before := d.Look()
 	was := d.NewSession(t, api.SessionRequest{ID: "own"})
 	d.Sh(t, "own", "umask 077; echo text > file; (sleep 1000 &)")

@@ -22,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -72,7 +73,9 @@ func TestBoxesLiveWithoutTheirKeeper(t *testing.T) {
 	d.Sh(t, "s1", "echo kept > file")
 	running := make(chan api.ExecResult, 1)
 	go func() {
-		r, err := d.Exec(t.Context(), "s1", new(boxtest.Shell("echo begun; until [ -e /tmp/go ]; do sleep 0.05; done; echo done")))
+		req := boxtest.Shell("echo begun; until [ -e /tmp/go ]; do sleep 0.05; done; echo done")
+		req.Timeout = new(quantity.Duration(boxtest.Longest))
+		r, err := d.Exec(t.Context(), "s1", &req)
 		if err != nil {
 			t.Error(err)
 		}
@@ -105,9 +108,24 @@ func TestBoxesLiveWithoutTheirKeeper(t *testing.T) {
 	d.NothingLeft(before)
 	d.Stop()
 	noBoxes(t, d)
-	if left, err := os.ReadDir(filepath.Join(d.Dir, "run", "boxes")); err != nil || len(left) > 0 {
-		t.Errorf("left in the run directory: %v, %v", left, err)
-	}
+	nothingInRunDir(t, d)
+}
+
+// nothingInRunDir waits until the keeper has removed all that it had of boxes in the run directory: that comes after their
+// last process.
+func nothingInRunDir(t *testing.T, d *boxtest.Daemon) {
+	t.Helper()
+	var left []fs.DirEntry
+	var err error
+	defer func() {
+		if t.Failed() {
+			t.Logf("left in the run directory: %v, %v", left, err)
+		}
+	}()
+	boxtest.Eventually(t, "nothing is left of boxes in the run directory", func() bool {
+		left, err = os.ReadDir(filepath.Join(d.Dir, "run", "boxes"))
+		return err == nil && len(left) == 0
+	})
 }
 
 // A launch or removal that is interrupted by the keeper's death is undone by the next keeper.
@@ -161,9 +179,7 @@ func TestKeepersThatDieInTheMiddleLeaveNothing(t *testing.T) {
 	boxtest.Eventually(t, "every session has ended", func() bool { return len(sessions(t, d)) == 0 })
 	d.Warm()
 	d.NothingLeft(before)
-	if left, err := os.ReadDir(filepath.Join(d.Dir, "run", "boxes")); err != nil || len(left) > 0 {
-		t.Errorf("left in the run directory: %v, %v", left, err)
-	}
+	nothingInRunDir(t, d)
 }
 
 // The keeper outlives a boxd that is killed, and ends when it has nothing left to watch.

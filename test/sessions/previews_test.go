@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -29,6 +30,12 @@ while True:
     if path == b"/switch": c.sendall(b"HTTP/1.1 101 Switching Protocols\r\n\r\nraw"); c.close(); continue
     if path == b"/junk": c.sendall(b"no HTTP at all\r\n\r\n"); c.close(); continue
     if path == b"/huge": c.sendall(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200000 + b"\r\n\r\n"); c.close(); continue
+    if path == b"/flood":
+        c.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"); c.settimeout(1)
+        try:
+            while True: c.sendall(bytes(65536))
+        except TimeoutError: open("stalled", "w").close()
+        c.settimeout(None); c.recv(1); continue
     if path == b"/socket":
         c.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
         while True:
@@ -137,17 +144,15 @@ func TestAPreviewIsForWhoHasItsToken(t *testing.T) {
 	}
 }
 
-// A WebSocket stays open until its session ends.
-func TestAPreviewHasWebSockets(t *testing.T) {
-	t.Parallel()
-	d := boxtest.Start(t)
-	p := preview(t, d, "s1")
+// visitsSocket opens a WebSocket as a browser would, and returns its reader.
+func visitsSocket(t *testing.T, d *boxtest.Daemon, p *api.PortToken, path string) (net.Conn, *bufio.Reader) {
+	t.Helper()
 	conn, err := net.Dial("unix", d.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, "GET /socket HTTP/1.1\r\nHost: "+p.Host+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nBoxd-Preview: "+p.Token+"\r\n\r\n"); err != nil {
+	t.Cleanup(func() { conn.Close() })
+	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: "+p.Host+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nBoxd-Preview: "+p.Token+"\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	in := bufio.NewReader(conn)
@@ -156,6 +161,30 @@ func TestAPreviewHasWebSockets(t *testing.T) {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	resp.Body.Close()
+	return conn, in
+}
+
+// A visitor who reads nothing of what a program sends does not keep boxd from ending.
+func TestAVisitorWhoReadsNothingHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	p := preview(t, d, "s1")
+	conn, _ := visitsSocket(t, d, &p, "/flood")
+	boxtest.Eventually(t, "nobody takes more of the program", func() bool { return d.Sh(t, "s1", "ls stalled 2>&- || true") != "" })
+	late := time.AfterFunc(time.Minute, func() {
+		t.Error("boxd waits for the visitor")
+		conn.Close()
+	})
+	d.Stop()
+	late.Stop()
+}
+
+// A WebSocket stays open until its session ends.
+func TestAPreviewHasWebSockets(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	p := preview(t, d, "s1")
+	conn, in := visitsSocket(t, d, &p, "/socket")
 	if _, err := io.WriteString(conn, "hello\n"); err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func TestTheBuiltInProfiles(t *testing.T) {
 const lockedProfile = `
 [profiles.closed]
 memory = "64MiB"
-timeout = "5s"
+timeout = "30s"
 mounts = "ro"
 locked = ["memory", "cpus", "pids", "tmp", "ttl", "max_lifetime", "timeout", "mounts", "network", "image", "read_only_root", "workspace_quota"]
 `
@@ -107,10 +107,10 @@ func TestLockedFields(t *testing.T) {
 	req := boxtest.Shell("true")
 	req.Timeout = boxtest.Duration("1s")
 	_, err := d.Exec(t.Context(), "s1", &req)
-	if e := boxtest.Refused(t, err, http.StatusForbidden, "timeout"); e.Allowed != "5s" {
+	if e := boxtest.Refused(t, err, http.StatusForbidden, "timeout"); e.Allowed != "30s" {
 		t.Errorf("%+v", e)
 	}
-	req.Timeout = boxtest.Duration("5000ms")
+	req.Timeout = boxtest.Duration("30000ms")
 	d.Output(t, "s1", req)
 }
 

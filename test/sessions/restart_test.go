@@ -112,7 +112,7 @@ func TestAProcessIsAskedToEndAndThenMade(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
-	process(t, d, "s1", "polite", &api.ProcessRequest{Command: new("trap 'echo bye; exit 4' HUP; echo up; while :; do sleep 0.01; done"), Stop: &api.Stop{Signal: "SIGHUP"}, Ready: &api.Ready{Line: new("up")}})
+	process(t, d, "s1", "polite", &api.ProcessRequest{Command: new("trap 'echo bye; exit 4' HUP; echo up; while :; do sleep 0.01; done"), Stop: &api.Stop{Signal: "SIGHUP", Grace: length(time.Minute)}, Ready: &api.Ready{Line: new("up")}})
 	process(t, d, "s1", "stubborn", &api.ProcessRequest{Command: new("trap '' TERM; echo up; while :; do sleep 0.01; done"), Stop: &api.Stop{Grace: length(50 * time.Millisecond)}, Ready: &api.Ready{Line: new("up")}})
 	for name, want := range map[string]func(*api.ExecResult) bool{
 		"polite": func(r *api.ExecResult) bool {

@@ -4,12 +4,15 @@ package sessions_test
 
 import (
 	"archive/tar"
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,6 +22,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/limits"
@@ -411,16 +416,18 @@ func TestAStoppedSessionReservesNoMemory(t *testing.T) {
 
 // The time a session is stopped does not count towards its lifetime, and has a limit of its own.
 func TestAStoppedSessionHasATimeOfItsOwn(t *testing.T) {
-	d := boxtest.Start(t, "[sessions]\nstopped_age = \"12s\"\n")
-	s := d.NewSession(t, api.SessionRequest{ID: "s", Patch: limits.Patch{TTL: boxtest.Duration("4s"), MaxLifetime: boxtest.Duration("1h")}})
+	d := boxtest.Start(t, "[sessions]\nstopped_age = \"30s\"\n")
+	s := d.NewSession(t, api.SessionRequest{ID: "s", Patch: limits.Patch{TTL: boxtest.Duration("1h"), MaxLifetime: boxtest.Duration("1h")}})
 	stop(t, d, "s")
-	<-time.After(4500 * time.Millisecond) // longer than its ttl
+	shorten(t, d, "s", limits.Patch{TTL: boxtest.Duration("1s")})
+	<-time.After(1500 * time.Millisecond) // longer than its ttl
+	shorten(t, d, "s", limits.Patch{TTL: boxtest.Duration("1h")})
 	now := startAgain(t, d, "s")
 	if !now.CreatedAt.Equal(s.CreatedAt) {
 		t.Errorf("it was made at %v, and now at %v", s.CreatedAt, now.CreatedAt)
 	}
 	was := stop(t, d, "s")
-	if was.ExpiresAt == nil || was.ExpiresAt.Sub(*was.StoppedAt) != 12*time.Second {
+	if was.ExpiresAt == nil || was.ExpiresAt.Sub(*was.StoppedAt) != 30*time.Second {
 		t.Errorf("it is stopped since %v until %v", was.StoppedAt, was.ExpiresAt)
 	}
 	boxtest.Eventually(t, "it is removed", func() bool {
@@ -731,37 +738,59 @@ func TestFilesOfAStoppedSessionAreRead(t *testing.T) {
 	}
 }
 
-// While an archive of a stopped session is sent, nobody can start the session. Who removes it does not wait for a reader that does
-// not read; if boxd dies, the next one has the session, stopped.
+// unread asks for a path of a session, and returns the connection when it has more of the response than it takes: boxd waits then.
+func unread(t *testing.T, d *boxtest.Daemon, path string) *net.UnixConn {
+	t.Helper()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: d.Socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := fmt.Fprintf(conn, "GET /v1/sessions/%s HTTP/1.1\r\nHost: boxd\r\n\r\n", path); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var was, has int
+	boxtest.Eventually(t, "boxd waits for a reader", func() bool {
+		was = has
+		if err := raw.Control(func(fd uintptr) { has, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil { // unix(7), SIOCINQ
+			t.Fatal(err)
+		}
+		return has == was && has > 64<<10
+	})
+	return conn
+}
+
+// While files of a stopped session are sent, nobody can start the session. Who removes it does not wait for a reader that does not
+// read; if boxd dies, the next one has the session, stopped.
 func TestAStoppedSessionThatIsReadCanBeRemoved(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	begin := func(id string) io.Closer {
+	begin := func(id, what string) io.Closer {
 		d.NewSession(t, api.SessionRequest{ID: id})
 		d.Sh(t, id, "head -c 50000000 /dev/urandom > /workspace/f")
 		stop(t, d, id)
-		r, err := d.DownloadArchive(t.Context(), id, "/workspace", false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(r, make([]byte, 512)); err != nil {
-			t.Fatal(err)
-		}
-		_, err = d.StartSession(t.Context(), id)
+		r := unread(t, d, id+what)
+		_, err := d.StartSession(t.Context(), id)
 		boxtest.Refused(t, err, http.StatusConflict, "")
 		return r
 	}
-	reader := begin("removed")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // boxd itself gives a reader up that reads nothing for a minute
-	defer cancel()
-	if err := d.DeleteSession(ctx, "removed"); err != nil {
-		t.Fatal(err)
+	for _, what := range []string{"/archive?path=/workspace", "/file?path=/workspace/f"} {
+		reader := begin("removed", what)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // boxd itself gives a reader up that reads nothing for a minute
+		if err := d.DeleteSession(ctx, "removed"); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		reader.Close()
+		d.NothingLeft(before)
 	}
-	reader.Close()
-	d.NothingLeft(before)
 
-	reader = begin("kept")
+	reader := begin("kept", "/archive?path=/workspace")
 	d.Kill()
 	d.Restart()
 	reader.Close()
@@ -770,9 +799,71 @@ func TestAStoppedSessionThatIsReadCanBeRemoved(t *testing.T) {
 		t.Errorf("the file has %q bytes", got)
 	}
 	stop(t, d, "kept")
-	reader = begin("left") // the session can be started when its reader has gone
+	reader = begin("left", "/archive?path=/workspace") // the session can be started when its reader has gone
 	reader.Close()
 	boxtest.Eventually(t, "it starts again", func() bool { _, err := d.StartSession(t.Context(), "left"); return err == nil })
+}
+
+// Whoever removes a session that is being stopped does not wait for its programs, which may have long to end.
+func TestASessionThatIsBeingStoppedCanBeRemoved(t *testing.T) {
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	line, grace := "ready", quantity.Duration(5*time.Minute)
+	d.NewProcess(t, "s", "p", &api.ProcessRequest{
+		Argv: []string{"sh", "-c", "trap '' TERM; echo ready; exec sleep 3600"}, Ready: &api.Ready{Line: &line}, Stop: &api.Stop{Grace: &grace},
+	})
+	boxtest.Eventually(t, "it ignores the signal", func() bool {
+		p, err := d.Process(t.Context(), "s", "p", 0)
+		return err == nil && p.Ready
+	})
+	stopped := make(chan error, 1)
+	go func() {
+		_, err := d.StopSession(t.Context(), "s")
+		stopped <- err
+	}()
+	boxtest.Eventually(t, "it is being stopped", func() bool {
+		s, err := d.Session(t.Context(), "s")
+		return err == nil && s.State == "stopping"
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := d.DeleteSession(ctx, "s"); err != nil {
+		t.Fatalf("it is not removed: %v", err)
+	}
+	if err := <-stopped; err != nil && !errors.Is(err, client.NotFound) { // it was stopped, if only for a moment
+		t.Errorf("who stops it hears %v", err)
+	}
+	if _, err := d.Session(t.Context(), "s"); !errors.Is(err, client.NotFound) {
+		t.Errorf("it is still there: %v", err)
+	}
+	d.NothingLeft(before)
+}
+
+// net/http reads what is left of a request before it sends the response: a reader whose body never comes would hold the session, and a
+// place of the few there are for readers.
+func TestARequestForFilesHasNoBody(t *testing.T) {
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.Sh(t, "s", "echo one > f")
+	stop(t, d, "s")
+	for _, path := range []string{"/archive", "/file?path=f"} {
+		conn, err := net.Dial("unix", d.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "GET /v1/sessions/s%s HTTP/1.1\r\nHost: boxd\r\nContent-Length: 1\r\n\r\n", path); err != nil {
+			t.Fatal(err)
+		}
+		if head, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(head, "HTTP/1.1 400 ") {
+			t.Errorf("%s: %q, %v", path, head, err)
+		}
+		conn.Close()
+	}
+	if err := d.DeleteSession(t.Context(), "s"); err != nil {
+		t.Error(err)
+	}
 }
 
 // Whoever goes away while the files of a stopped session are read, at whatever moment, leaves the session as it was. Several can read
@@ -905,6 +996,52 @@ func TestADefinitionMakesTheSameSession(t *testing.T) {
 	}
 	if left >= time.Hour || left < 50*time.Minute {
 		t.Errorf("there are %v of its lifetime left", left)
+	}
+}
+
+// Who imports a session may die: until it is whole, it ends when it was not used for five minutes, unless policy allows no other ttl.
+func TestASessionThatIsNotWholeEndsSoon(t *testing.T) {
+	d := boxtest.Start(t, "[profiles.locked]\nttl = \"30m\"\nlocked = [\"ttl\"]")
+	for _, tc := range []struct {
+		profile    string
+		soon, then time.Duration
+	}{{"default", 5 * time.Minute, 0}, {"default", 5 * time.Minute, 30 * time.Minute}, {"default", 2 * time.Minute, 2 * time.Minute}, {"locked", 30 * time.Minute, 30 * time.Minute}} {
+		d.NewSession(t, api.SessionRequest{ID: "s", Profile: tc.profile, Patch: limits.Patch{TTL: new(quantity.Duration(tc.then))}})
+		d.Sh(t, "s", "head -c 1000000 /dev/urandom > /workspace/f")
+		var all bytes.Buffer
+		if err := d.Export(t.Context(), "s", &all, client.ExportOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.DeleteSession(t.Context(), "s"); err != nil {
+			t.Fatal(err)
+		}
+
+		r, w := io.Pipe()
+		made := make(chan error, 1)
+		go func() { // ends with the pipe
+			_, err := d.Import(t.Context(), r, client.ImportOptions{ToEnd: true})
+			r.CloseWithError(err)
+			made <- err
+		}()
+		if _, err := w.Write(all.Next(500_000)); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := d.Session(t.Context(), "s"); err != nil || time.Duration(s.TTL) != tc.soon {
+			t.Errorf("%+v: before it is whole it has %v, %v", tc, s.TTL, err)
+		}
+		if _, err := w.Write(all.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		if err := <-made; err != nil {
+			t.Fatal(err)
+		}
+		if s, err := d.Session(t.Context(), "s"); err != nil || time.Duration(s.TTL) != tc.then {
+			t.Errorf("%+v: it has %v, %v", tc, s.TTL, err)
+		}
+		if err := d.DeleteSession(t.Context(), "s"); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -271,9 +271,9 @@ func TestTheEndOfAStreamWaitsForItsReader(t *testing.T) {
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.NewSession(t, api.SessionRequest{ID: "s2"})
-	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: new("seq 60000"), Timeout: boxtest.Duration("5s")})
+	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: new("seq 60000"), Timeout: boxtest.Duration("15s")})
 	c.hears(t, "1\n")
-	d.Sh(t, "s2", "sleep 27") // its five seconds, and the time PID 1 has to report the end
+	d.Sh(t, "s2", "sleep 37") // its fifteen seconds, and the time PID 1 has to report the end
 	rest, err := io.ReadAll(c.out)
 	if r := <-c.result; err != nil || c.err != nil || r.Status != "exited" || len(rest) != int(r.Output[0].Bytes)-2 {
 		t.Errorf("%d bytes, %v, %v, %+v", len(rest), err, c.err, r)

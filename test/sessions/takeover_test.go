@@ -44,8 +44,12 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 			s := d.NewSession(t, api.SessionRequest{ID: "s1", Env: map[string]string{"SECRET": secret}, Labels: map[string]string{"a": "b"}, Patch: limits.Patch{TTL: new(quantity.Duration(time.Hour))}})
 			d.NewSession(t, api.SessionRequest{ID: "frozen"})
 			lives := process(t, d, "s1", "lives", &api.ProcessRequest{
-				Command: new("echo begun; trap 'echo stopped; exit 0' TERM; while :; do sleep 0.05; done"), Env: map[string]string{"OTHER": secret + "2"},
-				Restart: &api.Restart{Policy: "always"}, Labels: map[string]string{"c": "d"},
+				Command: new("trap 'echo stopped; exit 0' TERM; echo begun; while :; do sleep 0.05; done"), Env: map[string]string{"OTHER": secret + "2"},
+				Restart: &api.Restart{Policy: "always"}, Labels: map[string]string{"c": "d"}, Stop: &api.Stop{Grace: length(time.Minute)},
+			})
+			boxtest.Eventually(t, "it has begun", func() bool {
+				p, err := d.Process(t.Context(), "s1", "lives", 0)
+				return err == nil && p.Output[0].Bytes == int64(len("begun\n"))
 			})
 			process(t, d, "s1", "stopped", &api.ProcessRequest{Argv: []string{"sleep", "1000"}, Restart: &api.Restart{Policy: "always"}})
 			stopped, err := d.StopProcess(t.Context(), "s1", "stopped")

@@ -159,10 +159,10 @@ func TestADeadBoxAheadOfNeedIsMadeUpFor(t *testing.T) {
 	d := boxtest.Start(t, "[profiles.default]\nwarm = 1\n")
 	for i := range 3 {
 		warm(t, d, 1)
-		list, err := os.ReadDir(filepath.Join(d.State, "workspaces"))
-		if err != nil || len(list) != i+1 {
-			t.Fatalf("%v, %v", list, err)
-		}
+		boxtest.Eventually(t, "there is a workspace for each session and one more", func() bool { // that of a dead box goes later
+			list, err := os.ReadDir(filepath.Join(d.State, "workspaces"))
+			return err == nil && len(list) == i+1
+		})
 		killInits(t, d)
 		d.NewSession(t, api.SessionRequest{ID: fmt.Sprint("s", i)})
 		d.Sh(t, fmt.Sprint("s", i), "true")

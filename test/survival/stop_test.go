@@ -38,7 +38,7 @@ func TestNoSessionIsLostByAStopDuringTheTakeoverWithoutAGrace(t *testing.T) {
 // The last request of a boxd that shuts down tells a box to stay. It is not lost if PID 1 is late and sees the next boxd's
 // connection before it has read that request.
 func TestTheLastRequestOfABoxdIsRead(t *testing.T) {
-	d := boxtest.StartWith(t, "adopt_grace = \"0s\"", boxtest.Kept, boxtest.BestEffort, "[sessions]\nping = \"1s\"\n")
+	d := boxtest.StartWith(t, "adopt_grace = \"0s\"", boxtest.Kept, boxtest.BestEffort, "[sessions]\nping = \"1s\"\nunhealthy = \"keep\"\n") // the box does not answer for as long as a stop of boxd takes
 	s := d.NewSession(t, api.SessionRequest{ID: "s"})
 	if err := syscall.Kill(int(s.PID), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

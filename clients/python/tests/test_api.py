@@ -263,10 +263,10 @@ import socket
 listener = socket.create_server(("127.0.0.1", 8000))
 print("up", flush=True)
 conn, _ = listener.accept()
-data = b""
+size = 0
 while more := conn.recv(1000):
-    data += more
-conn.sendall(b"got %d" % len(data))
+    size += len(more)
+conn.sendall(b"got %d" % size)
 """
 
 

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// What the fleet has and a node may lack, images and skills, is delivered to it when a session needs it: once for all who need it at a
+// time, and to its end, also if the one who needed it first has gone.
+
+// needs is what a session has to have of what the fleet has, with the digests of that.
+type needs struct {
+	image, digest string            // "": none of the fleet's
+	skills        map[string]string // digests by name
+}
+
+// maxNeeded is of how many skills of a session it is looked up whether the fleet has them. A node takes less.
+const maxNeeded = 256
+
+// Bounds of a delivery.
+const (
+	deliveryPatience = 15 * time.Minute
+	queuedPatience   = 2 * time.Second // for which one who waits for room waits for a delivery, too
+)
+
+// delivery is something that is sent to a node just now.
+type delivery struct {
+	done chan struct{}
+	err  error // once it is done
+}
+
+// resolve looks up what the fleet has of what a session is to have. route is what the caller asks for: for who may not it is nothing, and
+// a node says so.
+func (g *gateway) resolve(c *call, route, image string, skills []string) (*needs, error) {
+	want := &needs{}
+	ctx := c.r.Context()
+	if c.may(route, access.User) != nil {
+		return want, nil //nolint:nilerr // see above
+	}
+	if image != "" && image != "host" && g.cfg.Images > 0 {
+		k, err := g.storedImage(ctx, image)
+		if err != nil {
+			return nil, err
+		}
+		if k != nil {
+			want.image, want.digest = image, k.Digest
+		}
+	}
+	if len(skills) == 0 || len(skills) > maxNeeded || g.cfg.Skills == 0 {
+		return want, nil
+	}
+	s, err := g.readSkills(ctx)
+	if err != nil {
+		return nil, err
+	}
+	want.skills = map[string]string{}
+	for _, name := range skills {
+		if _, known := want.skills[name]; known {
+			continue
+		}
+		k, err := s.skill(ctx, c.pass.Name, name)
+		if err != nil {
+			return nil, err
+		}
+		if k != nil {
+			want.skills[name] = k.Digest
+		}
+	}
+	return want, nil
+}
+
+// provide sees to it that a node has what a session needs. An error is why the node cannot have it, or not yet.
+func (g *gateway) provide(ctx context.Context, c *call, n *seen, want *needs) error {
+	own := c.as(c.pass.Name) // its token is for what it has asked for
+	if want.image != "" {
+		err := g.deliver(ctx, own, n.Name+" image "+want.image+" "+want.digest, func(c *call) error { //nolint:contextcheck // the call has it
+			return g.hasImage(c, n, want.image, want.digest)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(want.skills)) {
+		digest := want.skills[name]
+		err := g.deliver(ctx, own, n.Name+" skill "+skillKey(c.pass.Name, name)+" "+digest, func(c *call) error { //nolint:contextcheck // the call has it
+			return g.hasSkill(c, n, name, digest)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaced is the error for what is another one than when the request was looked at.
+func replaced(what, name string) error {
+	return fault.Errorf(fault.Unavailable, "the %s %s of the fleet has changed meanwhile", what, fault.Show(name)).WithHint("try again")
+}
+
+// deliver does something once for all who ask for it at a time, and waits for that.
+func (g *gateway) deliver(ctx context.Context, c *call, key string, do func(*call) error) error {
+	for {
+		d, first := g.join(ctx, c, key, do)
+		select {
+		case <-d.done:
+		case <-ctx.Done():
+			return fault.Errorf(fault.Unavailable, "it is being sent what the session needs").WithHint("try again")
+		}
+		if d.err == nil || first || fault.KindOf(d.err) != fault.Denied { // a refusal of somebody else is not one of this caller
+			return d.err
+		}
+	}
+}
+
+func (g *gateway) join(ctx context.Context, c *call, key string, do func(*call) error) (d *delivery, first bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if d := g.sends[key]; d != nil {
+		return d, false
+	}
+	d = &delivery{done: make(chan struct{})}
+	if ctx.Err() != nil {
+		return d, true // nobody waits for it: it is not begun
+	}
+	if g.sends == nil {
+		g.sends = map[string]*delivery{}
+	}
+	g.sends[key] = d
+	life, cancel := context.WithTimeout(g.life, deliveryPatience)
+	of := &call{pass: c.pass, r: c.r.Clone(life)} //nolint:contextcheck // it goes on without the caller
+	g.work.Go(func() {
+		defer cancel()
+		err := do(of)
+		g.mu.Lock()
+		delete(g.sends, key)
+		g.mu.Unlock()
+		d.err = err
+		close(d.done)
+	})
+	return d, true
+}
+
+// untaken is why a node has not taken something, and until when it is not sent again: callers who wait for room try every half second.
+type untaken struct {
+	err   error
+	until time.Time
+}
+
+// How long a node is not sent again what it has not taken: if that may pass soon, and otherwise.
+const (
+	soonAgain  = 5 * time.Second
+	laterAgain = time.Minute
+)
+
+// refused notes why a node has not taken something. What it refuses to one caller it may take from another.
+func (g *gateway) refused(key string, err error) {
+	pause, kind := laterAgain, fault.KindOf(err)
+	if kind == fault.Denied {
+		return
+	}
+	if kind == fault.Unavailable || kind == fault.Exhausted {
+		pause = soonAgain
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.untaken == nil {
+		g.untaken = map[string]untaken{}
+	}
+	g.untaken[key] = untaken{err, g.now().Add(pause)}
+}
+
+// refusalOf is why something is not sent again yet; nil: it may be.
+func (g *gateway) refusalOf(key string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	maps.DeleteFunc(g.untaken, func(_ string, u untaken) bool { return !now.Before(u.until) })
+	return g.untaken[key].err
+}
+
+// asks gets what a node says of something it may have, into out. ok: it has it.
+func (g *gateway) asks(c *call, n *seen, target string, out any) (ok bool, err error) {
+	resp, err := g.ask(c, n, http.MethodGet, target, nil)
+	if err != nil {
+		return false, unreached(n.Name, err)
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return false, nil
+	default:
+		return false, asFault(resp)
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 16*maxRequest)).Decode(out); err != nil {
+		return false, unreached(n.Name, err)
+	}
+	return true, nil
+}
+
+// noNode is the refusal of what each of some nodes has refused: it may be taken later if one says so, and otherwise it is for good.
+func noNode(nodes []seen, refused []error) error {
+	texts, room := make([]string, len(refused)), false
+	for i, err := range refused {
+		kind := fault.KindOf(err)
+		room = room || kind == fault.Exhausted || kind == fault.Unavailable || kind == fault.Internal
+		texts[i] = "node " + nodes[i].Name + ": " + err.Error()
+	}
+	if room {
+		return full(strings.Join(texts, "; "))
+	}
+	others := strings.Join(texts[:len(texts)-1], "; ")
+	if others != "" {
+		others += "; "
+	}
+	return fmt.Errorf("%snode %s: %w", others, nodes[len(refused)-1].Name, refused[len(refused)-1])
+}
+
+// sendArchive sends an archive to a node, and decodes its answer into out.
+func (g *gateway) sendArchive(c *call, n *seen, s *archiveStore, a archived, target string, out any) error {
+	from := &watched{from: s.read(c.r.Context(), a)}
+	resp, err := g.send(c, n, http.MethodPost, target, "application/octet-stream", from)
+	if broken := from.broken(); broken != nil {
+		err = noStore("archives", broken)
+	} else if err != nil {
+		err = unreached(n.Name, err)
+	}
+	if resp != nil {
+		defer resp.Body.Close()
+	}
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		return asFault(resp)
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 16*maxRequest)).Decode(out); err != nil {
+		return unreached(n.Name, err)
+	}
+	return nil
+}
+
+// needed is what the session of a program that leaves none behind has to have, as far as its request says so before it is passed on:
+// in a header, for streams, or in a body of at most maxRequest bytes.
+func (g *gateway) needed(c *call) (*needs, error) {
+	route := c.r.Method + " " + c.r.URL.Path
+	if g.cfg.Images == 0 && g.cfg.Skills == 0 {
+		return &needs{}, nil
+	}
+	if said, err := url.ParseQuery(c.r.Header.Get(api.NeedsHeader)); err == nil && len(said) > 0 {
+		return g.resolve(c, route, said.Get("image"), said["skill"])
+	}
+	if route != "POST /v1/exec" {
+		return &needs{}, nil
+	}
+	var ask struct {
+		Session struct {
+			Image  string   `json:"image"`
+			Skills []string `json:"skills"`
+		} `json:"session"`
+		Exec struct {
+			DryRun bool `json:"dry_run"`
+		} `json:"exec"`
+	}
+	if data, err := c.peekBody(maxRequest); err != nil || json.Unmarshal(data, &ask) != nil || ask.Exec.DryRun {
+		return &needs{}, nil //nolint:nilerr // who reads it all says what is wrong
+	}
+	return g.resolve(c, route, ask.Session.Image, ask.Session.Skills)
+}
+
+// How long a client may send nothing of an archive, and how long it may take for all of it: others wait for the place that it has.
+const (
+	bodyPatience = time.Minute
+	bodyTime     = time.Hour
+)
+
+// archiveBody is the body of a request, which fails when its client sends nothing more.
+type archiveBody struct {
+	c       *call
+	control *http.ResponseController
+	until   time.Time
+}
+
+func (c *call) archiveBody() io.Reader {
+	return &archiveBody{c, http.NewResponseController(c.w), time.Now().Add(bodyTime)}
+}
+
+func (b *archiveBody) Read(p []byte) (int, error) {
+	until := time.Now().Add(bodyPatience)
+	if b.until.Before(until) {
+		until = b.until
+	}
+	if err := b.control.SetReadDeadline(until); err != nil {
+		return 0, err
+	}
+	return b.c.r.Body.Read(p)
+}

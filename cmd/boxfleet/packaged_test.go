@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+const (
+	packagedAlerts    = "../../packaging/metrics/boxfleet-alerts.yaml"
+	packagedDashboard = "../../packaging/metrics/boxfleet-dashboard.json"
+)
+
+// Alert rules and the dashboard use metrics and labels of a gateway. Prometheus reads them in test/packages.
+func TestAlertsAndDashboardAskForWhatAGatewayServes(t *testing.T) {
+	t.Parallel()
+	c := &clock{t: time.Unix(1e9, 0)}
+	g := aGateway(startServer(t), c)
+	g.cfg.Snapshots = 1 << 20
+	g.nodes["a"] = &seen{at: c.now(), FleetNode: api.FleetNode{Name: "a", State: api.FleetNodeReady}}
+	g.metrics.refusals.WithLabelValues("a").Inc()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(newSnapshot(g), g.metrics.claims, g.metrics.refusals, g.metrics.lost, g.metrics.took)
+	boxtest.AskForWhatThereIs(t, registry, packagedAlerts, packagedDashboard)
+}
+
+// Who is woken by an alert learns from it what to do, and from the guide and the manual page what it means.
+func TestAlertsAreExplained(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("../../docs/guide/fleet.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(manualPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alerts := boxtest.Alerts(t, packagedAlerts)
+	for _, a := range alerts {
+		if severity := a.Labels["severity"]; severity != "critical" && severity != "warning" {
+			t.Errorf("%s has the severity %q", a.Name, severity)
+		}
+		if a.Annotations["description"] == "" {
+			t.Errorf("%s does not say what to do", a.Name)
+		}
+		if !strings.Contains(string(guide), "\n| `"+a.Name+"` | ") || !strings.Contains(string(page), "\n.It Cm "+a.Name+"\n") {
+			t.Errorf("the guide or the manual page does not explain %s", a.Name)
+		}
+	}
+	if explained := strings.Count(string(guide), "\n| `Boxfleet"); explained != len(alerts) {
+		t.Errorf("the guide explains %d alerts, and there are %d", explained, len(alerts))
+	}
+	if explained := strings.Count(string(page), "\n.It Cm Boxfleet"); explained != len(alerts) {
+		t.Errorf("the manual page explains %d alerts, and there are %d", explained, len(alerts))
+	}
+}

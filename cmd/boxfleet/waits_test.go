@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// Nothing waits for boxd where it waits for a program that does nothing, once the gateway has gone that wanted something of it.
+func TestAStreamOfAGatewayThatIsGoneEnds(t *testing.T) {
+	t.Parallel()
+	js := startServer(t)
+	a := anAgent(t, js, &fakeBoxd{})
+	a.agreed, a.cfg.Fleet.Socket = "now", filepath.Join(t.TempDir(), "fleet")
+	boxd, err := new(net.ListenConfig).Listen(t.Context(), "unix", a.cfg.Fleet.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer boxd.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() { // until boxd is closed
+		defer close(accepted)
+		if conn, err := boxd.Accept(); err == nil {
+			accepted <- conn // nobody reads from it
+		}
+	}()
+	gateway, streams := streamPair(t, js.Conn().ConnectedUrl(), js.Conn().ConnectedUrl())
+	near, far := openStream(t, gateway, streams)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		a.carry(far)
+	}()
+	conn := <-accepted
+	if conn == nil {
+		t.Fatal("boxd is not asked")
+	}
+	defer conn.Close() // carry ends then, whatever it waits for
+
+	for piece := make([]byte, 64<<10); err == nil; _, err = near.Write(piece) { // until nobody takes more
+		if err := near.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	near.Close()
+	select {
+	case <-over:
+	case <-time.After(time.Minute):
+		t.Error("it waits for boxd")
+	}
+}
+
+// slowBoxd is a boxd whose sessions take their time to end.
+type slowBoxd struct {
+	fakeBoxd
+
+	asked chan string   // what is to end
+	may   chan struct{} // closed when it may
+}
+
+func (b *slowBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodDelete {
+		select {
+		case b.asked <- path.Base(r.URL.Path):
+		case <-r.Context().Done():
+			return
+		}
+		select {
+		case <-b.may:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	b.fakeBoxd.ServeHTTP(w, r)
+}
+
+// A session that is no longer a node's and takes its time to end holds up no announcement, is ended once, and is remembered until it
+// has ended.
+func TestASessionThatEndsSlowlyHoldsUpNoAnnouncement(t *testing.T) {
+	t.Parallel()
+	js := startServer(t)
+	_, bucket, err := openBucket(t.Context(), js, claimsConfig(0), "now")
+	if err != nil {
+		t.Fatal(err)
+	}
+	boxd := &slowBoxd{asked: make(chan string, 8), may: make(chan struct{})}
+	boxd.status, boxd.list.Sessions = api.Status{State: "ok", MaxSessions: 10}, []api.Session{{Owner: "ci", ID: "given-up"}}
+	a := anAgent(t, js, boxd)
+	a.now.Gateways = map[string]access.Gateway{"main": {Role: access.User, Principals: []string{"ci"}}}
+	if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "given-up", Generation: 1, Bucket: bucket}); err != nil || !ok {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	remembered := func() bool {
+		t.Helper()
+		all, err := a.fences.list()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, ok := all[claimKey("ci", "given-up")]
+		return ok
+	}
+	for range 3 {
+		eventually(t, "the node announces itself", func() bool { return a.beat(t.Context()) == nil })
+	}
+	select {
+	case <-boxd.asked:
+	case <-time.After(time.Minute):
+		t.Fatal("it is not ended")
+	}
+	if !remembered() {
+		t.Error("it is forgotten before it has ended")
+	}
+	if a.agrees(bucket) {
+		t.Error("the node serves while it has what is no longer its own")
+	}
+	close(boxd.may)
+	a.beside.Wait()
+	eventually(t, "the node serves", func() bool { return a.beat(t.Context()) == nil && a.agrees(bucket) })
+	if remembered() || !slices.Equal(boxd.ended, []string{"given-up"}) || a.gaveUp.Load() != 1 {
+		t.Errorf("it is remembered: %v; ended: %q, %d", remembered(), boxd.ended, a.gaveUp.Load())
+	}
+}
+
+// An archive has to be there in time, however diligently its client sends.
+func TestAnArchiveTakesNoTimeWithoutEnd(t *testing.T) {
+	t.Parallel()
+	failed := make(chan error, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := (&call{w: w, r: r}).archiveBody().(*archiveBody) //nolint:forcetypeassert // it is one
+		if left := time.Until(body.until); left <= bodyPatience || left > bodyTime {
+			t.Errorf("it has %v", left)
+		}
+		body.until = time.Now().Add(100 * time.Millisecond)
+		late := time.AfterFunc(time.Minute, func() { _ = r.Body.Close() }) // or the test would not end
+		defer late.Stop()
+		_, err := io.Copy(io.Discard, body)
+		failed <- err
+	}))
+	defer s.Close()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, endless{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := s.Client().Do(req); err == nil { // it may hear that nobody reads on, or no answer
+		resp.Body.Close()
+	}
+	if err := <-failed; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
+// endless is a body without an end.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package places
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+func enter(t *testing.T, l *Limit, caller string) (leave func()) {
+	t.Helper()
+	leave, err := l.Enter(t.Context(), caller)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leave
+}
+
+// One caller never has more than its share, and all together no more than there are.
+func TestEachCallerHasAShare(t *testing.T) {
+	l := &Limit{All: 3, Each: 2, Of: "archives are being received", Hint: "try again"}
+	first := enter(t, l, "a")
+	enter(t, l, "a")
+	_, err := l.Enter(t.Context(), "a")
+	if fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "2 archives are being received, and 2 of them are yours: at most 3, and 2 for each caller") {
+		t.Errorf("a third of one caller: %v", err)
+	}
+	enter(t, l, "b")
+	if _, err := l.Enter(t.Context(), "c"); fault.KindOf(err) != fault.Exhausted {
+		t.Errorf("a fourth: %v", err)
+	}
+	first()
+	enter(t, l, "c")
+	if n := l.Taken(); n != 3 {
+		t.Errorf("%d are taken", n)
+	}
+}
+
+// A caller waits for a place until there is one, its patience is over, or nobody waits for it any more.
+func TestACallerWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &Limit{All: 1, Each: 1, Patience: time.Minute}
+		leave := enter(t, l, "a")
+		time.AfterFunc(30*time.Second, leave)
+		began := time.Now()
+		leave = enter(t, l, "b")
+		if d := time.Since(began); d != 30*time.Second {
+			t.Errorf("it came in after %v", d)
+		}
+		began = time.Now()
+		if _, err := l.Enter(t.Context(), "a"); fault.KindOf(err) != fault.Exhausted || time.Since(began) != time.Minute {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		gone := errors.New("it has hung up")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, gone)
+		defer cancel()
+		if _, err := l.Enter(ctx, "a"); !errors.Is(err, gone) {
+			t.Errorf("%v", err)
+		}
+		leave()
+		if n := l.Taken(); n != 0 || len(l.own) != 0 {
+			t.Errorf("%d are taken, by %v", n, l.own)
+		}
+	})
+}
+
+// Whoever has waited longest is next, unless it has its share already.
+func TestThoseWhoWaitComeInInTheirOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &Limit{All: 2, Each: 1, Patience: time.Hour}
+		leaves := map[string]func(){"a": enter(t, l, "a"), "b": enter(t, l, "b")}
+		in, out := make(chan string), make(chan bool)
+		for i, caller := range []string{"a", "c", "d"} { // the first has its share until it leaves
+			time.AfterFunc(time.Duration(i+1)*time.Second, func() {
+				leave, err := l.Enter(t.Context(), caller)
+				if err != nil {
+					t.Error(err)
+				}
+				in <- caller
+				<-out
+				leave()
+			})
+		}
+		<-time.After(time.Minute) // of the bubble's clock
+		for _, step := range []struct{ leaves, comes string }{{"b", "c"}, {"a", "a"}} {
+			leaves[step.leaves]()
+			if got := <-in; got != step.comes {
+				t.Errorf("after %s comes %s, want %s", step.leaves, got, step.comes)
+			}
+		}
+		out <- true // two leave, the last comes in
+		out <- true
+		if got := <-in; got != "d" {
+			t.Errorf("%s", got)
+		}
+		out <- true
+		synctest.Wait()
+		if n := l.Taken(); n != 0 || len(l.queue) != 0 {
+			t.Errorf("%d are taken, %d wait", n, len(l.queue))
+		}
+	})
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+)
+
+// An archive has to be there in time, however diligently its caller sends.
+func TestAnArchiveTakesNoTimeWithoutEnd(t *testing.T) {
+	t.Parallel()
+	failed := make(chan error, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b := newBody(&Call{W: w, R: r})
+		if left := time.Until(b.until); left <= transferPatience || left > bodyTime {
+			t.Errorf("it has %v", left)
+		}
+		b.until = time.Now().Add(100 * time.Millisecond)
+		late := time.AfterFunc(time.Minute, func() { _ = r.Body.Close() }) // or the test would not end
+		defer late.Stop()
+		_, err := io.Copy(io.Discard, b)
+		failed <- err
+	}))
+	defer s.Close()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, endless{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := s.Client().Do(req); err == nil { // it may hear that nobody reads on, or no answer
+		resp.Body.Close()
+	}
+	if err := <-failed; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
+// endless is a body without an end.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }

@@ -518,9 +518,10 @@ func TestWhatWasCutOffIsSwept(t *testing.T) {
 	if len(left()) != 0 {
 		t.Errorf("left: %q", left())
 	}
-	// Not in use: a leftover, one that was renamed, a copy, and one without a mark file.
+	// Not in use: a leftover, one that was renamed, a copy, one without a mark file, and one whose mark was not written.
 	ours, copied, named := dir+"/.boxd-AAAAAAAAAAAAAAAAAAAAAAAAAA", dir+"/.boxd-BBBBBBBBBBBBBBBBBBBBBBBBBB", dir+"/.boxd-CCCCCCCCCCCCCCCCCCCCCCCCCC"
-	for _, at := range []string{ours, copied, named} {
+	unmarked := dir + "/.boxd-DDDDDDDDDDDDDDDDDDDDDDDDDD"
+	for _, at := range []string{ours, copied, named, unmarked} {
 		put(t, at+"/content/file", "mine")
 	}
 	var st unix.Stat_t
@@ -531,9 +532,56 @@ func TestWhatWasCutOffIsSwept(t *testing.T) {
 	own := inode.ReplaceAllString(strings.Replace(mark, stage, filepath.Base(ours), 1), fmt.Sprintf("inode %d", st.Ino))
 	put(t, ours+"/unfinished", own)
 	put(t, copied+"/unfinished", strings.Replace(own, filepath.Base(ours), filepath.Base(copied), 1))
+	put(t, unmarked+"/unfinished", "")
+	// Their makers were killed before they wrote the mark, while they did, and after they removed it.
+	put(t, dir+"/.boxd-EEEEEEEEEEEEEEEEEEEEEEEEEE/unfinished", "")
+	cut := dir + "/.boxd-FFFFFFFFFFFFFFFFFFFFFFFFFF"
+	if err := os.Mkdir(cut, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Stat(cut, &st); err != nil {
+		t.Fatal(err)
+	}
+	begun := inode.ReplaceAllString(strings.Replace(mark, stage, filepath.Base(cut), 1), fmt.Sprintf("inode %d", st.Ino))
+	put(t, cut+"/unfinished", begun[:len(begun)-2])
+	if err := os.Mkdir(dir+"/.boxd-GGGGGGGGGGGGGGGGGGGGGGGGGG", 0o700); err != nil {
+		t.Fatal(err)
+	}
 	must(t, &files.Request{Sweep: &files.Sweep{Path: []byte(dir + "/gone")}})
-	if want := []string{filepath.Base(copied), filepath.Base(named)}; !slices.Equal(left(), want) {
+	if want := []string{filepath.Base(copied), filepath.Base(named), filepath.Base(unmarked)}; !slices.Equal(left(), want) {
 		t.Errorf("there is %q, want %q", left(), want)
+	}
+}
+
+// Archives that come at the same time into one directory do not sweep each other away, and leave nothing.
+func TestArchivesThatComeAtOnceDoNotDisturbEachOther(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var coming sync.WaitGroup
+	var want []string
+	for i := range 8 {
+		name := fmt.Sprint("file", i)
+		want = append(want, name)
+		coming.Go(func() {
+			for range 40 {
+				var tarred bytes.Buffer
+				w := tar.NewWriter(&tarred)
+				if err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644}); err != nil {
+					t.Error(err)
+				}
+				if err := w.Close(); err != nil {
+					t.Error(err)
+				}
+				req := &files.Request{Unpack: &files.Unpack{Path: []byte(dir), Overwrite: true, Bounds: files.Bounds{Bytes: 1000, Entries: 10, File: 100}}}
+				if a, _ := ask(t, req, tarred.Bytes()...); a.Failure != nil {
+					t.Errorf("%+v", a.Failure)
+				}
+			}
+		})
+	}
+	coming.Wait()
+	if got := names(t, dir); !slices.Equal(got, want) {
+		t.Errorf("there is %q", got)
 	}
 }
 

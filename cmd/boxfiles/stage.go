@@ -41,9 +41,20 @@ func isTemporary(name string) bool {
 	return ok && len(rest) == temporaryLength
 }
 
-// newStage makes a stage, and removes those that others have left behind.
+// newStage makes a stage, and removes those that others have left behind. Until its mark is locked another process may sweep it:
+// then it makes another.
 func newStage(in *os.Root) (*stage, error) {
 	sweepStages(in)
+	for range 100 {
+		s, err := makeStage(in)
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EWOULDBLOCK) {
+			return s, err
+		}
+	}
+	return nil, fmt.Errorf("cannot make a directory named %s…: another process removes each", stagePrefix)
+}
+
+func makeStage(in *os.Root) (*stage, error) {
 	s := &stage{in: in, name: stagePrefix + rand.Text()}
 	err := in.Mkdir(s.name, 0o700)
 	if err != nil {
@@ -53,7 +64,12 @@ func newStage(in *os.Root) (*stage, error) {
 		s.mark, err = s.dir.OpenFile(markFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	}
 	if err == nil {
-		_ = unix.Flock(int(s.mark.Fd()), unix.LOCK_EX|unix.LOCK_NB) // no other process has it; where locks are not supported, nothing is swept either
+		err = unix.Flock(int(s.mark.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			err = nil // where locks are not supported, nothing is swept either
+		}
+	}
+	if err == nil {
 		var text string
 		if text, err = markText(s.dir, s.name); err == nil {
 			_, err = s.mark.WriteString(text)
@@ -89,15 +105,18 @@ func markText(dir *os.Root, name string) (string, error) {
 // keep makes sure that the stage is not treated as left over: the user's files will be moved into it.
 func (s *stage) keep() error { return s.dir.Remove(markFile) }
 
-// end removes the stage, with everything that has not been moved.
+// end removes the stage, with everything that has not been moved. Whenever it is killed, sweepOne takes what is left.
 func (s *stage) end() {
 	if s.content != nil {
 		s.content.Close()
 	}
 	if s.dir != nil {
+		if s.dir.RemoveAll(contentDir) == nil {
+			_ = s.dir.Remove(markFile)
+		}
 		s.dir.Close()
 	}
-	_ = s.in.RemoveAll(s.name)
+	removeEmpty(s.in, s.name)
 	if s.mark != nil {
 		s.mark.Close() // last, as it releases the lock
 	}
@@ -145,6 +164,8 @@ func sweepStages(in *os.Root) {
 	}
 }
 
+// sweepOne removes a stage that no process is using. Its maker may have been killed before it wrote the mark, or after it
+// removed it: then the mark has a beginning of its text, or the directory is empty.
 func sweepOne(in *os.Root, name string) {
 	dir, err := in.OpenRoot(name)
 	if err != nil {
@@ -152,6 +173,9 @@ func sweepOne(in *os.Root, name string) {
 	}
 	defer dir.Close()
 	mark, err := dir.OpenFile(markFile, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOENT) {
+		removeEmpty(in, name)
+	}
 	if err != nil {
 		return
 	}
@@ -160,11 +184,27 @@ func sweepOne(in *os.Root, name string) {
 	if err != nil || unix.Flock(int(mark.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return
 	}
-	if said, err := io.ReadAll(io.LimitReader(mark, int64(len(want))+1)); err != nil || string(said) != want {
+	said, err := io.ReadAll(io.LimitReader(mark, int64(len(want))+1))
+	if err != nil || !strings.HasPrefix(want, string(said)) {
+		return
+	}
+	if string(said) == want {
+		err = dir.RemoveAll(contentDir)
+	} else if _, err = dir.Lstat(contentDir); !errors.Is(err, unix.ENOENT) { // it is made after the mark
 		return
 	}
 	// Through the open directory, whatever has its name by now; the mark file goes last.
-	if dir.RemoveAll(contentDir) == nil && dir.Remove(markFile) == nil {
-		_ = in.Remove(name) // fails if it contains something that is not ours
+	if (err == nil || errors.Is(err, unix.ENOENT)) && dir.Remove(markFile) == nil {
+		removeEmpty(in, name)
 	}
+}
+
+// removeEmpty removes a directory, if it is one and empty.
+func removeEmpty(in *os.Root, name string) {
+	dir, err := in.Open(".")
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	_ = unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR)
 }

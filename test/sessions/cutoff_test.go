@@ -22,6 +22,11 @@ func TestAnArchiveThatIsCutOffLeavesNothing(t *testing.T) {
 	space(t, d, "both")
 	d.NewSession(t, api.SessionRequest{ID: "sends", Workspace: "both"})
 	d.NewSession(t, api.SessionRequest{ID: "sees", Workspace: "both"})
+	defer func() {
+		if t.Failed() {
+			t.Logf("in the workspace there is:\n%s", d.Sh(t, "sees", "ls -lAR"))
+		}
+	}()
 	whole := boxtest.Tar(0o644, map[string]string{"a": strings.Repeat("x", 60<<10)})
 	for name, end := range map[string]func(){
 		"killed": func() { d.Result(t, "sends", boxtest.Shell("kill -9 -1")) },

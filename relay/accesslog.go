@@ -22,25 +22,11 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
-// Headers of requests; the first is in every response too.
-const (
-	RequestID   = "X-Request-Id"
-	TraceParent = "Traceparent"
-)
-
 // nameRequest gives a request its id: the caller's if it sends exactly one that is valid, otherwise a new one.
 func nameRequest(w http.ResponseWriter, r *http.Request) trace.Request {
-	q := trace.New(only(r.Header, RequestID), only(r.Header, TraceParent))
-	w.Header().Set(RequestID, q.ID)
+	q := trace.FromHeader(r.Header)
+	w.Header().Set(trace.HeaderID, q.ID)
 	return q
-}
-
-// only returns a header that occurs exactly once.
-func only(h http.Header, name string) string {
-	if v := h.Values(name); len(v) == 1 {
-		return v[0]
-	}
-	return ""
 }
 
 // accessLog is the access log of one request.

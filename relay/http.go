@@ -52,7 +52,7 @@ func (m *Conversations) Serve(c *Call) (any, error) {
 	}
 	traced := trace.Of(c.Context()) // the API calls of the tools belong to it
 	c.R.Header.Set(requestHeader, traced.ID)
-	c.R.Header.Set(TraceParent, traced.Parent)
+	c.R.Header.Set(trace.HeaderParent, traced.Parent)
 	w := &patient{c.W, c.Answers}
 	id, method := c.R.Header.Get(sessionHeader), methodOf(message)
 	switch {
@@ -153,7 +153,7 @@ func (v *conversation) around(next sdk.MethodHandler) sdk.MethodHandler {
 		defer cancel()
 		defer context.AfterFunc(v.ctx, cancel)() //nolint:contextcheck // the call ends with its conversation too
 		if extra := req.GetExtra(); extra != nil {
-			ctx = trace.With(ctx, trace.New(extra.Header.Get(requestHeader), extra.Header.Get(TraceParent)))
+			ctx = trace.With(ctx, trace.New(extra.Header.Get(requestHeader), extra.Header.Get(trace.HeaderParent)))
 		}
 		if method == "tools/call" {
 			select {

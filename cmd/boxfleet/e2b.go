@@ -186,7 +186,26 @@ func (f *e2bFront) control(w http.ResponseWriter, r *http.Request) error {
 	})
 	defer leave()
 	c := &call{w: w, r: r.WithContext(ctx), pass: pass, e2b: &e2bCall{domain: f.domain, host: r.Host}}
-	return f.route(c) //nolint:contextcheck // the call has its request, and that its context
+	defer f.begin(c)()
+	if err := f.route(c); err != nil { //nolint:contextcheck // the call has its request, and that its context
+		failE2B(c.w, err)
+	}
+	return nil
+}
+
+// begin begins the span of a request, and returns the function that ends it. The node says which route it is.
+func (f *e2bFront) begin(c *call) (end func()) {
+	traced := nameRequest(c.r)
+	traced.Principal = c.pass.Name
+	c.span = f.g.begin(&traced, c.w, c.r)
+	if c.span == nil {
+		return func() {}
+	}
+	c.w, c.span.route = c.span, "e2b"
+	if path := c.r.URL.Path; path == "/sandboxes" || path == "/v2/sandboxes" { // which the gateway answers itself, or many nodes refuse
+		c.span.route += " " + c.span.method + " " + path
+	}
+	return c.span.end
 }
 
 // route finds out where a request to the control plane belongs.
@@ -398,7 +417,13 @@ func (f *e2bFront) data(w http.ResponseWriter, r *http.Request, to wire.Destinat
 	})
 	defer unwatch()
 	c := &call{w: w, r: r.WithContext(ctx), pass: pass, e2b: &e2bCall{domain: f.domain, host: r.Host, data: true}}
-	return f.g.pass(c, of.node, nil)
+	if to.Port == wire.PortEnvd || to.Port == wire.PortCode { // what is for a program's port is no request to boxd
+		defer f.begin(c)()
+	}
+	if err := f.g.pass(c, of.node, nil); err != nil {
+		failE2B(c.w, err)
+	}
+	return nil
 }
 
 // candidates returns the nodes that may have the sandbox of a request. leave must be called after they have been asked.

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"sync"
 
+	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
@@ -25,7 +26,7 @@ func (g *gateway) itself(c *call) *client.Client {
 		case r.ContentLength == 0: // of a client that is not known, of a server none
 			r.ContentLength = -1
 		}
-		for _, name := range []string{"X-Request-Id", "Traceparent", "Tracestate"} {
+		for _, name := range []string{trace.HeaderID, trace.HeaderParent, trace.HeaderState} {
 			if v := c.r.Header.Get(name); v != "" {
 				r.Header.Set(name, v)
 			}

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -295,7 +296,7 @@ func (g *gateway) send(c *call, n *seen, method, target, contentType string, bod
 	}
 	req.Host = "boxd"
 	req.Header.Set("Content-Type", contentType)
-	for _, name := range []string{"X-Request-Id", "Traceparent", "Tracestate"} {
+	for _, name := range []string{trace.HeaderID, trace.HeaderParent, trace.HeaderState} {
 		if v := c.r.Header.Get(name); v != "" {
 			req.Header.Set(name, v)
 		}

@@ -51,9 +51,8 @@ func (c *call) fail(w http.ResponseWriter, err error) {
 
 // ServeHTTP answers a request.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	traced := trace.New(r.Header.Get("X-Request-Id"), r.Header.Get("Traceparent"))
-	r.Header.Set("X-Request-Id", traced.ID)
-	w.Header().Set("X-Request-Id", traced.ID)
+	traced := nameRequest(r)
+	w.Header().Set(trace.HeaderID, traced.ID)
 	switch r.URL.Path {
 	case "/healthz":
 		reply(w, http.StatusOK, api.Health{Status: "ok"})

@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -397,6 +398,7 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 		return false, "", unreached(n.Name, err)
 	}
 	defer resp.Body.Close()
+	r.c.span.answered(resp)
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 16*maxRequest))
 	if err != nil {
 		return false, "", unreached(n.Name, err)
@@ -418,7 +420,7 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 		}
 	}
 	for name, values := range resp.Header {
-		if name != "Connection" && name != "X-Request-Id" && name != api.RouteHeader {
+		if name != "Connection" && name != trace.HeaderID && name != api.RouteHeader {
 			r.c.w.Header()[name] = values
 		}
 	}

@@ -31,6 +31,13 @@ type requestSpan struct {
 // statusCut is what boxd notes of a request whose caller has hung up before there was an answer.
 const statusCut = 499
 
+// nameRequest returns the id and the traceparent of a request, and gives the node that id.
+func nameRequest(r *http.Request) trace.Request {
+	q := trace.FromHeader(r.Header)
+	r.Header.Set(trace.HeaderID, q.ID)
+	return q
+}
+
 // begin begins the span of a request, which the node is told of.
 func (g *gateway) begin(request *trace.Request, w http.ResponseWriter, r *http.Request) *requestSpan {
 	if g.cfg.Traces == nil {
@@ -39,10 +46,10 @@ func (g *gateway) begin(request *trace.Request, w http.ResponseWriter, r *http.R
 	before := request.Parent
 	span := g.cfg.Traces.Begin(request)
 	if request.Parent != before {
-		r.Header.Set("Traceparent", request.Parent)
+		r.Header.Set(trace.HeaderParent, request.Parent)
 	}
 	if before == "" { // what it says is of a trace that there is not
-		r.Header.Del("Tracestate")
+		r.Header.Del(trace.HeaderState)
 	}
 	if span == nil {
 		return nil
@@ -153,7 +160,7 @@ func (p *requestSpan) end() {
 	}
 	s := p.span
 	s.Set("http.request.method", p.method)
-	if _, path, ok := strings.Cut(p.route, " "); ok {
+	if path := p.route[strings.LastIndexByte(p.route, ' ')+1:]; strings.HasPrefix(path, "/") {
 		s.Set("http.route", path)
 	}
 	s.Set("boxd.request", p.request.ID)

@@ -7,6 +7,7 @@ package trace
 import (
 	"context"
 	"crypto/rand"
+	"net/http"
 	"strings"
 )
 
@@ -15,6 +16,13 @@ const MaxID = 128
 
 // parentLen is the length of a traceparent of version 00.
 const parentLen = 55
+
+// Headers of requests; the first is in answers of boxd's API too.
+const (
+	HeaderID     = "X-Request-Id"
+	HeaderParent = "Traceparent"
+	HeaderState  = "Tracestate"
+)
 
 // Request identifies one request. The zero Request means none: boxd acts by itself.
 type Request struct {
@@ -32,6 +40,16 @@ func New(id, parent string) Request {
 	}
 	parent, _ = ParseParent(parent)
 	return Request{ID: id, Parent: parent}
+}
+
+// FromHeader is New with the headers of a request. One that occurs more than once counts as none.
+func FromHeader(h http.Header) Request { return New(only(h, HeaderID), only(h, HeaderParent)) }
+
+func only(h http.Header, name string) string {
+	if v := h.Values(name); len(v) == 1 {
+		return v[0]
+	}
+	return ""
 }
 
 // LegalID reports whether a caller's request id may be repeated in answers, logs and records.

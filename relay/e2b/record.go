@@ -10,6 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/audit"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -66,6 +67,10 @@ func (s *Server) recorded(w http.ResponseWriter, r *http.Request, pass access.Pa
 	q := trace.Of(r.Context())
 	q.Principal = pass.Name
 	span := s.cfg.Traces.Begin(&q)
+	name := via + " " + c.route
+	if through(r.Context()) != nil {
+		w.Header().Set(api.RouteHeader, name)
+	}
 	begin := time.Now()
 	n := &noted{ResponseWriter: w, session: c.session}
 	ctx := context.WithValue(trace.With(r.Context(), q), notedKey{}, n)
@@ -80,7 +85,6 @@ func (s *Server) recorded(w http.ResponseWriter, r *http.Request, pass access.Pa
 	if err != nil && n.status == 0 {
 		s.fail(n, r, err)
 	}
-	name := via + " " + c.route
 	s.cfg.Metrics.Request(name, n.status)
 	failed := ""
 	if err != nil {

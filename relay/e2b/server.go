@@ -136,7 +136,7 @@ func every(ctx context.Context, period time.Duration, do func(context.Context)) 
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	r = r.WithContext(trace.With(r.Context(), trace.New("", "")))
+	r = r.WithContext(trace.With(r.Context(), trace.FromHeader(r.Header)))
 	expectBody(w, r)
 	to, err := s.route(r)
 	if err == nil {

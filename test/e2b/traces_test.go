@@ -25,4 +25,12 @@ func TestRequestsLeaveSpans(t *testing.T) {
 	if s := spans.Find(t, "boxd", "e2b GET /sandboxes/{id}"); s.Has["http.response.status_code"] != 404 || s.Has["error.type"] != "not_found" {
 		t.Errorf("%+v", s)
 	}
+	// A client that has a trace of its own says so.
+	const trace, parent = "0af7651916cd43dd8448eb211c803191", "b7ad6b7169203331"
+	if status, text, head := h.sends(t, "GET", "/v2/sandboxes", "", "X-Api-Key", h.keys["agent"], "Traceparent", "00-"+trace+"-"+parent+"-01", "X-Request-Id", "mine"); status != 200 || head.Get("Boxd-Route") != "" {
+		t.Fatalf("%d %s %v", status, text, head)
+	}
+	if s := spans.Find(t, "boxd", "e2b GET /v2/sandboxes"); s.Trace != trace || s.Parent != parent || s.Has["boxd.request"] != "mine" {
+		t.Errorf("%+v", s)
+	}
 }

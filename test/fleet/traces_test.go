@@ -160,6 +160,74 @@ func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
 	}
 }
 
+// Requests of E2B's clients belong to the trace that they send, through gateway and node to the program; what is for a port of a program's
+// belongs to that.
+func TestOneTraceThroughE2B(t *testing.T) {
+	t.Parallel()
+	spans := boxtest.NewCollector(t)
+	h := &house{t: t, dir: boxtest.TempDir(t), e2b: boxtest.FreeAddress(t, "127.0.0.1"), traces: fmt.Sprintf("[traces]\nendpoint = %q\nratio = 0.0", spans.URL)}
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, "")
+	h.fill(2)
+	sb := h.sandbox(h.token, "n2", `{"templateID":"base"}`)
+
+	id, parent := traceOf(1, "01")
+	if a := h.sends("GET", "/v2/sandboxes", "", "X-Api-Key", h.token, "Traceparent", parent); a.code != http.StatusOK {
+		t.Fatalf("%+v", a)
+	}
+	got := spansOf(t, spans, id, "boxfleet: e2b GET /v2/sandboxes", "boxd: e2b GET /v2/sandboxes", "boxd: e2b GET /v2/sandboxes")
+	if got[0].Parent != parent[36:52] || got[1].Parent != got[0].ID || got[2].Parent != got[0].ID {
+		t.Errorf("%+v", got)
+	}
+	id, parent = traceOf(2, "01")
+	if a := h.sends("GET", "/sandboxes/"+sb.ID, "", "X-Api-Key", h.token, "Traceparent", parent, "X-Request-Id", "mine-18"); a.code != http.StatusOK {
+		t.Fatalf("%+v", a)
+	}
+	got = spansOf(t, spans, id, "boxfleet: e2b GET /sandboxes/{id}", "boxd: e2b GET /sandboxes/{id}")
+	for _, s := range got {
+		if s.Has["boxd.request"] != "mine-18" || s.Has["boxd.principal"] != "ci" || s.Has["http.route"] != "/sandboxes/{id}" || s.Has["http.response.status_code"] != 200 {
+			t.Errorf("%+v", s)
+		}
+	}
+	if got[1].Parent != got[0].ID || got[0].Has["boxd.node"] != "n2" {
+		t.Errorf("%+v", got)
+	}
+	id, parent = traceOf(3, "01")
+	if a := h.sends("POST", "/files?path=/workspace/f", "x", append(sb.on("49983"), "Content-Type", "application/octet-stream", "Traceparent", parent)...); a.code != http.StatusOK {
+		t.Fatalf("%+v", a)
+	}
+	got = spansOf(t, spans, id, "boxfleet: e2b POST /files", "boxd: e2b POST /files", "boxd: exec")
+	if got[1].Parent != got[0].ID || got[2].Parent != got[1].ID || got[0].Has["boxd.principal"] != "ci" || got[1].Has["boxd.session"] != sb.ID {
+		t.Errorf("%+v", got)
+	}
+	id, parent = traceOf(4, "01")
+	if a := h.sends("POST", "/v2/sandboxes", `{"templateID":"base"}`, "X-Api-Key", h.token, "Traceparent", parent); a.code != http.StatusCreated {
+		t.Fatalf("%+v", a)
+	}
+	got = spansOf(t, spans, id, "boxfleet: e2b POST /v2/sandboxes", "boxd: e2b POST /v2/sandboxes")
+	if got[1].Parent != got[0].ID || got[0].Has["http.response.status_code"] != 201 || got[0].Has["boxd.node"] != got[1].Instance {
+		t.Errorf("%+v", got)
+	}
+	// A stranger's trace is nobody's, whatever it says.
+	_, parent = traceOf(5, "01")
+	if a := h.sends("GET", "/v2/sandboxes", "", "X-Api-Key", "none", "Traceparent", parent); a.code != http.StatusUnauthorized {
+		t.Fatalf("%+v", a)
+	}
+	_, other := traceOf(6, "01")
+	if a := h.sends("GET", "/health", "", append(sb.on("8080"), "Traceparent", other)...); a.code < 400 { // nobody listens there
+		t.Fatalf("%+v", a)
+	}
+	id, last := traceOf(7, "01")
+	if a := h.sends("GET", "/sandboxes/"+sb.ID, "", "X-Api-Key", h.token, "Traceparent", last); a.code != http.StatusOK {
+		t.Fatalf("%+v", a)
+	}
+	spansOf(t, spans, id, "boxfleet: e2b GET /sandboxes/{id}", "boxd: e2b GET /sandboxes/{id}") // the others would have come before
+	for _, s := range spans.Spans() {
+		if s.Trace == parent[3:35] || s.Trace == other[3:35] {
+			t.Errorf("there is %+v", s)
+		}
+	}
+}
+
 // Calls that an MCP tool makes belong to the trace of the request that called the tool.
 func TestOneTraceThroughMCP(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,8 @@ import (
 // What came of a request for a session.
 const (
 	outcomePlaced   = "placed"
-	outcomeFull     = "full"     // no node could take it in its time, or too many waited
+	outcomeFull     = "full"     // no node could take it in its time, or while its caller waited; or too many waited
+	outcomeGone     = "gone"     // its caller has hung up, and had not yet waited for room
 	outcomeRejected = "rejected" // a node has found something wrong with the request
 	outcomeFailed   = "failed"
 
@@ -50,14 +51,14 @@ func newMetrics(g *gateway) *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
 	m := &metrics{
-		claims:   counters("boxfleet_claims_total", "Requests for new sessions, by outcome: placed, full (no node could take it), rejected (a node found it wrong) or failed.", "outcome"),
+		claims:   counters("boxfleet_claims_total", "Requests for new sessions, by outcome: placed, full (no node could take it), gone (its caller hung up), rejected (a node found it wrong) or failed.", "outcome"),
 		refusals: counters("boxfleet_node_refusals_total", "Sessions that a node was asked for and did not take.", "node"),
 		lost:     counters("boxfleet_lost_total", "Nodes, and their sessions, that this gateway has found lost.", "kind"),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "boxfleet_claim_duration_seconds", Help: "Time from the request until the session is placed, waiting included.", Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 12),
 		}),
 	}
-	for _, outcome := range []string{outcomePlaced, outcomeFull, outcomeRejected, outcomeFailed} { // alerts ask for them before they first count
+	for _, outcome := range []string{outcomePlaced, outcomeFull, outcomeGone, outcomeRejected, outcomeFailed} { // alerts ask for them before they first count
 		m.claims.WithLabelValues(outcome)
 	}
 	for _, kind := range []string{kindOfNodes, kindOfSessions} {
@@ -68,8 +69,8 @@ func newMetrics(g *gateway) *metrics {
 	return m
 }
 
-// claimed counts a request for a new session.
-func (m *metrics) claimed(placed bool, err error, took time.Duration) {
+// claimed counts a request for a new session. gone: its caller has hung up.
+func (m *metrics) claimed(placed, gone bool, err error, took time.Duration) {
 	outcome := outcomeFailed
 	switch {
 	case placed:
@@ -79,6 +80,8 @@ func (m *metrics) claimed(placed bool, err error, took time.Duration) {
 		outcome = outcomeRejected
 	case fault.KindOf(err) == fault.Exhausted:
 		outcome = outcomeFull
+	case gone:
+		outcome = outcomeGone
 	}
 	m.claims.WithLabelValues(outcome).Inc()
 }

@@ -52,15 +52,17 @@ func TestMetricsOfAGateway(t *testing.T) {
 	g.cordoned = map[string]*api.FleetCordon{"a": {}}
 	ticket := g.queue.enter("ci")
 	defer g.queue.leave(ticket)
-	g.metrics.claimed(true, nil, time.Second)
-	g.metrics.claimed(true, errors.New("the caller has hung up"), time.Second)
-	g.metrics.claimed(false, nil, time.Second)
-	g.metrics.claimed(false, full("there is no node"), time.Second)
-	g.metrics.claimed(false, fault.Errorf(fault.Unavailable, "no").WithHint("later"), time.Second)
+	g.metrics.claimed(true, false, nil, time.Second)
+	g.metrics.claimed(true, true, errors.New("the caller has hung up"), time.Second)
+	g.metrics.claimed(false, false, nil, time.Second)
+	g.metrics.claimed(false, false, full("there is no node"), time.Second)
+	g.metrics.claimed(false, true, full("it has waited"), time.Second)
+	g.metrics.claimed(false, true, errors.New("it has not"), time.Second)
+	g.metrics.claimed(false, false, fault.Errorf(fault.Unavailable, "no").WithHint("later"), time.Second)
 	g.metrics.refusals.WithLabelValues("b").Inc()
 	text := scrape(
 		t, g,
-		`boxfleet_claims_total{outcome="placed"} 2`, `boxfleet_claims_total{outcome="rejected"} 1`, `boxfleet_claims_total{outcome="full"} 1`, `boxfleet_claims_total{outcome="failed"} 1`,
+		`boxfleet_claims_total{outcome="placed"} 2`, `boxfleet_claims_total{outcome="rejected"} 1`, `boxfleet_claims_total{outcome="full"} 2`, `boxfleet_claims_total{outcome="gone"} 1`, `boxfleet_claims_total{outcome="failed"} 1`,
 		`boxfleet_claim_duration_seconds_count 2`, `boxfleet_node_refusals_total{node="b"} 1`, `boxfleet_lost_total{kind="session"} 0`,
 		`boxfleet_queue_waiting 1`, `boxfleet_queue_max 1024`, `boxfleet_nats_connected 1`, `boxfleet_ready 0`, `boxfleet_build_info{version="1.2"} 1`,
 		`boxfleet_nodes{state="ready"} 1`, `boxfleet_nodes{state="lost"} 0`, `boxfleet_node_seen_seconds{node="a"} 2`, `boxfleet_node_clock_offset_seconds{node="a"} 10800`,

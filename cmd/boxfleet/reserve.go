@@ -141,7 +141,7 @@ func (g *gateway) claim(c *call, place *placement, want *wanted, fields map[stri
 func (r *reservation) begin() error {
 	began := time.Now()
 	err := r.run()
-	r.g.metrics.claimed(r.placed, err, time.Since(began))
+	r.g.metrics.claimed(r.placed, r.c.r.Context().Err() != nil, err, time.Since(began))
 	return err
 }
 

@@ -131,7 +131,7 @@ func (v *Supervisor) reading(s *session.Session) quota.Reading {
 	if s.Box() == nil { // only its disk usage is left
 		r = quota.Reading{Space: true}
 	}
-	if d := s.Work(v.Workspaces()); d != nil && s.Current().Workspace == "" { // a named workspace is counted once, elsewhere
+	if d := s.Own(v.Workspaces()); d != nil { // a named workspace is counted once, elsewhere
 		r.Disk = quantity.Size(d.Used)
 	}
 	if u := s.Usage(); u != nil {

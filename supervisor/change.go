@@ -52,7 +52,11 @@ func (v *Supervisor) updateStopped(ctx context.Context, s *session.Session, req 
 	if _, err := v.enforcement(ctx, v.cfg.Load(), &next); err != nil {
 		return err
 	}
-	if work := v.Work(ctx, s); work != nil && next.WorkspaceQuota < now.WorkspaceQuota && quantity.Size(work.Used) > next.WorkspaceQuota {
+	work := v.Work(ctx, s)
+	if now.Workspace != "" { // which has a quota of its own
+		work = s.Own(v.Workspaces())
+	}
+	if work != nil && next.WorkspaceQuota < now.WorkspaceQuota && quantity.Size(work.Used) > next.WorkspaceQuota {
 		return fault.Field("workspace_quota", next.WorkspaceQuota, "at least "+quantity.Size(work.Used).String()+", which is used").Of(fault.Conflict).WithHint("start the session and remove some of its files first")
 	}
 	if err := v.setStopped(s, &next); err != nil {

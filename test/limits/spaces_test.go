@@ -3,6 +3,7 @@
 package limits_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -111,5 +112,40 @@ func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 	}
 	if w, err := c.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "kept", Quota: new(8 * quantity.MiB)}); err != nil || w.Usage == nil || w.Usage.Used > quantity.MiB {
 		t.Errorf("%+v, %v", w, err)
+	}
+}
+
+// What a session has on disk beside a workspace with a name is what its own quota is for: it is counted for its owner, and while the session
+// is stopped, a quota below it is refused; what is in the workspace does not count there.
+func TestWhatASessionHasBesideAWorkspaceIsCounted(t *testing.T) {
+	d := start(t, boxtest.Lasting)
+	c := d.Client
+	if _, err := c.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "w", Quota: new(64 * quantity.MiB)}); err != nil {
+		t.Fatal(err)
+	}
+	d.NewSession(t, api.SessionRequest{ID: "s", Workspace: "w", ReadOnlyRoot: new(false), Patch: limits.Patch{WorkspaceQuota: new(48 * quantity.MiB)}})
+	d.Sh(t, "s", "head -c 20M /dev/zero > /opt/f")
+	boxtest.Eventually(t, "what is in its root is in the usage", func() bool {
+		u, err := d.Usage(t.Context(), 1, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const second = 20 << 20 / 3600.0 // of these 20 MiB, in byte-hours; the workspace, which is empty, does not come to that in minutes
+		return len(u.Days) == 1 && u.Days[0].DiskByteHours > second
+	})
+	d.Sh(t, "s", "head -c 40M /dev/zero > /workspace/f")
+	if _, err := d.StopSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.ChangeSession(t.Context(), "s", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB)}})
+	boxtest.Refused(t, err, http.StatusConflict, "workspace_quota")
+	if s, err := d.ChangeSession(t.Context(), "s", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(32 * quantity.MiB)}}); err != nil || s.WorkspaceQuota != 32*quantity.MiB {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := d.StartSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	if r := d.Result(t, "s", boxtest.Shell("head -c 20M /dev/zero > /opt/g")); r.ExitCode == nil || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") && !strings.Contains(r.Stderr, "No space") {
+		t.Errorf("%s", boxtest.Show(r))
 	}
 }

@@ -124,5 +124,5 @@ if [ -n "$foreign" ]; then
 	grep -q '^boxd-vm is configured' "$dir/console" || { tail -n 50 "$dir/console" >&2; fail "the packages of $arch cannot be configured"; }
 fi
 mke2fs -qF -t ext4 -L boxd-data -O quota,project -E quotatype=usrquota:grpquota:prjquota "$dir/out/data.img" 2G >/dev/null
-mv -T "$dir/out" "$out"
+mv -T "$dir/out" "$out" 2>/dev/null || [ -s "$out/data.img" ] || fail "$out cannot be made" # another run may have made it meanwhile
 echo "$out"

@@ -155,7 +155,7 @@ func (s *Store) loadSpace(sp *space) error {
 		return err
 	}
 	defer dir.Close()
-	names, err := durable.Names(dir)
+	names, err := durable.Recover(dir)
 	errs := []error{err, s.loadOwner(sp)}
 	for _, name := range names {
 		var r record

@@ -115,7 +115,7 @@ func (d *Records) Remove(key string) error {
 
 // Keys lists the sessions that have a record. A foreign file is an error that names it.
 func (d *Records) Keys() ([]string, error) {
-	names, err := durable.Names(d.root)
+	names, err := durable.Recover(d.root)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ type fences struct {
 const fenceSuffix = ".json"
 
 func openFences(dir *os.Root) (*fences, error) {
-	names, err := durable.Names(dir)
+	names, err := durable.Recover(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -125,20 +125,34 @@ func read(dir *os.Root, name string) ([]byte, error) {
 	return data, err
 }
 
-// Names lists the records in dir and removes unfinished files of a dead writer.
+// Names lists the records in dir.
 func Names(dir *os.Root) ([]string, error) {
-	entries, err := fs.ReadDir(dir.FS(), ".")
-	if err != nil {
-		return nil, fmt.Errorf("records: %w", err)
-	}
-	var names []string
-	var errs []error
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), tempPrefix) {
-			errs = append(errs, dir.Remove(e.Name()))
-			continue
-		}
-		names = append(names, e.Name())
+	names, _, err := list(dir)
+	return names, err
+}
+
+// Recover lists the records in dir and removes unfinished files of a dead writer: only for a process that alone writes there, and
+// does not yet.
+func Recover(dir *os.Root) ([]string, error) {
+	names, unfinished, err := list(dir)
+	errs := []error{err}
+	for _, name := range unfinished {
+		errs = append(errs, dir.Remove(name))
 	}
 	return names, errors.Join(errs...)
+}
+
+func list(dir *os.Root) (names, unfinished []string, err error) {
+	entries, err := fs.ReadDir(dir.FS(), ".")
+	if err != nil {
+		return nil, nil, fmt.Errorf("records: %w", err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tempPrefix) {
+			unfinished = append(unfinished, e.Name())
+		} else {
+			names = append(names, e.Name())
+		}
+	}
+	return names, unfinished, nil
 }

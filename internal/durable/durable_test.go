@@ -38,8 +38,14 @@ func TestRecordsReplaceEachOtherWhole(t *testing.T) {
 	if err := dir.WriteFile(".new-HALF", []byte(`"tw`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	names, err := durable.Names(dir)
+	names, err := durable.Names(dir) // while it is being written, for all one knows
 	if err != nil || !slices.Equal(names, []string{"a.json"}) {
+		t.Fatalf("names %v, %v", names, err)
+	}
+	if _, err := dir.Stat(".new-HALF"); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := durable.Recover(dir); err != nil || !slices.Equal(names, []string{"a.json"}) {
 		t.Fatalf("names %v, %v", names, err)
 	}
 	if _, err := dir.Stat(".new-HALF"); !errors.Is(err, fs.ErrNotExist) {

@@ -128,7 +128,7 @@ func (s *Store) load() error {
 		return err
 	}
 	defer dir.Close()
-	names, err := durable.Names(dir)
+	names, err := durable.Recover(dir)
 	if err != nil {
 		return err
 	}

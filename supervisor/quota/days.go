@@ -42,7 +42,11 @@ func (l *Ledger) days() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
-	var days []string
+	return daysOf(names), nil
+}
+
+// daysOf returns the days of these records, oldest first.
+func daysOf(names []string) (days []string) {
 	for _, name := range names {
 		if day, ok := strings.CutSuffix(name, suffix); ok {
 			if _, err := time.Parse(dayLayout, day); err == nil {
@@ -51,7 +55,7 @@ func (l *Ledger) days() ([]string, error) {
 		}
 	}
 	slices.Sort(days)
-	return days, nil
+	return days
 }
 
 func (l *Ledger) read(day string) (*file, error) {

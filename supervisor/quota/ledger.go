@@ -111,10 +111,11 @@ func OpenLedger(state string, keep int, clock Clock, log *slog.Logger) (*Ledger,
 // load continues where the last boxd stopped.
 func (l *Ledger) load() error {
 	l.day = l.today()
-	days, err := l.days()
+	names, err := durable.Recover(l.dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("ledger: %w", err)
 	}
+	days := daysOf(names)
 	if len(days) == 0 {
 		return nil
 	}

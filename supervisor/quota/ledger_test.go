@@ -272,6 +272,9 @@ func TestManyCountAtOnce(t *testing.T) {
 					}
 				}
 				l.Today()
+				if _, err := l.Rows("", 30); err != nil { // who reads takes nothing from who writes
+					t.Error(err)
+				}
 			}
 		})
 	}

@@ -140,7 +140,7 @@ func (s *Drives) loadSpace(sp *driveSpace) error {
 		return err
 	}
 	defer dir.Close()
-	names, err := durable.Names(dir)
+	names, err := durable.Recover(dir)
 	errs := []error{err}
 	for _, name := range names {
 		d := &Drive{}

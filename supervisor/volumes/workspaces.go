@@ -117,7 +117,7 @@ func (s *Workspaces) Close() {
 }
 
 func (s *Workspaces) load(ctx context.Context) error {
-	names, err := durable.Names(s.dir)
+	names, err := durable.Recover(s.dir)
 	if err != nil {
 		return fmt.Errorf("workspaces: %w", err)
 	}

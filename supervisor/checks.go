@@ -56,7 +56,10 @@ func (v *Supervisor) Work(ctx context.Context, s *session.Session) *isolation.Di
 		d, _ := v.boxes.HostQuota(ctx, s.BoxKey(), source) // nil if the session is ending
 		return d
 	}
-	return s.Work(v.Workspaces())
+	if name := s.Current().Workspace; name != "" {
+		return v.Spaces.Disk(s.Owner.Name, name)
+	}
+	return s.Own(v.Workspaces())
 }
 
 // BoundsOwnDisk reports whether the kernel enforces a quota on what a session has on its own disk.

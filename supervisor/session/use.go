@@ -13,31 +13,16 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Work returns how full a session's workspace is, nil if it has no quota; dir is the directory of all workspaces.
-func (s *Session) Work(dir string) *isolation.Disk {
-	at := filepath.Join(dir, s.BoxKey())
-	if name := s.Current().Workspace; name != "" {
-		at = filepath.Join(filepath.Dir(dir), isolation.SpacesDir, policy.SpaceKey(s.Owner.Name, name))
-	}
-	return s.disk(at)
-}
-
-// Own returns how full what is only the session's is: changes to its root, its home, and its workspace if that has no name. It is nil if that
+// Own returns how full what only the session has is: changes to its root, its home, and its workspace if that has no name. It is nil if that
 // has no quota; dir is the directory of all workspaces.
 func (s *Session) Own(dir string) *isolation.Disk {
-	if now := s.Current(); now.Workspace != "" && !now.OwnDir() {
-		return nil
-	}
-	return s.disk(filepath.Join(dir, s.BoxKey()))
-}
-
-func (s *Session) disk(at string) *isolation.Disk {
-	if policy.Work(&policy.Settings{Limits: limits.Limits{WorkspaceQuota: 1}}, s.enforced).Bytes == 0 {
+	now := s.Current()
+	if now.Workspace != "" && !now.OwnDir() || policy.Work(&policy.Settings{Limits: limits.Limits{WorkspaceQuota: 1}}, s.enforced).Bytes == 0 {
 		return nil
 	}
 	// For a directory with a project, statfs(2) reports the usage and limit of that project (quotas of ext4 and xfs).
 	var fs unix.Statfs_t
-	if unix.Statfs(at, &fs) != nil {
+	if unix.Statfs(filepath.Join(dir, s.BoxKey()), &fs) != nil {
 		return nil // the session is ending
 	}
 	return new(isolation.DiskOf(&fs))

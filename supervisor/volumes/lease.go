@@ -14,7 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// Validate gives the settings of a new session the quota of the workspace it asks for, and sets what enforces it.
+// Validate gives the settings of a new session the quota of the workspace it asks for, and sets what enforces it. A session that has
+// more than that on disk keeps its own quota, for the rest.
 func (s *Workspaces) Validate(owner string, settings *policy.Settings, by map[string]policy.Mechanism) error {
 	if len(settings.Lends()) == 0 {
 		return nil
@@ -36,6 +37,9 @@ func (s *Workspaces) Validate(owner string, settings *policy.Settings, by map[st
 	if sp.Quota > 0 && sp.KeptBy == policy.MechanismNone && !slices.Contains(s.Config().Limits.BestEffort, policy.LimitWorkspace) {
 		return fault.Errorf(fault.Unsupported, "workspace %s has no quota enforced by the kernel, which limits.best_effort no longer allows", fault.Show(sp.Name)).
 			WithHint("create another workspace, and copy the files to it")
+	}
+	if settings.OwnDir() {
+		return nil
 	}
 	settings.WorkspaceQuota, settings.WorkspaceInodes = sp.Quota, sp.Inodes
 	delete(by, policy.LimitWorkspace)

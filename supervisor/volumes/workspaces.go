@@ -342,6 +342,20 @@ func (s *Workspaces) used(i Workspace) Workspace {
 	return i
 }
 
+// Disk returns the disk usage of a principal's workspace, nil if it is not counted.
+func (s *Workspaces) Disk(owner, name string) *isolation.Disk {
+	key := policy.SpaceKey(owner, name)
+	s.mu.Lock()
+	sp := s.all[key]
+	if sp == nil {
+		s.mu.Unlock()
+		return nil
+	}
+	r := sp.WorkspaceRecord // which Change replaces
+	s.mu.Unlock()
+	return s.disk(key, &r) // asks the disk, which may take time
+}
+
 // disk returns a workspace's disk usage, nil if it is not counted.
 func (s *Workspaces) disk(key string, r *WorkspaceRecord) *isolation.Disk {
 	if quotaOf(r) == (isolation.Quota{}) {

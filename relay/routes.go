@@ -18,7 +18,6 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/conns"
-	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -249,14 +248,19 @@ func match(pattern, segments []string) (p Path, ok bool) {
 	return p, true
 }
 
-// dialects serves requests of the API, and those of E2B's protocol that gateways forward. Without a handler for the
+// dialects serves requests of the API, and those of E2B's and LangBot's protocols that gateways forward. Without a handler for the
 // latter, the API refuses them, as they have no caller identity for it.
 func (s *Server) dialects(w http.ResponseWriter, r *http.Request) {
-	if from, _ := caller(r.Context()); from.fleet && r.Header.Get(wire.HeaderGateway) != "" && s.cfg.E2B != nil {
+	from, _ := caller(r.Context())
+	through := from.fleet && r.Header.Get(access.HeaderGateway) != ""
+	switch langBot := access.IsLangBot(r.Header); {
+	case through && langBot && s.cfg.LangBot != nil:
+		s.cfg.LangBot.ServeHTTP(w, r)
+	case through && !langBot && s.cfg.E2B != nil:
 		s.cfg.E2B.ServeHTTP(w, r)
-		return
+	default:
+		s.ServeHTTP(w, r)
 	}
-	s.ServeHTTP(w, r)
 }
 
 // ServeHTTP answers a request.

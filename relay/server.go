@@ -48,6 +48,8 @@ type Config struct {
 	Fleet net.Listener
 	// E2B handles requests of E2B's protocol from gateways; nil: they are refused.
 	E2B http.Handler
+	// LangBot handles requests of LangBot's protocol from gateways; nil: they are refused.
+	LangBot http.Handler
 	// HTTPS are listeners for clients on other hosts, and TLS is their configuration.
 	HTTPS []net.Listener
 	TLS   *tls.Config

@@ -11,7 +11,7 @@ import (
 func (c *Config) langbot() error {
 	l := &c.LangBot
 	errs := []error{l.Validate()}
-	if l.Listen == "" {
+	if !l.On(false) {
 		return errs[0]
 	}
 	if _, ok := c.Principals[l.Principal]; !ok {

@@ -29,6 +29,9 @@ func (c *Config) Understood() []string {
 	if c.LangBot.Listen != "" {
 		listens += ", LangBot " + c.LangBot.Listen
 	}
+	if c.LangBot.Fleet {
+		listens += ", LangBot for gateways"
+	}
 	if c.E2B.Listen != "" {
 		listens += ", E2B " + c.E2B.Listen
 	}

@@ -22,9 +22,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 
 	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/actionrpc"
 	"github.com/boxd-dev/boxd/relay/e2b"
 	"github.com/boxd-dev/boxd/skills"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 	"github.com/boxd-dev/boxd/systemd"
 )
@@ -39,6 +39,7 @@ type front struct {
 	sockets  *systemd.Sockets   // that boxd serves, its own or the service manager's
 	held     bool               // by the service manager, which starts boxd for the next client
 	token    string             // that LangBot must send; "": none
+	langBot  *actionrpc.Server  // serves LangBot; nil: it is off
 	tls      *tls.Config        // for E2B clients over TLS; nil: there are none
 	sandbox  *e2b.Server        // serves E2B clients; nil: E2B is off
 	https    []net.Listener     // for callers on other hosts
@@ -164,8 +165,8 @@ func listenTCP(ctx context.Context, key, address, instead string) ([]net.Listene
 }
 
 // others serves LangBot and E2B until ctx ends or stop is called, which waits for the end.
-func (w *front) others(ctx context.Context, cfg *Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
-	leaveLangBot, leaveE2B := w.langBot(ctx, cfg, seen, sup), w.serveE2B(ctx, seen)
+func (w *front) others(ctx context.Context, seen *notes) (stop func()) {
+	leaveLangBot, leaveE2B := w.serveLangBot(ctx, seen), w.serveE2B(ctx, seen)
 	return func() {
 		leaveLangBot()
 		leaveE2B()

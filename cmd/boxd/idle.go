@@ -44,6 +44,9 @@ func (c *Config) Idle() (list []string) {
 	if c.E2B.Fleet && len(c.Fleet.Gateways) == 0 {
 		list = append(list, "e2b.fleet, as fleet.gateways names no gateway")
 	}
+	if c.LangBot.Fleet && len(c.Fleet.Gateways) == 0 {
+		list = append(list, "langbot.fleet, as fleet.gateways names no gateway")
+	}
 	if c.Daemon.ClientCA == "" {
 		for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
 			if len(c.Principals[name].Certificates) > 0 {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"sync"
 
@@ -21,7 +22,7 @@ func (w *front) openLangBot(ctx context.Context, cfg *Config, log *slog.Logger) 
 		return nil
 	}
 	var err error
-	if len(w.sockets.LangBot) == 0 {
+	if len(w.sockets.LangBot) == 0 && c.Listen != "" {
 		if w.sockets.LangBot, err = listenTCP(ctx, "langbot.listen", c.Listen, "enable boxd-langbot.socket instead, and leave langbot.listen out"); err != nil {
 			return err
 		}
@@ -40,7 +41,11 @@ func (w *front) openLangBot(ctx context.Context, cfg *Config, log *slog.Logger) 
 	for _, what := range w.waived(cfg) {
 		log.Warn("sessions of LangBot lack a protection", "detail", what)
 	}
-	log.Info("boxd serves LangBot", "address", w.sockets.LangBot[0].Addr().String(), "token_needed", w.token != "", "principal", c.Principal)
+	address := ""
+	if len(w.sockets.LangBot) > 0 {
+		address = w.sockets.LangBot[0].Addr().String()
+	}
+	log.Info("boxd serves LangBot", "address", address, "token_needed", w.token != "", "principal", c.Principal, "gateways", c.Fleet)
 	return nil
 }
 
@@ -52,17 +57,29 @@ func (w *front) waived(cfg *Config) []string {
 	return []string{"langbot.allow_soft_storage_limits = true: the kernel does not limit the storage of LangBot's workspaces and skills; one of them can fill the disk"}
 }
 
-// langBot serves LangBot until ctx ends or stop is called, which waits for the end. If it fails, boxd continues without
+// makeLangBot makes the server for LangBot, if it is enabled. gateways is its handler for requests on the socket of gateways, nil if
+// langbot.fleet is false.
+func (w *front) makeLangBot(cfg *Config, seen *notes, sup *supervisor.Supervisor) (gateways http.Handler) {
+	if !cfg.LangBot.On(len(w.sockets.LangBot) > 0) {
+		return nil
+	}
+	w.langBot = actionrpc.New(actionrpc.Config{Settings: cfg.LangBot, Telemetry: seen.Telemetry, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log, Marker: actionrpc.Marker(filepath.Join(cfg.Daemon.StateDir, actionrpc.MarkerFile)), Taken: filepath.Join(cfg.Daemon.StateDir, "langbot-skills-taken")})
+	if !cfg.LangBot.Fleet {
+		return nil
+	}
+	return http.HandlerFunc(w.langBot.ServeGateway)
+}
+
+// serveLangBot serves LangBot until ctx ends or stop is called, which waits for the end. If it fails, boxd continues without
 // it.
-func (w *front) langBot(ctx context.Context, cfg *Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
-	if len(w.sockets.LangBot) == 0 {
+func (w *front) serveLangBot(ctx context.Context, seen *notes) (stop func()) {
+	if w.langBot == nil {
 		return func() {}
 	}
-	server := actionrpc.New(actionrpc.Config{Settings: cfg.LangBot, Telemetry: seen.Telemetry, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log, Marker: actionrpc.Marker(filepath.Join(cfg.Daemon.StateDir, actionrpc.MarkerFile)), Taken: filepath.Join(cfg.Daemon.StateDir, "langbot-skills-taken")})
 	ctx, end := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		if err := server.Serve(ctx, w.sockets.LangBot...); err != nil {
+		if err := w.langBot.Serve(ctx, w.sockets.LangBot...); err != nil {
 			seen.log.Error("LangBot is no longer served", "error", err)
 		}
 	})

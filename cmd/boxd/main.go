@@ -177,14 +177,14 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	seen.begin(ctx, cfg, sup, store, boxes)
 	reload := newReloader(load, applyTo(sup, in.gate, cfg, log), cfg, log, seen.Events)
 	seen.Waived, seen.Refused = in.waived(cfg), sup.Refused
-	server := relay.New(relay.Config{Version: version, Telemetry: seen.Telemetry, Gate: in.gate, Skills: in.skills, Drives: in.drives, Previews: in.previews, Images: store, IdleExit: in.idleExit(cfg), Fleet: in.sockets.Fleet, E2B: in.makeE2B(cfg, seen, sup), HTTPS: in.https, TLS: in.ours, Settings: reload.settings}, sup, log)
+	server := relay.New(relay.Config{Version: version, Telemetry: seen.Telemetry, Gate: in.gate, Skills: in.skills, Drives: in.drives, Previews: in.previews, Images: store, IdleExit: in.idleExit(cfg), Fleet: in.sockets.Fleet, E2B: in.makeE2B(cfg, seen, sup), LangBot: in.makeLangBot(cfg, seen, sup), HTTPS: in.https, TLS: in.ours, Settings: reload.settings}, sup, log)
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
 	beside.Go(func() { in.drives.Run(life) })
 	beside.Go(func() { reload.run(life, reloads) })
 	beside.Go(func() { watch(life, ctx, server.Check, log) })
-	leave := in.others(ctx, cfg, seen, sup)
+	leave := in.others(ctx, seen)
 	err = server.Serve(ctx, in.sockets.API, in.sockets.HTTP...)
 	leave()
 	seen.Events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping, Detail: leftBehind(len(sup.Sessions(access.Principal{}, true)), keepBoxes)})

@@ -188,13 +188,13 @@ func TestWhatHasNoEffectIsTold(t *testing.T) {
 	cfg.Image.Etc = append(cfg.Image.Etc, "no-such-*/x", "!passwd", "hostname*")
 	cfg.Mounts.Allow = append(cfg.Mounts.Allow, Rule{Path: "/no/such/directory"}, Rule{Path: "/usr"})
 	cfg.Mounts.QuotaRoots = []string{"/no/such/root"}
-	cfg.E2B.Fleet = true
+	cfg.E2B.Fleet, cfg.LangBot.Fleet = true, true
 	p := cfg.Profiles["default"]
 	p.NetworkRules = []string{"no-such-host.invalid", "*.example.org", "10.0.0.0/8 tcp"}
 	cfg.Profiles = map[string]policy.Profile{"default": p}
 	got := strings.Join(cfg.Idle(), "\n")
 	want := "image.etc has \"no-such-*/x\", which matches no file in /etc\nmounts.allow has \"/no/such/directory\": stat /no/such/directory: no such file or directory\n" +
-		"mounts.quota_roots has \"/no/such/root\": stat /no/such/root: no such file or directory\ne2b.fleet, as fleet.gateways names no gateway"
+		"mounts.quota_roots has \"/no/such/root\": stat /no/such/root: no such file or directory\ne2b.fleet, as fleet.gateways names no gateway\nlangbot.fleet, as fleet.gateways names no gateway"
 	if got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // action is one action of the protocol.
@@ -83,19 +85,19 @@ func (s *Server) upload(_ context.Context, c *call) (any, error) {
 func (c *call) text(name string) (string, error) {
 	raw, given := c.Data[name]
 	if !given {
-		return "", refusalf("KeyError", "'%s'", name)
+		return "", wire.Refusef("KeyError", "'%s'", name)
 	}
-	s, ok := stringOf(raw)
+	s, ok := wire.StringOf(raw)
 	if !ok {
-		return "", refusalf("BoxValidationError", "%s must be a string", name)
+		return "", wire.Refusef("BoxValidationError", "%s must be a string", name)
 	}
 	return s, nil
 }
 
 // processID returns the process id of the payload, or the default id if it has none.
 func (c *call) processID() (string, error) {
-	if isNull(c.Data["process_id"]) {
-		return defaultProcess, nil
+	if wire.IsNull(c.Data["process_id"]) {
+		return wire.DefaultProcess, nil
 	}
 	return c.text("process_id")
 }
@@ -117,7 +119,7 @@ func (s *Server) health(ctx context.Context, _ *call) (any, error) {
 	case r.Ready:
 		return r, nil
 	}
-	return nil, refusalf("BoxReadinessError", "managed sandbox isolation is not ready")
+	return nil, wire.Refusef("BoxReadinessError", "managed sandbox isolation is not ready")
 }
 
 func (s *Server) init(ctx context.Context, c *call) (any, error) {
@@ -207,7 +209,7 @@ func (s *Server) start(ctx context.Context, c *call) (any, error) {
 	}
 	raw, given := c.Data["spec"]
 	if !given {
-		return nil, refusalf("KeyError", "'spec'")
+		return nil, wire.Refusef("KeyError", "'spec'")
 	}
 	spec, err := readProcess(raw)
 	if err != nil {
@@ -242,13 +244,13 @@ func (s *Server) stop(ctx context.Context, c *call) (any, error) {
 
 // asked returns the session and process that a request names, for its record.
 func (c *call) asked() (session, process string) {
-	id, _ := stringOf(c.Data["session_id"])
-	if physical, err := physicalID(c.tenant.Prefix, id); err == nil && c.tenant.Prefix != "" {
+	id, _ := wire.StringOf(c.Data["session_id"])
+	if physical, err := wire.PhysicalID(c.tenant.Prefix, id); err == nil && c.tenant.Prefix != "" {
 		session = physical
 	}
-	process, _ = stringOf(c.Data["process_id"])
-	if spec, ok := objectOf(c.Data["spec"]); ok {
-		process, _ = stringOf(spec["process_id"])
+	process, _ = wire.StringOf(c.Data["process_id"])
+	if spec, ok := wire.ObjectOf(c.Data["spec"]); ok {
+		process, _ = wire.StringOf(spec["process_id"])
 	}
 	return session, process
 }
@@ -258,9 +260,9 @@ func (c *call) changes(a *action) []string {
 	if !a.skill {
 		return nil
 	}
-	name, _ := stringOf(c.Data["name"])
-	if in, ok := objectOf(c.Data["skill"]); ok && name == "" {
-		name, _ = stringOf(in["name"])
+	name, _ := wire.StringOf(c.Data["name"])
+	if in, ok := wire.ObjectOf(c.Data["skill"]); ok && name == "" {
+		name, _ = wire.StringOf(in["name"])
 	}
 	return []string{"workspace=" + c.namespace, "skill=" + name}
 }
@@ -268,19 +270,19 @@ func (c *call) changes(a *action) []string {
 // argv returns the command of a request and the names of its environment variables, for its record.
 func (c *call) argv() (argv, env []string) {
 	names := func(raw json.RawMessage) (list []string) {
-		object, _ := objectOf(raw)
+		object, _ := wire.ObjectOf(raw)
 		for name := range object {
 			list = append(list, name)
 		}
 		return list
 	}
-	if spec, ok := objectOf(c.Data["spec"]); ok {
-		command, _ := stringOf(spec["command"])
+	if spec, ok := wire.ObjectOf(c.Data["spec"]); ok {
+		command, _ := wire.StringOf(spec["command"])
 		var args []string
 		_ = json.Unmarshal(spec["args"], &args) // if this fails, the request is refused
 		return append([]string{command}, args...), names(spec["env"])
 	}
-	if cmd, ok := stringOf(c.Data["cmd"]); ok && strings.TrimSpace(cmd) != "" {
+	if cmd, ok := wire.StringOf(c.Data["cmd"]); ok && strings.TrimSpace(cmd) != "" {
 		return []string{cmd}, names(c.Data["env"])
 	}
 	return nil, nil

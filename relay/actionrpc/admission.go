@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
-func denied(text string) error { return refusalf("BoxAdmissionError", "%s", text) }
+func denied(text string) error { return wire.Refusef("BoxAdmissionError", "%s", text) }
 
 // enforced refuses actions about grants if LangBot's own admission is not required.
 func enforced(initConfig *InitConfig) error {
@@ -27,7 +28,7 @@ func unbroken(initConfig *InitConfig) error {
 	if initConfig.Broken == "" {
 		return nil
 	}
-	return refusalf("BoxReadinessError", "Invalid sandbox admission configuration: %s", initConfig.Broken)
+	return wire.Refusef("BoxReadinessError", "Invalid sandbox admission configuration: %s", initConfig.Broken)
 }
 
 // grant installs a grant. The sessions that it ends have ended before it comes into force.
@@ -36,7 +37,7 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	g, err := ReadGrant(c.Data)
 	switch {
 	case g.Instance != "" && g.Instance != c.conn.instance: // checked before all other errors
-		return nil, refusalf("PermissionError", "Sandbox admission grant does not match the trusted instance")
+		return nil, wire.Refusef("PermissionError", "Sandbox admission grant does not match the trusted instance")
 	case enforced(initConfig) != nil:
 		return nil, enforced(initConfig)
 	case unbroken(initConfig) != nil:
@@ -45,7 +46,7 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	key := FenceKey{Instance: g.Instance, Workspace: g.Workspace}
-	namespace, limit := Namespace(g.Instance, g.Workspace), int(initConfig.Limits.MaxAdmissionRecords)
+	namespace, limit := wire.Namespace(g.Instance, g.Workspace), int(initConfig.Limits.MaxAdmissionRecords)
 	done, err := s.grants.Turn(ctx, namespace)
 	if err != nil {
 		return nil, err
@@ -62,9 +63,9 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	canonical := Prefix(namespace, g.Generation) + Logical
+	canonical := wire.Prefix(namespace, g.Generation) + Logical
 	err = s.clear(context.WithoutCancel(ctx), func(id string) bool {
-		of, _, _, ok := splitID(id)
+		of, _, _, ok := wire.SplitID(id)
 		return ok && of == namespace && (drop == DropAll || id != canonical)
 	})
 	if err == nil {
@@ -85,7 +86,7 @@ func (s *Server) clear(ctx context.Context, which func(id string) bool) error {
 	defer cancel()
 	err := s.end(late, which)
 	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		return refusalf("BoxError", "sessions have not ended within %v", Patience)
+		return wire.Refusef("BoxError", "sessions have not ended within %v", Patience)
 	}
 	return err
 }
@@ -102,18 +103,18 @@ func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
 	v, err := ReadRevocation(c.Data)
 	switch {
 	case v.Instance != "" && v.Instance != c.conn.instance: // checked before all other errors
-		return nil, refusalf("PermissionError", "Sandbox admission revocation does not match the trusted instance")
+		return nil, wire.Refusef("PermissionError", "Sandbox admission revocation does not match the trusted instance")
 	case enforced(initConfig) != nil:
 		return nil, enforced(initConfig)
 	case err != nil:
 		return nil, err
 	}
-	namespace := Namespace(v.Instance, v.Workspace)
+	namespace := wire.Namespace(v.Instance, v.Workspace)
 	if err := s.grants.Revoke(namespace, v, int(initConfig.Limits.MaxAdmissionRecords)); err != nil {
 		return nil, err
 	}
 	err = s.clear(context.WithoutCancel(ctx), func(id string) bool {
-		of, _, _, ok := splitID(id)
+		of, _, _, ok := wire.SplitID(id)
 		return ok && of == namespace
 	})
 	if err != nil {
@@ -158,8 +159,8 @@ func (s *Server) requireAdmission(ctx context.Context, c *call) error {
 			return denied("Sandbox admission grant does not permit managed processes")
 		}
 	}
-	if id, ok := stringOf(c.Data["session_id"]); ok {
-		if physical, err := physicalID(c.tenant.Prefix, id); err == nil && physical != c.tenant.Prefix+Logical {
+	if id, ok := wire.StringOf(c.Data["session_id"]); ok {
+		if physical, err := wire.PhysicalID(c.tenant.Prefix, id); err == nil && physical != c.tenant.Prefix+Logical {
 			return denied("Managed sandbox session_id is runtime-owned")
 		}
 	}
@@ -172,7 +173,7 @@ func (s *Server) pass(ctx context.Context, initConfig *InitConfig, namespace str
 		return nil, err
 	}
 	if r := s.readiness(ctx, false); !r.Ready {
-		return nil, refusalf("BoxReadinessError", "Managed sandbox isolation is not ready (failed checks: %s)", strings.Join(r.failed(), ", "))
+		return nil, wire.Refusef("BoxReadinessError", "Managed sandbox isolation is not ready (failed checks: %s)", strings.Join(r.failed(), ", "))
 	}
 	return s.grants.Admit(namespace, generation, &initConfig.Policy)
 }
@@ -191,7 +192,7 @@ func (s *Server) admitted(c *call, spec *boxSpec, p *Policy) (*boxSpec, error) {
 	home := c.tenant.Admitted.Home()
 	switch {
 	case c.tenant.Admitted.Work == "":
-		return nil, refusalf("BoxReadinessError", "Managed sandbox admission requires box.local.default_workspace")
+		return nil, wire.Refusef("BoxReadinessError", "Managed sandbox admission requires box.local.default_workspace")
 	case spec.Network != networkOff:
 		return nil, denied("Managed sandbox network access is disabled")
 	case len(spec.ExtraMounts) > 0:
@@ -248,7 +249,7 @@ func (s *Server) sweeps(ctx context.Context) {
 // sweep ends every session of LangBot that no grant admits, and reports whether all of them have ended.
 func (s *Server) sweep(ctx context.Context, initConfig *InitConfig) bool {
 	err := s.clear(ctx, func(id string) bool {
-		namespace, generation, logical, ok := splitID(id)
+		namespace, generation, logical, ok := wire.SplitID(id)
 		if !ok {
 			return false
 		}

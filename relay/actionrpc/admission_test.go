@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -45,7 +46,7 @@ func admitting(t *testing.T, inits ...string) *host {
 	h := &host{t: t, proof: all}
 	h.Server = &Server{
 		cfg:    Config{Settings: Settings{Principal: "langbot", AllowSoftStorage: true}, Log: slog.New(slog.DiscardHandler), Marker: Marker(filepath.Join(t.TempDir(), MarkerFile))},
-		grants: NewGrants(time.Now), instance: "i", boxes: newBoxes(BoxesConfig{Owner: func() (access.Principal, error) { return access.Principal{}, errors.New("there is none") }}),
+		grants: NewGrants(time.Now), doors: wire.NewHandshakes("", "i"), boxes: newBoxes(BoxesConfig{Owner: func() (access.Principal, error) { return access.Principal{}, errors.New("there is none") }}),
 	}
 	h.seen.turn = make(chan struct{}, 1)
 	h.initConfig.Store(DefaultInit())
@@ -69,7 +70,7 @@ func admitting(t *testing.T, inits ...string) *host {
 		Highest: func(FenceKey) int64 { return 0 },
 		Retire: func(ctx context.Context, k FenceKey, generation int64) error {
 			return h.end(ctx, func(id string) bool {
-				n, ok := generationOf(Namespace(k.Instance, k.Workspace), id)
+				n, ok := wire.GenerationOf(wire.Namespace(k.Instance, k.Workspace), id)
 				return ok && n < generation
 			})
 		},
@@ -86,15 +87,15 @@ func admitting(t *testing.T, inits ...string) *host {
 // ask does an action for Workspace w in a generation.
 func (h *host) ask(action, data string, generation int64) (any, error) {
 	h.t.Helper()
-	fields, ok := objectOf(json.RawMessage(data))
+	fields, ok := wire.ObjectOf(json.RawMessage(data))
 	if !ok {
 		h.t.Fatal(data)
 	}
-	c := &call{request: &request{Action: action, Data: fields}, conn: &conn{server: h.Server, instance: "i"}}
+	c := &call{Request: &wire.Request{Action: action, Data: fields}, conn: &conn{server: h.Server, instance: "i"}}
 	if generation > 0 {
-		c.Context = &actionContext{Instance: "i", Workspace: "w", Generation: generation}
-		c.namespace = Namespace("i", "w")
-		c.tenant.Prefix = Prefix(c.namespace, generation)
+		c.Context = &wire.Context{Instance: "i", Workspace: "w", Generation: generation}
+		c.namespace = wire.Namespace("i", "w")
+		c.tenant.Prefix = wire.Prefix(c.namespace, generation)
 	}
 	a := h.actions[action]
 	return a.do(h.t.Context(), c)
@@ -200,9 +201,9 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 
 	h = admitting(t, policyInit)
 	h.refused(upsert, foreign, 0, "PermissionError: Sandbox admission grant does not match the trusted instance")
-	ns := Namespace("i", "w")
-	one, two := Prefix(ns, 1), Prefix(ns, 2)
-	stranger := Prefix(Namespace("i", "v"), 1) + "global"
+	ns := wire.Namespace("i", "w")
+	one, two := wire.Prefix(ns, 1), wire.Prefix(ns, 2)
+	stranger := wire.Prefix(wire.Namespace("i", "v"), 1) + "global"
 	h.sessions = []string{one + "global", one + "old", stranger}
 	receipt, err := h.ask(upsert, grantOf(1, 1, 1, time.Minute), 0)
 	if got, ok := receipt.(map[string]any); err != nil || !ok || got["installed"] != true || got["workspace_uuid"] != "w" || got["execution_generation"] != int64(1) ||
@@ -275,8 +276,8 @@ func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
 		if _, err := h.ask("box_upsert_sandbox_admission_grant", grantOf(1, 1, 1, time.Minute), 0); err != nil {
 			t.Fatal(err)
 		}
-		global := Prefix(Namespace("i", "w"), 1) + "global"
-		c := &call{request: &request{Action: "box_exec", Context: &actionContext{Instance: "i", Workspace: "w", Generation: 1}}, namespace: Namespace("i", "w")}
+		global := wire.Prefix(wire.Namespace("i", "w"), 1) + "global"
+		c := &call{Request: &wire.Request{Action: "box_exec", Context: &wire.Context{Instance: "i", Workspace: "w", Generation: 1}}, namespace: wire.Namespace("i", "w")}
 		if err := h.requireAdmission(ctx, c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted.Most != 1 || c.tenant.Admitted.Home() != "/srv/box/default/tenants/"+c.namespace {
 			t.Fatalf("%v, %+v", err, c.tenant)
 		}
@@ -346,8 +347,8 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 	)
 	synctest.Test(t, func(t *testing.T) {
 		h := admitting(t, policyInit)
-		stuck := Prefix(Namespace("i", "w"), 1) + "global"
-		other := Prefix(Namespace("i", "v"), 1) + "global"
+		stuck := wire.Prefix(wire.Namespace("i", "w"), 1) + "global"
+		other := wire.Prefix(wire.Namespace("i", "v"), 1) + "global"
 		release := h.hang(stuck)
 		took := func(want time.Duration, do func()) {
 			t.Helper()
@@ -368,7 +369,7 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 		}
 		// A revocation is in force at once, even while another call holds the turn of its Workspace.
 		h.sessions = []string{stuck, other}
-		done, err := h.grants.Turn(t.Context(), Namespace("i", "w"))
+		done, err := h.grants.Turn(t.Context(), wire.Namespace("i", "w"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -431,7 +432,7 @@ func TestWhatARevocationHasNotEndedIsEndedSoon(t *testing.T) {
 		synctest.Wait()
 		h.invalid.Store(false) // set by the steps before
 		h.mu.Lock()
-		h.sessions, h.fails = []string{Prefix(Namespace("i", "w"), 1) + "global"}, errors.New("it does not end")
+		h.sessions, h.fails = []string{wire.Prefix(wire.Namespace("i", "w"), 1) + "global"}, errors.New("it does not end")
 		h.mu.Unlock()
 		if _, err := h.ask("box_revoke_sandbox_admission_grant", `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0); err != nil {
 			t.Error(err)
@@ -451,7 +452,7 @@ func TestWhatARevocationHasNotEndedIsEndedSoon(t *testing.T) {
 func TestACallThatWasUnderWayWhenAdmissionCameIsHeldToIt(t *testing.T) {
 	t.Parallel()
 	h := admitting(t)
-	c := &call{request: &request{Action: "box_exec", Context: &actionContext{Generation: 1}}}
+	c := &call{Request: &wire.Request{Action: "box_exec", Context: &wire.Context{Generation: 1}}}
 	if err := h.requireAdmission(t.Context(), c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted != nil {
 		t.Fatal(err)
 	}
@@ -487,7 +488,7 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 	h.available = func() bool { return false }
 	ready(503, `{"ready":false,"mode":"standard"`)
 	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: workspace_mount)")
-	h.sessions = []string{Prefix(Namespace("i", "w"), 1) + "global"}
+	h.sessions = []string{wire.Prefix(wire.Namespace("i", "w"), 1) + "global"}
 	if !h.sweep(t.Context(), h.initConfig.Load()) {
 		t.Error("what was admitted is not ended")
 	}
@@ -519,11 +520,11 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 func TestASpecOfAnAdmittedWorkspaceIsItsGrants(t *testing.T) {
 	t.Parallel()
 	h := admitting(t, strings.Replace(policyInit, `"required":true`, `"required":true,"max_timeout_sec":20,"cpus":0.5,"memory_mb":99,"pids_limit":44,"read_only_rootfs":false,"workspace_quota_mb":7`, 1))
-	ns := Namespace("i", "w")
+	ns := wire.Namespace("i", "w")
 	home := "/srv/box/default/tenants/" + ns
 	spec := func(text string) (*boxSpec, error) {
-		fields, _ := objectOf(json.RawMessage(text))
-		c := &call{request: &request{Data: fields}, namespace: ns}
+		fields, _ := wire.ObjectOf(json.RawMessage(text))
+		c := &call{Request: &wire.Request{Data: fields}, namespace: ns}
 		c.tenant.Admitted = &Admitted{Most: 1, Namespace: ns, Work: h.initConfig.Load().Work}
 		return h.spec(c)
 	}
@@ -688,10 +689,10 @@ func TestARelayNeedsAGrantThatNobodyHas(t *testing.T) {
 	defer entered.Leave()
 	attach := func(want string) {
 		t.Helper()
-		r := httptest.NewRequest("GET", "http://localhost/v1/sessions/"+Prefix(Namespace("i", "w"), 1)+"global/managed-process/ws", nil)
-		r.Header.Set(headerInstance, "i")
-		r.Header.Set(headerWorkspace, "w")
-		r.Header.Set(headerGeneration, "1")
+		r := httptest.NewRequest("GET", "http://localhost/v1/sessions/"+wire.Prefix(wire.Namespace("i", "w"), 1)+"global/managed-process/ws", nil)
+		r.Header.Set(wire.HeaderInstance, "i")
+		r.Header.Set(wire.HeaderWorkspace, "w")
+		r.Header.Set(wire.HeaderGeneration, "1")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		if w.Code != 400 || w.Body.String() != want {

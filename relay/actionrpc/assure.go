@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/quantity"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -45,7 +46,7 @@ func (b *Boxes) admit(t *Tenant, another bool) error {
 	}
 	var has int64
 	for _, info := range b.list() {
-		if namespace, _, _, ok := splitID(info.ID); ok && namespace == t.Admitted.Namespace {
+		if namespace, _, _, ok := wire.SplitID(info.ID); ok && namespace == t.Admitted.Namespace {
 			if _, err := b.find(info.ID); err == nil { // otherwise it is ending
 				has++
 			}
@@ -53,9 +54,9 @@ func (b *Boxes) admit(t *Tenant, another bool) error {
 	}
 	switch {
 	case has > t.Admitted.Most:
-		return refusalf("BoxAdmissionError", "Sandbox admission session limit exceeded")
+		return wire.Refusef("BoxAdmissionError", "Sandbox admission session limit exceeded")
 	case another && has >= t.Admitted.Most:
-		return refusalf("BoxAdmissionError", "Sandbox admission session limit reached")
+		return wire.Refusef("BoxAdmissionError", "Sandbox admission session limit reached")
 	}
 	return nil
 }
@@ -100,9 +101,9 @@ func (b *Boxes) prepare(ctx context.Context, who access.Principal, a *Admitted) 
 	case r.Status == session.StatusExited && r.ExitCode == 0:
 		return nil
 	case r.ExitCode == 24:
-		return refusalf("BoxAdmissionError", "Managed sandbox host_path is reached by a link, which is not followed")
+		return wire.Refusef("BoxAdmissionError", "Managed sandbox host_path is reached by a link, which is not followed")
 	}
-	return refusalf("BoxAdmissionError", "Managed sandbox host_path cannot be made")
+	return wire.Refusef("BoxAdmissionError", "Managed sandbox host_path cannot be made")
 }
 
 // withWork makes a session with write access to LangBot's own directory, which is made if it is missing.

@@ -16,6 +16,7 @@ import (
 	"github.com/coder/websocket"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
@@ -39,7 +40,7 @@ type attached struct {
 	ws       *websocket.Conn
 	log      *slog.Logger
 	mu       sync.Mutex // serializes Touch
-	room     *MessageBudget
+	room     *wire.MessageBudget
 	incoming chan incoming
 	held     *semaphore.Weighted // bytes of unwritten messages
 	full     atomic.Bool         // nothing is read, for want of room
@@ -47,14 +48,14 @@ type attached struct {
 
 // incoming is one message of a client.
 type incoming struct {
-	*Message
+	*wire.Message
 	size int64 // its share of the relay's semaphore
 }
 
 // AttachConfig configures a relay.
 type AttachConfig struct {
-	Started time.Time      // of this boxd
-	Room    *MessageBudget // for messages of the clients of the Workspace
+	Started time.Time           // of this boxd
+	Room    *wire.MessageBudget // for messages of the clients of the Workspace
 	Log     *slog.Logger
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/session"
 
@@ -73,14 +74,14 @@ type Tenant struct {
 const ours = "ws-"
 
 // physical returns the boxd session id for a requested one.
-func (t Tenant) physical(logical string) (string, error) { return physicalID(t.Prefix, logical) }
+func (t Tenant) physical(logical string) (string, error) { return wire.PhysicalID(t.Prefix, logical) }
 
 // logical returns the id by which LangBot knows a session.
 func (t Tenant) logical(physical string) string { return strings.TrimPrefix(physical, t.Prefix) }
 
 // explain translates a refusal of the supervisor to the protocol.
 func explain(err error, physical string) error {
-	if _, ok := errors.AsType[*refusal](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[*wire.Refusal](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	class := "BoxError"
@@ -101,15 +102,15 @@ func explain(err error, physical string) error {
 	if f, ok := errors.AsType[*fault.Error](err); ok && f.Hint != "" {
 		text += " (" + f.Hint + ")"
 	}
-	return refusalf(class, "%s", text)
+	return wire.Refusef(class, "%s", text)
 }
 
 func notFound(physical string) error {
-	return refusalf("BoxSessionNotFoundError", "session %s not found", physical)
+	return wire.Refusef("BoxSessionNotFoundError", "session %s not found", physical)
 }
 
 func beingDeleted(physical string) error {
-	return refusalf("BoxSessionNotFoundError", "session %s is being deleted", physical)
+	return wire.Refusef("BoxSessionNotFoundError", "session %s is being deleted", physical)
 }
 
 // find returns the living session of a physical id.
@@ -183,7 +184,7 @@ func (b *Boxes) Status(t Tenant) (sessions, processes int) {
 // Highest returns the highest generation that a session of a Workspace has, 0 if it has none.
 func (b *Boxes) Highest(namespace string) (highest int64) {
 	for _, info := range b.list() {
-		if n, ok := generationOf(namespace, info.ID); ok {
+		if n, ok := wire.GenerationOf(namespace, info.ID); ok {
 			highest = max(highest, n)
 		}
 	}
@@ -193,7 +194,7 @@ func (b *Boxes) Highest(namespace string) (highest int64) {
 // Retire ends the sessions of earlier generations of a Workspace.
 func (b *Boxes) Retire(ctx context.Context, namespace string, generation int64) error {
 	return b.EndAll(ctx, func(id string) bool {
-		n, ok := generationOf(namespace, id)
+		n, ok := wire.GenerationOf(namespace, id)
 		return ok && n < generation
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/skills"
 )
 
@@ -21,7 +22,7 @@ func TestAnUploadStaysWithoutAPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	r := &SkillRequest{Data: map[string]json.RawMessage{"file_key": json.RawMessage(`"0123.zip"`)}, Principal: "langbot", Namespace: "ws-1", Files: NewUploads(NewUploadBudget())}
+	r := &SkillRequest{Data: map[string]json.RawMessage{"file_key": json.RawMessage(`"0123.zip"`)}, Principal: "langbot", Namespace: "ws-1", Files: wire.NewUploads(wire.NewUploadBudget())}
 	defer r.Files.Close()
 	piece := map[string]json.RawMessage{"file_key": json.RawMessage(`"0123.zip"`), "chunk_base64": json.RawMessage(`"UEs="`), "chunk_index": json.RawMessage("0"), "chunk_amount": json.RawMessage("1")}
 	if err := r.Files.Put(piece, 1<<20); err != nil {

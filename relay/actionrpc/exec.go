@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/quantity"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -23,7 +24,7 @@ import (
 // ctx ends, so does the command.
 func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *boxSpec) (*executionResult, error) {
 	if spec.Cmd == "" {
-		return nil, refusalf("BoxValidationError", "cmd must not be empty")
+		return nil, wire.Refusef("BoxValidationError", "cmd must not be empty")
 	}
 	physical, err := t.physical(spec.SessionID)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // FenceKey names a Workspace of an instance.
@@ -52,7 +54,7 @@ type Call struct {
 }
 
 // Stale is the refusal of an earlier placement.
-func Stale() error { return refusalf("PermissionError", "Stale Box placement generation") }
+func Stale() error { return wire.Refusef("PermissionError", "Stale Box placement generation") }
 
 // Enter admits a call of a generation, for at most so many Workspaces. A generation higher than all before becomes the
 // current one: older calls are canceled and retired before Enter returns. The returned context ends when the generation
@@ -95,7 +97,7 @@ func (f *Fence) enter(ctx context.Context, k FenceKey, generation int64, limit i
 	s := f.spaces[k]
 	if s == nil {
 		if len(f.spaces) >= limit {
-			return entry{}, refusalf("PermissionError", "Box generation fence capacity reached; refusing an unbounded Workspace allocation")
+			return entry{}, wire.Refusef("PermissionError", "Box generation fence capacity reached; refusing an unbounded Workspace allocation")
 		}
 		s = &space{current: f.has.Highest(k), failed: true, calls: map[*Call]struct{}{}}
 		if generation >= s.current {
@@ -144,7 +146,7 @@ func (f *Fence) retire(ctx context.Context, k FenceKey, generation int64, e entr
 	defer cancel()
 	err := f.has.Retire(ctx, k, generation)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = refusalf("BoxError", "sessions of an earlier placement generation have not ended within %v", Patience)
+		err = wire.Refusef("BoxError", "sessions of an earlier placement generation have not ended within %v", Patience)
 	}
 	if err != nil { // the next call of this generation tries again
 		f.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"path"
 	"unicode/utf8"
 
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/skills"
 )
 
@@ -35,12 +36,12 @@ func (s *Skills) Files(_ context.Context, r *SkillRequest) (any, error) {
 		return nil, refused(err)
 	}
 	hidden := false
-	if raw := r.Data["include_hidden"]; !isNull(raw) {
-		hidden, _ = coerceBool(raw)
+	if raw := r.Data["include_hidden"]; !wire.IsNull(raw) {
+		hidden, _ = wire.CoerceBool(raw)
 	}
 	limit := int64(usual)
-	if raw := r.Data["max_entries"]; !isNull(raw) {
-		n, ok := coerceInt(raw)
+	if raw := r.Data["max_entries"]; !wire.IsNull(raw) {
+		n, ok := wire.CoerceInt(raw)
 		if !ok || n < 1 {
 			return nil, refuseSkill("max_entries must be a positive integer")
 		}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // Grant allows one Workspace its sandbox until it expires.
@@ -58,7 +60,7 @@ func (r *reader) id(name string) string {
 	if !given {
 		return ""
 	}
-	s, ok := stringOf(raw)
+	s, ok := wire.StringOf(raw)
 	s = strings.TrimSpace(s)
 	switch {
 	case !ok:
@@ -79,7 +81,7 @@ func (r *reader) whole(name string, least int64) int64 {
 	if !given {
 		return 0
 	}
-	n, ok := strictInt(raw)
+	n, ok := wire.StrictInt(raw)
 	switch {
 	case !ok && !integer.MatchString(strings.TrimSpace(string(raw))):
 		r.bad(name, "Value error, must be an integer")
@@ -105,7 +107,7 @@ func (r *reader) time(name string) time.Time {
 	if !given {
 		return time.Time{}
 	}
-	s, ok := stringOf(raw)
+	s, ok := wire.StringOf(raw)
 	s = strings.TrimSpace(s)
 	if !ok || len(s) > longestTime {
 		r.bad(name, "Input should be a valid datetime")
@@ -148,7 +150,7 @@ func (r *reader) error(model string) error {
 		return nil
 	}
 	slices.Sort(r.wrong) // maps have no order
-	return refusalf("BoxValidationError", "%s", problemText(model, r.wrong))
+	return wire.Refusef("BoxValidationError", "%s", wire.ProblemText(model, r.wrong))
 }
 
 // ReadGrant reads a SandboxAdmissionGrant.

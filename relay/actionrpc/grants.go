@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // Grants has the grants of all Workspaces by namespace, and the highest revision and generation seen of each: a grant of
@@ -57,7 +59,7 @@ func (b *Grants) Turn(ctx context.Context, namespace string) (done func(), err e
 	}
 }
 
-func refuse(text string) error { return refusalf("BoxAdmissionError", "%s", text) }
+func refuse(text string) error { return wire.Refusef("BoxAdmissionError", "%s", text) }
 
 func revoked() error { return refuse("Sandbox admission grant revision was revoked") }
 

@@ -9,24 +9,13 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
-
-// Limits are the limits that LangBot sets.
-type Limits struct {
-	MaxSessions           int64 `json:"max_sessions"`
-	MaxManagedProcesses   int64 `json:"max_managed_processes"`
-	MaxCompletedProcesses int64 `json:"max_completed_processes"`
-	MaxAdmissionRecords   int64 `json:"max_admission_records"`
-	MaxRPCFileBytes       int64 `json:"max_rpc_file_bytes"`
-
-	// Retention is how long a process that has ended stays known.
-	Retention time.Duration `json:"-"`
-}
 
 // InitConfig is what LangBot has configured so far. It is immutable: each INIT makes another one.
 type InitConfig struct {
-	Limits  Limits
+	Limits  wire.Limits
 	Backend string // "": any
 	Work    string // LangBot's default workspace on this host, "" if not sent
 	Skills  string // where its own runtime kept skills, "" if not sent
@@ -43,7 +32,7 @@ type InitConfig struct {
 
 // DefaultInit returns the configuration before the first INIT.
 func DefaultInit() *InitConfig {
-	return &InitConfig{Limits: Limits{64, 64, 256, 100_000, 20 << 20, 5 * time.Minute}, Policy: DefaultPolicy()}
+	return &InitConfig{Limits: wire.DefaultLimits(), Policy: DefaultPolicy()}
 }
 
 // Merge returns the configuration after an INIT with these keys. If that is nil, nothing changes. If there is also an
@@ -57,7 +46,7 @@ func (t *InitConfig) Merge(fields map[string]json.RawMessage) (*InitConfig, erro
 	if err := n.limits(); err != nil {
 		return nil, err
 	}
-	n.Backend, _ = stringOf(n.all["backend"])
+	n.Backend, _ = wire.StringOf(n.all["backend"])
 	n.Backend = strings.ToLower(strings.TrimSpace(n.Backend))
 	n.admission(t.Required && !t.left)
 	if err := n.local(); err != nil {
@@ -84,54 +73,22 @@ func (t *InitConfig) Ours() bool {
 }
 
 func (t *InitConfig) limits() error {
-	raw, given := t.all["limits"]
-	if !given || isNull(raw) {
-		return nil
+	limits, given, err := wire.ReadLimits(t.all["limits"])
+	if err == nil && given {
+		t.Limits = limits
 	}
-	fields, ok := objectOf(raw)
-	if !ok {
-		return refusalf("ValueError", "box.limits must be an object")
-	}
-	limits, retention := DefaultInit().Limits, int64(300)
-	for _, f := range []struct {
-		name         string
-		value        *int64
-		least, limit int64
-	}{
-		{"max_sessions", &limits.MaxSessions, 0, 5000},
-		{"max_managed_processes", &limits.MaxManagedProcesses, 0, 1024},
-		{"max_completed_processes", &limits.MaxCompletedProcesses, 0, 10_000},
-		{"max_admission_records", &limits.MaxAdmissionRecords, 1, 250_000},
-		{"max_rpc_file_bytes", &limits.MaxRPCFileBytes, 1, 100 << 20},
-		{"completed_process_retention_sec", &retention, 0, 86_400},
-	} {
-		raw, given := fields[f.name]
-		if !given {
-			continue
-		}
-		n, ok := coerceInt(raw)
-		if _, truth := map[string]bool{"true": true, "false": true}[strings.TrimSpace(string(raw))]; !ok || truth {
-			return refusalf("ValueError", "box.limits.%s must be an integer", f.name)
-		}
-		if n < f.least || n > f.limit {
-			return refusalf("ValueError", "box.limits.%s must be between %d and %d", f.name, f.least, f.limit)
-		}
-		*f.value = n
-	}
-	limits.Retention = time.Duration(retention) * time.Second
-	t.Limits = limits
-	return nil
+	return err
 }
 
 // local checks what LangBot sends about its own directories. boxd makes none of them here: mounts.allow decides what a
 // session may mount, and a missing directory is made with the first session that mounts it.
 func (t *InitConfig) local() error {
-	fields, ok := objectOf(t.all["local"])
+	fields, ok := wire.ObjectOf(t.all["local"])
 	if !ok {
 		return nil
 	}
 	text := func(name string) string {
-		s, _ := stringOf(fields[name])
+		s, _ := wire.StringOf(fields[name])
 		return strings.TrimSpace(s)
 	}
 	root, work := text("host_root"), text("default_workspace")
@@ -153,7 +110,7 @@ func (t *InitConfig) local() error {
 	}
 	var allowed []string
 	if raw := fields["allowed_mount_roots"]; json.Unmarshal(raw, &allowed) != nil {
-		if s, ok := stringOf(raw); ok {
+		if s, ok := wire.StringOf(raw); ok {
 			allowed = strings.Split(s, ",")
 		}
 	}
@@ -165,7 +122,7 @@ func (t *InitConfig) local() error {
 		return nil // relative to a LangBot directory that boxd does not know: mounts.allow decides later
 	}
 	if len(allowed) == 0 {
-		return refusalf("BoxValidationError", "box.local.default_workspace cannot be created because no allowed_mount_roots are configured")
+		return wire.Refusef("BoxValidationError", "box.local.default_workspace cannot be created because no allowed_mount_roots are configured")
 	}
 	work = path.Clean(work)
 	for i, dir := range allowed {
@@ -174,7 +131,7 @@ func (t *InitConfig) local() error {
 			return nil
 		}
 	}
-	return refusalf("BoxValidationError", "box.local.default_workspace is outside allowed_mount_roots: %s", strings.Join(allowed, ", "))
+	return wire.Refusef("BoxValidationError", "box.local.default_workspace is outside allowed_mount_roots: %s", strings.Join(allowed, ", "))
 }
 
 // admission reads LangBot's own admission. Once required it stays so while boxd runs; an unreadable one counts as

@@ -11,37 +11,13 @@ import (
 	"unicode"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-func TestIDsAreThoseOfTheReference(t *testing.T) {
-	t.Parallel()
-	ns := Namespace("probe-instance", "w1")
-	if ns != "ws-47998c0fa608dea5e8702d8a" { // by sha256sum
-		t.Fatalf("namespace %s", ns)
-	}
-	prefix := Prefix(ns, 1)
-	for logical, want := range map[string]string{
-		"s-42": "ws-47998c0fa608dea5e8702d8a-g1-s-42", "person_12 34/ä?": prefix + "person_12-34", " x ": prefix + "x", "a//b": prefix + "a-b",
-		"": "ValueError: Box session_id must not be empty", " ": "ValueError: Box session_id must not be empty", "??": "ValueError: Box session_id must contain a valid character",
-	} {
-		got, err := physicalID(prefix, logical)
-		if err != nil {
-			got = err.Error()
-		}
-		if got != want {
-			t.Errorf("%q: %s, want %s", logical, got, want)
-		}
-	}
-	for id, want := range map[string]int64{prefix + "x": 1, ns + "-g12-g5-x": 12, ns + "-g7": 0, ns + "-gx-y": 0, "other-g1-x": 0, ns + "-g0-x": 0} {
-		if n, ok := generationOf(ns, id); ok != (want > 0) || ok && n != want {
-			t.Errorf("%s: %d, %v", id, n, ok)
-		}
-	}
-}
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
+)
 
 func fields(t *testing.T, text string) map[string]json.RawMessage {
 	t.Helper()
-	f, ok := objectOf(json.RawMessage(text))
+	f, ok := wire.ObjectOf(json.RawMessage(text))
 	if !ok {
 		t.Fatal(text)
 	}
@@ -211,7 +187,7 @@ func FuzzReadSpec(f *testing.F) {
 	f.Add([]byte(`{"session_id":"s","extra_mounts":[{"host_path":"/a","mount_path":"/b"}],"env":{"a":"b"}}`))
 	f.Add([]byte(`{"session_id":1,"cpus":"x","env":[]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		object, ok := objectOf(text)
+		object, ok := wire.ObjectOf(text)
 		if !ok {
 			return
 		}
@@ -240,34 +216,4 @@ func FuzzReadProcess(f *testing.F) {
 			t.Fatalf("%+v", p)
 		}
 	})
-}
-
-func FuzzPhysical(f *testing.F) {
-	f.Add("person_12 34/ä?")
-	f.Fuzz(func(t *testing.T, logical string) {
-		prefix := Prefix(Namespace("i", "w"), 3)
-		id, err := physicalID(prefix, logical)
-		if err != nil {
-			return
-		}
-		if n, ok := generationOf(Namespace("i", "w"), id); !ok || n != 3 {
-			t.Fatalf("%q: %s", logical, id)
-		}
-		if again, err := physicalID(prefix, strings.TrimPrefix(id, prefix)); err != nil || again != id {
-			t.Fatalf("%q: %s, then %s", logical, id, again)
-		}
-	})
-}
-
-func TestAnIDHasItsParts(t *testing.T) {
-	t.Parallel()
-	ns := Namespace("i", "w")
-	if namespace, generation, logical, ok := splitID(Prefix(ns, 12) + "a-g3-b"); !ok || namespace != ns || generation != 12 || logical != "a-g3-b" {
-		t.Errorf("%s %d %s %v", namespace, generation, logical, ok)
-	}
-	for _, id := range []string{"", "ws-", ns, ns + "-g1", ns + "-gx-y", "langbot-probe-0123456789abcdef0123456789", "xx" + ns + "-g1-s"} {
-		if _, _, _, ok := splitID(id); ok {
-			t.Errorf("%s has parts", id)
-		}
-	}
 }

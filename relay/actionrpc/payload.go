@@ -5,13 +5,15 @@ package actionrpc
 import (
 	"encoding/json"
 	"strings"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // text returns a required key of the payload.
 func (r *SkillRequest) text(key string) (string, error) {
 	text, given, err := r.optional(key, "")
 	if err == nil && !given {
-		err = refusalf("KeyError", "'%s'", key)
+		err = wire.Refusef("KeyError", "'%s'", key)
 	}
 	return text, err
 }
@@ -25,12 +27,12 @@ func (r *SkillRequest) name() (string, error) {
 // optional returns a key that may be missing or null.
 func (r *SkillRequest) optional(key, otherwise string) (text string, given bool, err error) {
 	raw := r.Data[key]
-	if isNull(raw) {
+	if wire.IsNull(raw) {
 		return otherwise, false, nil
 	}
-	text, ok := stringOf(raw)
+	text, ok := wire.StringOf(raw)
 	if !ok {
-		return "", true, refusalf("ValueError", "%s must be a string", key)
+		return "", true, wire.Refusef("ValueError", "%s must be a string", key)
 	}
 	return text, true, nil
 }
@@ -38,11 +40,11 @@ func (r *SkillRequest) optional(key, otherwise string) (text string, given bool,
 // list returns a list of strings that may be missing or null.
 func (r *SkillRequest) list(key string) (texts []string, err error) {
 	raw := r.Data[key]
-	if isNull(raw) {
+	if wire.IsNull(raw) {
 		return nil, nil
 	}
 	if json.Unmarshal(raw, &texts) != nil {
-		return nil, refusalf("ValueError", "%s must be a list of strings", key)
+		return nil, wire.Refusef("ValueError", "%s must be a list of strings", key)
 	}
 	return texts, nil
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // Logical is the id of the only session that a Workspace may have.
@@ -41,10 +43,10 @@ func seconds(n float64) time.Duration { return time.Duration(min(n, longest) * f
 // is none.
 func ReadPolicy(raw json.RawMessage) (p Policy, required bool, wrong string) {
 	p = DefaultPolicy()
-	if isNull(raw) {
+	if wire.IsNull(raw) {
 		return p, false, ""
 	}
-	fields, ok := objectOf(raw)
+	fields, ok := wire.ObjectOf(raw)
 	if !ok {
 		return p, true, "box.admission must be an object"
 	}
@@ -58,7 +60,7 @@ func ReadPolicy(raw json.RawMessage) (p Policy, required bool, wrong string) {
 		}
 	}
 	if text, given := fields["required"]; given {
-		required, ok = coerceBool(text)
+		required, ok = wire.CoerceBool(text)
 		if !ok {
 			return DefaultPolicy(), true, "box.admission.required must be a boolean"
 		}
@@ -79,23 +81,23 @@ var keys = map[string]func(p *Policy, raw json.RawMessage) bool{
 	"pids_limit":            whole(func(p *Policy, n int64) { p.PidsLimit = n }, 1, -1),
 	"workspace_quota_mb":    whole(func(p *Policy, n int64) { p.WorkspaceQuotaMB = n }, 0, -1),
 	"cpus": func(p *Policy, raw json.RawMessage) (ok bool) {
-		p.CPUs, ok = coerceFloat(raw)
+		p.CPUs, ok = wire.CoerceFloat(raw)
 		return ok && p.CPUs > 0
 	},
 	"readiness_cache_sec": func(p *Policy, raw json.RawMessage) bool {
-		f, ok := coerceFloat(raw)
+		f, ok := wire.CoerceFloat(raw)
 		p.ReadinessCache = seconds(f)
 		return ok && f >= 0
 	},
 	"read_only_rootfs": func(p *Policy, raw json.RawMessage) (ok bool) {
-		p.ReadOnlyRootfs, ok = coerceBool(raw)
+		p.ReadOnlyRootfs, ok = wire.CoerceBool(raw)
 		return ok
 	},
 }
 
 func grantsOnly(word string) func(*Policy, json.RawMessage) bool {
 	return func(_ *Policy, raw json.RawMessage) bool {
-		s, ok := stringOf(raw)
+		s, ok := wire.StringOf(raw)
 		return ok && s == word
 	}
 }
@@ -103,7 +105,7 @@ func grantsOnly(word string) func(*Policy, json.RawMessage) bool {
 // whole reads an integer from least to most; a most of -1 is no upper bound.
 func whole(set func(*Policy, int64), least, limit int64) func(*Policy, json.RawMessage) bool {
 	return func(p *Policy, raw json.RawMessage) bool {
-		n, ok := coerceInt(raw)
+		n, ok := wire.CoerceInt(raw)
 		set(p, n)
 		return ok && n >= least && (limit < 0 || n <= limit)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -25,7 +26,7 @@ head -c 1025 "./$1" && head -c 1025 "./$1" || exit 22`
 // Probe reads a file of a host directory as boxes see it: in a box that has the directory, writable, and nothing else of
 // the host. Errors are those of the protocol.
 func (b *Boxes) Probe(ctx context.Context, dir, name string) ([]byte, error) {
-	unready := func(text string) error { return refusalf("BoxReadinessError", "%s", text) }
+	unready := func(text string) error { return wire.Refusef("BoxReadinessError", "%s", text) }
 	const unread = "Box Runtime cannot read the Core shared Workspace probe"
 	who, err := b.Owner()
 	if err != nil {

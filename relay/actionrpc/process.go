@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/quantity"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
@@ -117,7 +118,7 @@ func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
 		running[other] = struct{}{}
 	}
 	if int64(len(running)) >= limit {
-		return nil, refusalf("BoxCapacityExceededError", "Box managed process capacity reached (%d)", limit)
+		return nil, wire.Refusef("BoxCapacityExceededError", "Box managed process capacity reached (%d)", limit)
 	}
 	b.starting[k] = struct{}{}
 	return func() {
@@ -187,7 +188,7 @@ func (b *Boxes) processOf(t Tenant, logical, id string) (*session.Session, *proc
 	}
 	p, err := s.Process(id)
 	if err != nil || !p.Spec().Managed || b.expired(p) {
-		return nil, nil, refusalf("BoxManagedProcessNotFoundError", "session %s has no managed process with process_id=%s", physical, id)
+		return nil, nil, wire.Refusef("BoxManagedProcessNotFoundError", "session %s has no managed process with process_id=%s", physical, id)
 	}
 	return s, p, nil
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // backend describes boxd as LangBot knows it.
@@ -173,9 +175,9 @@ func (s *Server) verify(ctx context.Context, c *call) (any, error) {
 	initConfig := s.initConfig.Load()
 	switch {
 	case err != nil || !probe.MatchString(name):
-		return nil, refusalf("BoxReadinessError", "Invalid Box shared Workspace probe basename")
+		return nil, wire.Refusef("BoxReadinessError", "Invalid Box shared Workspace probe basename")
 	case initConfig.Work == "":
-		return nil, refusalf("BoxReadinessError", "%s", noWork(initConfig))
+		return nil, wire.Refusef("BoxReadinessError", "%s", noWork(initConfig))
 	}
 	data, err := s.boxes.Probe(ctx, initConfig.Work, name)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 
 	"github.com/boxd-dev/boxd/supervisor/audit"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -22,7 +23,7 @@ import (
 func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) {
 	who, err := s.owner()
 	if err != nil {
-		return nil, refusalf("PermissionError", "%s", err.Error())
+		return nil, wire.Refusef("PermissionError", "%s", err.Error())
 	}
 	traced := trace.New("", "")
 	traced.Principal = who.Name
@@ -70,7 +71,7 @@ func errorType(err error) string {
 	if err == nil {
 		return ""
 	}
-	if r, ok := errors.AsType[*refusal](err); ok {
+	if r, ok := errors.AsType[*wire.Refusal](err); ok {
 		return cmp.Or(r.Class, "refused")
 	}
 	return fault.KindOf(err).String()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -44,7 +45,7 @@ func (b *Boxes) Relay(t Tenant, physical, id string) (*Relay, error) {
 		return nil, err
 	}
 	if over(p) {
-		return nil, refusalf("BoxManagedProcessConflictError", "managed process %s in session %s is not running", id, physical)
+		return nil, wire.Refusef("BoxManagedProcessConflictError", "managed process %s in session %s is not running", id, physical)
 	}
 	return &Relay{Process: p, boxes: b, session: s, key: processKey{physical, id}}, nil
 }

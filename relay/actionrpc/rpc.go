@@ -3,33 +3,27 @@
 package actionrpc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"runtime/debug"
-	"sync"
-	"sync/atomic"
 
 	"github.com/coder/websocket"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // conn is a connection of the action RPC.
 type conn struct {
 	server   *Server
 	instance string
-	ws       *websocket.Conn
-	calls    sync.WaitGroup
-	room     chan struct{} // one entry for each call in progress
-	owed     chan struct{} // and one for each answer that the client has not received
-	files    *Uploads
+	files    *wire.Uploads
 }
 
 // call is one request in progress.
 type call struct {
-	*request
+	*wire.Request
 	conn      *conn
 	namespace string // of the Workspace, if the call is for one
 	tenant    Tenant // in its generation
@@ -39,90 +33,31 @@ type call struct {
 func (s *Server) rpc(w http.ResponseWriter, r *http.Request) {
 	instance, why := s.admit(r, true)
 	if why != "" {
-		s.refuse(w, why)
+		s.refuse(w, r, why)
 		return
 	}
 	s.live.Add(1)
 	defer s.live.Done()
-	ws := s.upgrade(w, r, &websocket.AcceptOptions{})
+	ws := wire.Upgrade(w, r, &websocket.AcceptOptions{})
 	if ws == nil {
 		return
 	}
-	defer ws.CloseNow()                                                                                 //nolint:errcheck // a closed one is fine
-	over := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, goodbye) }) // boxd ends
+	defer ws.CloseNow()                                                                                      //nolint:errcheck // a closed one is fine
+	over := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, wire.Goodbye) }) // boxd ends
 	defer over()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	c := &conn{server: s, instance: instance, ws: ws, room: make(chan struct{}, maxCalls), owed: make(chan struct{}, maxOwed), files: NewUploads(s.uploads)}
+	c := &conn{server: s, instance: instance, files: wire.NewUploads(s.uploads)}
 	defer c.files.Close()
-	c.serve(ctx)
-	cancel() // calls in progress end with their client
-	c.calls.Wait()
-}
-
-// serve reads requests until the client has gone. A message that is not text ends the connection. While a client does
-// not receive its answers, its requests are not read.
-func (c *conn) serve(ctx context.Context) {
-	var waits atomic.Bool // unused: this connection sends no pings
-	for {
-		m, err := c.server.held.Read(ctx, c.ws, &waits)
-		if err != nil {
-			return
-		}
-		if m.Kind != websocket.MessageText {
-			m.Free()
-			_ = c.ws.Close(websocket.StatusNormalClosure, "") // the client may have gone
-			return
-		}
-		if m.Count(ctx) != nil {
-			return
-		}
-		if !fewValues(m.Data) {
-			m.Free()
-			_ = c.ws.Close(websocket.StatusMessageTooBig, "too many values") // the client may have gone
-			return
-		}
-		req, seq, err := parseRequest(m.Data)
-		m.Keep(2, len(m.Data)) // the parsed copy, and what an action makes of it
-		m.Data = nil
-		if err == nil && req == nil {
-			m.Free()
-			continue
-		}
-		c.owed <- struct{}{} // soon frees up: sending is bounded by sendPatience
-		if err == nil {
-			select {
-			case c.room <- struct{}{}:
-				c.calls.Go(func() {
-					defer m.Free()
-					answer := c.server.answer(ctx, &call{request: req, conn: c})
-					<-c.room
-					c.send(ctx, answer)
-				})
-				continue
-			default:
-				err = tooManyCalls()
-			}
-		}
-		m.Free()
-		c.calls.Go(func() { c.send(ctx, failure(seq, err)) })
-	}
-}
-
-// send sends an answer. If that fails, the client has gone, which serve notices.
-func (c *conn) send(ctx context.Context, answer []byte) {
-	defer func() { <-c.owed }()
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.server.cfg.Patience, sendPatience))
-	defer cancel()
-	if c.ws.Write(ctx, websocket.MessageText, answer) != nil {
-		_ = c.ws.CloseNow() // a closed one is fine
-	}
+	served := &wire.Conn{WS: ws, Budget: s.held, Patience: s.cfg.Patience, Answer: func(ctx context.Context, r *wire.Request) []byte {
+		return s.answer(ctx, &call{Request: r, conn: c})
+	}}
+	served.Serve(context.WithoutCancel(r.Context()))
 }
 
 // answer performs a request.
 func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
 	defer func() {
 		if what := recover(); what != nil {
-			text = failure(c.Seq, s.broken(c, what))
+			text = wire.Failure(c.Seq, s.broken(c, what))
 		}
 	}()
 	data, err := s.do(ctx, c)
@@ -130,15 +65,15 @@ func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
 		if fault.DenialOf(err) != nil {
 			s.cfg.Sup.Refused(s.cfg.Principal)
 		}
-		return failure(c.Seq, inWords(err))
+		return wire.Failure(c.Seq, inWords(err))
 	}
-	return success(c.Seq, data)
+	return wire.Success(c.Seq, data)
 }
 
 // broken logs a panic of a request, as net/http does for all other requests: the rest of boxd continues.
 func (s *Server) broken(c *call, what any) error {
 	s.cfg.Log.Error("an action of LangBot failed because of a bug in boxd", "action", c.Action, "panic", what, "stack", string(debug.Stack()))
-	return refusalf("RuntimeError", "boxd failed because of a bug; details are in its log")
+	return wire.Refusef("RuntimeError", "boxd failed because of a bug; details are in its log")
 }
 
 // safely performs an action. A panic fails only its own call, which is recorded all the same.
@@ -153,29 +88,29 @@ func (s *Server) safely(ctx context.Context, c *call, a *action) (data any, err 
 
 // inWords gives every error a class of the protocol.
 func inWords(err error) error {
-	if e, ok := errors.AsType[*refusal](err); ok {
+	if e, ok := errors.AsType[*wire.Refusal](err); ok {
 		return e
 	}
-	return refusalf("BoxError", "%s", err.Error())
+	return wire.Refusef("BoxError", "%s", err.Error())
 }
 
 // do checks whose request it is, and performs it.
 func (s *Server) do(ctx context.Context, c *call) (any, error) {
 	a, ok := s.actions[c.Action]
 	if !ok {
-		return nil, refusalf("ValueError", "Action %s not found", c.Action)
+		return nil, wire.Refusef("ValueError", "Action %s not found", c.Action)
 	}
 	switch {
 	case c.Context == nil && !a.host:
-		return nil, refusalf("PermissionError", "Box tenant action requires a trusted Workspace context")
+		return nil, wire.Refusef("PermissionError", "Box tenant action requires a trusted Workspace context")
 	case c.Context != nil && c.Context.Instance != c.conn.instance:
-		return nil, refusalf("PermissionError", "Box action context does not match the trusted instance")
+		return nil, wire.Refusef("PermissionError", "Box action context does not match the trusted instance")
 	case a.host:
 		return s.recorded(ctx, c, &a)
 	}
 	key := FenceKey{Instance: c.Context.Instance, Workspace: c.Context.Workspace}
-	c.namespace = Namespace(key.Instance, key.Workspace)
-	c.tenant.Prefix = Prefix(c.namespace, c.Context.Generation)
+	c.namespace = wire.Namespace(key.Instance, key.Workspace)
+	c.tenant.Prefix = wire.Prefix(c.namespace, c.Context.Generation)
 	watched, entered, err := s.fence.Enter(ctx, key, c.Context.Generation, int(s.initConfig.Load().Limits.MaxAdmissionRecords))
 	if err != nil {
 		return nil, err

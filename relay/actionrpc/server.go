@@ -6,15 +6,11 @@ package actionrpc
 
 import (
 	"context"
-	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +18,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -33,26 +30,12 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
-// Headers of requests.
-const (
-	headerToken      = "X-LangBot-Box-Control-Token" //nolint:gosec // the name of a header
-	headerInstance   = "X-LangBot-Instance-Id"
-	headerWorkspace  = "X-LangBot-Workspace-Id"
-	headerGeneration = "X-LangBot-Placement-Generation"
-)
-
 // Limits of what clients can make boxd hold.
 const (
-	maxConnections  = 512 // admitted connections
-	maxLongest      = 4   // messages of maximum length that are read or in progress at once; as many of relays
-	maxWorkspace    = 256
+	maxConnections  = 512              // admitted connections
+	maxLongest      = 4                // messages of maximum length that are read or in progress at once; as many of relays
 	requestPatience = 10 * time.Second // for a request that is no WebSocket
-	maxOwed         = 2 * maxCalls     // pending and unreceived answers of a connection
-	sendPatience    = time.Minute      // for an answer of up to 16 MiB, unless Config has another timeout
 )
-
-// goodbye is the reason of connections that end because boxd does.
-const goodbye = "Box runtime shutting down"
 
 // Config configures the server.
 type Config struct {
@@ -75,13 +58,14 @@ type Config struct {
 type Server struct {
 	cfg          Config
 	started      time.Time
+	doors        *wire.Handshakes
 	initConfig   atomic.Pointer[InitConfig]
 	initializing sync.Mutex // serializes INITs
 	boxes        *Boxes
 	fence        *Fence
-	held         *MessageBudget // memory of requests
-	relayed      *PartBudget    // memory of input to processes, for each Workspace
-	uploads      *UploadBudget
+	held         *wire.MessageBudget // memory of requests
+	relayed      *wire.PartBudget    // memory of input to processes, for each Workspace
+	uploads      *wire.UploadBudget
 	live         sync.WaitGroup // WebSockets, which http.Server does not track
 	actions      map[string]action
 	grants       *Grants     // of LangBot's own admission
@@ -92,19 +76,16 @@ type Server struct {
 	attest    func(ctx context.Context, spec *boxSpec, work string) Proof
 	end       func(ctx context.Context, which func(id string) bool) error
 	available func() bool
-
-	mu       sync.Mutex
-	instance string // the one that is served; "": none yet
 }
 
 // New returns a server; Serve runs it.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: NewMessageBudget(maxLongest), relayed: NewPartBudget(maxLongest), uploads: NewUploadBudget(), grants: NewGrants(time.Now)}
+	s := &Server{cfg: cfg, started: time.Now(), doors: wire.NewHandshakes(cfg.Token, cfg.Instance), held: wire.NewMessageBudget(maxLongest), relayed: wire.NewPartBudget(maxLongest), uploads: wire.NewUploadBudget(), grants: NewGrants(time.Now)}
 	s.seen.turn = make(chan struct{}, 1)
 	s.initConfig.Store(cfg.Marker.Init())
 	s.boxes = newBoxes(BoxesConfig{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == refuseImage, Soft: cfg.AllowSoftStorage, Owner: s.owner, Init: s.initConfig.Load, Log: cfg.Log})
 	s.attest, s.end, s.available = s.boxes.Attest, s.boxes.EndAll, s.boxes.Available
-	namespace := func(k FenceKey) string { return Namespace(k.Instance, k.Workspace) }
+	namespace := func(k FenceKey) string { return wire.Namespace(k.Instance, k.Workspace) }
 	s.fence = NewFence(Workspaces{
 		Highest: func(k FenceKey) int64 { return s.boxes.Highest(namespace(k)) },
 		Retire: func(ctx context.Context, k FenceKey, generation int64) error {
@@ -145,6 +126,9 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	watched, unwatch := context.WithCancel(ctx)
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { s.sweeps(watched) })
+	if len(listeners) == 0 { // only gateways are served
+		<-ctx.Done()
+	}
 	all.Wait()
 	front.End(ctx)
 	unwatch()
@@ -155,53 +139,27 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 
 // ServeHTTP serves a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := fromHere(r); err != nil {
+	if err := wire.FromHere(r); err != nil {
 		s.cfg.Log.Warn("connection of LangBot refused", "reason", err)
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
-	parts := strings.Split(r.URL.EscapedPath(), "/")
-	ids := make([]string, len(parts))
-	for i := range parts {
-		var err error
-		if ids[i], err = url.PathUnescape(parts[i]); err != nil || i > 0 && ids[i] == "" {
-			http.NotFound(w, r)
-			return
-		}
-	}
-	path := strings.Join(ids[1:], "/")
-	get := r.Method == http.MethodGet
-	relayed := get && len(ids) > 4 && ids[1] == "v1" && ids[2] == "sessions" && ids[4] == "managed-process" && ids[len(ids)-1] == "ws"
-	switch {
-	case get && path == "healthz":
-		reply(w, http.StatusOK, map[string]any{"live": true, "resources": s.resources()})
-	case get && path == "readyz":
+	s.serve(w, r)
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	switch to := wire.RouteOf(r); {
+	case to.Health:
+		wire.Reply(w, http.StatusOK, map[string]any{"live": true, "resources": s.resources()})
+	case to.Ready:
 		s.ready(r.Context(), w)
-	case get && len(ids) == 3 && path == "rpc/ws":
+	case to.RPC:
 		s.rpc(w, r)
-	case relayed && len(ids) == 6:
-		s.relay(w, r, ids[3], defaultProcess)
-	case relayed && len(ids) == 7:
-		s.relay(w, r, ids[3], ids[5])
+	case to.Relay:
+		s.relay(w, r, to.Session, to.Process)
 	default:
 		http.NotFound(w, r)
 	}
-}
-
-func reply(w http.ResponseWriter, status int, body any) {
-	text, _ := json.Marshal(body) // plain data: cannot fail
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // the client may have gone
-}
-
-// fromHere refuses, at a loopback address, requests that a web page may have made a browser send. At any other address
-// the client must have the token.
-func fromHere(r *http.Request) error {
-	if at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && !at.IP.IsLoopback() {
-		return nil
-	}
-	return access.FromHere(r.Header.Values("Origin"), r.Host)
 }
 
 // resources returns the counters of the two unauthenticated routes.
@@ -224,121 +182,82 @@ func (s *Server) ready(ctx context.Context, w http.ResponseWriter) {
 	if !r.Ready {
 		status = http.StatusServiceUnavailable
 	}
-	reply(w, status, struct {
+	wire.Reply(w, status, struct {
 		readiness
 		Resources any `json:"resources"`
 	}{r, s.resources()})
 }
 
-// only returns a header that occurs exactly once.
-func only(r *http.Request, name string) string {
-	if v := r.Header.Values(name); len(v) == 1 {
-		return strings.TrimSpace(v[0])
-	}
-	return ""
-}
-
-// refuse sends the one answer to every refused client; the log says why.
-func (s *Server) refuse(w http.ResponseWriter, why string) {
+// refuse sends the one answer to every refused client; the log says why, and so does the answer to a gateway.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	s.cfg.Log.Warn("connection of LangBot refused", "reason", why)
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(http.StatusUnauthorized)
-	_, _ = w.Write([]byte("Unauthorized")) // the client may have gone
+	if through(r.Context()) {
+		refuseGateway(w, http.StatusUnauthorized, why)
+		return
+	}
+	wire.Unauthorized(w)
 }
 
-// admit returns why a handshake is refused, "" if it is not. The first instance that connects by RPC is the only one
-// served from then on.
+// admit returns why a handshake is refused, "" if it is not.
 func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
-	if s.cfg.Token != "" && subtle.ConstantTimeCompare([]byte(only(r, headerToken)), []byte(s.cfg.Token)) != 1 {
+	if !through(r.Context()) && !s.doors.Known(r) {
 		return "", "missing or wrong control token"
 	}
-	instance = only(r, headerInstance)
-	if !validInstance(instance) {
-		return "", "missing or invalid instance id"
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.instance == "" && pin:
-		if upgrades(r) { // a plain request pins nothing
-			s.instance = instance
+	instance, why = s.doors.Admit(r, pin)
+	if why == "" {
+		if err := conns.Identify(r.Context(), s.cfg.Principal); err != nil {
+			return "", err.Error()
 		}
-	case s.instance != instance:
-		return "", "the instance " + instance + " is not the one that is served; restart boxd to serve another (sessions live on), or set langbot.instance"
 	}
-	if err := conns.Identify(r.Context(), s.cfg.Principal); err != nil {
-		return "", err.Error()
-	}
-	return instance, ""
-}
-
-func upgrades(r *http.Request) bool { return strings.EqualFold(r.Header.Get("Upgrade"), "websocket") }
-
-// upgrade makes a WebSocket of an admitted request; nil: it has been answered.
-func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, o *websocket.AcceptOptions) *websocket.Conn {
-	if !upgrades(r) {
-		http.Error(w, "this route needs a WebSocket", http.StatusBadRequest)
-		return nil
-	}
-	o.CompressionMode = websocket.CompressionDisabled
-	ws, err := websocket.Accept(w, r, o)
-	if err != nil {
-		return nil // Accept has answered
-	}
-	ws.SetReadLimit(MaxMessage)
-	return ws
+	return instance, why
 }
 
 // relay serves the standard input and output of a managed process.
 func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id string) {
 	instance, why := s.admit(r, false)
-	workspace, text := only(r, headerWorkspace), only(r, headerGeneration)
-	generation, err := strconv.ParseInt(text, 10, 64)
-	key := FenceKey{Instance: instance, Workspace: workspace}
-	switch {
-	case why != "":
-	case workspace == "" || len([]rune(workspace)) > maxWorkspace:
-		why = "the Workspace is missing, or too long"
-	case err != nil || generation < 1 || strconv.FormatInt(generation, 10) != text:
-		why = "missing or invalid placement generation"
+	var key FenceKey
+	var generation int64
+	if why == "" {
+		key.Instance = instance
+		key.Workspace, generation, why = wire.WorkspaceOf(r)
 	}
 	if why != "" {
-		s.refuse(w, why)
+		s.refuse(w, r, why)
 		return
 	}
 	ctx, call, ok := s.fence.Join(r.Context(), key, generation)
 	if !ok {
-		s.refuse(w, "the placement generation is not the current one")
+		s.refuse(w, r, "the placement generation is not the current one")
 		return
 	}
 	defer call.Leave() //nolint:errcheck // a relay has no answer
-	tenant := Tenant{Prefix: Prefix(Namespace(instance, workspace), generation)}
+	tenant := Tenant{Prefix: wire.Prefix(wire.Namespace(instance, key.Workspace), generation)}
 	if initConfig := s.initConfig.Load(); initConfig.Required {
-		pass, err := s.pass(ctx, initConfig, Namespace(instance, workspace), generation)
+		pass, err := s.pass(ctx, initConfig, wire.Namespace(instance, key.Workspace), generation)
 		if err == nil && pass.Grant.MaxProcesses <= 0 {
 			err = denied("Sandbox admission grant does not permit managed process relay")
 		}
 		if err != nil {
-			s.refuseRelay(w, err)
+			wire.RefuseRelay(w, err)
 			return
 		}
 	}
 	if !strings.HasPrefix(physical, tenant.Prefix) || physical == tenant.Prefix {
-		s.refuse(w, "session of another Workspace or generation")
+		s.refuse(w, r, "session of another Workspace or generation")
 		return
 	}
 	to, err := s.boxes.Relay(tenant, physical, id)
 	if err != nil {
-		s.refuseRelay(w, err)
+		wire.RefuseRelay(w, err)
 		return
 	}
 	s.live.Add(1)
 	defer s.live.Done()
-	ws := s.upgrade(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
+	ws := wire.Upgrade(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
 	if ws == nil {
 		return
 	}
-	over := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, goodbye) }) // boxd ends
+	over := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, wire.Goodbye) }) // boxd ends
 	defer over()
 	retired := context.AfterFunc(ctx, func() {
 		if r.Context().Err() == nil {
@@ -349,16 +268,4 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 	room, leave := s.relayed.Enter(tenant.Prefix)
 	defer leave()
 	serveAttach(context.WithoutCancel(ctx), ws, to, AttachConfig{Started: s.started, Room: room, Log: s.cfg.Log})
-}
-
-// refuseRelay answers an admitted client that asks for something that is not there.
-func (s *Server) refuseRelay(w http.ResponseWriter, err error) {
-	body := struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	}{"BoxError", err.Error()}
-	if e, ok := errors.AsType[*refusal](err); ok {
-		body.Code, body.Message = e.Class, e.Text
-	}
-	reply(w, http.StatusBadRequest, map[string]any{"error": body})
 }

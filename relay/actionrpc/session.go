@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/limits"
 	"github.com/boxd-dev/boxd/quantity"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -56,7 +57,7 @@ func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *b
 	defer release()
 	for {
 		if b.shuttingDown() {
-			return nil, nil, refusalf("BoxRuntimeUnavailableError", "Box runtime is shutting down")
+			return nil, nil, wire.Refusef("BoxRuntimeUnavailableError", "Box runtime is shutting down")
 		}
 		who, err := b.Owner()
 		if err != nil {
@@ -118,10 +119,10 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, requested *specSn
 	info := s.Info()
 	snapshot, err := readLabels(info.Settings.Labels)
 	if err != nil {
-		return nil, refusalf("BoxSessionConflictError", "Box session %s already exists: %v", s.ID, err)
+		return nil, wire.Refusef("BoxSessionConflictError", "Box session %s already exists: %v", s.ID, err)
 	}
 	if field, has, differs := snapshot.Conflict(requested); differs {
-		return nil, refusalf("BoxSessionConflictError", "Box session %s already exists with %s=%s", s.ID, field, has)
+		return nil, wire.Refusef("BoxSessionConflictError", "Box session %s already exists with %s=%s", s.ID, field, has)
 	}
 	if snapshot.Mounts != requested.Mounts {
 		if info.Processes == 0 {
@@ -135,7 +136,7 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, requested *specSn
 // create makes a session, if there is room for another one.
 func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, physical string, spec *boxSpec, snapshot *specSnapshot) (*session.Session, error) {
 	if !b.Init().Ours() {
-		return nil, refusalf("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
+		return nil, wire.Refusef("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
 	}
 	req, err := b.request(physical, spec, snapshot)
 	if err != nil {
@@ -257,7 +258,7 @@ func caches() map[string]string {
 func mountOf(m mountSpec) (policy.Mount, error) {
 	source := path.Clean(m.HostPath)
 	if blockedPath(source) {
-		return policy.Mount{}, refusalf("BoxValidationError", "host_path %s is blocked for security", m.HostPath)
+		return policy.Mount{}, wire.Refusef("BoxValidationError", "host_path %s is blocked for security", m.HostPath)
 	}
 	return policy.Mount{Source: source, Target: path.Clean(m.MountPath), Mode: m.Mode}, nil
 }
@@ -314,7 +315,7 @@ func (b *Boxes) reserve(physical string) (release func(), err error) {
 		}
 	}
 	if count >= limit {
-		return nil, refusalf("BoxCapacityExceededError", "Box session capacity reached (%d)", limit)
+		return nil, wire.Refusef("BoxCapacityExceededError", "Box session capacity reached (%d)", limit)
 	}
 	b.reserved[physical] = struct{}{}
 	return func() {
@@ -335,7 +336,7 @@ func mountError(err error, physical string) error {
 	if d := fault.DenialOf(err); d == nil || d.Layer != fault.LayerMount {
 		return explain(err, physical)
 	}
-	return refusalf("BoxValidationError", "%v (allowed directories are listed in mounts.allow in box.toml, for the user of langbot.principal; "+
+	return wire.Refusef("BoxValidationError", "%v (allowed directories are listed in mounts.allow in box.toml, for the user of langbot.principal; "+
 		"give LangBot an absolute box.local.host_root, since a relative one is relative to LangBot's own directory)", err)
 }
 
@@ -404,7 +405,7 @@ func (b *Boxes) Get(ctx context.Context, t Tenant, logical string) (*sessionInfo
 		}
 		m.Processes[p.Spec().ID] = b.process(ctx, t, s, p)
 	}
-	m.Default = m.Processes[defaultProcess]
+	m.Default = m.Processes[wire.DefaultProcess]
 	return m, nil
 }
 

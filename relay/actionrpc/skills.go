@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 
 	"github.com/boxd-dev/boxd/skills"
 )
@@ -79,7 +80,7 @@ type SkillRequest struct {
 	Namespace string // of the Workspace
 	Work      string // LangBot's default workspace, "" if unknown
 	Old       string // where LangBot's own runtime kept skills, "" if unknown
-	Files     *Uploads
+	Files     *wire.Uploads
 }
 
 // owner is the owner of the skills in the store. No principal has such a name.
@@ -123,14 +124,14 @@ func (r *SkillRequest) skill(k *skills.Skill) *Skill {
 
 // refused is every failure of the actions whose errors LangBot's own runtime catches.
 func refused(err error) error {
-	if e, ok := errors.AsType[*refusal](err); ok {
-		return refusalf("BoxValidationError", "%s", e.Text)
+	if e, ok := errors.AsType[*wire.Refusal](err); ok {
+		return wire.Refusef("BoxValidationError", "%s", e.Text)
 	}
-	return refusalf("BoxValidationError", "%s", err.Error())
+	return wire.Refusef("BoxValidationError", "%s", err.Error())
 }
 
 func refuseSkill(text string, args ...any) error {
-	return refusalf("BoxValidationError", text, args...)
+	return wire.Refusef("BoxValidationError", text, args...)
 }
 
 // get returns a skill of the Workspace's own; boxd's built-in skills are hidden from LangBot.
@@ -159,7 +160,7 @@ func (s *Skills) List(ctx context.Context, r *SkillRequest) (any, error) {
 			continue // removed meanwhile, or unreadable: the others are not
 		}
 		if size += len(whole.Instructions) + len(whole.Description) + len(whole.DisplayName); size > maxText {
-			return nil, refusalf("ValueError", "Skill listing exceeds the configured text limit")
+			return nil, wire.Refusef("ValueError", "Skill listing exceeds the configured text limit")
 		}
 		list = append(list, r.skill(whole))
 	}
@@ -185,7 +186,7 @@ func (s *Skills) Get(_ context.Context, r *SkillRequest) (any, error) {
 // asked returns what a request says about a skill.
 func (r *SkillRequest) asked() (*SkillRequest, error) {
 	raw, given := r.Data["skill"]
-	fields, ok := objectOf(raw)
+	fields, ok := wire.ObjectOf(raw)
 	switch {
 	case !given:
 		return nil, refuseSkill("'skill'")

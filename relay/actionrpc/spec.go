@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // Values of the payloads.
@@ -22,7 +24,6 @@ const (
 	modeNone        = "none"
 	workspacePath   = "/workspace"
 	defaultImage    = "rockchin/langbot-sandbox:latest"
-	defaultProcess  = "default"
 	maxSkillName    = 64
 	defaultTimeout  = 30
 	defaultMemory   = 512
@@ -107,27 +108,27 @@ func value[T any](r *payloadReader, field string, usual, wrong T, coerce func(js
 }
 
 func (r *payloadReader) text(field, otherwise string) string {
-	return value(r, field, otherwise, "", stringOf, "string")
+	return value(r, field, otherwise, "", wire.StringOf, "string")
 }
 
 // optional reads a string that may be null.
 func (r *payloadReader) optional(field string) *string {
-	if isNull(r.fields[field]) {
+	if wire.IsNull(r.fields[field]) {
 		return nil
 	}
 	return new(strings.TrimSpace(r.text(field, "")))
 }
 
 func (r *payloadReader) whole(field string, otherwise int64) int64 {
-	return value(r, field, otherwise, otherwise, coerceInt, "integer")
+	return value(r, field, otherwise, otherwise, wire.CoerceInt, "integer")
 }
 
 func (r *payloadReader) number(field string, otherwise float64) float64 {
-	return value(r, field, otherwise, otherwise, coerceFloat, "number")
+	return value(r, field, otherwise, otherwise, wire.CoerceFloat, "number")
 }
 
 func (r *payloadReader) truth(field string, otherwise bool) bool {
-	return value(r, field, otherwise, false, coerceBool, "boolean")
+	return value(r, field, otherwise, false, wire.CoerceBool, "boolean")
 }
 
 func (r *payloadReader) oneOf(field, otherwise string, allowed ...string) string {
@@ -144,12 +145,12 @@ func (r *payloadReader) texts(field string) map[string]string {
 	if !given {
 		return all
 	}
-	object, ok := objectOf(raw)
+	object, ok := wire.ObjectOf(raw)
 	if !ok {
 		r.bad(field, "Input should be a valid dictionary")
 	}
 	for name, raw := range object {
-		s, ok := stringOf(raw)
+		s, ok := wire.StringOf(raw)
 		if !ok {
 			r.bad(field+"."+name, "Input should be a valid string")
 		}
@@ -159,7 +160,7 @@ func (r *payloadReader) texts(field string) map[string]string {
 }
 
 func (r *payloadReader) list(field string) (items []json.RawMessage) {
-	if raw, given := r.fields[field]; given && (json.Unmarshal(raw, &items) != nil || isNull(raw)) {
+	if raw, given := r.fields[field]; given && (json.Unmarshal(raw, &items) != nil || wire.IsNull(raw)) {
 		r.bad(field, "Input should be a valid list")
 	}
 	return items
@@ -171,7 +172,7 @@ func (r *payloadReader) error(model string) error {
 		return nil
 	}
 	slices.Sort(r.wrong) // maps have no order
-	return refusalf("BoxValidationError", "%s", problemText(model, r.wrong))
+	return wire.Refusef("BoxValidationError", "%s", wire.ProblemText(model, r.wrong))
 }
 
 var windows = regexp.MustCompile(`^[A-Za-z]:[\\/]|^\\\\`)
@@ -222,7 +223,7 @@ func readSpec(fields map[string]json.RawMessage) (*boxSpec, error) {
 }
 
 func (r *payloadReader) mount(i int, raw json.RawMessage) mountSpec {
-	fields, ok := objectOf(raw)
+	fields, ok := wire.ObjectOf(raw)
 	m := &payloadReader{fields: fields, at: "extra_mounts." + strconv.Itoa(i) + "."}
 	if !ok {
 		r.bad("extra_mounts", "Input should be a valid dictionary")
@@ -278,18 +279,18 @@ type processSpec struct {
 
 // readProcess reads a BoxManagedProcessSpec.
 func readProcess(raw json.RawMessage) (*processSpec, error) {
-	fields, ok := objectOf(raw)
+	fields, ok := wire.ObjectOf(raw)
 	r := &payloadReader{fields: fields}
 	if !ok {
 		r.bad("spec", "Input should be a valid dictionary")
 		return nil, r.error("BoxManagedProcessSpec")
 	}
 	p := &processSpec{
-		ID: r.text("process_id", defaultProcess), Command: strings.TrimSpace(r.text("command", "")), Env: r.texts("env"),
+		ID: r.text("process_id", wire.DefaultProcess), Command: strings.TrimSpace(r.text("command", "")), Env: r.texts("env"),
 		Cwd: strings.TrimSpace(r.text("cwd", workspacePath)), MemoryMB: r.whole("memory_mb", 0), Args: []string{},
 	}
 	for _, raw := range r.list("args") {
-		s, ok := stringOf(raw)
+		s, ok := wire.StringOf(raw)
 		if !ok {
 			r.bad("args", "Input should be a valid string")
 		}

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -24,6 +25,12 @@ const AssertionScheme = "Boxd-Caller "
 // holderScheme begins a statement about a token instead of a caller: the token belongs to the principal and is valid. It does not authenticate
 // the caller, who needs another credential, such as the access token of a sandbox.
 const holderScheme = "Boxd-Holder "
+
+// langBotScheme begins the statement that LangBot is let in as a principal. It opens LangBot's protocol, and no route of the API.
+const langBotScheme = "Boxd-Langbot "
+
+// HeaderGateway carries what a gateway has signed, where that is not the caller of boxd's API.
+const HeaderGateway = "Boxd-Gateway"
 
 // Bounds of an assertion.
 const (
@@ -39,8 +46,11 @@ const (
 // signedAs begins the signed text, so that a signature made for another purpose is not valid for an assertion, and a statement about a
 // token is not valid as the identity of a caller.
 func signedAs(scheme string) string {
-	if scheme == holderScheme {
+	switch scheme {
+	case holderScheme:
 		return "boxd holder 1\n"
+	case langBotScheme:
+		return "boxd langbot 1\n"
 	}
 	return "boxd caller 1\n"
 }
@@ -74,6 +84,14 @@ func (a Assertion) Sign(key ed25519.PrivateKey, now time.Time) (string, error) {
 func (a Assertion) SignHolder(key ed25519.PrivateKey, now time.Time) (string, error) {
 	return a.sign(holderScheme, key, now)
 }
+
+// SignLangBot signs that LangBot is let in as a principal, for LangBot's protocol alone.
+func (a Assertion) SignLangBot(key ed25519.PrivateKey, now time.Time) (string, error) {
+	return a.sign(langBotScheme, key, now)
+}
+
+// IsLangBot reports whether a gateway says that a request is one of LangBot's protocol.
+func IsLangBot(h http.Header) bool { return strings.HasPrefix(h.Get(HeaderGateway), langBotScheme) }
 
 func (a Assertion) sign(scheme string, key ed25519.PrivateKey, now time.Time) (string, error) {
 	a.Nonce, a.Issued, a.Expires = rand.Text(), now.UTC(), now.UTC().Add(AssertionLife)

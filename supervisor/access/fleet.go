@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -189,6 +190,15 @@ func (g *Gate) IdentifyHolder(values []string, method, target string) (Pass, err
 		return Pass{}, unknown()
 	}
 	return g.identifyAsserted(holderScheme, values, method, target)
+}
+
+// IdentifyLangBot authenticates a request of LangBot's protocol by what a gateway has signed.
+func (g *Gate) IdentifyLangBot(h http.Header, method, target string) (Pass, error) {
+	values := h.Values(HeaderGateway)
+	if len(values) == 0 {
+		return Pass{}, unknown()
+	}
+	return g.identifyAsserted(langBotScheme, values, method, target)
 }
 
 func (g *Gate) identifyAsserted(scheme string, values []string, method, target string) (Pass, error) {

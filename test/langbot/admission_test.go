@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // grant returns a grant for the Workspace with a limited lifetime.
@@ -61,7 +61,7 @@ func TestAConversationWithGrants(t *testing.T) {
 		Stdout  string
 	}
 	c.gets("box_exec", hello, &r)
-	home := filepath.Join(own, "tenants", actionrpc.Namespace(instance, workspace))
+	home := filepath.Join(own, "tenants", wire.Namespace(instance, workspace))
 	text, err := os.ReadFile(filepath.Join(home, "f"))
 	if r.Session != "global" || r.Stdout != "box\n/workspace" || err != nil || string(text) != "hello\n" {
 		t.Errorf("%+v, %q, %v", r, text, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 const (
@@ -190,7 +190,7 @@ func (c *rpc) gets(action, data string, v any) {
 func (c *rpc) refused(action, data, want string) {
 	c.t.Helper()
 	r := c.ask(action, data)
-	got := strings.ReplaceAll(r.Message, actionrpc.Prefix(actionrpc.Namespace(instance, c.workspace), int64(c.generation)), "PHYS-")
+	got := strings.ReplaceAll(r.Message, wire.Prefix(wire.Namespace(instance, c.workspace), int64(c.generation)), "PHYS-")
 	exact := got == want
 	if begin, ok := strings.CutSuffix(want, "…"); ok {
 		exact = strings.HasPrefix(got, begin)

@@ -15,7 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // of returns the headers of a relay.
@@ -25,7 +25,7 @@ func of(workspace, generation string) http.Header {
 
 // physical returns boxd's id for a session of this connection.
 func (c *rpc) physical(session string) string {
-	return actionrpc.Prefix(actionrpc.Namespace(instance, c.workspace), int64(c.generation)) + session
+	return wire.Prefix(wire.Namespace(instance, c.workspace), int64(c.generation)) + session
 }
 
 // attach connects to a managed process.

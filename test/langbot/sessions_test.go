@@ -18,7 +18,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -300,7 +300,7 @@ func TestDirectoriesOfTheHostBelongToLangBot(t *testing.T) {
 	t.Parallel()
 	b := start(t)
 	c := b.dial(t)
-	dir := filepath.Join(b.shared, "default", "tenants", actionrpc.Namespace(instance, workspace))
+	dir := filepath.Join(b.shared, "default", "tenants", wire.Namespace(instance, workspace))
 	skill := filepath.Join(b.shared, "skill")
 	if err := os.Mkdir(skill, 0o755); err != nil {
 		t.Fatal(err)

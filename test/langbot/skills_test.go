@@ -15,13 +15,13 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // skillRoot returns the path that LangBot is given for the skills of a Workspace.
 func skillRoot(workspace string) string {
-	return "/run/boxd/langbot-skills/tenants/" + actionrpc.Namespace(instance, workspace)
+	return "/run/boxd/langbot-skills/tenants/" + wire.Namespace(instance, workspace)
 }
 
 // skills returns the names in box_list_skills.
@@ -226,7 +226,7 @@ func TestADirectoryOfAWorkspaceBecomesASkill(t *testing.T) {
 	b := start(t)
 	c := b.dial(t)
 	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q,"default_workspace":"","allowed_mount_roots":[%q]}}`, b.shared, b.shared), nil)
-	own := filepath.Join(b.shared, "default", "tenants", actionrpc.Namespace(instance, workspace))
+	own := filepath.Join(b.shared, "default", "tenants", wire.Namespace(instance, workspace))
 	var r map[string]any
 	c.gets("box_exec", fmt.Sprintf(`{"session_id":"s","host_path":%q,"cmd":"mkdir -p made/one made/two link/x && cp /dev/stdin made/one/SKILL.md <<E\n%s\nE\necho Do. > made/two/skill.md; ln -s /etc link/x/etc; ln -s /etc out; echo Do. > link/x/SKILL.md","workdir":"/workspace"}`,
 		own, strings.ReplaceAll(document("one"), "\n", `\n`)), &r)
@@ -252,7 +252,7 @@ func TestADirectoryOfAWorkspaceBecomesASkill(t *testing.T) {
 		{"scan", own + "/made", "Multiple skill directories found in " + own + "/made. Please choose a more specific path: " + own + "/made/one, " + own + "/made/two"},
 		{"scan", own + "/none", "Directory does not exist: " + own + "/none"},
 		{"scan", own + "/link", "Archive contains a symbolic link: …"},
-		{"scan", own + "/../" + actionrpc.Namespace(instance, "w2"), "scan path must stay within the Workspace skill root"},
+		{"scan", own + "/../" + wire.Namespace(instance, "w2"), "scan path must stay within the Workspace skill root"},
 		{"create", own + "/made", "No SKILL.md found in " + own + "/made"},
 		{"create", own + "/made/one", `Skill with name "uno" already exists`},
 		{"create", filepath.Join(b.shared, "default"), "package_root must stay within the Workspace skill root"},
@@ -396,7 +396,7 @@ func TestSkillsOfOtherWorkspacesAreNotLent(t *testing.T) {
 	other := b.dial(t)
 	other.workspace = "w2"
 	other.gets("box_create_skill", `{"skill":{"name":"secret","instructions":"of w2"}}`, nil)
-	for _, path := range []string{skillRoot("w2") + "/secret", skillRoot(workspace) + "/../" + actionrpc.Namespace(instance, "w2") + "/secret", skillRoot(workspace), skillRoot(workspace) + "/a/b"} {
+	for _, path := range []string{skillRoot("w2") + "/secret", skillRoot(workspace) + "/../" + wire.Namespace(instance, "w2") + "/secret", skillRoot(workspace), skillRoot(workspace) + "/a/b"} {
 		c.refused("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":"true","extra_mounts":[{"host_path":%q,"mount_path":"/workspace/.skills/secret","mode":"rw"}]}`, path),
 			"BoxValidationError: host_path "+path+" is no skill of this Workspace")
 	}
@@ -408,7 +408,7 @@ func TestSkillsOfOtherWorkspacesAreNotLent(t *testing.T) {
 func TestSkillsOfBeforeTheSwitchAreTaken(t *testing.T) {
 	t.Parallel()
 	b := start(t, boxtest.Kept)
-	old := filepath.Join(b.shared, "skills", "tenants", actionrpc.Namespace(instance, workspace))
+	old := filepath.Join(b.shared, "skills", "tenants", wire.Namespace(instance, workspace))
 	put := func(name, text string) {
 		t.Helper()
 		name = filepath.Join(old, name)
@@ -459,7 +459,7 @@ func TestAWorkspaceWithoutEarlierSkillsIsAskedOnce(t *testing.T) {
 	if names := c.skills(); len(names) > 0 {
 		t.Errorf("%q", names)
 	}
-	if _, err := os.Stat(filepath.Join(b.State, "langbot-skills-taken", actionrpc.Namespace(instance, workspace))); err != nil {
+	if _, err := os.Stat(filepath.Join(b.State, "langbot-skills-taken", wire.Namespace(instance, workspace))); err != nil {
 		t.Errorf("it is asked for again by each boxd: %v", err)
 	}
 	if strings.Contains(b.Log(), "LangBot's own directory") {

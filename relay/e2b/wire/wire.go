@@ -39,7 +39,7 @@ const (
 	// Reserved begins the names of all of them.
 	Reserved = "Boxd-"
 	// HeaderGateway carries what the gateway signed. A request with this header is one of E2B's protocol, not of boxd's API.
-	HeaderGateway = "Boxd-Gateway"
+	HeaderGateway = access.HeaderGateway
 	// HeaderDomain is the gateway's domain for host names of ports.
 	HeaderDomain = "Boxd-E2b-Domain"
 	// HeaderNew is the id for a new sandbox, which the gateway has claimed.

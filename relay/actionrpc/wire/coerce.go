@@ -2,7 +2,7 @@
 
 // JSON values are coerced as LangBot's own runtime does (Pydantic): "30" and 30.0 are 30, "yes" is true.
 
-package actionrpc
+package wire
 
 import (
 	"bytes"
@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// isNull reports whether a value is missing or null.
-func isNull(raw json.RawMessage) bool {
+// IsNull reports whether a value is missing or null.
+func IsNull(raw json.RawMessage) bool {
 	return len(raw) == 0 || bytes.Equal(bytes.TrimSpace(raw), []byte("null"))
 }
 
-// stringOf reads a string and accepts nothing else.
-func stringOf(raw json.RawMessage) (string, bool) {
+// StringOf reads a string and accepts nothing else.
+func StringOf(raw json.RawMessage) (string, bool) {
 	var s *string
 	if json.Unmarshal(raw, &s) != nil || s == nil {
 		return "", false
@@ -29,15 +29,15 @@ func stringOf(raw json.RawMessage) (string, bool) {
 // exact is the largest integer up to which a float64 represents every integer exactly.
 const exact = 1 << 53
 
-// coerceInt reads an integer; a numeric string, a boolean and a float without a fraction are accepted too.
-func coerceInt(raw json.RawMessage) (int64, bool) {
+// CoerceInt reads an integer; a numeric string, a boolean and a float without a fraction are accepted too.
+func CoerceInt(raw json.RawMessage) (int64, bool) {
 	if b, ok := truth(raw); ok {
 		if b {
 			return 1, true
 		}
 		return 0, true
 	}
-	text, ok := stringOf(raw)
+	text, ok := StringOf(raw)
 	if !ok {
 		text = string(bytes.TrimSpace(raw))
 	}
@@ -52,18 +52,18 @@ func coerceInt(raw json.RawMessage) (int64, bool) {
 	return int64(f), true
 }
 
-// strictInt reads an integer that is written as one.
-func strictInt(raw json.RawMessage) (int64, bool) {
+// StrictInt reads an integer that is written as one.
+func StrictInt(raw json.RawMessage) (int64, bool) {
 	n, err := strconv.ParseInt(string(bytes.TrimSpace(raw)), 10, 64)
 	return n, err == nil
 }
 
-// coerceFloat reads a finite number; a numeric string and a boolean are accepted too.
-func coerceFloat(raw json.RawMessage) (float64, bool) {
-	if n, ok := coerceInt(raw); ok {
+// CoerceFloat reads a finite number; a numeric string and a boolean are accepted too.
+func CoerceFloat(raw json.RawMessage) (float64, bool) {
+	if n, ok := CoerceInt(raw); ok {
 		return float64(n), true
 	}
-	text, ok := stringOf(raw)
+	text, ok := StringOf(raw)
 	if !ok {
 		text = string(bytes.TrimSpace(raw))
 	}
@@ -74,12 +74,12 @@ func coerceFloat(raw json.RawMessage) (float64, bool) {
 	return f, true
 }
 
-// coerceBool reads a boolean, also written as 0, 1, or one of the usual words.
-func coerceBool(raw json.RawMessage) (value, ok bool) {
+// CoerceBool reads a boolean, also written as 0, 1, or one of the usual words.
+func CoerceBool(raw json.RawMessage) (value, ok bool) {
 	if b, ok := truth(raw); ok {
 		return b, true
 	}
-	text, ok := stringOf(raw)
+	text, ok := StringOf(raw)
 	if !ok {
 		text = string(bytes.TrimSpace(raw))
 	}
@@ -102,8 +102,8 @@ func truth(raw json.RawMessage) (value, ok bool) {
 	return false, false
 }
 
-// objectOf reads an object and accepts nothing else.
-func objectOf(raw json.RawMessage) (map[string]json.RawMessage, bool) {
+// ObjectOf reads an object and accepts nothing else.
+func ObjectOf(raw json.RawMessage) (map[string]json.RawMessage, bool) {
 	var m map[string]json.RawMessage
 	if json.Unmarshal(raw, &m) != nil || m == nil {
 		return nil, false

@@ -3,7 +3,7 @@
 // Messages of LangBot's clients are read into a memory budget that all connections share. A short message needs none of
 // it; a longer one is read only when there is room for one of maximum length.
 
-package actionrpc
+package wire
 
 import (
 	"bytes"

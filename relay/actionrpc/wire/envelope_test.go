@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package actionrpc
+package wire
 
 import (
 	"encoding/json"
@@ -14,7 +14,7 @@ import (
 func TestWhatIsNoRequestIsPassedOver(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "x", "[]", "null", "7", `"action"`, "{}", `{"seq_id":1}`, `{"seq_id":1,"code":0}`, `{"seq_id":1,"action":"a","code":0,"data":{}}`} {
-		if req, _, err := parseRequest([]byte(text)); req != nil || err != nil {
+		if req, _, err := ParseRequest([]byte(text)); req != nil || err != nil {
 			t.Errorf("%s: %+v, %v", text, req, err)
 		}
 	}
@@ -25,18 +25,18 @@ func TestRequestsAreReadAndRefused(t *testing.T) {
 	hex := strings.Repeat("a", 64)
 	for _, tc := range []struct {
 		text string
-		want *request
+		want *Request
 		seq  int64
 	}{
-		{`{"seq_id":7,"action":"__ping","data":{}}`, &request{Seq: 7, Action: "__ping", Data: map[string]json.RawMessage{}}, 7},
-		{`{"seq_id":"7","action":"a","data":{"x":null},"context":null,"more":1}`, &request{Seq: 7, Action: "a", Data: map[string]json.RawMessage{"x": json.RawMessage("null")}}, 7},
+		{`{"seq_id":7,"action":"__ping","data":{}}`, &Request{Seq: 7, Action: "__ping", Data: map[string]json.RawMessage{}}, 7},
+		{`{"seq_id":"7","action":"a","data":{"x":null},"context":null,"more":1}`, &Request{Seq: 7, Action: "a", Data: map[string]json.RawMessage{"x": json.RawMessage("null")}}, 7},
 		{
 			`{"seq_id":1,"action":"a","data":{},"context":{"instance_uuid":" i ","workspace_uuid":"w","placement_generation":3}}`,
-			&request{Seq: 1, Action: "a", Data: map[string]json.RawMessage{}, Context: &actionContext{Instance: "i", Workspace: "w", Generation: 3}}, 1,
+			&Request{Seq: 1, Action: "a", Data: map[string]json.RawMessage{}, Context: &Context{Instance: "i", Workspace: "w", Generation: 3}}, 1,
 		},
 		{
 			`{"seq_id":1,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":"w","installation_uuid":"x","runtime_revision":2,"artifact_digest":"` + hex + `"}}`,
-			&request{Seq: 1, Action: "a", Data: map[string]json.RawMessage{}, Context: &actionContext{Instance: "i", Workspace: "w", Generation: 1}}, 1,
+			&Request{Seq: 1, Action: "a", Data: map[string]json.RawMessage{}, Context: &Context{Instance: "i", Workspace: "w", Generation: 1}}, 1,
 		},
 		{`{"action":"a","data":{}}`, nil, -1},
 		{`{"seq_id":[],"action":"a","data":{}}`, nil, -1},
@@ -49,7 +49,7 @@ func TestRequestsAreReadAndRefused(t *testing.T) {
 		{`{"seq_id":9,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":"w","other":0}}`, nil, 9},
 		{`{"seq_id":9,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":"w","runtime_revision":1}}`, nil, 9},
 	} {
-		got, seq, err := parseRequest([]byte(tc.text))
+		got, seq, err := ParseRequest([]byte(tc.text))
 		if seq != tc.seq || !cmp.Equal(got, tc.want) || (err != nil) != (tc.want == nil) {
 			t.Errorf("%s: %+v, %d, %v", tc.text, got, seq, err)
 		}
@@ -65,11 +65,11 @@ func TestAnswersAreThoseOfTheReference(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{success(85338, struct{}{}), `{"seq_id":85338,"code":0,"message":"success","data":{},"chunk_status":"continue"}`},
-		{failure(5, refusalf("KeyError", "'session_id'")), `{"seq_id":5,"code":1,"message":"KeyError: 'session_id'","data":{},"chunk_status":"continue"}`},
-		{failure(unknownSeq, tooManyCalls()), `{"seq_id":-1,"code":1,"message":"Runtime connection is busy (max 128 concurrent actions)","data":{},"chunk_status":"continue"}`},
+		{Success(85338, struct{}{}), `{"seq_id":85338,"code":0,"message":"success","data":{},"chunk_status":"continue"}`},
+		{Failure(5, Refusef("KeyError", "'session_id'")), `{"seq_id":5,"code":1,"message":"KeyError: 'session_id'","data":{},"chunk_status":"continue"}`},
+		{Failure(unknownSeq, TooManyCalls()), `{"seq_id":-1,"code":1,"message":"Runtime connection is busy (max 128 concurrent actions)","data":{},"chunk_status":"continue"}`},
 		{
-			success(1, strings.Repeat("x", MaxMessage)),
+			Success(1, strings.Repeat("x", MaxMessage)),
 			`{"seq_id":1,"code":1,"message":"ValueError: Runtime message exceeds 16777216 byte limit","data":{},"chunk_status":"continue"}`,
 		},
 	} {
@@ -81,7 +81,7 @@ func TestAnswersAreThoseOfTheReference(t *testing.T) {
 
 func TestALongErrorIsCut(t *testing.T) {
 	t.Parallel()
-	text := refusalf("BoxError", "%s", strings.Repeat("é", 5000)).Error()
+	text := Refusef("BoxError", "%s", strings.Repeat("é", 5000)).Error()
 	want := "BoxError: " + strings.Repeat("é", 4096) + "... [protocol error truncated]"
 	if text != want {
 		t.Errorf("%d bytes, want %d", len(text), len(want))
@@ -92,7 +92,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"seq_id":1,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":"w"}}`))
 	f.Add([]byte(`{"seq_id":"x","action":"a"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		req, seq, err := parseRequest(text)
+		req, seq, err := ParseRequest(text)
 		if req != nil && err != nil {
 			t.Fatalf("both: %+v, %v", req, err)
 		}
@@ -102,14 +102,14 @@ func FuzzParse(f *testing.F) {
 		if err == nil {
 			return
 		}
-		if _, ok := errors.AsType[*refusal](err); !ok {
+		if _, ok := errors.AsType[*Refusal](err); !ok {
 			t.Fatalf("%T", err)
 		}
 		var back struct {
 			Seq  int64 `json:"seq_id"`
 			Code int   `json:"code"`
 		}
-		if json.Unmarshal(failure(seq, err), &back) != nil || back.Seq != seq || back.Code != 1 {
+		if json.Unmarshal(Failure(seq, err), &back) != nil || back.Seq != seq || back.Code != 1 {
 			t.Fatalf("%d: %+v", seq, back)
 		}
 	})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package actionrpc
+package wire
 
 import (
 	"encoding/json"
@@ -18,20 +18,20 @@ func TestNumbersAreReadAsTheReferenceDoes(t *testing.T) {
 		"30": {30, true, true}, `"30"`: {30, true, false}, "30.0": {30, true, false}, `" 30 "`: {30, true, false}, "true": {1, true, false}, "false": {0, true, false},
 		"30.5": {}, `"x"`: {}, "null": {}, "{}": {}, "1e30": {}, `""`: {}, "-2": {-2, true, true},
 	} {
-		if n, ok := coerceInt(json.RawMessage(text)); n != want.n || ok != want.ok {
+		if n, ok := CoerceInt(json.RawMessage(text)); n != want.n || ok != want.ok {
 			t.Errorf("Int(%s) = %d, %v", text, n, ok)
 		}
-		if _, ok := strictInt(json.RawMessage(text)); ok != want.strict {
+		if _, ok := StrictInt(json.RawMessage(text)); ok != want.strict {
 			t.Errorf("Strict(%s) = %v", text, ok)
 		}
 	}
 	for text, want := range map[string]float64{"1": 1, `"1.5"`: 1.5, "0.25": 0.25, "true": 1} {
-		if f, ok := coerceFloat(json.RawMessage(text)); !ok || f != want {
+		if f, ok := CoerceFloat(json.RawMessage(text)); !ok || f != want {
 			t.Errorf("Float(%s) = %v, %v", text, f, ok)
 		}
 	}
 	for _, text := range []string{`"NaN"`, `"inf"`, "null", "[]", `"x"`} {
-		if f, ok := coerceFloat(json.RawMessage(text)); ok {
+		if f, ok := CoerceFloat(json.RawMessage(text)); ok {
 			t.Errorf("Float(%s) = %v", text, f)
 		}
 	}
@@ -43,7 +43,7 @@ func TestTruthIsReadAsTheReferenceDoes(t *testing.T) {
 		"true": {true, true}, "0": {false, true}, "1": {true, true}, `"YES"`: {true, true}, `"off"`: {false, true}, `"on"`: {true, true}, `"False"`: {false, true},
 		"2": {}, `"maybe"`: {}, "null": {}, "[]": {},
 	} {
-		if v, ok := coerceBool(json.RawMessage(text)); v != want[0] || ok != want[1] {
+		if v, ok := CoerceBool(json.RawMessage(text)); v != want[0] || ok != want[1] {
 			t.Errorf("Bool(%s) = %v, %v", text, v, ok)
 		}
 	}
@@ -54,16 +54,16 @@ func FuzzValues(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if n, ok := coerceInt(raw); ok {
-			if f, is := coerceFloat(raw); !is || n < 1<<53 && n > -1<<53 && f != float64(n) {
+		if n, ok := CoerceInt(raw); ok {
+			if f, is := CoerceFloat(raw); !is || n < 1<<53 && n > -1<<53 && f != float64(n) {
 				t.Errorf("%q is %d, and %v", raw, n, f)
 			}
 		}
-		if f, ok := coerceFloat(raw); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
+		if f, ok := CoerceFloat(raw); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
 			t.Errorf("%q is %v", raw, f)
 		}
-		_, _ = coerceBool(raw)
-		_, _ = stringOf(raw)
-		_, _ = objectOf(raw)
+		_, _ = CoerceBool(raw)
+		_, _ = StringOf(raw)
+		_, _ = ObjectOf(raw)
 	})
 }

@@ -3,7 +3,7 @@
 // LangBot sends files in pieces before the action that uses them. They have no name in any filesystem and end with the
 // connection.
 
-package actionrpc
+package wire
 
 import (
 	"encoding/base64"
@@ -68,31 +68,31 @@ type chunk struct {
 
 func uploadFull() error { return uploadRefused("Active file transfer capacity reached") }
 
-func uploadRefused(text string) error { return refusalf("ValueError", "%s", text) }
+func uploadRefused(text string) error { return Refusef("ValueError", "%s", text) }
 
 func read(fields map[string]json.RawMessage) (*chunk, error) {
 	for _, name := range []string{"file_key", "chunk_base64", "chunk_index", "chunk_amount"} {
 		if _, given := fields[name]; !given {
-			return nil, refusalf("KeyError", "'%s'", name)
+			return nil, Refusef("KeyError", "'%s'", name)
 		}
 	}
 	c := &chunk{}
 	var ok bool
-	if c.key, ok = stringOf(fields["file_key"]); !ok || !key.MatchString(c.key) || strings.Contains(c.key, "..") {
+	if c.key, ok = StringOf(fields["file_key"]); !ok || !key.MatchString(c.key) || strings.Contains(c.key, "..") {
 		return nil, uploadRefused("Invalid file transfer key")
 	}
-	text, ok := stringOf(fields["chunk_base64"])
+	text, ok := StringOf(fields["chunk_base64"])
 	if !ok || len(text) > maxPiece {
 		return nil, uploadRefused("File transfer chunk exceeds the protocol limit")
 	}
-	index, ok1 := strictInt(fields["chunk_index"])
-	amount, ok2 := strictInt(fields["chunk_amount"])
+	index, ok1 := StrictInt(fields["chunk_index"])
+	amount, ok2 := StrictInt(fields["chunk_amount"])
 	if !ok1 || !ok2 || amount <= 0 || index < 0 || index >= amount {
 		return nil, uploadRefused("Invalid file chunk position")
 	}
 	var err error
 	if c.data, err = base64.StdEncoding.Strict().DecodeString(text); err != nil {
-		return nil, refusalf("Error", "%v", err)
+		return nil, Refusef("Error", "%v", err)
 	}
 	if len(c.data) > uploadPiece {
 		return nil, uploadRefused("File transfer chunk exceeds the protocol limit")

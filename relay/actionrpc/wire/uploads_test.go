@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package actionrpc_test
+package wire_test
 
 import (
 	"encoding/base64"
@@ -10,19 +10,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 const most = 100_000
 
-func putUpload(t *testing.T, s *actionrpc.Uploads, key string, index, amount any, data string) string {
+func putUpload(t *testing.T, s *wire.Uploads, key string, index, amount any, data string) string {
 	t.Helper()
 	return putText(t, s, fmt.Sprintf(`{"file_key":%q,"file_length":1,"chunk_size":1,"chunk_index":%v,"chunk_amount":%v,"chunk_base64":%q}`, key, index, amount, base64.StdEncoding.EncodeToString([]byte(data))))
 }
 
-func putText(t *testing.T, s *actionrpc.Uploads, text string) string {
+func putText(t *testing.T, s *wire.Uploads, text string) string {
 	t.Helper()
-	fields, ok := object(json.RawMessage(text))
+	fields, ok := wire.ObjectOf(json.RawMessage(text))
 	if !ok {
 		t.Fatal(text)
 	}
@@ -34,7 +34,7 @@ func putText(t *testing.T, s *actionrpc.Uploads, text string) string {
 
 func TestAFileComesInPiecesAndIsTakenOnce(t *testing.T) {
 	t.Parallel()
-	s := actionrpc.NewUploads(actionrpc.NewUploadBudget())
+	s := wire.NewUploads(wire.NewUploadBudget())
 	defer s.Close()
 	for i, data := range []string{"stale", "one ", "two ", "three"} {
 		if got := putUpload(t, s, "a.zip", max(i-1, 0), 3, data); got != "" {
@@ -64,7 +64,7 @@ func TestAFileComesInPiecesAndIsTakenOnce(t *testing.T) {
 
 func TestPiecesAreRefusedInTheWordsOfTheReference(t *testing.T) {
 	t.Parallel()
-	s := actionrpc.NewUploads(actionrpc.NewUploadBudget())
+	s := wire.NewUploads(wire.NewUploadBudget())
 	defer s.Close()
 	big := strings.Repeat("x", 16<<10)
 	for _, tc := range []struct{ got, want string }{
@@ -109,12 +109,12 @@ func TestPiecesAreRefusedInTheWordsOfTheReference(t *testing.T) {
 
 func TestConnectionsHaveTheRoomOfAllTogether(t *testing.T) {
 	t.Parallel()
-	room := actionrpc.NewUploadBudget()
-	var all []*actionrpc.Uploads
+	room := wire.NewUploadBudget()
+	var all []*wire.Uploads
 	last := ""
 	for i := 0; i < 1000 && last == ""; i++ {
 		if i%100 == 0 {
-			all = append(all, actionrpc.NewUploads(room))
+			all = append(all, wire.NewUploads(room))
 		}
 		last = putUpload(t, all[i/100], fmt.Sprint("k", i), 0, 1, "x")
 	}
@@ -132,7 +132,7 @@ func TestConnectionsHaveTheRoomOfAllTogether(t *testing.T) {
 	for _, s := range all {
 		s.Close()
 	}
-	next := actionrpc.NewUploads(room)
+	next := wire.NewUploads(room)
 	defer next.Close()
 	for i := range 128 {
 		if got := putUpload(t, next, fmt.Sprint("k", i), 0, 1, "x"); got != "" {
@@ -144,11 +144,11 @@ func TestConnectionsHaveTheRoomOfAllTogether(t *testing.T) {
 func FuzzPut(f *testing.F) {
 	f.Add([]byte(`{"file_key":"a","chunk_index":0,"chunk_amount":1,"chunk_base64":"eA=="}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		fields, ok := object(text)
+		fields, ok := wire.ObjectOf(text)
 		if !ok {
 			return
 		}
-		s := actionrpc.NewUploads(actionrpc.NewUploadBudget())
+		s := wire.NewUploads(wire.NewUploadBudget())
 		defer s.Close()
 		_ = s.Put(fields, 10)
 	})

@@ -2,7 +2,7 @@
 
 // The messages of LangBot's action RPC: requests with their context, answers, errors.
 
-package actionrpc
+package wire
 
 import (
 	"encoding/json"
@@ -15,7 +15,7 @@ import (
 // Limits of the protocol.
 const (
 	MaxMessage   = 16 << 20 // bytes of a message, in either direction
-	maxCalls     = 128      // concurrent calls of one connection
+	MaxCalls     = 128      // concurrent calls of one connection
 	maxErrorText = 4096     // characters of an error
 )
 
@@ -23,15 +23,15 @@ const (
 const unknownSeq = -1
 
 // request is what a client asks for.
-type request struct {
+type Request struct {
 	Seq     int64
 	Action  string
 	Data    map[string]json.RawMessage
-	Context *actionContext // nil: the request has none
+	Context *Context // nil: the request has none
 }
 
 // actionContext names the Workspace that an action is for.
-type actionContext struct {
+type Context struct {
 	Instance   string
 	Workspace  string
 	Generation int64 // of its placement, at least 1
@@ -60,9 +60,9 @@ func fewValues(text []byte) bool {
 	return true
 }
 
-// parseRequest reads a message. A nil request without an error is ignored. With an error, seq is the sequence number of
+// ParseRequest reads a message. A nil request without an error is ignored. With an error, seq is the sequence number of
 // the answer.
-func parseRequest(text []byte) (req *request, seq int64, err error) {
+func ParseRequest(text []byte) (req *Request, seq int64, err error) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(text, &fields) != nil || fields == nil {
 		return nil, 0, nil //nolint:nilerr // what is no object is passed over, as the protocol has it
@@ -71,21 +71,21 @@ func parseRequest(text []byte) (req *request, seq int64, err error) {
 	if _, is := fields["action"]; !is || answer {
 		return nil, 0, nil
 	}
-	r := &request{Seq: unknownSeq}
+	r := &Request{Seq: unknownSeq}
 	var bad problems
-	if n, ok := coerceInt(fields["seq_id"]); ok {
+	if n, ok := CoerceInt(fields["seq_id"]); ok {
 		r.Seq = n
 	} else {
 		bad.add("seq_id", "Input should be a valid integer")
 	}
 	var ok bool
-	if r.Action, ok = stringOf(fields["action"]); !ok {
+	if r.Action, ok = StringOf(fields["action"]); !ok {
 		bad.add("action", "Input should be a valid string")
 	}
-	if r.Data, ok = objectOf(fields["data"]); !ok {
+	if r.Data, ok = ObjectOf(fields["data"]); !ok {
 		bad.add("data", "Input should be a valid dictionary")
 	}
-	if raw := fields["context"]; !isNull(raw) {
+	if raw := fields["context"]; !IsNull(raw) {
 		r.Context = parseContext(raw, &bad)
 	}
 	if err := bad.error("ActionRequest"); err != nil {
@@ -98,26 +98,26 @@ var digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // parseContext reads either form of a context: the second one describes an installation, whose own fields are ignored
 // here.
-func parseContext(raw json.RawMessage, bad *problems) *actionContext {
-	fields, ok := objectOf(raw)
+func parseContext(raw json.RawMessage, bad *problems) *Context {
+	fields, ok := ObjectOf(raw)
 	if !ok {
 		bad.add("context", "Input should be a valid dictionary")
 		return nil
 	}
-	c := &actionContext{Generation: 1}
+	c := &Context{Generation: 1}
 	text := func(name string, required bool) (s string) {
 		raw, given := fields[name]
-		if !given && !required || isNull(raw) && !required {
+		if !given && !required || IsNull(raw) && !required {
 			return ""
 		}
-		s, ok := stringOf(raw)
+		s, ok := StringOf(raw)
 		if s = strings.TrimSpace(s); !ok || s == "" {
 			bad.add("context."+name, "Value error, must not be empty")
 		}
 		return s
 	}
 	whole := func(name string) int64 {
-		n, ok := coerceInt(fields[name])
+		n, ok := CoerceInt(fields[name])
 		if !ok || n < 1 {
 			bad.add("context."+name, "Input should be greater than or equal to 1")
 		}
@@ -132,7 +132,7 @@ func parseContext(raw json.RawMessage, bad *problems) *actionContext {
 	text("installation_uuid", revision || artifact)
 	if revision || artifact {
 		whole("runtime_revision")
-		if s, ok := stringOf(fields["artifact_digest"]); !ok || !digest.MatchString(s) {
+		if s, ok := StringOf(fields["artifact_digest"]); !ok || !digest.MatchString(s) {
 			bad.add("context.artifact_digest", "String should match pattern '^[0-9a-f]{64}$'")
 		}
 	}
@@ -155,11 +155,11 @@ func (p problems) error(model string) error {
 	if len(p) == 0 {
 		return nil
 	}
-	return refusalf("ValidationError", "%s", problemText(model, p))
+	return Refusef("ValidationError", "%s", ProblemText(model, p))
 }
 
-// problemText formats the errors in the fields of a model.
-func problemText(model string, wrong []string) string {
+// ProblemText formats the errors in the fields of a model.
+func ProblemText(model string, wrong []string) string {
 	s := "s"
 	if len(wrong) == 1 {
 		s = ""
@@ -168,18 +168,18 @@ func problemText(model string, wrong []string) string {
 }
 
 // refusal is an error as the protocol has it: clients look for the class.
-type refusal struct {
+type Refusal struct {
 	Class string // "BoxValidationError"; "": none
 	Text  string
 }
 
-// refusalf returns a refusal of a class.
-func refusalf(class, format string, args ...any) *refusal {
-	return &refusal{Class: class, Text: fmt.Sprintf(format, args...)}
+// Refusef returns a refusal of a class.
+func Refusef(class, format string, args ...any) *Refusal {
+	return &Refusal{Class: class, Text: fmt.Sprintf(format, args...)}
 }
 
 // Error returns the text of an answer, which begins with the class in any case.
-func (e *refusal) Error() string {
+func (e *Refusal) Error() string {
 	text := e.Text
 	if utf8.RuneCountInString(text) > maxErrorText {
 		text = string([]rune(text)[:maxErrorText]) + "... [protocol error truncated]"
@@ -190,9 +190,9 @@ func (e *refusal) Error() string {
 	return e.Class + ": " + text
 }
 
-// tooManyCalls refuses one call too many on a connection.
-func tooManyCalls() error {
-	return refusalf("", "Runtime connection is busy (max %d concurrent actions)", maxCalls)
+// TooManyCalls refuses one call too many on a connection.
+func TooManyCalls() error {
+	return Refusef("", "Runtime connection is busy (max %d concurrent actions)", MaxCalls)
 }
 
 // answer is what a client receives; its fields are in the order of the reference.
@@ -204,20 +204,20 @@ type answer struct {
 	Chunk   string `json:"chunk_status"`
 }
 
-// success returns the answer to a request that has succeeded; an answer that would be too long becomes an error.
-func success(seq int64, data any) []byte {
+// Success returns the answer to a request that has succeeded; an answer that would be too long becomes an error.
+func Success(seq int64, data any) []byte {
 	text, err := json.Marshal(answer{seq, 0, "success", data, "continue"})
 	if err != nil {
-		return failure(seq, refusalf("RuntimeError", "the answer cannot be written"))
+		return Failure(seq, Refusef("RuntimeError", "the answer cannot be written"))
 	}
 	if len(text) > MaxMessage {
-		return failure(seq, refusalf("ValueError", "Runtime message exceeds %d byte limit", MaxMessage))
+		return Failure(seq, Refusef("ValueError", "Runtime message exceeds %d byte limit", MaxMessage))
 	}
 	return text
 }
 
-// failure returns the answer to a request that has failed.
-func failure(seq int64, err error) []byte {
+// Failure returns the answer to a request that has failed.
+func Failure(seq int64, err error) []byte {
 	text, _ := json.Marshal(answer{seq, 1, err.Error(), struct{}{}, "continue"}) // plain data: cannot fail
 	return text
 }

@@ -2,7 +2,7 @@
 
 // The payloads of LangBot's Box actions: sessions, processes, results, and their ids.
 
-package actionrpc
+package wire
 
 import (
 	"crypto/sha256"
@@ -23,8 +23,8 @@ func Prefix(namespace string, generation int64) string {
 	return namespace + "-g" + strconv.FormatInt(generation, 10) + "-"
 }
 
-// generationOf returns the generation of a session of a namespace, from its physical id.
-func generationOf(namespace, physical string) (int64, bool) {
+// GenerationOf returns the generation of a session of a namespace, from its physical id.
+func GenerationOf(namespace, physical string) (int64, bool) {
 	rest, ok := strings.CutPrefix(physical, namespace+"-g")
 	digits, _, more := strings.Cut(rest, "-")
 	n, err := strconv.ParseInt(digits, 10, 64)
@@ -34,13 +34,13 @@ func generationOf(namespace, physical string) (int64, bool) {
 // namespaceLen is the length of a namespace: ws- and the digits of its digest.
 const namespaceLen = 3 + 24
 
-// splitID splits a physical id into its parts.
-func splitID(physical string) (namespace string, generation int64, logical string, ok bool) {
+// SplitID splits a physical id into its parts.
+func SplitID(physical string) (namespace string, generation int64, logical string, ok bool) {
 	if len(physical) < namespaceLen {
 		return "", 0, "", false
 	}
 	namespace = physical[:namespaceLen]
-	generation, ok = generationOf(namespace, physical)
+	generation, ok = GenerationOf(namespace, physical)
 	if !ok || !strings.HasPrefix(namespace, "ws-") {
 		return "", 0, "", false
 	}
@@ -49,15 +49,15 @@ func splitID(physical string) (namespace string, generation int64, logical strin
 
 var notInID = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
-// physicalID returns the id that a session has in boxd.
-func physicalID(prefix, logical string) (string, error) {
+// PhysicalID returns the id that a session has in boxd.
+func PhysicalID(prefix, logical string) (string, error) {
 	logical = strings.TrimSpace(logical)
 	if logical == "" {
-		return "", refusalf("ValueError", "Box session_id must not be empty")
+		return "", Refusef("ValueError", "Box session_id must not be empty")
 	}
 	clean := strings.Trim(notInID.ReplaceAllString(logical, "-"), "-")
 	if clean == "" {
-		return "", refusalf("ValueError", "Box session_id must contain a valid character")
+		return "", Refusef("ValueError", "Box session_id must contain a valid character")
 	}
 	return prefix + clean, nil
 }

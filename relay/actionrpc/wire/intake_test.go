@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package actionrpc_test
+package wire_test
 
 import (
 	"context"
@@ -14,17 +14,17 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
 // outcome is the result of reading a message.
 type outcome struct {
-	m   *actionrpc.Message
+	m   *wire.Message
 	err error
 }
 
 // connect returns the client's end of a connection whose messages are read within the budget room, one for every value in read.
-func connect(t *testing.T, room *actionrpc.MessageBudget) (ws *websocket.Conn, read chan<- struct{}, got <-chan outcome) {
+func connect(t *testing.T, room *wire.MessageBudget) (ws *websocket.Conn, read chan<- struct{}, got <-chan outcome) {
 	t.Helper()
 	more, all := make(chan struct{}, 8), make(chan outcome, 8)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,7 +33,7 @@ func connect(t *testing.T, room *actionrpc.MessageBudget) (ws *websocket.Conn, r
 			return
 		}
 		defer at.CloseNow()
-		at.SetReadLimit(actionrpc.MaxMessage)
+		at.SetReadLimit(wire.MaxMessage)
 		for range more {
 			m, err := room.Read(context.WithoutCancel(r.Context()), at, new(atomic.Bool))
 			if all <- (outcome{m, err}); err != nil {
@@ -62,7 +62,7 @@ func say(t *testing.T, ws *websocket.Conn, length int) {
 
 func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
 	t.Parallel()
-	room := actionrpc.NewMessageBudget(1)
+	room := wire.NewMessageBudget(1)
 	first, read, got := connect(t, room)
 	w, err := first.Writer(t.Context(), websocket.MessageText)
 	if err != nil {
@@ -70,7 +70,7 @@ func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
 	}
 	read <- struct{}{}
 	// Longer than short, and it continues: now the maximum is reserved.
-	if _, err := io.WriteString(w, strings.Repeat("x", 4*actionrpc.Short)); err != nil {
+	if _, err := io.WriteString(w, strings.Repeat("x", 4*wire.Short)); err != nil {
 		t.Fatal(err)
 	}
 	short, readShort, gotShort := connect(t, room)
@@ -83,35 +83,35 @@ func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := <-got
-	if one.err != nil || !one.m.Long() || len(one.m.Data) != 4*actionrpc.Short {
+	if one.err != nil || !one.m.Long() || len(one.m.Data) != 4*wire.Short {
 		t.Fatalf("%+v", one)
 	}
 	// What the first did not need is free again, but not enough for a message of maximum length: that is read once the first is done.
 	second, readSecond, gotSecond := connect(t, room)
 	readSecond <- struct{}{}
-	go say(t, second, 2*actionrpc.Short)
+	go say(t, second, 2*wire.Short)
 	read <- struct{}{}
 	say(t, first, 50)
 	if o := <-got; o.err != nil || len(o.m.Data) != 50 || len(gotSecond) > 0 {
 		t.Fatalf("the long one was read, and there was no room for it: %+v", o)
 	}
 	one.m.Free()
-	if o := <-gotSecond; o.err != nil || len(o.m.Data) != 2*actionrpc.Short {
+	if o := <-gotSecond; o.err != nil || len(o.m.Data) != 2*wire.Short {
 		t.Fatalf("%+v", o)
 	}
 }
 
 func TestALengthIsReadToTheByte(t *testing.T) {
 	t.Parallel()
-	ws, read, got := connect(t, actionrpc.NewMessageBudget(1))
-	for _, n := range []int{0, 1, actionrpc.Short - 1, actionrpc.Short, actionrpc.Short + 1, actionrpc.MaxMessage} {
+	ws, read, got := connect(t, wire.NewMessageBudget(1))
+	for _, n := range []int{0, 1, wire.Short - 1, wire.Short, wire.Short + 1, wire.MaxMessage} {
 		read <- struct{}{}
 		go say(t, ws, n)
 		o := <-got
 		if o.err != nil || len(o.m.Data) != n || strings.Trim(string(o.m.Data), "x") != "" {
 			t.Fatalf("%d: %v", n, o.err)
 		}
-		if o.m.Long() != (n >= actionrpc.Short) {
+		if o.m.Long() != (n >= wire.Short) {
 			t.Errorf("%d: counted: %v", n, o.m.Long())
 		}
 		o.m.Free()
@@ -119,7 +119,7 @@ func TestALengthIsReadToTheByte(t *testing.T) {
 	}
 	read <- struct{}{}
 	go func() {
-		_ = ws.Write(context.WithoutCancel(t.Context()), websocket.MessageText, make([]byte, actionrpc.MaxMessage+1))
+		_ = ws.Write(context.WithoutCancel(t.Context()), websocket.MessageText, make([]byte, wire.MaxMessage+1))
 	}() // it is cut off
 	if o := <-got; o.err == nil {
 		t.Fatal("more than the protocol has was read")
@@ -128,8 +128,8 @@ func TestALengthIsReadToTheByte(t *testing.T) {
 
 func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
 	t.Parallel()
-	for _, length := range []int{actionrpc.Short / 2, 2 * actionrpc.Short} {
-		room := actionrpc.NewMessageBudget(1)
+	for _, length := range []int{wire.Short / 2, 2 * wire.Short} {
+		room := wire.NewMessageBudget(1)
 		room.Patience = 50 * time.Millisecond
 		ws, read, got := connect(t, room)
 		w, err := ws.Writer(t.Context(), websocket.MessageText)
@@ -147,7 +147,7 @@ func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
 		other, readOther, gotOther := connect(t, room)
 		room.Patience = time.Hour
 		readOther <- struct{}{}
-		go say(t, other, 2*actionrpc.Short)
+		go say(t, other, 2*wire.Short)
 		if o := <-gotOther; o.err != nil {
 			t.Fatal(o.err)
 		}
@@ -156,13 +156,13 @@ func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
 
 func TestNobodyHasMoreThanAPart(t *testing.T) {
 	t.Parallel()
-	parts := actionrpc.NewPartBudget(2)
+	parts := wire.NewPartBudget(2)
 	mine, leave := parts.Enter("mine")
 	other, leaveOther := parts.Enter("other")
 	defer leaveOther()
 	first, read, got := connect(t, mine)
 	read <- struct{}{}
-	go say(t, first, actionrpc.MaxMessage)
+	go say(t, first, wire.MaxMessage)
 	one := <-got
 	if one.err != nil {
 		t.Fatal(one.err)
@@ -171,10 +171,10 @@ func TestNobodyHasMoreThanAPart(t *testing.T) {
 	leave()
 	second, readSecond, gotSecond := connect(t, again)
 	readSecond <- struct{}{}
-	go say(t, second, 2*actionrpc.Short)
+	go say(t, second, 2*wire.Short)
 	third, readThird, gotThird := connect(t, other)
 	readThird <- struct{}{}
-	go say(t, third, 2*actionrpc.Short)
+	go say(t, third, 2*wire.Short)
 	if o := <-gotThird; o.err != nil || len(gotSecond) > 0 {
 		t.Fatalf("another's is read, and no more of who has his part: %+v, %d", o, len(gotSecond))
 	}
@@ -187,20 +187,20 @@ func TestNobodyHasMoreThanAPart(t *testing.T) {
 
 func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
 	t.Parallel()
-	room := actionrpc.NewMessageBudget(1)
+	room := wire.NewMessageBudget(1)
 	ws, read, got := connect(t, room)
 	read <- struct{}{}
-	go say(t, ws, actionrpc.MaxMessage)
+	go say(t, ws, wire.MaxMessage)
 	long := <-got
 	if long.err != nil {
 		t.Fatal(long.err)
 	}
-	tiny, short := actionrpc.Message{Data: make([]byte, actionrpc.Tiny)}, make(chan error)
+	tiny, short := wire.Message{Data: make([]byte, wire.Tiny)}, make(chan error)
 	if err := tiny.Count(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	read <- struct{}{}
-	say(t, ws, 2*actionrpc.Tiny)
+	say(t, ws, 2*wire.Tiny)
 	next := <-got
 	go func() { short <- next.m.Count(context.WithoutCancel(t.Context())) }()
 	select {
@@ -215,7 +215,7 @@ func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
 	long.m.Free()
 	next.m.Free()
 	read <- struct{}{}
-	go say(t, ws, actionrpc.MaxMessage) // everything is free again
+	go say(t, ws, wire.MaxMessage) // everything is free again
 	if o := <-got; o.err != nil {
 		t.Fatal(o.err)
 	}

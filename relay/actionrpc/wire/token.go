@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"unicode"
+
+	"golang.org/x/sys/unix"
+)
+
+// Closed refuses to serve without a token at an address that anybody could connect to, and at any unless insecure says so.
+func Closed(address, tokenFile string, insecure bool) error {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	loopback := err == nil && ip != nil && ip.IsLoopback()
+	switch {
+	case tokenFile != "":
+		return nil
+	case !loopback:
+		return fmt.Errorf("langbot.token_file = \"\": may be empty only for a loopback address, and %s is not one", address)
+	case !insecure:
+		return errors.New(`langbot.token_file = "": must be the path of a file with the control token; without one set insecure = true, which lets every user and program of this host use boxd as LangBot does`)
+	}
+	return nil
+}
+
+// leastToken is the minimum length of a control token; the reference demands the same.
+const leastToken = 32
+
+// mostToken is more than the length of any token.
+const mostToken = 4096
+
+// ReadToken reads the control token, "" if there is no file. The file must be a secret of the user that runs the server.
+func ReadToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", fmt.Errorf("langbot.token_file: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("langbot.token_file: %w", err)
+	}
+	if info.Mode()&(fs.ModeType|0o077) != 0 {
+		return "", fmt.Errorf("langbot.token_file = %q: must have mode 0600, as it is a secret, and has %#o", file, info.Mode())
+	}
+	text, err := io.ReadAll(io.LimitReader(f, mostToken+1))
+	token := strings.TrimSpace(string(text))
+	if err == nil && (len(token) < leastToken || len(text) > mostToken || strings.ContainsFunc(token, unicode.IsSpace)) {
+		err = fmt.Errorf("%s: must be a token of %d characters or more, without spaces", file, leastToken)
+	}
+	if err != nil {
+		return "", fmt.Errorf("langbot.token_file: %w", err)
+	}
+	return token, nil
+}

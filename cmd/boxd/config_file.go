@@ -17,6 +17,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -185,7 +186,7 @@ func groupID(group string) (uint32, error) {
 func unknownKeys(name, text string, meta toml.MetaData) error {
 	var errs []error
 	for _, key := range meta.Undecoded() {
-		line := lineOf(text, key)
+		line := fault.LineOf(text, key...)
 		errs = append(errs, fmt.Errorf("%s: line %d: unknown key %s; did you mean %s?", name, line, key, suggestion(key)))
 	}
 	for _, key := range meta.Keys() { // the library ignores the case of keys
@@ -193,7 +194,7 @@ func unknownKeys(name, text string, meta toml.MetaData) error {
 			continue
 		}
 		if s := key.String(); s != strings.ToLower(s) {
-			errs = append(errs, fmt.Errorf("%s: line %d: key %q is not in lower case", name, lineOf(text, key), s))
+			errs = append(errs, fmt.Errorf("%s: line %d: key %q is not in lower case", name, fault.LineOf(text, key...), s))
 		}
 	}
 	return errors.Join(errs...)
@@ -202,29 +203,6 @@ func unknownKeys(name, text string, meta toml.MetaData) error {
 // isFree reports whether the operator chooses the last part of a key.
 func isFree(key toml.Key) bool {
 	return len(key) > 0 && slices.Contains([]string{"env", "languages", "profiles", "policy", "principals", "fleet"}, key[0])
-}
-
-// lineOf finds the line of a key. The library does not report it, so this searches for the usual TOML form: the table's
-// header, then the key.
-func lineOf(text string, key toml.Key) int {
-	table, last := strings.Join(key[:len(key)-1], "."), key[len(key)-1]
-	inTable := table == ""
-	line := 0
-	for l := range strings.Lines(text) {
-		line++
-		l = strings.TrimSpace(l)
-		if header, ok := strings.CutPrefix(l, "["); ok {
-			header, _, _ = strings.Cut(header, "]")
-			if inTable = header == table; header == key.String() {
-				return line
-			}
-			continue
-		}
-		if name, _, ok := strings.Cut(l, "="); ok && inTable && strings.Trim(strings.TrimSpace(name), `"'`) == last {
-			return line
-		}
-	}
-	return line
 }
 
 // knownKeys returns the keys of box.toml, with the built-in profiles and languages as examples.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -35,7 +36,7 @@ func (c *Config) note(name, text string, meta toml.MetaData) {
 		}
 		origin := name
 		if !strings.HasPrefix(name, "variable ") {
-			origin = name + ":" + strconv.Itoa(lineOf(text, key))
+			origin = name + ":" + strconv.Itoa(fault.LineOf(text, key...))
 		}
 		c.Origins[key.String()] = origin
 	}

@@ -35,6 +35,7 @@ type agentOptions struct {
 	Disk     string                                      // a path on the disk of boxes
 	IDRanges int                                         // that boxd has for boxes
 	E2B      bool                                        // boxd speaks E2B's protocol with gateways
+	LangBot  bool                                        // and LangBot's
 	Replicas int                                         // of the buckets, if it has to make them
 	Log      *slog.Logger
 }
@@ -56,6 +57,7 @@ type agent struct {
 	renewal uint64           // how often the connection to NATS had been made again when it was opened
 	round   int              // announcements so far
 	moves   map[string]start // claims of sessions that are being moved from here, by key
+	idle    map[string]start // claims of Workspaces of LangBot that have no session here, by key
 	life    context.Context  //nolint:containedctx // of the agent
 	beside  sync.WaitGroup   // sessions that are being started again, or ended
 
@@ -239,6 +241,9 @@ func (a *agent) fence(ctx context.Context, m *nats.Msg) {
 	}
 	if err == nil {
 		err = a.checkComing(ctx, &f)
+	}
+	if err == nil && f.Workspace > 0 && a.isEnding(claimKey(f.Owner, f.ID)) {
+		err = errors.New("it has not yet ended what it has of the Workspace")
 	}
 	switch {
 	case errors.Is(err, errLeftOver):

@@ -125,14 +125,21 @@ func (a *agent) examine(ctx context.Context) {
 // canE2B is the capability of a node that serves E2B's protocol to gateways. No check of doctor has this name.
 const canE2B = "e2b"
 
+// canLangBot is the same for LangBot's protocol.
+const canLangBot = "langbot"
+
 // capabilities are the checks of doctor that are in order, none before it has answered, and what is configured.
 func (a *agent) capabilities() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	can := slices.Clone(a.can)
 	if a.cfg.E2B {
-		return append(slices.Clone(a.can), canE2B)
+		can = append(can, canE2B)
 	}
-	return a.can
+	if a.cfg.LangBot {
+		can = append(can, canLangBot)
+	}
+	return can
 }
 
 // memory reads how much there is and how much of it is available (proc_meminfo(5)); 0: nobody knows.

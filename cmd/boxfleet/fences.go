@@ -22,8 +22,10 @@ type held struct {
 	Generation uint64    `json:"generation"`
 	Bucket     string    `json:"bucket,omitempty"` // of the claims in which it was seen
 	Sandbox    bool      `json:"sandbox,omitempty"`
-	Coming     bool      `json:"coming,omitempty"` // from another node, which still has the claim
-	Whole      bool      `json:"whole,omitempty"`  // all of what is coming is here
+	Coming     bool      `json:"coming,omitempty"`    // from another node, which still has the claim
+	Whole      bool      `json:"whole,omitempty"`     // all of what is coming is here
+	Workspace  int64     `json:"workspace,omitempty"` // see sessionClaim
+	Keeps      bool      `json:"keeps,omitempty"`
 	Ended      bool      `json:"ended,omitempty"`
 	Since      time.Time `json:"since"`
 }
@@ -73,13 +75,21 @@ func (f *fences) raise(to *fence) (ok bool, highest uint64, err error) {
 		before.Whole = true
 		return true, before.Generation, f.writeLocked(key, &before)
 	}
+	if to.Workspace > 0 && before.Generation == to.Generation && !before.Ended { // any gateway may say so again
+		next := before
+		next.Workspace, next.Keeps = max(before.Workspace, to.Workspace), before.Keeps || to.Keeps
+		if next == before {
+			return true, next.Generation, nil
+		}
+		return true, next.Generation, f.writeLocked(key, &next)
+	}
 	if before.Generation == to.Generation && before.Ended { // what is made in it would be nobody's
 		return false, before.Generation + 1, nil
 	}
 	if before.Generation >= to.Generation {
 		return false, before.Generation, nil
 	}
-	if err := f.writeLocked(key, &held{Owner: to.Owner, ID: to.ID, Generation: to.Generation, Bucket: to.Bucket, Sandbox: to.Sandbox, Coming: to.Coming, Since: time.Now()}); err != nil {
+	if err := f.writeLocked(key, &held{Owner: to.Owner, ID: to.ID, Generation: to.Generation, Bucket: to.Bucket, Sandbox: to.Sandbox, Coming: to.Coming, Workspace: to.Workspace, Keeps: to.Keeps, Since: time.Now()}); err != nil {
 		return false, 0, err
 	}
 	return true, to.Generation, nil

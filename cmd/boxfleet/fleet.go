@@ -147,6 +147,8 @@ type sessionClaim struct {
 	Sandbox      bool   `json:"sandbox,omitempty"`       // clients of E2B may use it
 	ToGeneration uint64 `json:"to_generation,omitempty"` // of the claim of the node that it is being moved to
 	Ran          bool   `json:"ran,omitempty"`           // it was stopped for a move alone: if that breaks off, its node starts it again
+	Workspace    int64  `json:"workspace,omitempty"`     // of LangBot, in this placement generation; 0: it is a session
+	Keeps        bool   `json:"keeps,omitempty"`         // the Workspace has what no other node has, without a session too
 	key          string
 	revision     uint64
 }
@@ -230,7 +232,14 @@ type fence struct {
 	Generation uint64 `json:"generation"`
 	Bucket     string `json:"bucket"` // that the claim is in
 	Sandbox    bool   `json:"sandbox,omitempty"`
-	Coming     bool   `json:"coming,omitempty"` // from another node, which has the claim until the session is here
+	Coming     bool   `json:"coming,omitempty"`    // from another node, which has the claim until the session is here
+	Workspace  int64  `json:"workspace,omitempty"` // see sessionClaim
+	Keeps      bool   `json:"keeps,omitempty"`
+}
+
+// fence is what a node is to remember of a claim in a bucket.
+func (c *sessionClaim) fence(bucket string) *fence {
+	return &fence{Owner: c.Owner, ID: c.ID, Generation: c.Generation, Bucket: bucket, Sandbox: c.Sandbox, Workspace: c.Workspace, Keeps: c.Keeps}
 }
 
 // fenced is the answer.

@@ -64,13 +64,14 @@ type gateway struct {
 	now       func() time.Time
 	metrics   *metrics
 
-	mu     sync.Mutex
-	claims jetstream.KeyValue // nil: JetStream has not been reached yet
-	bucket string             // that claims is
-	opened time.Time          // when this gateway has seen that bucket first
-	nodes  map[string]*seen
-	starts map[string]start // claims of others that are starting, by key
-	byID   *claimIndex      // of sessions, where requests do not name owners; nil: nobody needs it
+	mu      sync.Mutex
+	claims  jetstream.KeyValue // nil: JetStream has not been reached yet
+	bucket  string             // that claims is
+	opened  time.Time          // when this gateway has seen that bucket first
+	nodes   map[string]*seen
+	placing map[string]int   // requests about to have a node take something, where that counts
+	starts  map[string]start // claims of others that are starting, by key
+	byID    *claimIndex      // of sessions, where requests do not name owners; nil: nobody needs it
 
 	cordoned map[string]*api.FleetCordon // nodes
 	copies   *places.Limit               // of archives that are made or restored

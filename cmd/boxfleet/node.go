@@ -26,6 +26,9 @@ type nodeConfig struct {
 	E2B struct {
 		Fleet bool `toml:"fleet"`
 	} `toml:"e2b"`
+	LangBot struct {
+		Fleet bool `toml:"fleet"`
+	} `toml:"langbot"`
 	IDs struct {
 		Count int `toml:"count"`
 	} `toml:"ids"`
@@ -58,7 +61,7 @@ func configuredAgent(ctx context.Context, boxd *client.Client, c *agentOptions) 
 	if err != nil {
 		return nil, err
 	}
-	c.Fleet, c.Disk, c.IDRanges, c.E2B = cfg.Fleet, cfg.Daemon.StateDir, cfg.IDs.Count, cfg.E2B.Fleet
+	c.Fleet, c.Disk, c.IDRanges, c.E2B, c.LangBot = cfg.Fleet, cfg.Daemon.StateDir, cfg.IDs.Count, cfg.E2B.Fleet, cfg.LangBot.Fleet
 	if c.Fleet.Socket == "" { // boxd says nothing of the socket that systemd holds for it
 		c.Fleet.Socket = filepath.Join(filepath.Dir(c.Socket), "fleet.sock")
 	}
@@ -99,7 +102,7 @@ func ask(ctx context.Context, boxd *client.Client) (*nodeConfig, error) {
 	}
 	var text strings.Builder
 	for _, s := range answer.Settings {
-		if strings.HasPrefix(s.Key, "fleet.") || s.Key == "daemon.state_dir" || s.Key == "e2b.fleet" || s.Key == "ids.count" {
+		if strings.HasPrefix(s.Key, "fleet.") || s.Key == "daemon.state_dir" || s.Key == "e2b.fleet" || s.Key == "langbot.fleet" || s.Key == "ids.count" {
 			fmt.Fprintf(&text, "%s = %s\n", s.Key, s.Value)
 		}
 	}

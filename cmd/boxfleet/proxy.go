@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/trace"
+	rpc "github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/relay/e2b/wire"
@@ -35,18 +36,23 @@ type call struct {
 	r    *http.Request
 	pass access.Pass
 	span *requestSpan
-	e2b  *e2bCall // nil: the request is one of boxd's API
+	e2b  *e2bCall // nil: the request is one of boxd's API, or of LangBot
+	// langBot says that it is one of LangBot's protocol.
+	langBot bool
 	// imports says that the gateway itself has a node import an image of the fleet.
 	imports bool
 }
 
 // fail answers with an error as the caller's protocol has it.
 func (c *call) fail(w http.ResponseWriter, err error) {
-	if c.e2b != nil {
+	switch {
+	case c.e2b != nil:
 		failE2B(w, err)
-		return
+	case c.langBot:
+		rpc.RefuseRelay(w, rpc.Explain(err))
+	default:
+		fail(w, err)
 	}
-	fail(w, err)
 }
 
 // ServeHTTP answers a request.
@@ -326,7 +332,7 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			c.span.setNode(name)
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", name, "boxd"
 			p.Out.Header.Del(nodeHeader)
-			p.Out.Header.Del(wire.HeaderGateway) // by which a node would take it for one of E2B's
+			p.Out.Header.Del(wire.HeaderGateway) // by which a node would take it for one of another protocol
 			refused = g.speak(c, &n, p.Out)
 		},
 		ModifyResponse: func(resp *http.Response) error {
@@ -382,6 +388,12 @@ func (g *gateway) speak(c *call, n *seen, out *http.Request) error {
 		return c.e2b.speak(&a, key, now, out)
 	}
 	out.Header.Del("Authorization")
+	if c.langBot {
+		out.Header.Del(rpc.HeaderToken)
+		value, err := a.SignLangBot(key, now)
+		out.Header.Set(access.HeaderGateway, value)
+		return err
+	}
 	value, err := a.Sign(key, now)
 	if err != nil {
 		return err
@@ -394,6 +406,9 @@ func (g *gateway) speak(c *call, n *seen, out *http.Request) error {
 func (c *call) refused(resp *http.Response) bool {
 	if c.e2b != nil {
 		return c.e2b.refused(resp)
+	}
+	if c.langBot {
+		return resp.StatusCode == http.StatusForbidden && resp.Header.Get(rpc.HeaderRefused) != ""
 	}
 	return resp.StatusCode == http.StatusUnauthorized
 }

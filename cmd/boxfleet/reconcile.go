@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	rpc "github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -29,6 +30,9 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 	live := map[string]bool{}
 	for i := range sessions {
 		live[claimKey(sessions[i].Owner, sessions[i].ID)] = true
+		if namespace, _, _, ok := rpc.SplitID(sessions[i].ID); ok {
+			live[claimKey(sessions[i].Owner, workspacePrefix+namespace)] = true
+		}
 	}
 	all, err := a.fences.list()
 	if err != nil {
@@ -37,7 +41,7 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 	a.round++
 	for i, key := range slices.Sorted(maps.Keys(all)) {
 		h := all[key]
-		if live[key] && h.Bucket == bucket && !h.Coming && a.view.has(key, h.Generation) && (i+a.round)%readAnyway != 0 {
+		if (live[key] || h.Workspace > 0) && h.Bucket == bucket && !h.Coming && a.view.has(key, h.Generation) && (i+a.round)%readAnyway != 0 {
 			continue // as before
 		}
 		if err := a.reconcileOne(ctx, claims, bucket, key, &h, live[key]); err != nil {
@@ -59,8 +63,14 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	if claim != nil && claim.State == api.FleetClaimMoving && (mine && lives && a.goesOn(claim) || claim.To == a.name && claim.ToGeneration == h.Generation) {
 		return nil // whoever moves it changes the claim
 	}
+	if lives || !mine {
+		delete(a.idle, key)
+	}
+	lives = lives || h.Keeps
 	young := time.Since(h.Since) < startingFor
 	switch {
+	case !lives && mine && h.Workspace > 0 && (claim.State == api.FleetClaimLive || claim.State == api.FleetClaimStarting):
+		return a.rest(ctx, claims, bucket, key, h, claim)
 	case !lives && mine && (claim.State != api.FleetClaimStarting || !young): // it has ended, or was never made
 		if lives, err := a.lives(ctx, h); err != nil || lives { // it was made after boxd had listed its sessions
 			return err
@@ -102,7 +112,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	case claim == nil && h.Bucket != bucket && h.Coming && !h.Whole:
 		return nil // it may have all or a part of what the other node has: it is neither ended nor claimed
 	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
-		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: h.Sandbox, key: key}); err != nil {
+		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: h.Sandbox, Workspace: h.Workspace, Keeps: h.Keeps, key: key}); err != nil {
 			if conflict(err) {
 				return nil // somebody has claimed it: it is looked at again
 			}
@@ -111,7 +121,76 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	default:
 		return a.giveUp(ctx, claims, bucket, key, h, claim)
 	}
-	return a.fences.change(key, h.Generation, func(h *held) { h.Bucket, h.Coming, h.Whole = bucket, false, false })
+	return a.fences.change(key, h.Generation, func(h *held) {
+		h.Bucket, h.Coming, h.Whole = bucket, false, false
+		h.follow(claim)
+	})
+}
+
+// follow remembers what gateways say in the claim of a Workspace; nil: there was none.
+func (h *held) follow(claim *sessionClaim) {
+	if claim != nil {
+		h.Workspace, h.Keeps = max(h.Workspace, claim.Workspace), h.Keeps || claim.Keeps
+	}
+}
+
+// idleFor is how long a Workspace of LangBot keeps its claim without a session.
+const idleFor = 5 * time.Minute
+
+// rest releases the claim of a Workspace that has no session and keeps nothing, in two steps: first gateways have to ask for the
+// Workspace anew, and when what was sent before that can have made no session any more, the claim is removed.
+func (a *agent) rest(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, claim *sessionClaim) error {
+	s, ok := a.idle[key]
+	if !ok || s.revision != claim.revision {
+		s = start{claim.revision, a.clock()}
+		if a.idle == nil {
+			a.idle = map[string]start{}
+		}
+		a.idle[key] = s
+	}
+	idle := a.clock().Sub(s.seen)
+	switch {
+	case claim.State == api.FleetClaimLive && idle >= idleFor && !claim.Keeps:
+		next := *claim
+		next.State, next.Since = api.FleetClaimStarting, time.Now()
+		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
+			return err
+		}
+	case claim.State == api.FleetClaimStarting && idle >= startingFor && !claim.Keeps:
+		if lives, err := a.lives(ctx, h); err != nil || lives {
+			return err
+		}
+		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); conflict(err) {
+			return nil // a gateway has asked for it
+		} else if err != nil {
+			return fmt.Errorf("release the claim of %s: %w", h.ID, err)
+		}
+		delete(a.idle, key)
+		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
+	}
+	return a.fences.change(key, h.Generation, func(h *held) {
+		h.Bucket = bucket
+		h.follow(claim)
+	})
+}
+
+// workspacePrefix begins the id of a claim that is for a Workspace of LangBot. No session has such an id.
+const workspacePrefix = "workspace/"
+
+// sessionsOf returns the ids of the sessions of a Workspace here.
+func (a *agent) sessionsOf(ctx context.Context, h *held) (ids []string, err error) {
+	boxd := client.New(a.cfg.Socket)
+	defer boxd.Close()
+	all, err := boxd.Sessions(ctx, true)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the sessions of %s: %w", h.ID, err)
+	}
+	for i := range all {
+		if namespace, _, _, ok := rpc.SplitID(all[i].ID); ok && all[i].Owner == h.Owner && workspacePrefix+namespace == h.ID {
+			ids = append(ids, all[i].ID)
+		}
+	}
+	return ids, nil
 }
 
 // stillIs fails if a bucket is another one by now: what is not in it was not released.
@@ -192,6 +271,10 @@ func (a *agent) startAgain(ctx context.Context, h *held) {
 
 // lives asks boxd for one session.
 func (a *agent) lives(ctx context.Context, h *held) (bool, error) {
+	if h.Workspace > 0 {
+		ids, err := a.sessionsOf(ctx, h)
+		return len(ids) > 0, err
+	}
 	boxd := client.New(a.cfg.Socket)
 	defer boxd.Close()
 	boxd.Owner = h.Owner
@@ -262,8 +345,17 @@ func (a *agent) end(ctx context.Context, key string, h *held) error {
 	boxd := client.New(a.cfg.Socket)
 	defer boxd.Close()
 	boxd.Owner = h.Owner
-	if err := boxd.DeleteSession(ctx, h.ID); err != nil && !errors.Is(err, client.NotFound) {
-		return err
+	ids := []string{h.ID}
+	if h.Workspace > 0 {
+		var err error
+		if ids, err = a.sessionsOf(ctx, h); err != nil {
+			return err
+		}
+	}
+	for _, id := range ids {
+		if err := boxd.DeleteSession(ctx, id); err != nil && !errors.Is(err, client.NotFound) {
+			return err
+		}
 	}
 	a.gaveUp.Add(1)
 	return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })

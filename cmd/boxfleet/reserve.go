@@ -179,7 +179,7 @@ func (g *gateway) remind(ctx context.Context, claim *sessionClaim) error {
 		return err
 	}
 	var answer fenced
-	err = request(ctx, g.nc, claim.Node, "fence", &fence{Owner: claim.Owner, ID: claim.ID, Generation: claim.Generation, Bucket: bucket, Sandbox: claim.Sandbox}, &answer)
+	err = request(ctx, g.nc, claim.Node, "fence", claim.fence(bucket), &answer)
 	switch {
 	case err == nil && answer.Error != "":
 		return fault.Errorf(fault.Unavailable, "node %s: %s", claim.Node, answer.Error).WithHint("try again")
@@ -209,6 +209,9 @@ type reservation struct {
 	unfit  []error // why nodes cannot have what it needs, in this round
 	why    string  // nobody has taken it so far
 	placed bool    // a node has it
+
+	workspace int64 // it is a Workspace of LangBot in this placement generation, and no session; 0: a session
+	keeps     bool
 }
 
 // run asks nodes until one has answered for good, or the time to wait is over.
@@ -283,7 +286,8 @@ func (r *reservation) round() (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	list, none := choose(r.place, nodes, r.want.Profile, own)
+	list, none, chosen := r.choose(nodes, own)
+	defer chosen()
 	r.why, r.unfit = none, nil
 	var refused []string
 	for i := range list {
@@ -302,6 +306,34 @@ func (r *reservation) round() (done bool, err error) {
 		return false, err
 	}
 	return false, nil
+}
+
+// choose is choose, which counts what other requests are about to have nodes take. done must be called when a claim says so.
+func (r *reservation) choose(nodes []seen, own map[string]int) (list []seen, none string, done func()) {
+	r.g.mu.Lock()
+	defer r.g.mu.Unlock()
+	if !r.place.Spread {
+		list, none = choose(r.place, nodes, r.want.Profile, own)
+		return list, none, func() {}
+	}
+	for node, n := range r.g.placing {
+		own[node] += n
+	}
+	if list, none = choose(r.place, nodes, r.want.Profile, own); len(list) == 0 {
+		return list, none, func() {}
+	}
+	first := list[0].Name
+	if r.g.placing == nil {
+		r.g.placing = map[string]int{}
+	}
+	r.g.placing[first]++
+	return list, none, func() {
+		r.g.mu.Lock()
+		defer r.g.mu.Unlock()
+		if r.g.placing[first]--; r.g.placing[first] == 0 {
+			delete(r.g.placing, first)
+		}
+	}
 }
 
 // own counts the caller's sessions on each node, where that matters.
@@ -342,13 +374,16 @@ func (r *reservation) ask(n *seen) (done bool, why string, err error) {
 	for range 2 { // a node that has had it in a later generation says which
 		ctx, cancel := context.WithTimeout(r.c.r.Context(), requestPatience)
 		var answer fenced
-		err := request(ctx, r.g.nc, n.Name, "fence", &fence{Owner: r.claim.Owner, ID: r.claim.ID, Generation: r.claim.Generation, Bucket: r.bucket, Sandbox: r.claim.Sandbox}, &answer)
+		err := request(ctx, r.g.nc, n.Name, "fence", r.claim.fence(r.bucket), &answer)
 		cancel()
 		switch {
 		case err != nil:
 			return false, err.Error(), nil
 		case answer.Error != "":
 			return false, answer.Error, nil
+		case answer.OK && r.workspace > 0:
+			r.placed = true
+			return true, "", r.live()
 		case answer.OK:
 			return r.make(n)
 		}
@@ -361,7 +396,7 @@ func (r *reservation) ask(n *seen) (done bool, why string, err error) {
 
 // put claims the session for a node, in a generation that is at least so high.
 func (r *reservation) put(node string, least uint64) error {
-	next := sessionClaim{FleetClaim: api.FleetClaim{Owner: r.c.pass.Name, ID: r.want.ID, Node: node, Generation: least, State: api.FleetClaimStarting, Since: time.Now()}, Sandbox: r.c.e2b != nil, key: r.key}
+	next := sessionClaim{FleetClaim: api.FleetClaim{Owner: r.c.pass.Name, ID: r.want.ID, Node: node, Generation: least, State: api.FleetClaimStarting, Since: time.Now()}, Sandbox: r.c.e2b != nil, Workspace: r.workspace, Keeps: r.keeps, key: r.key}
 	if r.claim != nil {
 		next.revision, next.Generation = r.claim.revision, max(least, r.claim.Generation+1)
 	}
@@ -380,6 +415,13 @@ func (r *reservation) store(next *sessionClaim) (err error) {
 	}
 	r.claim = next
 	return nil
+}
+
+// live marks the claim live.
+func (r *reservation) live() error {
+	next := *r.claim
+	next.State, next.Since = api.FleetClaimLive, time.Now()
+	return r.store(&next)
 }
 
 // make asks the node for the session.
@@ -409,10 +451,8 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 		return false, asFault(resp).Error(), nil
 	case http.StatusCreated, http.StatusOK:
 		r.placed = true
-		next := *r.claim
-		next.State, next.Since = api.FleetClaimLive, time.Now()
-		if err := r.store(&next); err != nil {
-			r.g.log.Warn("cannot mark a claim live; its node will", "session", next.ID, "error", err)
+		if err := r.live(); err != nil {
+			r.g.log.Warn("cannot mark a claim live; its node will", "session", r.claim.ID, "error", err)
 		}
 	default:
 		if err := r.giveUp(); err != nil {
@@ -432,7 +472,7 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 
 // giveUp removes the claim: no node has it.
 func (r *reservation) giveUp() error {
-	if r.claim == nil {
+	if r.claim == nil || r.claim.State == api.FleetClaimLost { // or only the one before is there
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), requestPatience)

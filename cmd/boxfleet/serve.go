@@ -23,6 +23,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/conns"
@@ -52,8 +53,9 @@ type gatewayConfig struct {
 		Listen string `toml:"listen"` // address; "": clients of E2B are not served
 		Domain string `toml:"domain"` // sandboxes' ports are PORT-ID.DOMAIN; "": localhost with the port of Listen
 	} `toml:"e2b"`
-	Snapshots storeSizes `toml:"snapshots"`
-	Skills    storeSizes `toml:"skills"`
+	LangBot   langBotConfig `toml:"langbot"`
+	Snapshots storeSizes    `toml:"snapshots"`
+	Skills    storeSizes    `toml:"skills"`
 	Images    struct {
 		Size quantity.Size `toml:"size"` // bytes of the archives of all; 0: none are kept
 	} `toml:"images"`
@@ -79,7 +81,12 @@ const (
 func readGateway(path string) (*gatewayConfig, error) {
 	cfg := &gatewayConfig{Traces: trace.DefaultConfig(), Access: access.Config{DefaultRole: access.User, Tokens: "/etc/boxfleet/tokens"}}
 	cfg.Gateway.Name, cfg.Gateway.Key, cfg.Gateway.Listen, cfg.Gateway.State = "main", defaultKey, "127.0.0.1:5440", "/var/lib/boxfleet-gateway"
-	meta, err := toml.DecodeFile(path, cfg)
+	cfg.LangBot.Principal = "langbot"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	meta, err := toml.Decode(string(text), cfg)
 	if parse, ok := errors.AsType[toml.ParseError](err); ok {
 		return nil, fmt.Errorf("%s: line %d: %s", path, parse.Position.Line, parse.Message)
 	}
@@ -87,13 +94,16 @@ func readGateway(path string) (*gatewayConfig, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
-		return nil, fmt.Errorf("%s: unknown key %q", path, unknown[0].String())
+		return nil, fmt.Errorf("%s: line %d: unknown key %q%s", path, fault.LineOf(string(text), unknown[0]...), unknown[0].String(), langBotKeys(unknown[0]))
 	}
 	if err := cfg.validateListen("gateway.listen", cfg.Gateway.Listen); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := cfg.validateE2B(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if key, err := cfg.validateLangBot(); err != nil {
+		return nil, fmt.Errorf("%s: line %d: %w", path, fault.LineOf(string(text), "langbot", key), err)
 	}
 	if err := cfg.validateTLS(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -279,7 +289,18 @@ func answer(ctx context.Context, cfg *gatewayConfig, g *gateway, log *slog.Logge
 		}
 		all, clients = append(all, ln), ln.Addr().String()
 	}
-	log.Info("boxfleet serves", "version", version, "address", own.Addr().String(), "tls", cfg.Gateway.Certificate != "", "client_certificates", cfg.Gateway.ClientCA != "", "sandboxes", clients)
+	front, bots, err := openLangBot(ctx, cfg, g, log)
+	if err != nil {
+		for _, ln := range all {
+			ln.Close()
+		}
+		return err
+	}
+	if bots != nil {
+		all = append(all, bots)
+		defer front.Wait()
+	}
+	log.Info("boxfleet serves", "version", version, "address", own.Addr().String(), "tls", cfg.Gateway.Certificate != "", "client_certificates", cfg.Gateway.ClientCA != "", "sandboxes", clients, "langbot", cfg.LangBot.Listen)
 	ready(log)
 	ctx, end := context.WithCancel(ctx)
 	defer end()

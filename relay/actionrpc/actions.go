@@ -24,15 +24,15 @@ type action struct {
 // table returns all actions.
 func (s *Server) table() map[string]action {
 	t := map[string]action{
-		"__ping":                             {host: true, do: func(context.Context, *call) (any, error) { return struct{}{}, nil }},
-		"box_health":                         {host: true, do: s.health},
-		"box_get_backend_info":               {host: true, do: func(ctx context.Context, _ *call) (any, error) { return s.backend(ctx), nil }},
-		"box_init":                           {host: true, alters: true, do: s.init},
-		"box_shutdown":                       {host: true, alters: true, ends: true, do: s.shutdown},
-		"box_verify_shared_workspace":        {host: true, do: s.verify},
-		"box_upsert_sandbox_admission_grant": {host: true, alters: true, do: s.grant},
-		"box_revoke_sandbox_admission_grant": {host: true, alters: true, ends: true, do: s.revoke},
-		"__file_chunk":                       {host: true, do: s.upload},
+		"__ping":                             {do: func(context.Context, *call) (any, error) { return struct{}{}, nil }},
+		"box_health":                         {do: s.health},
+		"box_get_backend_info":               {do: func(ctx context.Context, _ *call) (any, error) { return s.backend(ctx), nil }},
+		"box_init":                           {alters: true, do: s.init},
+		"box_shutdown":                       {alters: true, ends: true, do: s.shutdown},
+		"box_verify_shared_workspace":        {do: s.verify},
+		"box_upsert_sandbox_admission_grant": {alters: true, do: s.grant},
+		"box_revoke_sandbox_admission_grant": {alters: true, ends: true, do: s.revoke},
+		"__file_chunk":                       {do: s.upload},
 		"box_status":                         {do: s.status},
 		"box_exec":                           {sandbox: true, alters: true, do: s.exec},
 		"box_create_session":                 {sandbox: true, alters: true, do: s.create},
@@ -67,11 +67,16 @@ func (s *Server) table() map[string]action {
 		"read_skill_file": {do: k.ReadFile}, "write_skill_file": {alters: true, do: k.WriteFile}, "preview_skill_zip": {do: k.Preview},
 		"install_skill_zip": {alters: true, do: k.Install},
 	} {
-		t["box_"+name] = action{skill: true, alters: a.alters, ends: a.ends, do: func(ctx context.Context, c *call) (any, error) {
+		t["box_"+name] = action{alters: a.alters, ends: a.ends, do: func(ctx context.Context, c *call) (any, error) {
 			return a.do(ctx, &SkillRequest{
 				Data: c.Data, Principal: s.cfg.Principal, Namespace: c.namespace, Work: s.initConfig.Load().Work, Old: s.initConfig.Load().Skills, Files: c.conn.files,
 			})
 		}}
+	}
+	for name, a := range t {
+		known := wire.Actions[name]
+		a.host, a.skill = known.Host, known.Skill
+		t[name] = a
 	}
 	return t
 }

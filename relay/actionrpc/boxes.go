@@ -81,28 +81,10 @@ func (t Tenant) logical(physical string) string { return strings.TrimPrefix(phys
 
 // explain translates a refusal of the supervisor to the protocol.
 func explain(err error, physical string) error {
-	if _, ok := errors.AsType[*wire.Refusal](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	class := "BoxError"
-	switch fault.KindOf(err) {
-	case fault.NotFound:
+	if _, ok := errors.AsType[*wire.Refusal](err); !ok && fault.KindOf(err) == fault.NotFound {
 		return notFound(physical)
-	case fault.Invalid, fault.Denied, fault.Unsupported:
-		class = "BoxValidationError"
-	case fault.Conflict:
-		class = "BoxSessionConflictError"
-	case fault.Exhausted:
-		class = "BoxCapacityExceededError"
-	case fault.Unavailable:
-		class = "BoxBackendUnavailableError"
-	case fault.Internal, fault.Unauthenticated:
 	}
-	text := err.Error()
-	if f, ok := errors.AsType[*fault.Error](err); ok && f.Hint != "" {
-		text += " (" + f.Hint + ")"
-	}
-	return wire.Refusef(class, "%s", text)
+	return wire.Explain(err) //nolint:wrapcheck // it has its class
 }
 
 func notFound(physical string) error {

@@ -54,7 +54,7 @@ type Call struct {
 }
 
 // Stale is the refusal of an earlier placement.
-func Stale() error { return wire.Refusef("PermissionError", "Stale Box placement generation") }
+func Stale() error { return wire.Stale() }
 
 // Enter admits a call of a generation, for at most so many Workspaces. A generation higher than all before becomes the
 // current one: older calls are canceled and retired before Enter returns. The returned context ends when the generation

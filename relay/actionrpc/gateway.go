@@ -21,8 +21,8 @@ func through(ctx context.Context) bool { return ctx.Value(throughKey{}) != nil }
 
 // refuseGateway tells a gateway why it is refused.
 func refuseGateway(w http.ResponseWriter, status int, why string) {
-	w.Header().Set(wire.HeaderRefused, "true")
-	http.Error(w, why, status)
+	w.Header().Set(wire.HeaderRefused, why)
+	wire.Reply(w, status, map[string]string{"message": why})
 }
 
 // ServeGateway answers a request that a gateway of a fleet passes on. The statement in it must be for the owner of LangBot's sessions.

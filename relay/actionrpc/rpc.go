@@ -47,8 +47,8 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request) {
 	defer over()
 	c := &conn{server: s, instance: instance, files: wire.NewUploads(s.uploads)}
 	defer c.files.Close()
-	served := &wire.Conn{WS: ws, Budget: s.held, Patience: s.cfg.Patience, Answer: func(ctx context.Context, r *wire.Request) []byte {
-		return s.answer(ctx, &call{Request: r, conn: c})
+	served := &wire.Conn{WS: ws, Budget: s.held, Patience: s.cfg.Patience, Answer: func(ctx context.Context, r *wire.Request, reply func([]byte)) {
+		reply(s.answer(ctx, &call{Request: r, conn: c}))
 	}}
 	served.Serve(context.WithoutCancel(r.Context()))
 }

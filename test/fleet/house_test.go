@@ -43,6 +43,7 @@ type house struct {
 	via       map[string]string            // addresses by which nodes reach NATS, if not its own
 	start     func(name, dir string) *host // another node, whose agent keeps its state in a directory of that name
 	e2b       string                       // address of the gateway for E2B clients, which all nodes then serve; "": none
+	bot       string                       // address of the gateway for LangBot, which all nodes then serve; "": none
 	snapshots string                       // the [snapshots] table of the gateway; "": none
 	images    string                       // the [images] table of the gateway; nodes but n3 let it import images; "": none
 	skills    string                       // the [skills] table of the gateway; "": none
@@ -239,10 +240,16 @@ func (h *house) fill(nodes int) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sandboxes, clients := "", ""
+	sandboxes, clients, speaks := "", "", `"ci", "other"`
 	if h.e2b != "" {
 		sandboxes = "[e2b]\nfleet = true\npython_kernel = \"own\"\n[profiles.e2b]\nnetwork = \"off\""
 		clients = fmt.Sprintf("[e2b]\nlisten = %q", h.e2b)
+	}
+	if h.bot != "" {
+		sandboxes += "[principals.langbot]\nrole = \"user\"\n[langbot]\nfleet = true\n"
+		clients += fmt.Sprintf("[principals.langbot]\nrole = \"user\"\n[langbot]\nlisten = %q\ntoken_file = %q\n", h.bot, filepath.Join(h.dir, "langbot.token"))
+		h.write("langbot.token", botToken)
+		speaks += `, "langbot"`
 	}
 	h.start = func(name, dir string) *host {
 		at := servers(name)
@@ -264,12 +271,12 @@ zone = %q
 [fleet.gateways.main]
 key = %q
 role = "user"
-principals = ["ci", "other"]
+principals = [%s]
 images = %v
 %s
 %s
 %s
-`, name, at, h.secrets(name), name, strings.TrimSpace(string(public)), h.images != "" && name != "n3", h.traces, sandboxes, h.more[name]))
+`, name, at, h.secrets(name), name, strings.TrimSpace(string(public)), speaks, h.images != "" && name != "n3", h.traces, sandboxes, h.more[name]))
 		return &host{name: name, boxd: d, log: filepath.Join(h.dir, dir+".log"), agent: startProgram(t, filepath.Join(h.dir, dir+".log"), "node", "-socket", d.Socket, "-state", filepath.Join(h.dir, dir))}
 	}
 	h.nodes = make([]*host, nodes)

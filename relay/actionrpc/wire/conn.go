@@ -24,8 +24,8 @@ type Conn struct {
 	WS *websocket.Conn
 	// Budget is the memory for the requests of all connections.
 	Budget *MessageBudget
-	// Answer performs a request. Its context ends with the connection.
-	Answer func(ctx context.Context, r *Request) []byte
+	// Answer performs a request and calls reply, once, which sends the answer. Its context ends with the connection.
+	Answer func(ctx context.Context, r *Request, reply func([]byte))
 	// Patience is how long a client may take to receive an answer before it is cut off. 0 is a minute.
 	Patience time.Duration
 
@@ -79,9 +79,10 @@ func (c *Conn) take(ctx context.Context, m *Message) {
 		case c.room <- struct{}{}:
 			c.calls.Go(func() {
 				defer m.Free()
-				answer := c.Answer(ctx, req)
-				<-c.room
-				c.send(ctx, answer)
+				c.Answer(ctx, req, func(text []byte) {
+					<-c.room
+					c.send(ctx, text)
+				})
 			})
 			return
 		default:

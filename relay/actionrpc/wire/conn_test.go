@@ -29,7 +29,7 @@ func TestAClientThatTakesNoAnswersIsCutOff(t *testing.T) {
 			return
 		}
 		ws.SetReadLimit(MaxMessage)
-		c := &Conn{WS: ws, Budget: NewMessageBudget(1), Patience: 50 * time.Millisecond, Answer: func(_ context.Context, r *Request) []byte { return Success(r.Seq, r.Action) }}
+		c := &Conn{WS: ws, Budget: NewMessageBudget(1), Patience: 50 * time.Millisecond, Answer: func(_ context.Context, r *Request, reply func([]byte)) { reply(Success(r.Seq, r.Action)) }}
 		c.Serve(t.Context())
 	}))
 	defer web.Close()

@@ -5,11 +5,15 @@
 package wire
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/internal/fault"
 )
 
 // Limits of the protocol.
@@ -146,6 +150,32 @@ func parseContext(raw json.RawMessage, bad *problems) *Context {
 	return c
 }
 
+// Encode returns the message of a request, with another sequence number.
+func (r *Request) Encode(seq int64) ([]byte, error) {
+	type about struct {
+		Instance   string `json:"instance_uuid"`
+		Workspace  string `json:"workspace_uuid"`
+		Generation int64  `json:"placement_generation"`
+	}
+	out := struct {
+		Seq     int64                      `json:"seq_id"`
+		Action  string                     `json:"action"`
+		Data    map[string]json.RawMessage `json:"data"`
+		Context *about                     `json:"context,omitempty"`
+	}{Seq: seq, Action: r.Action, Data: r.Data}
+	if c := r.Context; c != nil {
+		out.Context = &about{c.Instance, c.Workspace, c.Generation}
+	}
+	text, err := json.Marshal(out)
+	if err != nil {
+		return nil, fmt.Errorf("action %s: %w", r.Action, err)
+	}
+	if len(text) > MaxMessage {
+		return nil, Refusef("ValueError", "Runtime message exceeds %d byte limit", MaxMessage)
+	}
+	return text, nil
+}
+
 // problems are the errors in a message.
 type problems []string
 
@@ -190,13 +220,16 @@ func (e *Refusal) Error() string {
 	return e.Class + ": " + text
 }
 
+// Stale is the refusal of an earlier placement.
+func Stale() error { return Refusef("PermissionError", "Stale Box placement generation") }
+
 // TooManyCalls refuses one call too many on a connection.
 func TooManyCalls() error {
 	return Refusef("", "Runtime connection is busy (max %d concurrent actions)", MaxCalls)
 }
 
-// answer is what a client receives; its fields are in the order of the reference.
-type answer struct {
+// Answer is what a client receives; its fields are in the order of the reference.
+type Answer struct {
 	Seq     int64  `json:"seq_id"`
 	Code    int    `json:"code"`
 	Message string `json:"message"`
@@ -204,9 +237,28 @@ type answer struct {
 	Chunk   string `json:"chunk_status"`
 }
 
-// Success returns the answer to a request that has succeeded; an answer that would be too long becomes an error.
-func Success(seq int64, data any) []byte {
-	text, err := json.Marshal(answer{seq, 0, "success", data, "continue"})
+// ParseAnswer reads the answer of a node.
+func ParseAnswer(text []byte) (*Answer, error) {
+	var in struct {
+		Seq     *int64          `json:"seq_id"`
+		Code    *int            `json:"code"`
+		Message *string         `json:"message"`
+		Data    json.RawMessage `json:"data"`
+	}
+	if err := json.Unmarshal(text, &in); err != nil {
+		return nil, fmt.Errorf("an answer of LangBot's protocol: %w", err)
+	}
+	if in.Seq == nil || in.Code == nil || in.Message == nil || len(in.Data) == 0 {
+		return nil, Refusef("BoxError", "a node has sent no answer of LangBot's protocol")
+	}
+	return &Answer{*in.Seq, *in.Code, *in.Message, in.Data, "continue"}, nil
+}
+
+// Encode returns the message of an answer to the request with that sequence number; one that would be too long becomes an error.
+func (a *Answer) Encode(seq int64) []byte {
+	out := *a
+	out.Seq = seq
+	text, err := json.Marshal(out)
 	if err != nil {
 		return Failure(seq, Refusef("RuntimeError", "the answer cannot be written"))
 	}
@@ -216,8 +268,39 @@ func Success(seq int64, data any) []byte {
 	return text
 }
 
+// Success returns the answer to a request that has succeeded.
+func Success(seq int64, data any) []byte {
+	return (&Answer{seq, 0, "success", data, "continue"}).Encode(seq)
+}
+
 // Failure returns the answer to a request that has failed.
 func Failure(seq int64, err error) []byte {
-	text, _ := json.Marshal(answer{seq, 1, err.Error(), struct{}{}, "continue"}) // plain data: cannot fail
+	text, _ := json.Marshal(Answer{seq, 1, err.Error(), struct{}{}, "continue"}) // plain data: cannot fail
 	return text
+}
+
+// Explain gives an error that boxd or a gateway has a class of the protocol.
+func Explain(err error) error {
+	if _, ok := errors.AsType[*Refusal](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	class := "BoxError"
+	switch fault.KindOf(err) {
+	case fault.NotFound:
+		class = "BoxSessionNotFoundError"
+	case fault.Invalid, fault.Denied, fault.Unsupported:
+		class = "BoxValidationError"
+	case fault.Conflict:
+		class = "BoxSessionConflictError"
+	case fault.Exhausted:
+		class = "BoxCapacityExceededError"
+	case fault.Unavailable:
+		class = "BoxBackendUnavailableError"
+	case fault.Internal, fault.Unauthenticated:
+	}
+	text := err.Error()
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Hint != "" {
+		text += " (" + f.Hint + ")"
+	}
+	return Refusef(class, "%s", text)
 }

@@ -28,7 +28,7 @@ const (
 	HeaderWorkspace  = "X-LangBot-Workspace-Id"
 	HeaderGeneration = "X-LangBot-Placement-Generation"
 
-	// HeaderRefused marks the answer of a node that refuses a gateway, which is not about the client.
+	// HeaderRefused tells a gateway why its node refuses; with the status 403 that is about the gateway, not about its client.
 	HeaderRefused = "Boxd-Langbot-Refused"
 )
 

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	rpc "github.com/boxd-dev/boxd/relay/actionrpc/wire"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// Times and bounds of what is passed on.
+const (
+	linkPatience = 10 * time.Second // for a connection to a node
+	hostPatience = 10 * time.Second // for an answer that several nodes give: LangBot waits 15 seconds
+	sendPatience = time.Minute      // for a node to take a message
+	maxInit      = 1 << 20          // bytes of all that INITs say
+)
+
+// langBotConn is a connection of LangBot.
+type langBotConn struct {
+	f        *langBotFront
+	life     context.Context //nolint:containedctx // of the connection, and of its links
+	instance string
+	pass     access.Pass
+	files    *rpc.Uploads
+	tasks    sync.WaitGroup // links
+
+	mu    sync.Mutex
+	links map[string]*nodeLink // by node
+}
+
+// answer performs a request.
+func (c *langBotConn) answer(ctx context.Context, r *rpc.Request, reply func([]byte)) {
+	a, err := c.do(ctx, r)
+	if err != nil {
+		reply(rpc.Failure(r.Seq, inClass(err)))
+		return
+	}
+	defer a.free()
+	reply(a.Encode(r.Seq))
+}
+
+// inClass gives an error a class of the protocol.
+func inClass(err error) error {
+	err = rpc.Explain(err)
+	if _, ok := errors.AsType[*rpc.Refusal](err); ok {
+		return err
+	}
+	return rpc.Refusef("BoxError", "%v", err)
+}
+
+// nodeAnswer is an answer, which may hold memory of the answers of all nodes until it is sent.
+type nodeAnswer struct {
+	*rpc.Answer
+	held *rpc.Message // nil: none
+}
+
+func (a *nodeAnswer) free() {
+	if a != nil && a.held != nil {
+		a.held.Free()
+	}
+}
+
+// succeeds is an answer of the gateway itself.
+func succeeds(data any) *nodeAnswer {
+	return &nodeAnswer{Answer: &rpc.Answer{Message: "success", Data: data, Chunk: "continue"}}
+}
+
+func (c *langBotConn) do(ctx context.Context, r *rpc.Request) (*nodeAnswer, error) {
+	known, ok := rpc.Actions[r.Action]
+	switch {
+	case !ok:
+		return nil, rpc.Refusef("ValueError", "Action %s not found", r.Action)
+	case r.Context == nil && !known.Host:
+		return nil, rpc.Refusef("PermissionError", "Box tenant action requires a trusted Workspace context")
+	case r.Context != nil && r.Context.Instance != c.instance:
+		return nil, rpc.Refusef("PermissionError", "Box action context does not match the trusted instance")
+	case r.Action == rpc.ActionPing:
+		return succeeds(struct{}{}), nil
+	case r.Action == rpc.ActionFileChunk:
+		return succeeds(struct{}{}), c.files.Put(r.Data, c.f.fileLimit())
+	case known.Host:
+		return c.host(ctx, r)
+	}
+	n, err := c.f.place(ctx, &workspaceUse{pass: c.pass, id: workspaceID(c.instance, r.Context.Workspace), generation: r.Context.Generation, stores: known.Stores})
+	if err != nil {
+		return nil, err
+	}
+	l, err := c.link(ctx, &n)
+	if err != nil {
+		return nil, err
+	}
+	if known.File {
+		if err := c.send(ctx, l, r.Data["file_key"]); err != nil {
+			return nil, err
+		}
+	}
+	return l.ask(ctx, r)
+}
+
+// piece is how many bytes of a file a message has, as the protocol wants it.
+const piece = 16 << 10
+
+// send sends an uploaded file to a node, piece after piece. Without such a file, the node says what is wrong.
+func (c *langBotConn) send(ctx context.Context, l *nodeLink, key json.RawMessage) error {
+	name, _ := rpc.StringOf(key)
+	file, ok := c.files.Take(name)
+	if !ok {
+		return nil
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	amount := max((info.Size()+piece-1)/piece, 1)
+	buffer := make([]byte, piece)
+	for i := range amount {
+		n, err := io.ReadFull(file, buffer)
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return fmt.Errorf("upload: %w", err)
+		}
+		data := map[string]json.RawMessage{"file_key": key}
+		for name, value := range map[string]any{"chunk_base64": base64.StdEncoding.EncodeToString(buffer[:n]), "chunk_index": i, "chunk_amount": amount} {
+			data[name], _ = json.Marshal(value) // a text or a number: cannot fail
+		}
+		a, err := l.ask(ctx, &rpc.Request{Action: rpc.ActionFileChunk, Data: data})
+		if err != nil {
+			return err
+		}
+		a.free()
+		if a.Code != 0 {
+			return rpc.Refusef("", "%s", a.Message)
+		}
+	}
+	return nil
+}
+
+// fileLimit is the size of a file that LangBot may upload.
+func (f *langBotFront) fileLimit() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.limits.MaxRPCFileBytes
+}
+
+// merge remembers what an INIT says, for nodes that are connected later.
+func (f *langBotFront) merge(fields map[string]json.RawMessage) error {
+	limits, given, err := rpc.ReadLimits(fields["limits"])
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next, size := maps.Clone(f.init), 0
+	maps.Copy(next, fields)
+	for name, value := range next {
+		size += len(name) + len(value)
+	}
+	if size > maxInit {
+		return rpc.Refusef("ValueError", "the box configuration exceeds %d bytes", maxInit)
+	}
+	f.init = next
+	if given {
+		f.limits = limits
+	}
+	return nil
+}
+
+// nodeSaid is what a node says to what all are asked.
+type nodeSaid struct {
+	node   string
+	answer *nodeAnswer
+	err    error
+}
+
+// host has all nodes perform an action that is about LangBot itself, and makes one answer of theirs.
+func (c *langBotConn) host(ctx context.Context, r *rpc.Request) (*nodeAnswer, error) {
+	if r.Action == rpc.ActionInit {
+		if err := c.f.merge(r.Data); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, hostPatience)
+	defer cancel()
+	nodes := c.f.nodes()
+	all := make([]nodeSaid, len(nodes))
+	var asking sync.WaitGroup
+	for i, n := range nodes {
+		asking.Go(func() {
+			all[i].node = n.Name
+			l, err := c.link(ctx, &n)
+			if err == nil {
+				all[i].answer, err = l.ask(ctx, r)
+			}
+			all[i].err = err
+		})
+	}
+	asking.Wait()
+	best := oneOf(r.Action, all)
+	for _, s := range all {
+		if s.answer != nil && s.answer != best.answer {
+			s.answer.free()
+		}
+	}
+	switch {
+	case best.err != nil:
+		return nil, best.err
+	case best.answer != nil:
+		return best.answer, nil
+	case r.Action == rpc.ActionInit: // those that come hear it
+		return succeeds(map[string]any{"initialized": true}), nil
+	case r.Action == rpc.ActionBackend:
+		return succeeds(backend(false)), nil
+	}
+	return nil, noLangBotNode()
+}
+
+// oneOf chooses what LangBot hears of what nodes say. Of whether boxes can be had, the node that has them is believed; whatever else fails on
+// one has failed. What a node has not heard that does not answer is told by an INIT when it is connected again, and by nothing else.
+func oneOf(action string, all []nodeSaid) (best nodeSaid) {
+	asks := action == rpc.ActionHealth || action == rpc.ActionBackend
+	for _, s := range all {
+		good := s.err == nil && s.answer.Code == 0
+		switch {
+		case s.err != nil && (asks || action == rpc.ActionInit):
+			if asks && best.answer == nil && best.err == nil {
+				best = s
+			}
+		case asks && good && (best.answer == nil || !available(best.answer)):
+			best = s
+		case asks && best.answer == nil && best.err == nil, !asks && best.answer == nil && best.err == nil:
+			best = s
+		case !asks && !good && best.err == nil && best.answer.Code == 0:
+			best = s
+		}
+	}
+	return best
+}
+
+// available reports whether a node says that it can have boxes.
+func available(a *nodeAnswer) bool {
+	raw, _ := a.Data.(json.RawMessage)
+	var is struct {
+		Available *bool `json:"available"`
+		Ready     *bool `json:"ready"`
+	}
+	if a.Code != 0 || json.Unmarshal(raw, &is) != nil {
+		return false
+	}
+	return is.Available != nil && *is.Available || is.Ready != nil && *is.Ready
+}
+
+// nodeLink is a connection of the action RPC to a node, for one connection of LangBot.
+type nodeLink struct {
+	node string
+	f    *langBotFront
+	open chan struct{} // closed when ws is there, or err
+	over chan struct{} // closed when it has ended, and err says why
+	err  error
+	ws   *websocket.Conn
+
+	mu      sync.Mutex
+	seq     int64
+	waiting map[int64]chan *nodeAnswer
+}
+
+// link returns the connection to a node, and opens it if there is none.
+func (c *langBotConn) link(ctx context.Context, n *seen) (*nodeLink, error) {
+	c.mu.Lock()
+	l := c.links[n.Name]
+	if l == nil {
+		l = &nodeLink{node: n.Name, f: c.f, open: make(chan struct{}), over: make(chan struct{}), waiting: map[int64]chan *nodeAnswer{}}
+		c.links[n.Name] = l
+		c.tasks.Go(func() { c.run(l, n) }) // ends with the node, or the connection
+	}
+	c.mu.Unlock()
+	select {
+	case <-l.open:
+		return l, nil
+	case <-l.over:
+		return nil, l.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// run opens a link and reads its answers until it ends.
+func (c *langBotConn) run(l *nodeLink, n *seen) {
+	err := l.dial(c, n)
+	if err == nil {
+		err = l.read(c)
+	}
+	c.mu.Lock()
+	delete(c.links, l.node)
+	c.mu.Unlock()
+	if _, ok := errors.AsType[*fault.Error](err); !ok {
+		err = fault.Errorf(fault.Unavailable, "the connection to node %s has ended: %w", l.node, err).WithHint("what was asked may be done or not: look, and ask again")
+	}
+	l.err = err
+	close(l.over)
+	for _, ch := range l.abandon() {
+		close(ch)
+	}
+}
+
+// abandon takes all who wait.
+func (l *nodeLink) abandon() map[int64]chan *nodeAnswer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.waiting
+	l.waiting = nil
+	return all
+}
+
+// dial connects to the node, in the name of LangBot's principal.
+func (l *nodeLink) dial(c *langBotConn, n *seen) error {
+	ctx, cancel := context.WithTimeout(c.life, linkPatience)
+	defer cancel()
+	signed := roundTrip(func(out *http.Request) (*http.Response, error) {
+		if err := c.f.g.speak(&call{r: out, pass: c.pass, langBot: true}, n, out); err != nil {
+			return nil, err
+		}
+		return c.f.g.transport.RoundTrip(out)
+	})
+	ws, resp, err := websocket.Dial(ctx, "ws://"+n.Name+rpc.PathRPC, &websocket.DialOptions{
+		HTTPClient: &http.Client{Transport: signed}, HTTPHeader: http.Header{http.CanonicalHeaderKey(rpc.HeaderInstance): {c.instance}},
+	})
+	if resp != nil && resp.Body != nil && err != nil {
+		defer resp.Body.Close()
+	}
+	if err != nil {
+		if resp != nil && resp.Header.Get(rpc.HeaderRefused) != "" {
+			return unreached(l.node, &nodeRefusal{resp.Header.Get(rpc.HeaderRefused)})
+		}
+		return unreached(l.node, err)
+	}
+	ws.SetReadLimit(rpc.MaxMessage)
+	l.ws = ws
+	return nil
+}
+
+// read tells the node what LangBot has said to all, and reads answers until the link ends.
+func (l *nodeLink) read(c *langBotConn) error {
+	ctx, cancel := context.WithCancel(c.life)
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	defer l.ws.CloseNow() //nolint:errcheck // a closed one is fine
+	defer cancel()
+	telling.Go(func() {
+		if err := l.tell(ctx); err != nil {
+			cancel()
+			return
+		}
+		close(l.open)
+	})
+	var waits atomic.Bool // unused: this connection sends no pings
+	for {
+		m, err := l.f.answers.Read(ctx, l.ws, &waits)
+		if err != nil {
+			return err
+		}
+		a, err := rpc.ParseAnswer(m.Data)
+		m.Data = nil
+		if err != nil {
+			m.Free()
+			return err
+		}
+		l.deliver(&nodeAnswer{a, m})
+	}
+}
+
+// deliver hands an answer to who waits for it.
+func (l *nodeLink) deliver(a *nodeAnswer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ch := l.waiting[a.Seq]; ch != nil {
+		delete(l.waiting, a.Seq)
+		ch <- a // it has room, as there is one answer
+		return
+	}
+	a.free() // nobody waits any more
+}
+
+// tell sends the configuration that LangBot has sent to this gateway. The node decides what of it holds.
+func (l *nodeLink) tell(ctx context.Context) error {
+	l.f.mu.Lock()
+	init := l.f.init
+	l.f.mu.Unlock()
+	if len(init) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, linkPatience)
+	defer cancel()
+	a, err := l.ask(ctx, &rpc.Request{Action: rpc.ActionInit, Data: init})
+	if err != nil {
+		return err
+	}
+	defer a.free()
+	if a.Code != 0 {
+		l.f.g.log.Warn("a node refuses the configuration of LangBot", "node", l.node, "reason", a.Message)
+	}
+	return nil
+}
+
+// ask sends a request to the node and waits for the answer, which must be freed.
+func (l *nodeLink) ask(ctx context.Context, r *rpc.Request) (*nodeAnswer, error) {
+	ch := make(chan *nodeAnswer, 1)
+	l.mu.Lock()
+	if l.waiting == nil {
+		l.mu.Unlock()
+		return nil, l.err
+	}
+	l.seq++
+	seq := l.seq
+	l.waiting[seq] = ch
+	l.mu.Unlock()
+	defer l.forget(seq, ch)
+	text, err := r.Encode(seq)
+	if err != nil {
+		return nil, err
+	}
+	late, cancel := context.WithTimeout(ctx, sendPatience)
+	err = l.ws.Write(late, websocket.MessageText, text)
+	cancel()
+	if err != nil { // it may be cut off in the message
+		_ = l.ws.CloseNow() // its reader says why
+	}
+	select {
+	case a, ok := <-ch:
+		if !ok {
+			return nil, l.err
+		}
+		return a, nil
+	case <-ctx.Done():
+		return nil, fault.Errorf(fault.Unavailable, "node %s has not answered in time", l.node).WithHint("what was asked may be done or not: look, and ask again")
+	}
+}
+
+// forget gives up waiting for an answer, which may have come.
+func (l *nodeLink) forget(seq int64, ch chan *nodeAnswer) {
+	l.mu.Lock()
+	_, waits := l.waiting[seq]
+	delete(l.waiting, seq)
+	l.mu.Unlock()
+	if waits {
+		return
+	}
+	select {
+	case a := <-ch:
+		a.free()
+	default:
+	}
+}

@@ -253,7 +253,7 @@ func match(pattern, segments []string) (p Path, ok bool) {
 func (s *Server) dialects(w http.ResponseWriter, r *http.Request) {
 	from, _ := caller(r.Context())
 	through := from.fleet && r.Header.Get(access.HeaderGateway) != ""
-	switch langBot := access.IsLangBot(r.Header); {
+	switch langBot := access.IsLangBot(r.Header.Values(access.HeaderGateway)); {
 	case through && langBot && s.cfg.LangBot != nil:
 		s.cfg.LangBot.ServeHTTP(w, r)
 	case through && !langBot && s.cfg.E2B != nil:

@@ -69,7 +69,7 @@ func (f *langBotFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case to.RPC:
 		f.rpc(w, r)
 	case to.Relay:
-		f.relay(w, r, to.Session)
+		f.relay(w, r, to.Session) //nolint:contextcheck // the request has it
 	default:
 		http.NotFound(w, r)
 	}
@@ -166,8 +166,8 @@ func (f *langBotFront) rpc(w http.ResponseWriter, r *http.Request) {
 	if ws == nil {
 		return
 	}
-	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
-	over := context.AfterFunc(ctx, func() { _ = ws.Close(websocket.StatusGoingAway, rpc.Goodbye) })
+	defer ws.CloseNow()                                                                             //nolint:errcheck // a closed one is fine
+	over := context.AfterFunc(ctx, func() { _ = ws.Close(websocket.StatusGoingAway, rpc.Goodbye) }) //nolint:contextcheck // it is that of the request
 	defer over()
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	c := &langBotConn{f: f, life: life, instance: instance, pass: pass, files: rpc.NewUploads(f.uploads), links: map[string]*nodeLink{}}
@@ -175,7 +175,7 @@ func (f *langBotFront) rpc(w http.ResponseWriter, r *http.Request) {
 	defer c.tasks.Wait()
 	defer end()
 	served := &rpc.Conn{WS: ws, Budget: f.requests, Answer: c.answer}
-	served.Serve(life)
+	served.Serve(life) //nolint:contextcheck // it ends with the client
 }
 
 // relay passes on a connection to a managed process, to the node of its Workspace.
@@ -206,7 +206,7 @@ func (f *langBotFront) relay(w http.ResponseWriter, r *http.Request, session str
 	}
 	c := &call{w: w, r: r.WithContext(ctx), pass: pass, langBot: true}
 	if err == nil {
-		err = f.g.pass(c, claim.Node, nil) //nolint:contextcheck // the call has its request, and that its context
+		err = f.g.pass(c, claim.Node, nil)
 	}
 	if err != nil {
 		c.fail(w, err)

@@ -131,7 +131,7 @@ func (f *langBotFront) reserve(ctx context.Context, use *workspaceUse, before *s
 		g: f.g, c: c, claims: claims, bucket: bucket, place: &placement{Can: []string{canLangBot}, Spread: true}, want: &wanted{ID: use.id},
 		key: claimKey(use.pass.Name, use.id), claim: before, workspace: use.generation, keeps: use.stores,
 	}
-	if err := res.begin(); err != nil {
+	if err := res.begin(); err != nil { //nolint:contextcheck // the call has it
 		return n, err
 	}
 	if n, ok := f.g.node(res.claim.Node); ok {

@@ -285,7 +285,7 @@ func (c *langBotConn) link(ctx context.Context, n *seen) (*nodeLink, error) {
 	if l == nil {
 		l = &nodeLink{node: n.Name, f: c.f, open: make(chan struct{}), over: make(chan struct{}), waiting: map[int64]chan *nodeAnswer{}}
 		c.links[n.Name] = l
-		c.tasks.Go(func() { c.run(l, n) }) // ends with the node, or the connection
+		c.tasks.Go(func() { c.run(l, n) }) //nolint:contextcheck // ends with the node, or the connection
 	}
 	c.mu.Unlock()
 	select {

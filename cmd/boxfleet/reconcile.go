@@ -84,29 +84,8 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	case !lives:
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
 	case mine && (claim.State != api.FleetClaimLive || claim.Ran || claim.Sandbox != h.Sandbox): // a gateway of an older version rewrites claims without the mark
-		next := *claim
-		next.State, next.Reason, next.Snapshot, next.Sandbox, next.To, next.ToGeneration = api.FleetClaimLive, "", "", h.Sandbox, "", 0
-		if claim.State != api.FleetClaimLive {
-			next.Since = time.Now()
-		}
-		if next.Ran {
-			next.Ran = !a.startedAgain(key, h) //nolint:contextcheck // it goes on when the announcement has ended
-		}
-		if next == *claim {
-			break // it is about to run again
-		}
-		_, err := putClaim(ctx, claims, &next)
-		if conflict(err) {
-			return nil // it is looked at again
-		}
-		if err != nil {
+		if changed, err := a.revive(ctx, claims, key, h, claim); err != nil || changed {
 			return err
-		}
-		switch claim.State {
-		case api.FleetClaimLost:
-			a.log.Info("a lost session was found", "session", h.ID, "owner", h.Owner)
-		case api.FleetClaimMoving:
-			a.log.Warn("the move of a session has broken off; it stays here", "session", h.ID, "owner", h.Owner, "to", claim.To)
 		}
 	case mine:
 	case claim == nil && h.Bucket != bucket && h.Coming && !h.Whole:
@@ -125,6 +104,35 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		h.Bucket, h.Coming, h.Whole = bucket, false, false
 		h.follow(claim)
 	})
+}
+
+// revive makes the claim of a session that runs here live. changed means that somebody else has changed it.
+func (a *agent) revive(ctx context.Context, claims jetstream.KeyValue, key string, h *held, claim *sessionClaim) (changed bool, err error) {
+	next := *claim
+	next.State, next.Reason, next.Snapshot, next.Sandbox, next.To, next.ToGeneration = api.FleetClaimLive, "", "", h.Sandbox, "", 0
+	if claim.State != api.FleetClaimLive {
+		next.Since = time.Now()
+	}
+	if next.Ran {
+		next.Ran = !a.startedAgain(key, h) //nolint:contextcheck // it goes on when the announcement has ended
+	}
+	if next == *claim {
+		return false, nil // it is about to run again
+	}
+	_, err = putClaim(ctx, claims, &next)
+	if conflict(err) {
+		return true, nil // it is looked at again
+	}
+	if err != nil {
+		return true, err
+	}
+	switch claim.State {
+	case api.FleetClaimLost:
+		a.log.Info("a lost session was found", "session", h.ID, "owner", h.Owner)
+	case api.FleetClaimMoving:
+		a.log.Warn("the move of a session has broken off; it stays here", "session", h.ID, "owner", h.Owner, "to", claim.To)
+	}
+	return false, nil
 }
 
 // follow remembers what gateways say in the claim of a Workspace; nil: there was none.
@@ -153,9 +161,11 @@ func (a *agent) rest(ctx context.Context, claims jetstream.KeyValue, bucket, key
 	case claim.State == api.FleetClaimLive && idle >= idleFor && !claim.Keeps:
 		next := *claim
 		next.State, next.Since = api.FleetClaimStarting, time.Now()
-		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
+		revision, err := putClaim(ctx, claims, &next)
+		if err != nil && !conflict(err) {
 			return err
 		}
+		a.idle[key] = start{revision, a.clock()}
 	case claim.State == api.FleetClaimStarting && idle >= startingFor && !claim.Keeps:
 		if lives, err := a.lives(ctx, h); err != nil || lives {
 			return err

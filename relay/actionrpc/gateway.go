@@ -27,7 +27,7 @@ func refuseGateway(w http.ResponseWriter, status int, why string) {
 
 // ServeGateway answers a request that a gateway of a fleet passes on. The statement in it must be for the owner of LangBot's sessions.
 func (s *Server) ServeGateway(w http.ResponseWriter, r *http.Request) {
-	pass, err := s.cfg.Gate.IdentifyLangBot(r.Header, r.Method, r.RequestURI)
+	pass, err := s.cfg.Gate.IdentifyLangBot(r.Header.Values(access.HeaderGateway), r.Method, r.RequestURI)
 	if err == nil {
 		err = s.speaksForOwner(&pass)
 	}

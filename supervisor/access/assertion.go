@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -90,8 +89,10 @@ func (a Assertion) SignLangBot(key ed25519.PrivateKey, now time.Time) (string, e
 	return a.sign(langBotScheme, key, now)
 }
 
-// IsLangBot reports whether a gateway says that a request is one of LangBot's protocol.
-func IsLangBot(h http.Header) bool { return strings.HasPrefix(h.Get(HeaderGateway), langBotScheme) }
+// IsLangBot reports whether the values of HeaderGateway say that a request is one of LangBot's protocol.
+func IsLangBot(signed []string) bool {
+	return len(signed) > 0 && strings.HasPrefix(signed[0], langBotScheme)
+}
 
 func (a Assertion) sign(scheme string, key ed25519.PrivateKey, now time.Time) (string, error) {
 	a.Nonce, a.Issued, a.Expires = rand.Text(), now.UTC(), now.UTC().Add(AssertionLife)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -192,9 +191,8 @@ func (g *Gate) IdentifyHolder(values []string, method, target string) (Pass, err
 	return g.identifyAsserted(holderScheme, values, method, target)
 }
 
-// IdentifyLangBot authenticates a request of LangBot's protocol by what a gateway has signed.
-func (g *Gate) IdentifyLangBot(h http.Header, method, target string) (Pass, error) {
-	values := h.Values(HeaderGateway)
+// IdentifyLangBot authenticates a request of LangBot's protocol by the values of HeaderGateway.
+func (g *Gate) IdentifyLangBot(values []string, method, target string) (Pass, error) {
 	if len(values) == 0 {
 		return Pass{}, unknown()
 	}

@@ -121,6 +121,42 @@ func TestAnIdentityThatDoesNotHold(t *testing.T) {
 	}
 }
 
+// A statement for LangBot is good for LangBot's protocol alone, and no other statement is good for that.
+func TestTheWordForLangBotOpensNoRoute(t *testing.T) {
+	t.Parallel()
+	h, key := node(t)
+	const target = "/v1/sessions?all=true"
+	word := func() []string {
+		t.Helper()
+		value, err := asks().SignLangBot(key, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []string{value}
+	}
+	if !access.IsLangBot(word()) || access.IsLangBot(shown(t, asks(), key, time.Now())) {
+		t.Error("it is taken for another, or another for it")
+	}
+	if p, err := h.asserted(word()); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
+		t.Errorf("as who calls: %+v, %v", p, err)
+	}
+	if p, err := h.asserted([]string{access.AssertionScheme + strings.SplitN(word()[0], " ", 2)[1]}); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
+		t.Errorf("under the other name: %+v, %v", p, err)
+	}
+	for name, values := range map[string][]string{"none": {}, "of a caller": shown(t, asks(), key, time.Now())} {
+		if p, err := h.gate.IdentifyLangBot(values, "GET", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
+			t.Errorf("%s: %+v, %v", name, p, err)
+		}
+	}
+	once := word()
+	if p, err := h.gate.IdentifyLangBot(once, "GET", target); err != nil || p.Name != "ci" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err := h.gate.IdentifyLangBot(once, "GET", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
+		t.Errorf("twice: %+v, %v", p, err)
+	}
+}
+
 // An assertion about a token identifies no caller, and one about a caller does not count for a token.
 func TestTheWordOnAKeyLetsNobodyIn(t *testing.T) {
 	t.Parallel()

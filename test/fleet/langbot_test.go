@@ -136,7 +136,7 @@ func (b *bot) runs(cmd string) string {
 	var r struct {
 		Stdout string `json:"stdout"`
 	}
-	b.gets("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":%q,"timeout_sec":120}`, cmd), &r)
+	b.gets("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":%q,"timeout_sec":120,"persistent":true}`, cmd), &r)
 	return r.Stdout
 }
 
@@ -279,7 +279,7 @@ func TestLangBotAttachesToAProcessThroughTheGateway(t *testing.T) {
 	if err := ws.Write(t.Context(), websocket.MessageText, []byte("one")); err != nil {
 		t.Fatal(err)
 	}
-	if _, text, err := ws.Read(t.Context()); err != nil || string(text) != "got one" {
+	if _, text, err := ws.Read(t.Context()); err != nil || string(text) != "got one\n" {
 		t.Errorf("%q, %v", text, err)
 	}
 	// A later generation ends it.

@@ -26,7 +26,7 @@ const (
 // unknownSeq is the sequence number of a request that has none.
 const unknownSeq = -1
 
-// request is what a client asks for.
+// Request is what a client asks for.
 type Request struct {
 	Seq     int64
 	Action  string
@@ -34,7 +34,7 @@ type Request struct {
 	Context *Context // nil: the request has none
 }
 
-// actionContext names the Workspace that an action is for.
+// Context names the Workspace that an action is for.
 type Context struct {
 	Instance   string
 	Workspace  string
@@ -197,7 +197,7 @@ func ProblemText(model string, wrong []string) string {
 	return fmt.Sprintf("%d validation error%s for %s\n%s", len(wrong), s, model, strings.Join(wrong, "\n"))
 }
 
-// refusal is an error as the protocol has it: clients look for the class.
+// Refusal is an error as the protocol has it: clients look for the class.
 type Refusal struct {
 	Class string // "BoxValidationError"; "": none
 	Text  string

@@ -88,6 +88,50 @@ func TestALongErrorIsCut(t *testing.T) {
 	}
 }
 
+// What a gateway passes on is what it has got, but for the numbers.
+func TestWhatIsPassedOnIsTheSame(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		`{"seq_id":7,"action":"a","data":{"x":null,"y":"ä"}}`,
+		`{"seq_id":7,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":"w","placement_generation":3}}`,
+	} {
+		r, _, err := ParseRequest([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := r.Encode(9)
+		if want := strings.Replace(text, `"seq_id":7`, `"seq_id":9`, 1); err != nil || string(got) != want {
+			t.Errorf("%s, %v, want %s", got, err, want)
+		}
+	}
+	const answer = `{"seq_id":7,"code":1,"message":"BoxError: x","data":{"a":[1]},"chunk_status":"continue"}`
+	a, err := ParseAnswer([]byte(answer))
+	if err != nil || a.Seq != 7 {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if got, want := string(a.Encode(9)), strings.Replace(answer, `"seq_id":7`, `"seq_id":9`, 1); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for _, text := range []string{"", "{}", "[]", `{"seq_id":1,"code":0,"message":"success"}`, `{"seq_id":1,"message":"x","data":{}}`} {
+		if a, err := ParseAnswer([]byte(text)); err == nil {
+			t.Errorf("%s: %+v", text, a)
+		}
+	}
+}
+
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte(`{"seq_id":1,"code":0,"message":"success","data":{},"chunk_status":"continue"}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		a, err := ParseAnswer(text)
+		if err != nil {
+			return
+		}
+		if again, err := ParseAnswer(a.Encode(3)); err != nil || again.Seq != 3 || again.Code != a.Code {
+			t.Fatalf("%s: %+v, %v", text, again, err)
+		}
+	})
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"seq_id":1,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":"w"}}`))
 	f.Add([]byte(`{"seq_id":"x","action":"a"}`))

@@ -81,7 +81,7 @@ func succeeds(data any) *nodeAnswer {
 }
 
 func (c *langBotConn) do(ctx context.Context, r *rpc.Request) (*nodeAnswer, error) {
-	known, ok := rpc.Actions[r.Action]
+	known, ok := rpc.ActionOf(r.Action)
 	switch {
 	case !ok:
 		return nil, rpc.Refusef("ValueError", "Action %s not found", r.Action)
@@ -429,7 +429,7 @@ func (l *nodeLink) ask(ctx context.Context, r *rpc.Request) (*nodeAnswer, error)
 	l.waiting[seq] = ch
 	l.mu.Unlock()
 	defer l.forget(seq, ch)
-	text, err := r.Encode(seq)
+	text, err := rpc.EncodeRequest(r, seq)
 	if err != nil {
 		return nil, err
 	}

@@ -33,8 +33,7 @@ func TestWrongKeysForLangBotAreNamed(t *testing.T) {
 		"instance = \"a b\"":         {"langbot.instance", "letters, digits"},
 		"principal = \"\"":           {"langbot.principal", "[principals.NAME]"},
 		"principal = \"gone\"\nlisten = \"127.0.0.1:5410\"\ninsecure = true": {"langbot.principal", "there is no [principals.gone]"},
-		"insecure = 7": {"insecure"},
-		"token_file = \"\"\nlisten = \"127.0.0.1:5410\"": {"langbot.token_file", "insecure = true"},
+		"token_file = \"\"\nlisten = \"127.0.0.1:5410\"":                     {"langbot.token_file", "insecure = true"},
 	} {
 		if err := os.WriteFile(file, []byte(who+text+"\n"), 0o600); err != nil {
 			t.Fatal(err)
@@ -123,8 +122,10 @@ func TestAWorkspaceIsRememberedAgain(t *testing.T) {
 		return ok
 	}
 	key := claimKey("langbot", "workspace/ws-1")
-	if !raise(2, 1, false) || !raise(2, 1, false) || !raise(2, 7, true) || !raise(2, 3, false) {
-		t.Error("it is refused")
+	for _, workspace := range []int64{1, 1, 7, 3} {
+		if !raise(2, workspace, workspace == 7) {
+			t.Errorf("placement %d is refused", workspace)
+		}
 	}
 	if h := f.all[key]; h.Workspace != 7 || !h.Keeps {
 		t.Errorf("%+v", h)

@@ -74,7 +74,7 @@ func (s *Server) table() map[string]action {
 		}}
 	}
 	for name, a := range t {
-		known := wire.Actions[name]
+		known, _ := wire.ActionOf(name)
 		a.host, a.skill = known.Host, known.Skill
 		t[name] = a
 	}

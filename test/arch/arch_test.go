@@ -63,7 +63,7 @@ func areas() []area {
 		{"relay", "relay/conns relay/e2b/wire relay/mcp relay/render relay/client relay/api supervisor supervisor/access skills isolation cgroup internal limits quantity"},
 		{"cmd/boxctl", "relay/mcp relay/render relay/client relay/api internal limits quantity"},
 		// A gateway authenticates callers as boxd does; it has nothing else of the server.
-		{"cmd/boxfleet", "relay/conns relay/e2b/wire relay/client relay/api supervisor/access internal limits quantity"},
+		{"cmd/boxfleet", "relay/conns relay/e2b/wire relay/actionrpc/wire relay/client relay/api supervisor/access internal limits quantity"},
 		{"cmd/boxinit", "isolation cgroup internal"},
 		{"cmd/boxfiles", "isolation internal"},
 		{"cmd/boxkeeper", "isolation cgroup internal"},

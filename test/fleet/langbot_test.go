@@ -51,6 +51,7 @@ type bot struct {
 	seq        int
 	workspace  string
 	generation int
+	others     map[int]said // answers to earlier requests, by sequence number
 }
 
 // dials connects to a gateway as LangBot does.
@@ -62,7 +63,7 @@ func dials(t testing.TB, address, workspace string, generation int) *bot {
 	}
 	ws.SetReadLimit(32 << 20)
 	t.Cleanup(func() { ws.CloseNow() })
-	return &bot{t: t, ws: ws, workspace: workspace, generation: generation}
+	return &bot{t: t, ws: ws, workspace: workspace, generation: generation, others: map[int]said{}}
 }
 
 // said is an answer.
@@ -75,23 +76,39 @@ type said struct {
 
 // try makes a request and waits for its answer. It reports an error only if the connection ends.
 func (b *bot) try(action, data string) (a said, err error) {
-	b.seq++
-	text := fmt.Sprintf(`{"seq_id":%d,"action":%q,"data":%s`, b.seq, action, data)
-	if !wire.Actions[action].Host {
-		text += fmt.Sprintf(`,"context":{"instance_uuid":%q,"workspace_uuid":%q,"placement_generation":%d}`, botInstance, b.workspace, b.generation)
-	}
-	ctx := context.WithoutCancel(b.t.Context())
-	if err = b.ws.Write(ctx, websocket.MessageText, []byte(text+"}")); err != nil {
+	seq, err := b.send(action, data)
+	if err != nil {
 		return a, err
 	}
+	return b.waits(seq)
+}
+
+// send makes a request and returns its sequence number.
+func (b *bot) send(action, data string) (seq int, err error) {
+	b.seq++
+	text := fmt.Sprintf(`{"seq_id":%d,"action":%q,"data":%s`, b.seq, action, data)
+	if known, _ := wire.ActionOf(action); !known.Host {
+		text += fmt.Sprintf(`,"context":{"instance_uuid":%q,"workspace_uuid":%q,"placement_generation":%d}`, botInstance, b.workspace, b.generation)
+	}
+	return b.seq, b.ws.Write(context.WithoutCancel(b.t.Context()), websocket.MessageText, []byte(text+"}"))
+}
+
+// waits waits for the answer to a request.
+func (b *bot) waits(seq int) (a said, err error) {
 	for {
-		_, answer, err := b.ws.Read(ctx)
+		if a, ok := b.others[seq]; ok {
+			delete(b.others, seq)
+			return a, nil
+		}
+		_, answer, err := b.ws.Read(context.WithoutCancel(b.t.Context()))
 		if err != nil {
 			return a, err
 		}
-		if err := json.Unmarshal(answer, &a); err != nil || a.Seq == b.seq {
+		var next said
+		if err := json.Unmarshal(answer, &next); err != nil {
 			return a, err
 		}
+		b.others[next.Seq] = next
 	}
 }
 
@@ -389,6 +406,65 @@ func TestAWorkspaceOfANodeThatIsLost(t *testing.T) {
 	boxtest.Eventually(t, "the node that is back has ended its own", func() bool { return !old.hasOfBot(t, b.physical()) })
 	h.ready(2)
 	later.gets("box_get_session", `{"session_id":"s"}`, nil)
+}
+
+// An operator can give a lost Workspace up, for a LangBot that never places one anew.
+func TestALostWorkspaceIsGivenUp(t *testing.T) {
+	t.Parallel()
+	h := buildLangBot(t, 2)
+	b := dials(t, h.bot, "w1", 1)
+	b.gets("box_create_session", created, nil)
+	home := b.home(h)
+	old := h.on(home.Node)
+	old.agent.kill()
+	boxtest.Eventually(t, "the Workspace is lost", func() bool { return b.home(h).State == api.FleetClaimLost })
+	target := "/v1/sessions/" + url.PathEscape(home.ID) + "?owner=langbot"
+	if code := h.as(h.user, "DELETE", target, nil, nil); code != http.StatusForbidden {
+		t.Errorf("another user: %d", code)
+	}
+	if code := h.get("DELETE", target, nil, nil); code != http.StatusNoContent {
+		t.Fatalf("%d", code)
+	}
+	b.gets("box_create_session", created, nil)
+	if now := b.home(h); now.Node == old.name || !h.on(now.Node).hasOfBot(t, b.physical()) {
+		t.Errorf("%+v", now)
+	}
+	old.agent.start()
+	boxtest.Eventually(t, "the node that is back has ended its own", func() bool { return !old.hasOfBot(t, b.physical()) })
+	b.gets("box_get_session", `{"session_id":"s"}`, nil)
+}
+
+// What is under way on a node that is cut off fails, and says so; all else on the same connection goes on.
+func TestANodeIsCutOffFromLangBot(t *testing.T) {
+	t.Parallel()
+	h := buildLangBot(t, 2)
+	b := dials(t, h.bot, "w1", 1)
+	b.gets("box_create_session", created, nil)
+	old := h.on(b.home(h).Node)
+	b.workspace = "w2"
+	b.gets("box_create_session", created, nil)
+	if b.home(h).Node == old.name {
+		t.Fatalf("both are on %s", old.name)
+	}
+	b.workspace = "w1"
+	seq, err := b.send("box_exec", `{"session_id":"s","cmd":"touch begun; sleep 1000","timeout_sec":2000,"persistent":true}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.boxd.Owner = "langbot"
+	boxtest.Eventually(t, "the command runs", func() bool {
+		r, err := old.boxd.Exec(t.Context(), b.physical(), &api.ExecRequest{Argv: []string{"test", "-e", "begun"}})
+		return err == nil && r.ExitCode != nil && *r.ExitCode == 0
+	})
+	old.agent.kill()
+	a, err := b.waits(seq)
+	if err != nil || a.Code != 1 || !strings.HasPrefix(a.Message, "BoxBackendUnavailableError: the connection to node "+old.name+" has ended") {
+		t.Errorf("%+v, %v", a, err)
+	}
+	b.workspace = "w2"
+	if out := b.runs("echo on"); out != "on" {
+		t.Errorf("%q", out)
+	}
 }
 
 // A node that is found again goes on with its Workspaces.

@@ -19,15 +19,24 @@ const (
 	ActionBackend   = "box_get_backend_info"
 )
 
-// Actions are all actions.
-var Actions = map[string]Action{
-	ActionPing: {Host: true}, ActionFileChunk: {Host: true}, ActionInit: {Host: true}, ActionHealth: {Host: true}, ActionBackend: {Host: true},
-	"box_shutdown": {Host: true}, "box_verify_shared_workspace": {Host: true},
-	"box_upsert_sandbox_admission_grant": {Host: true}, "box_revoke_sandbox_admission_grant": {Host: true},
-	"box_status": {}, "box_exec": {}, "box_create_session": {}, "box_get_session": {}, "box_get_sessions": {}, "box_delete_session": {},
-	"box_start_managed_process": {}, "box_get_managed_process": {}, "box_stop_managed_process": {},
-	"box_list_skills": {Skill: true}, "box_get_skill": {Skill: true}, "box_create_skill": {Skill: true, Stores: true}, "box_update_skill": {Skill: true, Stores: true},
-	"box_delete_skill": {Skill: true}, "box_scan_skill_directory": {Skill: true}, "box_list_skill_files": {Skill: true},
-	"box_read_skill_file": {Skill: true}, "box_write_skill_file": {Skill: true, Stores: true},
-	"box_preview_skill_zip": {Skill: true, File: true}, "box_install_skill_zip": {Skill: true, Stores: true, File: true},
+// ActionOf returns what is known of an action, and whether there is one of that name.
+func ActionOf(name string) (a Action, ok bool) {
+	switch name {
+	case ActionPing, ActionFileChunk, ActionInit, ActionHealth, ActionBackend, "box_shutdown", "box_verify_shared_workspace",
+		"box_upsert_sandbox_admission_grant", "box_revoke_sandbox_admission_grant":
+		a.Host = true
+	case "box_status", "box_exec", "box_create_session", "box_get_session", "box_get_sessions", "box_delete_session",
+		"box_start_managed_process", "box_get_managed_process", "box_stop_managed_process":
+	case "box_list_skills", "box_get_skill", "box_delete_skill", "box_scan_skill_directory", "box_list_skill_files", "box_read_skill_file":
+		a.Skill = true
+	case "box_create_skill", "box_update_skill", "box_write_skill_file":
+		a.Skill, a.Stores = true, true
+	case "box_preview_skill_zip":
+		a.Skill, a.File = true, true
+	case "box_install_skill_zip":
+		a = Action{Skill: true, Stores: true, File: true}
+	default:
+		return a, false
+	}
+	return a, true
 }

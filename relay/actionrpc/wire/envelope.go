@@ -150,8 +150,8 @@ func parseContext(raw json.RawMessage, bad *problems) *Context {
 	return c
 }
 
-// Encode returns the message of a request, with another sequence number.
-func (r *Request) Encode(seq int64) ([]byte, error) {
+// EncodeRequest returns the message of a request, with another sequence number.
+func EncodeRequest(r *Request, seq int64) ([]byte, error) {
 	type about struct {
 		Instance   string `json:"instance_uuid"`
 		Workspace  string `json:"workspace_uuid"`

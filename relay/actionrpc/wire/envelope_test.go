@@ -99,7 +99,7 @@ func TestWhatIsPassedOnIsTheSame(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := r.Encode(9)
+		got, err := EncodeRequest(r, 9)
 		if want := strings.Replace(text, `"seq_id":7`, `"seq_id":9`, 1); err != nil || string(got) != want {
 			t.Errorf("%s, %v, want %s", got, err, want)
 		}

@@ -50,7 +50,7 @@ type Uploads struct {
 
 // file is an upload, as far as it has come.
 type file struct {
-	*os.File
+	data *os.File
 	size int64
 }
 
@@ -126,7 +126,7 @@ func (s *Uploads) Put(fields map[string]json.RawMessage, limit int64) error {
 	if c.first {
 		s.room.bytes.Release(f.size)
 		f.size = 0
-		if err := f.Truncate(0); err != nil {
+		if err := f.data.Truncate(0); err != nil {
 			return fmt.Errorf("upload: %w", err)
 		}
 	}
@@ -139,7 +139,7 @@ func (s *Uploads) Put(fields map[string]json.RawMessage, limit int64) error {
 		return uploadFull()
 	}
 	f.size += int64(len(c.data))
-	if _, err := f.WriteAt(c.data, f.size-int64(len(c.data))); err != nil {
+	if _, err := f.data.WriteAt(c.data, f.size-int64(len(c.data))); err != nil {
 		s.drop(c.key)
 		return fmt.Errorf("upload: %w", err)
 	}
@@ -156,7 +156,7 @@ func unnamed() (*file, error) {
 		f.Close()
 		return nil, fmt.Errorf("upload: %w", err)
 	}
-	return &file{File: f}, nil
+	return &file{data: f}, nil
 }
 
 // drop forgets a file. s.mu is held.
@@ -175,7 +175,7 @@ func (s *Uploads) forget(key string) *os.File {
 	delete(s.files, key)
 	s.room.files.Release(1)
 	s.room.bytes.Release(f.size)
-	return f.File
+	return f.data
 }
 
 // Take hands a file out, once; the caller must close it. It returns false if there is none.

@@ -135,7 +135,7 @@ func (r *sessionMove) find() error {
 	case claim.State != api.FleetClaimLive:
 		return fault.Errorf(fault.Conflict, "session %s is starting", fault.Show(id)).WithHint("try again")
 	case claim.Workspace > 0:
-		return fault.Errorf(fault.Unsupported, "%s is a Workspace of LangBot, whose sessions stay on its node", fault.Show(id)).WithHint("LangBot places it anew with a later placement generation, once its node is lost")
+		return fault.Errorf(fault.Unsupported, "%s is a Workspace of LangBot, whose sessions stay on its node", fault.Show(id)).WithHint("once its node is lost, LangBot can place it on another, with a later placement generation")
 	case claim.Sandbox:
 		return fault.Errorf(fault.Unsupported, "session %s is a sandbox of E2B's clients, whose tokens are good on its node alone", fault.Show(id)).WithHint("it stays on its node until it ends")
 	}

@@ -57,10 +57,11 @@ func areas() []area {
 		{"relay/client", "relay/api internal limits quantity"},
 		{"relay/render", "relay/client relay/api internal limits quantity"},
 		{"relay/conns", "relay/api supervisor/access internal limits quantity"},
-		// The part of the E2B protocol that a gateway reads too.
+		// The parts of protocols that a gateway reads too.
 		{"relay/e2b/wire", "supervisor/access internal limits quantity"},
+		{"relay/actionrpc/wire", "supervisor/access internal limits quantity"},
 		{"relay/mcp", "relay/render relay/client relay/api internal limits quantity"},
-		{"relay", "relay/conns relay/e2b/wire relay/mcp relay/render relay/client relay/api supervisor supervisor/access skills isolation cgroup internal limits quantity"},
+		{"relay", "relay/conns relay/e2b/wire relay/actionrpc/wire relay/mcp relay/render relay/client relay/api supervisor supervisor/access skills isolation cgroup internal limits quantity"},
 		{"cmd/boxctl", "relay/mcp relay/render relay/client relay/api internal limits quantity"},
 		// A gateway authenticates callers as boxd does; it has nothing else of the server.
 		{"cmd/boxfleet", "relay/conns relay/e2b/wire relay/actionrpc/wire relay/client relay/api supervisor/access internal limits quantity"},

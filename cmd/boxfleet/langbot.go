@@ -28,14 +28,14 @@ const maxLongest = 4
 
 // langBotFront is the HTTP handler for LangBot.
 type langBotFront struct {
-	g         *gateway
-	principal string
-	byTLS     bool
-	doors     *rpc.Handshakes
-	requests  *rpc.MessageBudget
-	answers   *rpc.MessageBudget
-	uploads   *rpc.UploadBudget
-	live      sync.WaitGroup // WebSockets, which http.Server does not track
+	g          *gateway
+	principal  string
+	byTLS      bool
+	handshakes *rpc.Handshakes
+	requests   *rpc.MessageBudget
+	answers    *rpc.MessageBudget
+	uploads    *rpc.UploadBudget
+	live       sync.WaitGroup // WebSockets, which http.Server does not track
 
 	mu     sync.Mutex // guards the fields below
 	init   map[string]json.RawMessage
@@ -44,7 +44,7 @@ type langBotFront struct {
 
 func newLangBotFront(g *gateway, cfg *gatewayConfig, token string) *langBotFront {
 	return &langBotFront{
-		g: g, principal: cfg.LangBot.Principal, byTLS: cfg.Gateway.Certificate != "", doors: rpc.NewHandshakes(token, cfg.LangBot.Instance),
+		g: g, principal: cfg.LangBot.Principal, byTLS: cfg.Gateway.Certificate != "", handshakes: rpc.NewHandshakes(token, cfg.LangBot.Instance),
 		requests: rpc.NewMessageBudget(maxLongest), answers: rpc.NewMessageBudget(maxLongest), uploads: rpc.NewUploadBudget(),
 		init: map[string]json.RawMessage{}, limits: rpc.DefaultLimits(),
 	}
@@ -125,8 +125,8 @@ func (f *langBotFront) pass() (access.Pass, error) {
 func (f *langBotFront) admit(w http.ResponseWriter, r *http.Request, pin bool) (ctx context.Context, instance string, pass access.Pass, leave func()) {
 	var err error
 	why := "missing or wrong control token"
-	if f.doors.Known(r) {
-		instance, why = f.doors.Admit(r, pin)
+	if f.handshakes.Known(r) {
+		instance, why = f.handshakes.Admit(r, pin)
 	}
 	if why == "" {
 		pass, err = f.pass()

@@ -70,7 +70,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	young := time.Since(h.Since) < startingFor
 	switch {
 	case !lives && mine && h.Workspace > 0 && (claim.State == api.FleetClaimLive || claim.State == api.FleetClaimStarting):
-		return a.rest(ctx, claims, bucket, key, h, claim)
+		return a.releaseIdle(ctx, claims, bucket, key, h, claim)
 	case !lives && mine && (claim.State != api.FleetClaimStarting || !young): // it has ended, or was never made
 		if lives, err := a.lives(ctx, h); err != nil || lives { // it was made after boxd had listed its sessions
 			return err
@@ -145,9 +145,9 @@ func (h *held) follow(claim *sessionClaim) {
 // idleFor is how long a Workspace of LangBot keeps its claim without a session.
 const idleFor = 5 * time.Minute
 
-// rest releases the claim of a Workspace that has no session and keeps nothing, in two steps: first gateways have to ask for the
+// releaseIdle releases the claim of a Workspace that has no session and keeps nothing, in two steps: first gateways have to ask for the
 // Workspace anew, and when what was sent before that can have made no session any more, the claim is removed.
-func (a *agent) rest(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, claim *sessionClaim) error {
+func (a *agent) releaseIdle(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, claim *sessionClaim) error {
 	s, ok := a.idle[key]
 	if !ok || s.revision != claim.revision {
 		s = start{claim.revision, a.clock()}

@@ -46,7 +46,7 @@ func admitting(t *testing.T, inits ...string) *host {
 	h := &host{t: t, proof: all}
 	h.Server = &Server{
 		cfg:    Config{Settings: Settings{Principal: "langbot", AllowSoftStorage: true}, Log: slog.New(slog.DiscardHandler), Marker: Marker(filepath.Join(t.TempDir(), MarkerFile))},
-		grants: NewGrants(time.Now), doors: wire.NewHandshakes("", "i"), boxes: newBoxes(BoxesConfig{Owner: func() (access.Principal, error) { return access.Principal{}, errors.New("there is none") }}),
+		grants: NewGrants(time.Now), handshakes: wire.NewHandshakes("", "i"), boxes: newBoxes(BoxesConfig{Owner: func() (access.Principal, error) { return access.Principal{}, errors.New("there is none") }}),
 	}
 	h.seen.turn = make(chan struct{}, 1)
 	h.initConfig.Store(DefaultInit())

@@ -19,12 +19,6 @@ type throughKey struct{}
 
 func through(ctx context.Context) bool { return ctx.Value(throughKey{}) != nil }
 
-// refuseGateway tells a gateway why it is refused.
-func refuseGateway(w http.ResponseWriter, status int, why string) {
-	w.Header().Set(wire.HeaderRefused, why)
-	wire.Reply(w, status, map[string]string{"message": why})
-}
-
 // ServeGateway answers a request that a gateway of a fleet passes on. The statement in it must be for the owner of LangBot's sessions.
 func (s *Server) ServeGateway(w http.ResponseWriter, r *http.Request) {
 	pass, err := s.cfg.Gate.IdentifyLangBot(r.Header.Values(access.HeaderGateway), r.Method, r.RequestURI)
@@ -32,7 +26,8 @@ func (s *Server) ServeGateway(w http.ResponseWriter, r *http.Request) {
 		err = s.speaksForOwner(&pass)
 	}
 	if err != nil {
-		refuseGateway(w, http.StatusForbidden, err.Error())
+		w.Header().Set(wire.HeaderRefused, err.Error())
+		wire.Reply(w, http.StatusForbidden, map[string]string{"message": err.Error()})
 		return
 	}
 	ctx, leave := s.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {

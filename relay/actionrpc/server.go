@@ -58,7 +58,7 @@ type Config struct {
 type Server struct {
 	cfg          Config
 	started      time.Time
-	doors        *wire.Handshakes
+	handshakes   *wire.Handshakes
 	initConfig   atomic.Pointer[InitConfig]
 	initializing sync.Mutex // serializes INITs
 	boxes        *Boxes
@@ -80,7 +80,7 @@ type Server struct {
 
 // New returns a server; Serve runs it.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, started: time.Now(), doors: wire.NewHandshakes(cfg.Token, cfg.Instance), held: wire.NewMessageBudget(maxLongest), relayed: wire.NewPartBudget(maxLongest), uploads: wire.NewUploadBudget(), grants: NewGrants(time.Now)}
+	s := &Server{cfg: cfg, started: time.Now(), handshakes: wire.NewHandshakes(cfg.Token, cfg.Instance), held: wire.NewMessageBudget(maxLongest), relayed: wire.NewPartBudget(maxLongest), uploads: wire.NewUploadBudget(), grants: NewGrants(time.Now)}
 	s.seen.turn = make(chan struct{}, 1)
 	s.initConfig.Store(cfg.Marker.Init())
 	s.boxes = newBoxes(BoxesConfig{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == refuseImage, Soft: cfg.AllowSoftStorage, Owner: s.owner, Init: s.initConfig.Load, Log: cfg.Log})
@@ -192,18 +192,17 @@ func (s *Server) ready(ctx context.Context, w http.ResponseWriter) {
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	s.cfg.Log.Warn("connection of LangBot refused", "reason", why)
 	if through(r.Context()) {
-		refuseGateway(w, http.StatusUnauthorized, why)
-		return
+		w.Header().Set(wire.HeaderRefused, why)
 	}
 	wire.Unauthorized(w)
 }
 
 // admit returns why a handshake is refused, "" if it is not.
 func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
-	if !through(r.Context()) && !s.doors.Known(r) {
+	if !through(r.Context()) && !s.handshakes.Known(r) {
 		return "", "missing or wrong control token"
 	}
-	instance, why = s.doors.Admit(r, pin)
+	instance, why = s.handshakes.Admit(r, pin)
 	if why == "" {
 		if err := conns.Identify(r.Context(), s.cfg.Principal); err != nil {
 			return "", err.Error()

@@ -121,6 +121,9 @@ func fillDrive(c *Call) (any, error) {
 		}
 		f.IfLast = &last
 	}
+	if err := delivered(query, f); err != nil {
+		return nil, err
+	}
 	var v volumes.Version
 	var isNew bool
 	path, err := promoted(query)
@@ -139,6 +142,15 @@ func fillDrive(c *Call) (any, error) {
 		return Created{Body: version(&v)}, nil
 	}
 	return version(&v), nil
+}
+
+// delivered reads what a gateway says of a version that it delivers, or asks about.
+func delivered(query url.Values, f *volumes.Filling) (err error) {
+	f.Digest = query.Get("digest")
+	if f.DryRun, err = queryFlag(query, "dry_run"); err == nil {
+		f.Number, err = queryNumber(query, "as_version", 0, 1)
+	}
+	return err
 }
 
 // promoted returns the directory of a session to fill from; "": the request has an archive.

@@ -73,7 +73,7 @@ func hostRoutes() []Route {
 		line("GET /v1/drives/{drive}", access.Viewer, "owner", getDrive),
 		line("PATCH /v1/drives/{drive}", access.User, "owner", changeDrive),
 		line("DELETE /v1/drives/{drive}", access.User, "owner version", deleteDrive),
-		line("POST /v1/drives/{drive}/versions", access.User, "owner session path output_version into add if_version", fillDrive),
+		line("POST /v1/drives/{drive}/versions", access.User, "owner session path output_version into add if_version as_version digest dry_run", fillDrive),
 		line("POST /v1/drives/{drive}/pushed", access.User, "owner", drivePushed),
 		line("GET /v1/drives/{drive}/index", access.Viewer, "owner version prefix offset limit", indexDrive),
 		line("GET /v1/drives/{drive}/text", access.Viewer, "owner version bytes", driveText),

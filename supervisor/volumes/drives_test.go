@@ -12,11 +12,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/supervisor/volumes"
@@ -363,6 +365,48 @@ func TestWhatNobodyNamesIsSwept(t *testing.T) {
 		}
 		next.Close()
 	}
+}
+
+// A version that is delivered has the number and the content it has to have: it may come before those that are there, replaces none, and
+// is kept for the session that needs it.
+func TestAVersionIsDelivered(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), func(c *volumes.Config) { c.KeepVersions = 1 })
+	deliver := func(f volumes.Filling, files ...string) (volumes.Version, bool, error) {
+		return s.Fill(t.Context(), who, name, &f, archive(t, files...))
+	}
+	what, isNew, err := deliver(volumes.Filling{DryRun: true}, "f=3")
+	if err != nil || isNew || what.Number != 0 || what.Bytes != 1 || what.Entries != 1 || len(s.List(who)) != 0 {
+		t.Fatalf("%+v, new %v, %v, %+v", what, isNew, err, s.List(who))
+	}
+	three := volumes.Filling{Number: 3, Digest: what.Digest}
+	if _, _, err := deliver(three, "f=4"); fault.KindOf(err) != fault.Conflict || len(s.List(who)) != 0 {
+		t.Fatalf("other content: %v", err)
+	}
+	for _, again := range []bool{false, true} {
+		if v, isNew, err := deliver(three, "f=3"); err != nil || isNew == again || v.Number != 3 || v.Digest != what.Digest {
+			t.Fatalf("%+v, new %v, %v", v, isNew, err)
+		}
+	}
+	if _, _, err := deliver(volumes.Filling{Number: 3}, "f=4"); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("another 3: %v", err)
+	}
+	if v, isNew, err := deliver(volumes.Filling{Number: 1}, "f=1"); err != nil || !isNew || v.Number != 1 {
+		t.Fatalf("%+v, new %v, %v", v, isNew, err)
+	}
+	if _, _, err := deliver(volumes.Filling{Number: 5, Add: true}, "f=1"); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("with other files: %v", err)
+	}
+	if v := s.fill(volumes.Filling{}, "f=1"); v.Number != 4 {
+		t.Errorf("the next is %d", v.Number)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() { s.Run(ctx) })
+	defer work.Wait()
+	defer cancel()
+	s.fill(volumes.Filling{}, "f=5") // which removes what is older, but for what was delivered
+	boxtest.Eventually(t, "4 is removed", func() bool { return slices.Equal(s.numbers(), []int{1, 3, 5}) })
 }
 
 func TestADriveHasAnIndexAndAText(t *testing.T) {

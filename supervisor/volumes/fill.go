@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,9 @@ type Filling struct {
 	Into   string // directory of the drive to put it into; "": its top
 	Add    bool   // keep the rest of the newest version; otherwise the archive is everything
 	IfLast *int   // expected number of the newest version, 0: there is none; nil: any
+	Number int    // of the version, which need not be the newest; 0: the next one
+	Digest string // that the version must have; "": any
+	DryRun bool   // find out what the version would be, and make none
 	Origin string
 }
 
@@ -52,6 +56,9 @@ func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io
 	into, err := f.into()
 	if err != nil {
 		return v, false, err
+	}
+	if f.Number > 0 && (f.Add || f.IfLast != nil) {
+		return v, false, fault.Field("as_version", f.Number, "left out with add or if_version")
 	}
 	leave, err := s.stages.Enter(ctx, who)
 	if err != nil {
@@ -80,6 +87,15 @@ func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io
 		return v, false, err
 	}
 	n.Origin = f.Origin
+	switch {
+	case f.Digest != "" && f.Digest != n.Digest:
+		return v, false, fault.Field("digest", f.Digest, n.Digest+", that of the content").Of(fault.Conflict)
+	case f.DryRun:
+		return n, false, nil
+	case f.Number > 0:
+		n.Number = f.Number
+		return s.commitAs(who, name, at, n)
+	}
 	return s.commit(who, name, at, last, n)
 }
 
@@ -244,43 +260,71 @@ func tooMuch(key, limit, of string) error {
 func (s *Drives) commit(who, name, at string, last int, n Version) (Version, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	sp, next := s.next(who, name)
+	newest, err := next.version(0)
+	switch {
+	case err == nil && newest.Digest == n.Digest && newest.Number == last:
+		return *newest, false, nil
+	case err == nil && newest.Number != last || err != nil && last > 0:
+		return n, false, changed(name, next.Last)
+	}
+	n.Number = next.Last + 1
+	return s.insert(sp, &next, len(next.Versions), at, n)
+}
+
+// commitAs makes a tree the version of a drive that has its number. One that there is already has to be the same.
+func (s *Drives) commitAs(who, name, at string, n Version) (Version, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, next := s.next(who, name)
+	i, found := slices.BinarySearchFunc(next.Versions, n.Number, func(v Version, number int) int { return cmp.Compare(v.Number, number) })
+	switch {
+	case found && next.Versions[i].Digest == n.Digest:
+		return next.Versions[i], false, nil
+	case found:
+		f := fault.Errorf(fault.Conflict, "version %d of drive %s is another one, %s and not %s", n.Number, name, next.Versions[i].Digest, n.Digest).WithHint("remove it: boxctl drives rm")
+		f.Field, f.Value = "as_version", fmt.Sprint(n.Number)
+		return n, false, f
+	}
+	n.Delivered = true
+	return s.insert(sp, &next, i, at, n)
+}
+
+// next returns a copy of a drive, a new one if there is none. The lock is held.
+func (s *Drives) next(who, name string) (*driveSpace, Drive) {
 	sp := s.spaces[statedir.OwnerDir(who)]
 	if sp == nil {
 		sp = &driveSpace{key: statedir.OwnerDir(who), drives: map[string]*Drive{}}
 	}
-	next := Drive{Name: name, Created: s.now().UTC()}
 	if d := sp.drives[name]; d != nil {
-		next = s.copied(sp, d)
-		newest, err := d.version(0)
-		if err == nil && newest.Digest == n.Digest && newest.Number == last {
-			return *newest, false, nil
-		}
+		return sp, s.copied(sp, d)
 	}
-	if now := len(next.Versions); now > 0 && next.Versions[now-1].Number != last || now == 0 && last > 0 {
-		return n, false, changed(name, next.Last)
-	}
-	if err := s.allow(sp, name, n.Bytes); err != nil {
+	return sp, Drive{Name: name, Created: s.now().UTC()}
+}
+
+// insert makes a tree a version of a drive, at its place among the others. The lock is held.
+func (s *Drives) insert(sp *driveSpace, next *Drive, i int, at string, n Version) (Version, bool, error) {
+	if err := s.allow(sp, next.Name, n.Bytes); err != nil {
 		return n, false, err
 	}
 	if err := s.reconcile(sp); err != nil {
 		return n, false, err
 	}
-	next.Last++
-	n.Number, n.Created = next.Last, s.now().UTC()
+	n.Created = s.now().UTC()
 	n.Tree = strings.TrimPrefix(n.Digest, "sha256:")[:24] + "-" + strings.ToLower(rand.Text())[:12]
-	next.Versions = append(next.Versions, n)
+	next.Versions, next.Last = slices.Insert(next.Versions, i, n), max(next.Last, n.Number)
 	err := errors.Join(s.root.Rename(at+"/index", path.Join(sp.key, indexDir, n.Tree)), s.root.Rename(at+"/content", treePath(sp, &n)))
 	if err == nil {
 		err = errors.Join(s.sync(path.Join(sp.key, treesDir)), s.sync(path.Join(sp.key, indexDir)))
 	}
 	if err == nil {
-		err = s.write(sp, &next)
+		err = s.write(sp, next)
 	}
 	if err != nil {
 		s.removeTrees(sp, []Version{n})
-		return n, false, fmt.Errorf("fill drive %s: %w", name, err)
+		return n, false, fmt.Errorf("fill drive %s: %w", next.Name, err)
 	}
-	sp.drives[name] = &next
+	sp.drives[next.Name] = next
 	s.wakeSweeper()
 	return n, true, nil
 }

@@ -185,6 +185,10 @@ func (s *Drives) retainOne(sp *driveSpace, d *Drive, now time.Time) (next time.D
 		if v.Number == newest || s.held[treePath(sp, v)] > 0 || d.Push && v.Pushed.IsZero() || v.waits() {
 			return false
 		}
+		if stays := v.Created.Add(deliveredStays).Sub(now); v.Delivered && stays > 0 {
+			next = min(next, stays)
+			return false
+		}
 		left := v.Created.Add(time.Duration(age)).Sub(now)
 		if age > 0 && left > 0 {
 			next = min(next, left)

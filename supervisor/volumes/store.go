@@ -40,6 +40,9 @@ const (
 // maxStages is how many drives are filled at once: each filling has an archive and its content on disk.
 const maxStages = 4
 
+// deliveredStays is how long a version that was delivered is kept, whatever its number, for the session that needs it.
+const deliveredStays = 15 * time.Minute
+
 // stagePatience is how long a filling waits for its turn.
 const stagePatience = time.Minute
 
@@ -54,7 +57,10 @@ type Version struct {
 	Created time.Time `json:"created"`
 	Pushed  time.Time `json:"pushed,omitzero"` // when it was reported as stored elsewhere too
 	Targets []Target  `json:"targets,omitempty"`
-	Held    int       `json:"-"` // number of sessions that use it
+	// Delivered means that its number was given: a session is about to use it.
+	Delivered bool `json:"delivered,omitempty"`
+
+	Held int `json:"-"` // number of sessions that use it
 }
 
 // Drive is a drive with its versions, the newest last.

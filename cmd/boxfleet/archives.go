@@ -13,6 +13,7 @@ import (
 	"hash"
 	"io"
 	"log/slog"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -78,7 +79,7 @@ var (
 	errAbandoned = errors.New("it took too long, and what was there of it has been removed")
 )
 
-// noStore is the failure of a store: "snapshots", "images" or "skills".
+// noStore is the failure of a store: "snapshots", "images", "skills" or "drives".
 func noStore(what string, err error) error {
 	refused, ok := errors.AsType[*jetstream.APIError](err)
 	switch {
@@ -252,28 +253,110 @@ func (u *upload) drop(ctx context.Context) error {
 	return u.s.records.Delete(ctx, uploadPrefix+u.ID)
 }
 
-// remove removes an archive that gone takes out of a record, unless another record has it too. If that fails, or it is not known what
+// remove removes archives that gone takes out of a record, unless another record has them too. If that fails, or it is not known what
 // became of it, sweep looks again.
-func (s *archiveStore) remove(ctx context.Context, a archived, gone func() error) error {
-	u, err := s.uploadOf(ctx, a)
-	if err != nil {
-		return err
+func (s *archiveStore) remove(ctx context.Context, gone func() error, archives ...archived) error {
+	var ups []*upload
+	for _, a := range archives {
+		u, err := s.uploadOf(ctx, a)
+		if err != nil {
+			return err
+		}
+		ups = append(ups, u)
 	}
-	if err := gone(); err != nil {
+	if err := gone(); err != nil || len(ups) == 0 {
 		return err
 	}
 	known, err := s.known(ctx)
-	switch {
-	case err != nil:
-	case known[a.ID]:
-		err = s.records.Delete(ctx, uploadPrefix+a.ID)
-	default:
-		err = u.drop(ctx)
+	for _, u := range ups {
+		switch {
+		case err != nil:
+		case known[u.ID]:
+			err = s.records.Delete(ctx, uploadPrefix+u.ID)
+		default:
+			err = u.drop(ctx)
+		}
 	}
 	if err != nil {
 		s.log.Warn("an archive that nobody needs is removed later", "bucket", s.bucket, "error", err)
 	}
 	return nil
+}
+
+// receiving is an archive that a caller sends to be kept, and what is done with it.
+type receiving struct {
+	owner    string    // whose limit it counts for; "": nobody's
+	body     io.Reader // nil: the body of the request
+	most     int64     // bytes
+	tooLarge func() error
+	inspect  func(*upload) error // has a node find out what it is
+	fits     func(*upload) error // looks whether there is room for it, after it was renewed
+	put      func() error        // makes it known
+	forget   func(context.Context) error
+}
+
+// receive stores the archive of a request, and makes it known: all of it or nothing.
+func (g *gateway) receive(c *call, s *archiveStore, in *receiving) error {
+	leave, err := g.copies.Enter(c.r.Context(), c.pass.Name)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx := c.r.Context()
+	u, err := s.newUpload(ctx, in.owner)
+	if err != nil {
+		return err
+	}
+	body := in.body
+	if body == nil {
+		body = c.archiveBody()
+	}
+	err = u.write(ctx, body, in.most)
+	if errors.Is(err, errTooLarge) {
+		err = in.tooLarge()
+	}
+	if err == nil {
+		err = in.inspect(u)
+	}
+	if err == nil {
+		err = u.renew(ctx) // that may have taken long
+	}
+	if err == nil {
+		err = in.fits(u)
+	}
+	if err != nil {
+		return errors.Join(err, u.drop(ctx))
+	}
+	if err := in.put(); err != nil {
+		return err // it may be there: otherwise it is swept
+	}
+	return u.keep(ctx, in.forget)
+}
+
+// together are the bytes of archives that are stored and of those that are being stored, by id. beside: some of these are not stored yet.
+func together(stored, others map[string]int64) (size int64, beside bool) {
+	all := maps.Clone(stored)
+	for id, n := range others {
+		if _, known := stored[id]; !known {
+			all[id], beside = n, true
+		}
+	}
+	for _, n := range all {
+		size += n
+	}
+	return size, beside
+}
+
+// put writes a record that has that revision, 0: there is none, and returns the new one.
+func (s *archiveStore) put(ctx context.Context, key string, k any, revision uint64) (uint64, error) {
+	data, err := json.Marshal(k)
+	if err != nil {
+		return 0, err
+	}
+	if revision == 0 {
+		return s.records.Create(ctx, key, data)
+	}
+	return s.records.Update(ctx, key, data, revision)
 }
 
 // write stores the archive that is read from r, of at most most bytes.
@@ -569,13 +652,20 @@ func (s *archiveStore) known(ctx context.Context) (map[string]bool, error) {
 	}
 	known := map[string]bool{}
 	for _, entry := range records {
-		var k struct {
+		type has struct {
 			Archive archived `json:"archive"`
+		}
+		var k struct {
+			has
+			Versions []has `json:"versions"` // of a drive
 		}
 		if _, err := readRecord(entry, &k); err != nil {
 			return nil, err
 		}
 		known[k.Archive.ID] = true
+		for i := range k.Versions {
+			known[k.Versions[i].Archive.ID] = true
+		}
 	}
 	return known, nil
 }

@@ -19,16 +19,46 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// What the fleet has and a node may lack, images and skills, is delivered to it when a session needs it: once for all who need it at a
-// time, and to its end, also if the one who needed it first has gone.
+// What the fleet has and a node may lack, images, skills and drives, is delivered to it when a session needs it: once for all who need it
+// at a time, and to its end, also if the one who needed it first has gone.
+
+// asked is what a request says of what its session is to have.
+type asked struct {
+	Image  string   `json:"image"`
+	Skills []string `json:"skills"`
+	Drives []string `json:"drives"` // names, or NAME@VERSION
+}
 
 // needs is what a session has to have of what the fleet has, with the digests of that.
 type needs struct {
 	image, digest string            // "": none of the fleet's
 	skills        map[string]string // digests by name
+	drives        []neededDrive
 }
 
-// maxNeeded is of how many skills of a session it is looked up whether the fleet has them. A node takes less.
+// need is one thing that a session has to have.
+type need struct {
+	key string                       // what it is, with its digest
+	has func(c *call, n *seen) error // sees to it that a node has it, in the name of its owner
+}
+
+// each lists what a session of an owner has to have.
+func (g *gateway) each(want *needs, owner string) (list []need) {
+	if want.image != "" {
+		list = append(list, need{"image " + want.image + " " + want.digest, func(c *call, n *seen) error { return g.hasImage(c, n, want.image, want.digest) }})
+	}
+	for _, name := range slices.Sorted(maps.Keys(want.skills)) {
+		digest := want.skills[name]
+		list = append(list, need{"skill " + skillKey(owner, name) + " " + digest, func(c *call, n *seen) error { return g.hasSkill(c, n, name, digest) }})
+	}
+	for i := range want.drives {
+		d := &want.drives[i]
+		list = append(list, need{d.key(owner), func(c *call, n *seen) error { return g.hasDrive(c, n, d) }})
+	}
+	return list
+}
+
+// maxNeeded is of how many skills, and of how many drives, of a session it is looked up whether the fleet has them. A node takes less.
 const maxNeeded = 256
 
 // Bounds of a delivery.
@@ -45,65 +75,118 @@ type delivery struct {
 
 // resolve looks up what the fleet has of what a session is to have. route is what the caller asks for: for who may not it is nothing, and
 // a node says so.
-func (g *gateway) resolve(c *call, route, image string, skills []string) (*needs, error) {
-	want := &needs{}
-	ctx := c.r.Context()
+func (g *gateway) resolve(c *call, route string, of *asked) (want *needs, err error) {
+	want = &needs{}
 	if c.may(route, access.User) != nil {
 		return want, nil //nolint:nilerr // see above
 	}
-	if image != "" && image != "host" && g.cfg.Images > 0 {
-		k, err := g.storedImage(ctx, image)
+	ctx := c.r.Context()
+	if of.Image != "" && of.Image != "host" && g.cfg.Images > 0 {
+		k, err := g.storedImage(ctx, of.Image)
 		if err != nil {
 			return nil, err
 		}
 		if k != nil {
-			want.image, want.digest = image, k.Digest
+			want.image, want.digest = of.Image, k.Digest
 		}
 	}
-	if len(skills) == 0 || len(skills) > maxNeeded || g.cfg.Skills == 0 {
-		return want, nil
+	if len(of.Skills) <= maxNeeded && g.cfg.Skills > 0 {
+		want.skills, err = g.neededSkills(ctx, c.pass.Name, of.Skills)
+	}
+	if err == nil && len(of.Drives) <= maxNeeded && g.cfg.Drives > 0 {
+		want.drives, err = g.neededDrives(ctx, c.pass.Name, of.Drives)
+	}
+	return want, err
+}
+
+// neededSkills are the digests, by name, of those skills of an owner that the fleet has.
+func (g *gateway) neededSkills(ctx context.Context, owner string, names []string) (map[string]string, error) {
+	digests := map[string]string{}
+	if len(names) == 0 {
+		return digests, nil
 	}
 	s, err := g.readSkills(ctx)
 	if err != nil {
 		return nil, err
 	}
-	want.skills = map[string]string{}
-	for _, name := range skills {
-		if _, known := want.skills[name]; known {
+	for _, name := range names {
+		if _, known := digests[name]; known {
 			continue
 		}
-		k, err := s.skill(ctx, c.pass.Name, name)
+		k, err := s.skill(ctx, owner, name)
 		if err != nil {
 			return nil, err
 		}
 		if k != nil {
-			want.skills[name] = k.Digest
+			digests[name] = k.Digest
 		}
 	}
-	return want, nil
+	return digests, nil
 }
 
 // provide sees to it that a node has what a session needs. An error is why the node cannot have it, or not yet.
 func (g *gateway) provide(ctx context.Context, c *call, n *seen, want *needs) error {
 	own := c.as(c.pass.Name) // its token is for what it has asked for
-	if want.image != "" {
-		err := g.deliver(ctx, own, n.Name+" image "+want.image+" "+want.digest, func(c *call) error { //nolint:contextcheck // the call has it
-			return g.hasImage(c, n, want.image, want.digest)
-		})
-		if err != nil {
+	for _, one := range g.each(want, c.pass.Name) {
+		if err := g.deliver(ctx, own, n.Name+" "+one.key, func(c *call) error { return one.has(c, n) }); err != nil { //nolint:contextcheck // the call has it
 			return err
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(want.skills)) {
-		digest := want.skills[name]
-		err := g.deliver(ctx, own, n.Name+" skill "+skillKey(c.pass.Name, name)+" "+digest, func(c *call) error { //nolint:contextcheck // the call has it
-			return g.hasSkill(c, n, name, digest)
-		})
-		if err != nil {
-			return err
-		}
+		g.note(one.key, n.Name)
 	}
 	return nil
+}
+
+// passOn passes a request on to the first node that has, or takes, what it needs.
+func (g *gateway) passOn(c *call, place *placement, want *needs) error {
+	place.near = g.near(want, c.pass.Name)
+	list, reason := choose(place, g.known(), "", nil)
+	if len(list) == 0 {
+		return full(reason)
+	}
+	var refused []error
+	for i := range list {
+		err := g.provide(c.r.Context(), c, &list[i], want)
+		if err == nil {
+			return g.pass(c, list[i].Name, nil)
+		}
+		refused = append(refused, err)
+	}
+	return noNode(list, refused)
+}
+
+// maxNoted is of how many things a gateway remembers which nodes have them.
+const maxNoted = 1024
+
+// note remembers that a node has something. It may not have it any more when that counts: it is asked again.
+func (g *gateway) note(key, node string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.noted == nil {
+		g.noted = map[string]map[string]bool{}
+	}
+	if g.noted[key] == nil {
+		for other := range g.noted {
+			if len(g.noted) >= maxNoted { // one of them, which may be of a version that nobody needs any more
+				delete(g.noted, other)
+			}
+		}
+		g.noted[key] = map[string]bool{}
+	}
+	g.noted[key][node] = true
+}
+
+// near is the share of what a session needs that each node was seen to have.
+func (g *gateway) near(want *needs, owner string) map[string]float64 {
+	all := g.each(want, owner)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	near := map[string]float64{}
+	for _, one := range all {
+		for node := range g.noted[one.key] {
+			near[node] += 1 / float64(len(all))
+		}
+	}
+	return near
 }
 
 // replaced is the error for what is another one than when the request was looked at.
@@ -258,28 +341,60 @@ func (g *gateway) sendArchive(c *call, n *seen, s *archiveStore, a archived, tar
 // in a header, for streams, or in a body of at most maxRequest bytes.
 func (g *gateway) needed(c *call) (*needs, error) {
 	route := c.r.Method + " " + c.r.URL.Path
-	if g.cfg.Images == 0 && g.cfg.Skills == 0 {
+	if g.cfg.Images == 0 && g.cfg.Skills == 0 && g.cfg.Drives == 0 {
 		return &needs{}, nil
 	}
 	if said, err := url.ParseQuery(c.r.Header.Get(api.NeedsHeader)); err == nil && len(said) > 0 {
-		return g.resolve(c, route, said.Get("image"), said["skill"])
+		return g.resolve(c, route, &asked{said.Get("image"), said["skill"], said["drive"]})
 	}
 	if route != "POST /v1/exec" {
 		return &needs{}, nil
 	}
 	var ask struct {
-		Session struct {
-			Image  string   `json:"image"`
-			Skills []string `json:"skills"`
-		} `json:"session"`
-		Exec struct {
+		Session asked `json:"session"`
+		Exec    struct {
 			DryRun bool `json:"dry_run"`
 		} `json:"exec"`
 	}
 	if data, err := c.peekBody(maxRequest); err != nil || json.Unmarshal(data, &ask) != nil || ask.Exec.DryRun {
 		return &needs{}, nil //nolint:nilerr // who reads it all says what is wrong
 	}
-	return g.resolve(c, route, ask.Session.Image, ask.Session.Skills)
+	return g.resolve(c, route, &ask.Session)
+}
+
+// attaches sees to it that a node has the skill, or the version of a drive, that a request adds to a session there.
+func (g *gateway) attaches(c *call, owner, node string) error {
+	path := strings.Split(strings.TrimPrefix(c.r.URL.EscapedPath(), "/"), "/") // v1 sessions ID skills NAME
+	if c.r.Method != http.MethodPut || c.e2b != nil || len(path) != 5 {
+		return nil
+	}
+	name, err := url.PathUnescape(path[4])
+	if err != nil {
+		return nil //nolint:nilerr // which is said below
+	}
+	var of asked
+	var route string
+	switch path[3] {
+	case "skills":
+		of.Skills, route = []string{name}, "PUT /v1/sessions/{id}/skills/{skill}"
+	case "drives":
+		if version := c.r.URL.Query().Get("version"); version != "" {
+			name += "@" + version
+		}
+		of.Drives, route = []string{name}, "PUT /v1/sessions/{id}/drives/{drive}"
+	default:
+		return nil
+	}
+	n, ok := g.node(node)
+	if !ok || n.lost || c.may(route, access.User) != nil {
+		return nil
+	}
+	own := c.as(owner)
+	want, err := g.resolve(own, route, &of)
+	if err != nil {
+		return err
+	}
+	return g.provide(c.r.Context(), own, &n, want)
 }
 
 // How long a client may send nothing of an archive, and how long it may take for all of it: others wait for the place that it has.

@@ -42,6 +42,7 @@ type gatewayOptions struct {
 	// Bytes of the snapshots of all owners, and of one; 0: there are none.
 	Snapshots, OwnerSnapshots int64
 	Skills, OwnerSkills       int64 // the same of the archives of skills
+	Drives, OwnerDrives       int64 // the same of the archives of drives
 	Images                    int64 // bytes of the archives of images; 0: there are none
 }
 
@@ -76,7 +77,7 @@ type gateway struct {
 	cordoned map[string]*api.FleetCordon // nodes
 	copies   *places.Limit               // of archives that are made or restored
 	sends    map[string]*delivery        // what is sent to a node just now
-	imageOn  map[string]map[string]bool  // nodes that were seen to have an image, by its name
+	noted    map[string]map[string]bool  // nodes that were seen to have something, by the key of a need
 	untaken  map[string]untaken          // what nodes have not taken, by node and digest
 }
 

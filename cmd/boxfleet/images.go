@@ -4,10 +4,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -137,7 +135,7 @@ func removeImage(c *call, s *archiveStore, name string) error {
 	if err != nil {
 		return err
 	}
-	err = s.remove(ctx, k.Archive, func() error { return s.records.Delete(ctx, imageKey(name), jetstream.LastRevision(k.revision)) })
+	err = s.remove(ctx, func() error { return s.records.Delete(ctx, imageKey(name), jetstream.LastRevision(k.revision)) }, k.Archive)
 	switch {
 	case conflict(err):
 		return fault.Errorf(fault.Conflict, "the image %s has changed meanwhile", fault.Show(name)).WithHint("try again")
@@ -155,39 +153,24 @@ func (g *gateway) importImage(c *call, s *archiveStore, _ string) error {
 		return fault.Field("name", "", "the name of the image, which a gateway does not take from the archive")
 	}
 	k := &storedImage{Image: api.Image{Name: query.Get("name"), Form: query.Get("form")}}
-	leave, err := g.copies.Enter(c.r.Context(), c.pass.Name)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	ctx := c.r.Context()
-	u, err := s.newUpload(ctx, "")
+	err := g.receive(c, s, &receiving{
+		most: g.cfg.Images,
+		tooLarge: func() error {
+			return fault.Errorf(fault.Exhausted, "the image is larger than all images together may be").WithHint("the operator of the gateway can raise size in [images] of gateway.toml")
+		},
+		inspect: func(u *upload) error {
+			k.Archive = u.archived
+			return g.tryImage(c, s, k)
+		},
+		fits: func(*upload) error { return nil },
+		put:  func() error { return s.putImage(c.r.Context(), k) },
+		forget: func(ctx context.Context) error {
+			return s.records.Delete(ctx, imageKey(k.Name), jetstream.LastRevision(k.revision))
+		},
+	})
 	if err != nil {
 		return noImages(err)
 	}
-	err = u.write(ctx, c.archiveBody(), g.cfg.Images)
-	if errors.Is(err, errTooLarge) {
-		err = fault.Errorf(fault.Exhausted, "the image is larger than all images together may be").WithHint("the operator of the gateway can raise size in [images] of gateway.toml")
-	}
-	if err == nil {
-		k.Archive = u.archived
-		err = g.tryImage(c, s, k)
-	}
-	if err == nil {
-		err = u.renew(ctx) // that may have taken long
-	}
-	if err != nil {
-		return errors.Join(noImages(err), u.drop(ctx))
-	}
-	if err := s.putImage(ctx, k); err != nil {
-		return noImages(err) // it may be there: otherwise it is swept
-	}
-	if err := u.keep(ctx, func(ctx context.Context) error {
-		return s.records.Delete(ctx, imageKey(k.Name), jetstream.LastRevision(k.revision))
-	}); err != nil {
-		return noImages(err)
-	}
-	g.forgetImage(k.Name)
 	g.events.add("image_imported", "", "", k.Name+" "+k.Digest+", by "+c.pass.Name)
 	reply(c.w, http.StatusCreated, k.Image)
 	return nil
@@ -221,20 +204,17 @@ func (s *archiveStore) putImage(ctx context.Context, k *storedImage) error {
 	if err != nil {
 		return err
 	}
-	data, err := json.Marshal(k)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, storePatience)
 	defer cancel()
-	if before == nil {
-		k.revision, err = s.records.Create(ctx, imageKey(k.Name), data)
-	} else {
-		err = s.remove(ctx, before.Archive, func() error {
-			k.revision, err = s.records.Update(ctx, imageKey(k.Name), data, before.revision)
-			return err
-		})
+	var old []archived
+	var revision uint64 // of the record; 0: there is none
+	if before != nil {
+		old, revision = []archived{before.Archive}, before.revision
 	}
+	err = s.remove(ctx, func() error {
+		k.revision, err = s.put(ctx, imageKey(k.Name), k, revision)
+		return err
+	}, old...)
 	if conflict(err) {
 		return fault.Errorf(fault.Conflict, "the image %s has changed meanwhile", fault.Show(k.Name)).WithHint("try again")
 	}
@@ -300,38 +280,5 @@ func (g *gateway) hasImage(c *call, n *seen, name, digest string) error {
 		}
 		g.events.add("image_sent", n.Name, "", name+" "+digest)
 	}
-	g.noteImage(name, n.Name)
 	return nil
-}
-
-// maxNoted is of how many images a gateway remembers where they are.
-const maxNoted = 1024
-
-// noteImage remembers that a node has an image. It may not have it any more when that counts: it is asked again.
-func (g *gateway) noteImage(name, node string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.imageOn == nil {
-		g.imageOn = map[string]map[string]bool{}
-	}
-	if g.imageOn[name] == nil && len(g.imageOn) < maxNoted {
-		g.imageOn[name] = map[string]bool{}
-	}
-	if on := g.imageOn[name]; on != nil {
-		on[node] = true
-	}
-}
-
-// haveImage are the nodes that this gateway has seen to have an image.
-func (g *gateway) haveImage(name string) map[string]bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return maps.Clone(g.imageOn[name])
-}
-
-// forgetImage forgets where an image is, which is another one now.
-func (g *gateway) forgetImage(name string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.imageOn, name)
 }

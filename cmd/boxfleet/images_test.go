@@ -16,26 +16,28 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// A gateway remembers which nodes have an image, until that is another one.
-func TestWhereAnImageIs(t *testing.T) {
+// A gateway remembers which nodes have what sessions need, in which version, and how much of what one needs that is.
+func TestANodeIsNearThatHasWhatIsNeeded(t *testing.T) {
 	t.Parallel()
 	g := aGateway(startServer(t), &clock{})
-	g.noteImage("x", "a")
-	g.noteImage("x", "b")
-	g.noteImage("y", "a")
-	have := g.haveImage("x")
-	if len(have) != 2 || !have["a"] || !have["b"] || len(g.haveImage("none")) != 0 {
-		t.Errorf("%v", have)
+	want := &needs{image: "x", digest: "1", skills: map[string]string{"s": "1"}, drives: []neededDrive{{name: "me/a", version: 1, digest: "1"}, {name: "me/b", version: 1, digest: "1"}}}
+	for _, one := range g.each(want, "ci") {
+		g.note(one.key, "all")
 	}
-	g.forgetImage("x")
-	if have := g.haveImage("x"); len(have) != 0 || !g.haveImage("y")["a"] {
-		t.Errorf("%v", have)
+	g.note(g.each(want, "ci")[0].key, "half")
+	g.note(g.each(want, "ci")[2].key, "half")
+	for _, other := range []*needs{{image: "x", digest: "2"}, {drives: []neededDrive{{name: "me/a", version: 2, digest: "1"}}}} {
+		g.note(g.each(other, "ci")[0].key, "other")
+	}
+	g.note(g.each(want, "other")[1].key, "other") // of another owner
+	if near := g.near(want, "ci"); len(near) != 2 || near["all"] != 1 || near["half"] != 0.5 {
+		t.Errorf("%v", near)
 	}
 	for i := range maxNoted + 10 {
-		g.noteImage(fmt.Sprint(i), "a")
+		g.note(fmt.Sprint(i), "a")
 	}
-	if len(g.imageOn) != maxNoted {
-		t.Errorf("it remembers %d", len(g.imageOn))
+	if len(g.noted) != maxNoted || !g.noted[fmt.Sprint(maxNoted+9)]["a"] {
+		t.Errorf("it remembers %d, and not the last", len(g.noted))
 	}
 }
 
@@ -61,7 +63,7 @@ func TestAnImageThatIsAnotherOnANode(t *testing.T) {
 			t.Fatal(err)
 		}
 		sent := 0
-		node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.answers(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodGet {
 				w.WriteHeader(http.StatusNotFound)
 				return
@@ -71,14 +73,9 @@ func TestAnImageThatIsAnotherOnANode(t *testing.T) {
 			}
 			sent++
 			reply(w, http.StatusCreated, is)
-		}))
-		t.Cleanup(node.Close)
-		h.g.transport = &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, node.Listener.Addr().String())
-		}}
-		t.Cleanup(h.g.transport.CloseIdleConnections)
-		c := &call{w: httptest.NewRecorder(), r: httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/sessions", nil), pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}
-		want, err := h.g.resolve(c, "POST /v1/sessions", "x", nil)
+		})
+		c := h.call("ci")
+		want, err := h.g.resolve(c, "POST /v1/sessions", &asked{Image: "x"})
 		if err != nil || want.digest != "sha256:a" {
 			t.Fatalf("%+v, %v", want, err)
 		}
@@ -92,4 +89,20 @@ func TestAnImageThatIsAnotherOnANode(t *testing.T) {
 			t.Errorf("another %s: it is sent %d times", what, sent)
 		}
 	}
+}
+
+// answers has a handler answer for all nodes.
+func (h *claiming) answers(do http.HandlerFunc) {
+	node := httptest.NewServer(do)
+	h.t.Cleanup(node.Close)
+	h.g.transport = &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, node.Listener.Addr().String())
+	}}
+	h.t.Cleanup(h.g.transport.CloseIdleConnections)
+}
+
+// call is a request for a session, of a user.
+func (h *claiming) call(who string) *call {
+	r := httptest.NewRequestWithContext(h.t.Context(), http.MethodPost, "/v1/sessions", nil)
+	return &call{w: httptest.NewRecorder(), r: r, pass: access.Pass{Principal: access.Principal{Name: who, Role: access.User}}}
 }

@@ -116,7 +116,7 @@ func newSnapshot(g *gateway) *snapshot {
 		limit:      desc("queue_max", "Most requests that may wait."),
 		nodes:      desc("nodes", "Nodes, by state.", "state"),
 		spans:      desc("spans_total", "Spans of traces, by outcome: sent, dropped (too many waited) or failed (the collector did not take them).", "outcome"),
-		used:       desc("store_bytes", "Bytes of archives in NATS JetStream, by store: snapshots, skills or images.", "store"),
+		used:       desc("store_bytes", "Bytes of archives in NATS JetStream, by store: snapshots, skills, drives or images.", "store"),
 		size:       desc("store_max_bytes", "Most bytes of archives in a store: size of its table in gateway.toml.", "store"),
 	}
 	gauge := func(name, help string, of func(*seen) float64) {
@@ -214,7 +214,7 @@ func (s *snapshot) stores(to chan<- prometheus.Metric) {
 	for _, store := range []struct {
 		name, bucket string
 		size         int64
-	}{{"snapshots", snapshotBucket, g.cfg.Snapshots}, {"skills", skillBucket, g.cfg.Skills}, {"images", imageBucket, g.cfg.Images}} {
+	}{{"snapshots", snapshotBucket, g.cfg.Snapshots}, {"skills", skillBucket, g.cfg.Skills}, {"drives", driveBucket, g.cfg.Drives}, {"images", imageBucket, g.cfg.Images}} {
 		if store.size == 0 {
 			continue
 		}

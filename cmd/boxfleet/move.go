@@ -174,21 +174,34 @@ func (r *sessionMove) plan(node string) (list []seen, err error) {
 	case len(r.d.LeftOut) > 0 && !r.leave:
 		return nil, r.lossy(r.d.LeftOut)
 	}
-	var skills []string
-	for _, k := range r.has.Skills {
-		skills = append(skills, k.Name)
-	}
-	if r.needs, err = r.g.resolve(r.c, "POST /v1/sessions", r.has.Image, skills); err != nil {
+	if r.needs, err = r.needed(); err != nil {
 		return nil, err
-	}
-	if r.needs.digest != r.d.ImageDigest { // the fleet's is another one by now: a node that has this one may take it
-		r.needs.image = ""
 	}
 	list, none := choose(&placement{Node: node}, nodes, cmp.Or(r.has.Profile, "default"), nil)
 	if len(list) == 0 {
 		return nil, full(none)
 	}
 	return list, nil
+}
+
+// needed is what the session has of what the fleet has. What the fleet has of that name by now, a node that has this one may not need.
+func (r *sessionMove) needed() (*needs, error) {
+	of, digests := asked{Image: r.has.Image}, map[string]string{}
+	for _, k := range r.has.Skills {
+		of.Skills = append(of.Skills, k.Name)
+	}
+	for _, k := range r.has.Drives {
+		of.Drives, digests[k.Name] = append(of.Drives, fmt.Sprintf("%s@%d", k.Name, k.Version)), k.Digest
+	}
+	want, err := r.g.resolve(r.c, "POST /v1/sessions", &of)
+	if err != nil {
+		return nil, err
+	}
+	if want.digest != r.d.ImageDigest {
+		want.image = ""
+	}
+	want.drives = slices.DeleteFunc(want.drives, func(d neededDrive) bool { return d.digest != digests[d.name] })
+	return want, nil
 }
 
 // lossy is the refusal of a move that loses something.
@@ -338,6 +351,12 @@ func (r *sessionMove) make() error {
 func less(before, after *api.Session, ofFleet map[string]string) (list []string) {
 	for _, c := range after.Clamped {
 		list = append(list, fmt.Sprintf("%s %s of %s (%s)", c.Field, c.Got, c.Asked, c.By))
+	}
+	for _, k := range after.Drives { // a node numbers what is filled there itself
+		i := slices.IndexFunc(before.Drives, func(b api.SessionDrive) bool { return b.Name == k.Name && b.Digest != k.Digest })
+		if i >= 0 {
+			list = append(list, fmt.Sprintf("the drive %s in its version %s, which is %s there", k.Name, before.Drives[i].Digest, k.Digest))
+		}
 	}
 	for _, k := range after.Skills {
 		had := slices.ContainsFunc(before.Skills, func(b api.SessionSkill) bool { return b.Name == k.Name && !b.Missing })

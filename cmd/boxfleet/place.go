@@ -31,7 +31,7 @@ type placement struct {
 	Can      []string          `json:"can,omitempty"`      // capabilities it must have
 	Spread   bool              `json:"spread,omitempty"`   // away from the owner's other sessions
 
-	image map[string]bool // the nodes that are known to have the image of the request
+	near map[string]float64 // the share of what the session needs that nodes are known to have
 }
 
 // How many nodes are looked at, and what counts how much. A lower score is better.
@@ -40,7 +40,7 @@ const (
 
 	warmCounts   = -0.5
 	preferCounts = -0.25
-	imageCounts  = -0.5 // otherwise it has to be sent
+	nearCounts   = -0.5 // for all that the session needs: otherwise it has to be sent
 	spreadCounts = 0.5  // for each session of the owner
 )
 
@@ -49,8 +49,7 @@ type wanted struct {
 	Profile string         `json:"profile"`
 	Memory  *quantity.Size `json:"memory"`
 	ID      string         `json:"id"`
-	Image   string         `json:"image"`
-	Skills  []string       `json:"skills"`
+	asked
 
 	Template  string             `json:"template"`
 	Variables map[string]string  `json:"variables"`
@@ -109,9 +108,7 @@ func (p *placement) score(n *seen, profile string, own int) float64 {
 			s += preferCounts
 		}
 	}
-	if p.image[n.Name] {
-		s += imageCounts
-	}
+	s += nearCounts * p.near[n.Name]
 	if p.Spread {
 		s += spreadCounts * float64(own)
 	}
@@ -188,7 +185,6 @@ func (g *gateway) create(c *call) error {
 		}
 	}
 	c.span.setSession(want.ID)
-	place.image = g.haveImage(want.Image)
 	return g.claim(c, place, &want, fields)
 }
 

@@ -89,7 +89,7 @@ func TestWhatCountsForANode(t *testing.T) {
 		"less pressure":        {plain, nodeOf("b", func(n *api.FleetNode) { n.Pressure.IO = 20 }), placement{}, nil},
 		"a warm box":           {nodeOf("a", func(n *api.FleetNode) { n.Warm = []string{"default"} }), plain, placement{}, nil},
 		"a label":              {nodeOf("a", func(n *api.FleetNode) { n.Labels = map[string]string{"disk": "ssd"} }), plain, placement{Prefers: map[string]string{"disk": "ssd"}}, nil},
-		"the image":            {nodeOf("a", nil), plain, placement{image: map[string]bool{"a": true}}, nil},
+		"the image":            {nodeOf("a", nil), plain, placement{near: map[string]float64{"a": 1}}, nil},
 		"none of the owner's":  {plain, nodeOf("b", nil), placement{Spread: true}, map[string]int{"b": 1}},
 	} {
 		for range 8 {

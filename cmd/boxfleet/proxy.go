@@ -145,6 +145,8 @@ func (g *gateway) route(c *call) error {
 		return g.images(c, path[2:])
 	case len(path) >= 2 && path[0] == "v1" && path[1] == "skills":
 		return g.skills(c, path[2:])
+	case len(path) >= 2 && path[0] == "v1" && path[1] == "drives":
+		return g.drives(c, path[2:])
 	case path[0] == "mcp":
 		return g.mcp(c)
 	case c.r.Method == http.MethodGet && c.r.URL.Path == "/metrics":
@@ -474,20 +476,7 @@ func (g *gateway) once(c *call) error {
 	if err != nil {
 		return err
 	}
-	place.image = g.haveImage(want.image)
-	list, reason := choose(place, g.known(), "", nil)
-	if len(list) == 0 {
-		return full(reason)
-	}
-	var refused []error
-	for i := range list {
-		err := g.provide(c.r.Context(), c, &list[i], want)
-		if err == nil {
-			return g.pass(c, list[i].Name, nil)
-		}
-		refused = append(refused, err)
-	}
-	return noNode(list, refused)
+	return g.passOn(c, place, want)
 }
 
 func reply(w http.ResponseWriter, code int, body any) {

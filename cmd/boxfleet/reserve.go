@@ -281,11 +281,12 @@ func (r *reservation) round() (done bool, err error) {
 	}
 	own, err := r.own()
 	if err == nil { // each time, as who waits may wait for long
-		r.needs, err = r.g.resolve(r.c, "POST /v1/sessions", r.want.Image, r.want.Skills)
+		r.needs, err = r.g.resolve(r.c, "POST /v1/sessions", &r.want.asked)
 	}
 	if err != nil {
 		return false, err
 	}
+	r.place.near = r.g.near(r.needs, r.c.pass.Name)
 	list, none, chosen := r.choose(nodes, own)
 	defer chosen()
 	r.why, r.unfit = none, nil

@@ -56,6 +56,7 @@ type gatewayConfig struct {
 	LangBot   langBotConfig `toml:"langbot"`
 	Snapshots storeSizes    `toml:"snapshots"`
 	Skills    storeSizes    `toml:"skills"`
+	Drives    storeSizes    `toml:"drives"`
 	Images    struct {
 		Size quantity.Size `toml:"size"` // bytes of the archives of all; 0: none are kept
 	} `toml:"images"`
@@ -111,7 +112,7 @@ func readGateway(path string) (*gatewayConfig, error) {
 	if r := cfg.NATS.Replicas; r < 0 || r > 5 {
 		return nil, fmt.Errorf("%s: nats.replicas = %d: must be 1 to 5, or 0: 3 if NATS is a cluster, otherwise 1", path, r)
 	}
-	for table, s := range map[string]storeSizes{"snapshots": cfg.Snapshots, "skills": cfg.Skills} {
+	for table, s := range map[string]storeSizes{"snapshots": cfg.Snapshots, "skills": cfg.Skills, "drives": cfg.Drives} {
 		if s.OwnerSize > s.Size {
 			return nil, fmt.Errorf("%s: %s.owner_size = %v: must be at most %s.size, %v", path, table, s.OwnerSize, table, s.Size)
 		}
@@ -192,6 +193,7 @@ func serve(ctx context.Context, args []string, log *slog.Logger) error {
 		Name: cfg.Gateway.Name, Key: key, Gate: gate, Replicas: cfg.NATS.Replicas, Version: version, Log: log, Traces: traces, E2B: cfg.E2B.Listen != "",
 		Snapshots: int64(cfg.Snapshots.Size), OwnerSnapshots: int64(cmp.Or(cfg.Snapshots.OwnerSize, cfg.Snapshots.Size)), Images: int64(cfg.Images.Size),
 		Skills: int64(cfg.Skills.Size), OwnerSkills: int64(cmp.Or(cfg.Skills.OwnerSize, cfg.Skills.Size)),
+		Drives: int64(cfg.Drives.Size), OwnerDrives: int64(cmp.Or(cfg.Drives.OwnerSize, cfg.Drives.Size)),
 		Servers: natsServers{Addresses: cfg.NATS.Servers, Credentials: cfg.NATS.Credentials, CA: cfg.NATS.CA, Name: "gateway_" + cfg.Gateway.Name},
 	})
 	if err != nil {

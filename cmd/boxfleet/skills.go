@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -227,13 +226,13 @@ func removeSkill(c *call, s *skillStore, owner, name string) error {
 	if err != nil {
 		return err
 	}
-	err = s.remove(ctx, k.Archive, func() error {
+	err = s.remove(ctx, func() error {
 		if err := s.forgetOldest(ctx, owner, all); err != nil {
 			return err
 		}
 		gone := &storedSkill{Skill: api.Skill{Name: name, UpdatedAt: time.Now().UTC()}, Owner: owner, Before: k.versions(), Gone: true}
 		return s.write(ctx, gone, k.revision)
-	})
+	}, k.Archive)
 	switch {
 	case conflict(err):
 		return fault.Errorf(fault.Conflict, "the skill %s has changed meanwhile", fault.Show(name)).WithHint("try again")
@@ -267,16 +266,8 @@ func (k *storedSkill) versions() []string {
 }
 
 // write writes a record anew, which has that revision; 0: there is none.
-func (s *skillStore) write(ctx context.Context, k *storedSkill, revision uint64) error {
-	data, err := json.Marshal(k)
-	if err != nil {
-		return err
-	}
-	if revision == 0 {
-		k.revision, err = s.records.Create(ctx, skillKey(k.Owner, k.Name), data)
-	} else {
-		k.revision, err = s.records.Update(ctx, skillKey(k.Owner, k.Name), data, revision)
-	}
+func (s *skillStore) write(ctx context.Context, k *storedSkill, revision uint64) (err error) {
+	k.revision, err = s.put(ctx, skillKey(k.Owner, k.Name), k, revision)
 	return err
 }
 
@@ -288,48 +279,36 @@ func (g *gateway) installSkills(c *call, s *skillStore, owner, _ string) error {
 			return fault.Field(name, query.Get(name), "left out at a gateway, which needs the archive itself").WithHint("download it, and install the file")
 		}
 	}
-	leave, err := g.copies.Enter(c.r.Context(), c.pass.Name)
-	if err != nil {
-		return err
-	}
-	defer leave()
 	ctx := c.r.Context()
-	u, err := s.newUpload(ctx, owner)
+	var chosen []*storedSkill
+	err := g.receive(c, s.archiveStore, &receiving{
+		owner: owner, most: s.perOwner, tooLarge: func() error { return s.tooMuch(owner, false) },
+		inspect: func(u *upload) (err error) {
+			chosen, err = g.preview(c.as(owner), s, u.archived, query)
+			return err
+		},
+		fits: func(u *upload) error { return s.fits(ctx, u, chosen, query.Get("replace")) },
+		put: func() error {
+			for _, k := range chosen {
+				if err := s.putSkill(ctx, k); err != nil {
+					return err // others of the archive may be there: what is not needed is swept
+				}
+			}
+			return nil
+		},
+		forget: func(ctx context.Context) (err error) {
+			for _, k := range chosen {
+				err = errors.Join(err, s.records.Delete(ctx, skillKey(k.Owner, k.Name), jetstream.LastRevision(k.revision)))
+			}
+			return err
+		},
+	})
 	if err != nil {
 		return noSkills(err)
-	}
-	err = u.write(ctx, c.archiveBody(), s.perOwner)
-	if errors.Is(err, errTooLarge) {
-		err = s.tooMuch(owner, false)
-	}
-	var chosen []*storedSkill
-	if err == nil {
-		chosen, err = g.preview(c.as(owner), s, u.archived, query)
-	}
-	if err == nil {
-		err = u.renew(ctx) // that may have taken long
-	}
-	if err == nil {
-		err = s.fits(ctx, u, chosen, query.Get("replace"))
-	}
-	if err != nil {
-		return errors.Join(noSkills(err), u.drop(ctx))
 	}
 	list := api.SkillList{Skills: []api.Skill{}}
 	for _, k := range chosen {
-		if err := s.putSkill(ctx, k); err != nil {
-			return noSkills(err) // others of the archive may be there: what is not needed is swept
-		}
 		list.Skills = append(list.Skills, k.Skill)
-	}
-	forget := func(ctx context.Context) (err error) {
-		for _, k := range chosen {
-			err = errors.Join(err, s.records.Delete(ctx, skillKey(k.Owner, k.Name), jetstream.LastRevision(k.revision)))
-		}
-		return err
-	}
-	if err := u.keep(ctx, forget); err != nil {
-		return noSkills(err)
 	}
 	reply(c.w, http.StatusOK, list)
 	return nil
@@ -350,7 +329,7 @@ func (s *skillStore) fits(ctx context.Context, u *upload, chosen []*storedSkill,
 	if err != nil {
 		return err
 	}
-	size, live, seen := chosen[0].Archive.Size, len(chosen), map[string]bool{}
+	live, stored := len(chosen), map[string]int64{chosen[0].Archive.ID: chosen[0].Archive.Size}
 	for _, k := range all {
 		if k.Owner != owner {
 			continue
@@ -363,22 +342,16 @@ func (s *skillStore) fits(ctx context.Context, u *upload, chosen []*storedSkill,
 			chosen[i].before = k
 			continue
 		}
-		if k.Gone {
-			continue
+		if !k.Gone {
+			live++
+			stored[k.Archive.ID] = k.Archive.Size
 		}
-		if live++; !seen[k.Archive.ID] {
-			seen[k.Archive.ID] = true
-			size += k.Archive.Size
-		}
-	}
-	for _, n := range others {
-		size += n
 	}
 	if live > maxSkills {
 		return fault.Errorf(fault.Exhausted, "%s would have more than %d skills in the fleet", fault.Show(owner), maxSkills).WithHint("remove some: boxctl skills rm")
 	}
-	if size > s.perOwner {
-		return s.tooMuch(owner, len(others) > 0)
+	if size, beside := together(stored, others); size > s.perOwner {
+		return s.tooMuch(owner, beside)
 	}
 	return nil
 }
@@ -448,7 +421,7 @@ func (s *skillStore) putSkill(ctx context.Context, k *storedSkill) error {
 		err = s.write(ctx, k, before.revision)
 	default:
 		k.Before, k.CreatedAt = before.versions(), before.CreatedAt
-		err = s.remove(ctx, before.Archive, func() error { return s.write(ctx, k, before.revision) })
+		err = s.remove(ctx, func() error { return s.write(ctx, k, before.revision) }, before.Archive)
 	}
 	if conflict(err) {
 		return fault.Errorf(fault.Conflict, "the skill %s has changed meanwhile", fault.Show(k.Name)).WithHint("try again")
@@ -492,24 +465,4 @@ func (g *gateway) hasSkill(c *call, n *seen, name, digest string) error {
 	}
 	g.events.add("skill_sent", n.Name, "", k.Name+" of "+k.Owner+" "+k.Digest)
 	return nil
-}
-
-// attaches sees to it that a node has the skill that a request adds to a session there.
-func (g *gateway) attaches(c *call, owner, node string) error {
-	path := strings.Split(strings.TrimPrefix(c.r.URL.EscapedPath(), "/"), "/") // v1 sessions ID skills NAME
-	if c.r.Method != http.MethodPut || c.e2b != nil || len(path) != 5 || path[3] != "skills" {
-		return nil
-	}
-	const route = "PUT /v1/sessions/{id}/skills/{skill}"
-	n, ok := g.node(node)
-	name, err := url.PathUnescape(path[4])
-	if !ok || n.lost || err != nil || c.may(route, access.User) != nil {
-		return nil //nolint:nilerr // which is said below
-	}
-	own := c.as(owner)
-	want, err := g.resolve(own, route, "", []string{name})
-	if err != nil {
-		return err
-	}
-	return g.provide(c.r.Context(), own, &n, want)
 }

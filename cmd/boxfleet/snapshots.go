@@ -107,7 +107,7 @@ func (g *gateway) removeSnapshot(c *call, owner, name string) error {
 	if err != nil {
 		return err
 	}
-	err = s.remove(ctx, k.Archive, func() error { return s.records.Delete(ctx, k.key, jetstream.LastRevision(k.revision)) })
+	err = s.remove(ctx, func() error { return s.records.Delete(ctx, k.key, jetstream.LastRevision(k.revision)) }, k.Archive)
 	switch {
 	case conflict(err):
 		return fault.Errorf(fault.Conflict, "the snapshot %s has changed meanwhile", fault.Show(k.Name)).WithHint("try again")
@@ -123,7 +123,7 @@ func (g *gateway) removeSnapshot(c *call, owner, name string) error {
 func newCopies() *places.Limit {
 	return &places.Limit{
 		All: maxCopying, Each: maxOwnCopying,
-		Of: "snapshots, images and skills are being made or restored by this gateway", Hint: "try again when one of them is done",
+		Of: "snapshots, images, skills and drives are being made or restored by this gateway", Hint: "try again when one of them is done",
 	}
 }
 

@@ -228,7 +228,7 @@ func TestARemovalIsFinished(t *testing.T) {
 	s := newStore(t)
 	u := s.keeps(t)
 	why := errors.New("it has changed")
-	if err := s.remove(t.Context(), u.archived, func() error { return why }); !errors.Is(err, why) {
+	if err := s.remove(t.Context(), func() error { return why }, u.archived); !errors.Is(err, why) {
 		t.Errorf("%v", err)
 	}
 	if keys, chunks := s.left(t); len(keys) != 1 || chunks != 1 { // it is not known what became of it
@@ -310,7 +310,7 @@ func TestAnArchiveOfTwoRecords(t *testing.T) {
 	}
 	for i, name := range []string{"one", "two"} {
 		key := claimKey("ci", name)
-		if err := s.remove(t.Context(), u.archived, func() error { return s.records.Delete(t.Context(), key) }); err != nil {
+		if err := s.remove(t.Context(), func() error { return s.records.Delete(t.Context(), key) }, u.archived); err != nil {
 			t.Fatal(err)
 		}
 		if keys, chunks := s.left(t); len(keys) != 1-i || chunks != uint64(1-i) {

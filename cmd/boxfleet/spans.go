@@ -93,6 +93,8 @@ func (p *requestSpan) setRoute(path []string) {
 		p.route = "/" + strings.Join(path, "/")
 	case len(path) >= 2 && path[0] == "v1" && path[1] == "skills":
 		p.route = "/v1/skills" + map[bool]string{true: "/..."}[len(path) > 2]
+	case len(path) >= 2 && path[0] == "v1" && path[1] == "drives":
+		p.route = "/v1/drives" + map[bool]string{true: "/..."}[len(path) > 2]
 	case len(path) == 2 && path[0] == "v1" && path[1] == "images":
 		p.route = "/v1/images"
 	case len(path) == 3 && path[0] == "v1" && path[1] == "images":

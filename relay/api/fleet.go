@@ -10,7 +10,7 @@ import (
 // RouteHeader is in answers to gateways: the pattern of the route that was asked for, as "GET /v1/sessions/{id}".
 const RouteHeader = "Boxd-Route"
 
-// NeedsHeader tells a gateway what the session of a stream needs, "image=NAME&skill=NAME", as the request itself comes when a node has
+// NeedsHeader tells a gateway what the session of a stream needs, "image=NAME&skill=NAME&drive=NAME", as the request itself comes when a node has
 // been chosen. boxd does not read it.
 const NeedsHeader = "Boxd-Needs"
 

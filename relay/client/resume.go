@@ -215,6 +215,9 @@ func needsOf(first *api.ClientControl) http.Header {
 	for _, name := range is.Skills {
 		needs.Add("skill", name)
 	}
+	for _, name := range is.Drives {
+		needs.Add("drive", name)
+	}
 	if len(needs) == 0 {
 		return nil
 	}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+func aDriveStore(t *testing.T, perOwner int64) *driveStore {
+	t.Helper()
+	g := aGateway(startServer(t), &clock{})
+	g.cfg.Drives, g.cfg.OwnerDrives = 1<<20, perOwner
+	s, err := g.openDrives(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func versionOf(digest string) *storedVersion {
+	return &storedVersion{DriveVersion: api.DriveVersion{Digest: digest}, Archive: archived{ID: "a" + digest, Size: 10}}
+}
+
+// fill makes the next version of a drive.
+func (s *driveStore) fill(t *testing.T, owner, name, digest, last string) (*storedDrive, error) {
+	t.Helper()
+	k, err := s.fits(t.Context(), &upload{s: s.archiveStore, owner: owner}, name, versionOf(digest), last)
+	if err == nil {
+		err = s.putVersion(t.Context(), k)
+	}
+	return k, err
+}
+
+func (k *storedDrive) numbers() (list []int) {
+	for i := range k.Versions {
+		list = append(list, k.Versions[i].Version)
+	}
+	return list
+}
+
+// Versions have numbers that are never used again, also when the drive was removed meanwhile. The last ones are kept, with their archives.
+func TestVersionsOfADriveOfTheFleet(t *testing.T) {
+	t.Parallel()
+	s := aDriveStore(t, 1000)
+	for i := range maxDriveVersions + 2 {
+		if _, err := s.fill(t, "ci", "me/a", fmt.Sprint(i), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k, err := s.drive(t.Context(), "ci", "me/a")
+	if want := []int{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}; err != nil || !slices.Equal(k.numbers(), want) {
+		t.Fatalf("%v, %v", k.numbers(), err)
+	}
+	if known, err := s.known(t.Context()); err != nil || known["a1"] || !known["a2"] || !known["a11"] {
+		t.Errorf("archives: %v, %v", known, err)
+	}
+	if _, err := s.fill(t, "ci", "me/a", "11", ""); !errors.Is(err, errSameContent) {
+		t.Errorf("the same again: %v", err)
+	}
+	if _, err := s.fill(t, "ci", "me/a", "x", "11"); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("after another: %v", err)
+	}
+	if v := k.version(0); v.Version != 12 || k.version(3).Version != 3 || k.version(2) != nil {
+		t.Errorf("%+v", v)
+	}
+	k.Versions = nil
+	if err := s.write(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.drive(t.Context(), "ci", "me/a"); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("one that was removed: %v", err)
+	}
+	if k, err := s.fill(t, "ci", "me/a", "11", "0"); err != nil || !slices.Equal(k.numbers(), []int{13}) {
+		t.Errorf("%v, %v", k.numbers(), err)
+	}
+	if there, removed, err := s.all(t.Context(), "ci"); err != nil || len(there) != 1 || len(removed) != 0 {
+		t.Errorf("%v, %v, %v", there, removed, err)
+	}
+}
+
+// Drives fit into what their owner may have; of two who fill one at a time, one is refused.
+func TestDrivesFit(t *testing.T) {
+	t.Parallel()
+	s := aDriveStore(t, 25)
+	for _, of := range [][2]string{{"ci", "me/a"}, {"ci", "me/b"}, {"other", "me/a"}} {
+		if _, err := s.fill(t, of[0], of[1], of[0]+of[1], ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"me/a", "me/c"} {
+		if _, err := s.fill(t, "ci", name, "x", ""); fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "more than 25B") {
+			t.Errorf("too much in %s: %v", name, err)
+		}
+	}
+	one, err := s.fits(t.Context(), &upload{s: s.archiveStore, owner: "other"}, "me/a", versionOf("y"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.fill(t, "other", "me/a", "z", ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.putVersion(t.Context(), one); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("the second of two: %v", err)
+	}
+}
+
+// An owner has as many records of removed drives as of others: of more, the oldest goes.
+func TestRecordsOfRemovedDrivesAreBounded(t *testing.T) {
+	t.Parallel()
+	s := aDriveStore(t, 1000)
+	removed := func(owner, name string) {
+		t.Helper()
+		if err := s.write(t.Context(), &storedDrive{Owner: owner, Name: name, Last: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removed("other", "me/0")
+	for i := range maxDrives {
+		removed("ci", fmt.Sprint("me/", i))
+	}
+	for _, owner := range []string{"other", "ci"} {
+		if err := errors.Join(s.forgetOldest(t.Context(), owner, false), s.forgetOldest(t.Context(), owner, owner == "ci")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, list, err := s.all(t.Context(), "ci"); err != nil || len(list) != maxDrives-1 {
+		t.Errorf("%d, %v", len(list), err)
+	}
+	if k, err := s.record(t.Context(), "ci", "me/0"); err != nil || k != nil {
+		t.Errorf("the oldest: %+v, %v", k, err)
+	}
+	if k, err := s.record(t.Context(), "other", "me/0"); err != nil || k == nil {
+		t.Errorf("another owner's: %+v, %v", k, err)
+	}
+}
+
+// A node gets a version that it does not have, once, and has to come to the same digest. One that has other content under that number, or a
+// newer version that the fleet does not have, does not take the session.
+func TestADriveThatIsAnotherOnANode(t *testing.T) {
+	t.Parallel()
+	h := newClaiming(t)
+	h.hears("a", h.id)
+	h.g.bulk, h.g.cfg.Drives, h.g.cfg.OwnerDrives = h.g.js, 1<<20, 1<<20
+	s, err := h.g.openDrives(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, digest := range []string{"sha256:1", "sha256:2"} {
+		u, err := s.newUpload(t.Context(), "ci")
+		if err == nil {
+			err = u.write(t.Context(), strings.NewReader("archive "+digest), 1<<20)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := &storedVersion{DriveVersion: api.DriveVersion{Digest: digest}, Archive: u.archived, Into: "in"}
+		k, err := s.fits(t.Context(), u, "me/a", v, "")
+		if err == nil {
+			err = s.putVersion(t.Context(), k)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func(number int, digest string) api.DriveVersion {
+		return api.DriveVersion{Version: number, Digest: digest}
+	}
+	one, two, three := there(1, "sha256:1"), there(2, "sha256:2"), there(3, "sha256:3")
+	for what, tc := range map[string]struct {
+		ref  string
+		has  []api.DriveVersion
+		made api.DriveVersion
+		sent int
+		kind fault.Kind // Internal: it is taken
+	}{
+		"none":                    {"me/a", nil, two, 1, fault.Internal},
+		"it":                      {"me/a", []api.DriveVersion{one, two}, two, 0, fault.Internal},
+		"an earlier one":          {"me/a", []api.DriveVersion{there(1, "sha256:x")}, two, 1, fault.Internal},
+		"another":                 {"me/a", []api.DriveVersion{there(2, "sha256:x")}, two, 0, fault.Conflict},
+		"a newer one of its own":  {"me/a", []api.DriveVersion{two, three}, two, 0, fault.Conflict},
+		"the first, with a newer": {"me/a@1", []api.DriveVersion{one, three}, one, 0, fault.Internal},
+		"a newer than the first":  {"me/a@1", []api.DriveVersion{two}, one, 1, fault.Internal},
+		"another digest":          {"me/a", nil, there(2, "sha256:y"), 1, fault.Unavailable},
+		"another number":          {"me/a", nil, there(3, "sha256:2"), 1, fault.Unavailable},
+	} {
+		sent := 0
+		h.g.untaken = nil
+		h.answers(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet && tc.has == nil {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			if r.Method == http.MethodGet {
+				reply(w, http.StatusOK, api.Drive{Name: "me/a", Versions: tc.has})
+				return
+			}
+			sent++
+			if query := r.URL.Query(); r.URL.EscapedPath() != "/v1/drives/me%2Fa/versions" || query.Get("into") != "in" || !strings.HasSuffix(query.Get("digest"), query.Get("as_version")) {
+				t.Errorf("%s: it is sent %v", what, r.URL)
+			}
+			reply(w, http.StatusCreated, tc.made)
+		})
+		want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{tc.ref, "me/none", "wrong"}})
+		if err != nil || len(want.drives) != 1 {
+			t.Fatalf("%s: %+v, %v", what, want, err)
+		}
+		n, _ := h.g.node("a")
+		for range 2 {
+			err := h.g.provide(t.Context(), h.call("ci"), &n, want)
+			if (err == nil) != (tc.kind == fault.Internal) || err != nil && fault.KindOf(err) != tc.kind {
+				t.Errorf("%s: %v", what, err)
+			}
+			if err == nil {
+				break // this node forgets what it was sent
+			}
+		}
+		if sent != tc.sent {
+			t.Errorf("%s: it is sent %d times", what, sent)
+		}
+	}
+	if want, err := h.g.resolve(h.call("other"), "POST /v1/sessions", &asked{Drives: []string{"me/a"}}); err != nil || len(want.drives) != 0 {
+		t.Errorf("of another owner: %+v, %v", want, err)
+	}
+	late := &needs{drives: []neededDrive{{name: "me/a", version: 2, digest: "sha256:z"}}}
+	n, _ := h.g.node("a")
+	if err := h.g.provide(t.Context(), h.call("ci"), &n, late); fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "changed meanwhile") {
+		t.Errorf("one that is another by now: %v", err)
+	}
+}

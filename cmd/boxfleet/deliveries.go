@@ -27,6 +27,7 @@ type asked struct {
 	Image  string   `json:"image"`
 	Skills []string `json:"skills"`
 	Drives []string `json:"drives"` // names, or NAME@VERSION
+	had    bool     // a session has them: a node may still have a version that the fleet has no more
 }
 
 // needs is what a session has to have of what the fleet has, with the digests of that.
@@ -94,7 +95,7 @@ func (g *gateway) resolve(c *call, route string, of *asked) (want *needs, err er
 		want.skills, err = g.neededSkills(ctx, c.pass.Name, of.Skills)
 	}
 	if err == nil && len(of.Drives) <= maxNeeded && g.cfg.Drives > 0 {
-		want.drives, err = g.neededDrives(ctx, c.pass.Name, of.Drives)
+		want.drives, err = g.neededDrives(ctx, c.pass.Name, of)
 	}
 	return want, err
 }
@@ -126,9 +127,9 @@ func (g *gateway) neededSkills(ctx context.Context, owner string, names []string
 
 // provide sees to it that a node has what a session needs. An error is why the node cannot have it, or not yet.
 func (g *gateway) provide(ctx context.Context, c *call, n *seen, want *needs) error {
-	own := c.as(c.pass.Name) // its token is for what it has asked for
-	for _, one := range g.each(want, c.pass.Name) {
-		if err := g.deliver(ctx, own, n.Name+" "+one.key, func(c *call) error { return one.has(c, n) }); err != nil { //nolint:contextcheck // the call has it
+	own := c.as(c.pass.Name)                        // its token is for what it has asked for
+	for _, one := range g.each(want, c.pass.Name) { //nolint:contextcheck // calls have it
+		if err := g.deliver(ctx, own, n.Name+" "+one.key, func(c *call) error { return one.has(c, n) }); err != nil {
 			return err
 		}
 		g.note(one.key, n.Name)
@@ -345,7 +346,7 @@ func (g *gateway) needed(c *call) (*needs, error) {
 		return &needs{}, nil
 	}
 	if said, err := url.ParseQuery(c.r.Header.Get(api.NeedsHeader)); err == nil && len(said) > 0 {
-		return g.resolve(c, route, &asked{said.Get("image"), said["skill"], said["drive"]})
+		return g.resolve(c, route, &asked{Image: said.Get("image"), Skills: said["skill"], Drives: said["drive"]})
 	}
 	if route != "POST /v1/exec" {
 		return &needs{}, nil
@@ -387,7 +388,7 @@ func (g *gateway) attaches(c *call, owner, node string) error {
 	}
 	n, ok := g.node(node)
 	if !ok || n.lost || c.may(route, access.User) != nil {
-		return nil
+		return nil //nolint:nilerr // the same
 	}
 	own := c.as(owner)
 	want, err := g.resolve(own, route, &of)

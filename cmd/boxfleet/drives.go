@@ -20,8 +20,6 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
-	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
 // The drives of a fleet belong to their owners. Each version is an archive in JetStream, with the number that the gateway has given it and
@@ -125,6 +123,7 @@ func (g *gateway) drives(c *call, path []string) error {
 		"GET /v1/drives/{drive}":           showDrive,
 		"DELETE /v1/drives/{drive}":        removeDrive,
 		"POST /v1/drives/{drive}/versions": g.fillDrive,
+		"POST /v1/drives/{drive}/pushed":   pushedDrive,
 		"GET /v1/drives/{drive}/index":     g.readDrive,
 		"GET /v1/drives/{drive}/text":      g.readDrive,
 		"GET /v1/drives/{drive}/archive":   g.readDrive,
@@ -140,10 +139,7 @@ func (g *gateway) drives(c *call, path []string) error {
 		return err
 	}
 	var s *driveStore
-	if c.r.Method == http.MethodPost {
-		if err := policy.ValidDriveName("drive", name); err != nil {
-			return err
-		}
+	if strings.HasSuffix(route, "/versions") {
 		s, err = g.openDrives(c.r.Context())
 	} else {
 		s, err = g.readDrives(c.r.Context())
@@ -230,9 +226,13 @@ func (k *storedDrive) asked(c *call) (v *storedVersion, number int, err error) {
 		}
 	}
 	if v = k.version(number); v == nil {
-		return nil, 0, fault.Errorf(fault.NotFound, "the fleet has no version %d of drive %s", number, fault.Show(k.Name)).WithHint("list its versions: boxctl drives show")
+		return nil, 0, k.noVersion(number)
 	}
 	return v, number, nil
+}
+
+func (k *storedDrive) noVersion(number int) error {
+	return fault.Errorf(fault.NotFound, "the fleet has no version %d of drive %s", number, fault.Show(k.Name)).WithHint("list its versions: boxctl drives show")
 }
 
 // answer is how boxd calls the same.
@@ -323,6 +323,30 @@ func removeDrive(c *call, s *driveStore, owner, name string) error {
 	return nil
 }
 
+// pushedDrive records that a version is stored elsewhere too.
+func pushedDrive(c *call, s *driveStore, owner, name string) error {
+	var is api.DrivePushed
+	if err := c.decode(&is); err != nil {
+		return err
+	}
+	k, err := s.drive(c.r.Context(), owner, name)
+	if err != nil {
+		return err
+	}
+	v := k.version(is.Version)
+	if v == nil || is.Version == 0 {
+		return k.noVersion(is.Version)
+	}
+	v.PushedAt = time.Now().UTC()
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	defer cancel()
+	if err := s.write(ctx, k); err != nil {
+		return changedDrive(name, err)
+	}
+	reply(c.w, http.StatusOK, k.answer())
+	return nil
+}
+
 // changedDrive is the error for a record that was not written.
 func changedDrive(name string, err error) error {
 	if conflict(err) {
@@ -391,6 +415,9 @@ func (g *gateway) fillDrive(c *call, s *driveStore, owner, name string) error {
 	return nil
 }
 
+// outputs is where executions of a session have their outputs, by version.
+const outputs = "/workspace/output/"
+
 // contentFor is what a version is made of: an archive in the body of the request, or a directory of a session, packed in its box.
 func (g *gateway) contentFor(c *call, owner string, query url.Values) (io.ReadCloser, string, error) {
 	id, path, output := query.Get("session"), query.Get("path"), query.Get("output_version")
@@ -401,11 +428,10 @@ func (g *gateway) contentFor(c *call, owner string, query url.Values) (io.ReadCl
 		return nil, "", fault.Field("session", "", "the session that has path or output_version")
 	case (path == "") == (output == ""):
 		return nil, "", fault.Field("path", path, "a directory of the session, or left out with output_version")
+	case strings.Contains(output, "/") || strings.HasPrefix(output, "."):
+		return nil, "", fault.Field("output_version", output, "the name of a version of outputs")
 	case output != "":
-		if err := policy.ValidSpaceName("output_version", output); err != nil {
-			return nil, "", err
-		}
-		path = sessionfiles.OutputDir(output)
+		path = outputs + output
 	}
 	claim, err := g.claimed(c.r.Context(), owner, id)
 	switch {
@@ -540,29 +566,33 @@ func (s *driveStore) forgetVersion(ctx context.Context, k *storedDrive, v *store
 	return s.write(ctx, k)
 }
 
-// neededDrives are those of the drives that a request names, NAME or NAME@VERSION, that the fleet has.
-func (g *gateway) neededDrives(ctx context.Context, owner string, refs []string) (list []neededDrive, err error) {
-	if len(refs) == 0 {
+// neededDrives are those of the drives that a request names that the fleet has.
+func (g *gateway) neededDrives(ctx context.Context, owner string, of *asked) (list []neededDrive, err error) {
+	if len(of.Drives) == 0 {
 		return nil, nil
 	}
 	s, err := g.readDrives(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, ref := range refs {
-		name, number, err := policy.DriveRef("drives", ref)
-		if err != nil {
+	for _, ref := range of.Drives {
+		name, text, pinned := strings.Cut(ref, "@")
+		number, err := strconv.Atoi(text)
+		if pinned && (err != nil || number < 1) {
 			continue // the node says what is wrong
 		}
 		k, err := s.record(ctx, owner, name)
 		if err != nil {
 			return nil, err
 		}
-		if k == nil {
-			continue
+		if k == nil || len(k.Versions) == 0 {
+			continue // a node may have it
 		}
-		if v := k.version(number); v != nil { // otherwise it is one that a node may still have
+		switch v := k.version(number); {
+		case v != nil:
 			list = append(list, neededDrive{name: name, version: v.Version, digest: v.Digest, newest: number == 0})
+		case !of.had:
+			return nil, k.noVersion(number)
 		}
 	}
 	return list, nil

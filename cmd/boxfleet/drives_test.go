@@ -208,7 +208,7 @@ func TestADriveThatIsAnotherOnANode(t *testing.T) {
 			}
 			reply(w, http.StatusCreated, tc.made)
 		})
-		want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{tc.ref, "me/none", "wrong"}})
+		want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{tc.ref, "me/none", "wrong", "me/a@x", "me/a@0"}})
 		if err != nil || len(want.drives) != 1 {
 			t.Fatalf("%s: %+v, %v", what, want, err)
 		}
@@ -228,6 +228,12 @@ func TestADriveThatIsAnotherOnANode(t *testing.T) {
 	}
 	if want, err := h.g.resolve(h.call("other"), "POST /v1/sessions", &asked{Drives: []string{"me/a"}}); err != nil || len(want.drives) != 0 {
 		t.Errorf("of another owner: %+v, %v", want, err)
+	}
+	if _, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/a@7"}}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("a version that the fleet does not have: %v", err)
+	}
+	if want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/a@7"}, had: true}); err != nil || len(want.drives) != 0 {
+		t.Errorf("one that a session has: %+v, %v", want, err)
 	}
 	late := &needs{drives: []neededDrive{{name: "me/a", version: 2, digest: "sha256:z"}}}
 	n, _ := h.g.node("a")

@@ -186,7 +186,7 @@ func (r *sessionMove) plan(node string) (list []seen, err error) {
 
 // needed is what the session has of what the fleet has. What the fleet has of that name by now, a node that has this one may not need.
 func (r *sessionMove) needed() (*needs, error) {
-	of, digests := asked{Image: r.has.Image}, map[string]string{}
+	of, digests := asked{Image: r.has.Image, had: true}, map[string]string{}
 	for _, k := range r.has.Skills {
 		of.Skills = append(of.Skills, k.Name)
 	}

@@ -170,7 +170,7 @@ func TestALateArrivalIsNotNoted(t *testing.T) {
 	}
 }
 
-// What a session has less of on another node is told: limits that a policy has lowered, skills that are missing there alone, and those of the fleet in another version.
+// What a session has less of on another node is told: limits that a policy has lowered, skills that are missing there alone, those of the fleet in another version, and drives of other content.
 func TestWhatASessionHasLessOf(t *testing.T) {
 	t.Parallel()
 	before := &api.Session{Skills: []api.SessionSkill{{Name: "a"}, {Name: "b", Missing: true}, {Name: "c", Digest: "1"}}}
@@ -182,6 +182,15 @@ func TestWhatASessionHasLessOf(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	if got := less(before, before, nil); got != nil {
+		t.Errorf("%q", got)
+	}
+	drives := func(digest string) *api.Session {
+		return &api.Session{Drives: []api.SessionDrive{{Name: "me/a", Version: 1, Digest: digest}}}
+	}
+	if got := less(drives("1"), drives("2"), nil); !slices.Equal(got, []string{"the drive me/a in its version 1, which is 2 there"}) {
+		t.Errorf("%q", got)
+	}
+	if got := less(drives("1"), drives("1"), nil); got != nil {
 		t.Errorf("%q", got)
 	}
 	later := &api.Session{Skills: []api.SessionSkill{{Name: "a", Digest: "2"}, {Name: "c", Digest: "2"}}}

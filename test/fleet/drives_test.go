@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// driven is a fleet of two nodes whose gateway keeps drives.
+type driven struct {
+	*house
+	c *client.Client // of ci
+}
+
+func newDriven(t *testing.T) *driven {
+	t.Helper()
+	h := &house{t: t, dir: boxtest.TempDir(t), drives: "size = \"64MiB\"\nowner_size = \"1MiB\""}
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, "")
+	h.fill(2)
+	return &driven{h, h.client()}
+}
+
+// fills makes a version of drive me/data with a file f of that text.
+func (h *driven) fills(text string) api.DriveVersion {
+	h.t.Helper()
+	v, _, err := h.c.FillDrive(h.t.Context(), "me/data", &client.DriveFilling{Archive: bytes.NewReader(boxtest.Tar(0o644, map[string]string{"f": text}))})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return v
+}
+
+func (h *driven) makes(id, node string, want int, words string, drives ...string) {
+	h.t.Helper()
+	var p api.Problem
+	code := h.get("POST", "/v1/sessions", map[string]any{"id": id, "drives": drives, "wait": "0s", "placement": map[string]any{"node": node}}, &p)
+	if code != want || !strings.Contains(p.Detail, words) {
+		h.t.Errorf("%s on %s: %d %+v, want %d and %q", id, node, code, p, want, words)
+	}
+}
+
+func (h *driven) reads(id, want string) {
+	h.t.Helper()
+	if r, err := h.c.Exec(h.t.Context(), id, &api.ExecRequest{Argv: []string{"cat", "/drives/me/data/f"}}); err != nil || r.Stdout != want {
+		h.t.Errorf("%s reads %+v, %v; want %q", id, r, err, want)
+	}
+}
+
+// A drive that is filled at the gateway is on each node that is asked for a session with it, in the version that it names or the newest:
+// when the session is made, moved, or gets it later. It is sent once to each node.
+func TestADriveOfTheFleetIsWhereItIsNeeded(t *testing.T) {
+	t.Parallel()
+	h := newDriven(t)
+	c := h.c
+	one := h.fills("one")
+	if one.Version != 1 || one.Bytes != 3 || one.Entries != 1 || !strings.HasPrefix(one.Digest, "sha256:") {
+		t.Fatalf("%+v", one)
+	}
+	for _, node := range []string{"n1", "n2"} { // who is asked what is in an archive keeps nothing
+		boxd := h.on(node).boxd
+		boxd.Owner = "ci"
+		if list, err := boxd.Drives(t.Context()); err != nil || len(list) != 0 {
+			t.Errorf("%s has %+v, %v", node, list, err)
+		}
+	}
+	h.makes("a", "n1", http.StatusCreated, "", "me/data")
+	h.reads("a", "one")
+	if is, err := h.on("n1").boxd.Drive(t.Context(), "me/data"); err != nil || len(is.Versions) != 1 || is.Versions[0].Digest != one.Digest {
+		t.Errorf("%+v, %v", is, err)
+	}
+	if m, p, code := h.moves("a", api.FleetMove{Node: "n2"}); code != http.StatusOK {
+		t.Fatalf("%+v %+v %d", m, p, code)
+	}
+	h.reads("a", "one")
+	r, err := c.Run(t.Context(), &api.OneShotRequest{Session: api.SessionRequest{Drives: []string{"me/data"}}, Exec: api.ExecRequest{Argv: []string{"cat", "/drives/me/data/f"}}})
+	if err != nil || r.Stdout != "one" {
+		t.Errorf("without a session: %+v, %v", r, err)
+	}
+
+	// The next version, and one of before.
+	if v, isNew, err := c.FillDrive(t.Context(), "me/data", &client.DriveFilling{Archive: bytes.NewReader(boxtest.Tar(0o644, map[string]string{"f": "one"}))}); err != nil || isNew || v.Version != 1 {
+		t.Errorf("the same again: %+v, new %v, %v", v, isNew, err)
+	}
+	two := h.fills("two")
+	if k, isNew, err := c.SwitchDrive(t.Context(), "a", "me/data", 0); err != nil || isNew || k.Version != 2 || k.Digest != two.Digest {
+		t.Errorf("%+v, new %v, %v", k, isNew, err)
+	}
+	h.reads("a", "two")
+	h.makes("b", "n1", http.StatusCreated, "", "me/data")
+	h.reads("b", "two")
+	h.makes("d", "n1", http.StatusCreated, "", "me/data@1")
+	h.reads("d", "one")
+	if out := h.prints(t, "run", "--drive", "me/data@1", "--", "cat", "/drives/me/data/f"); out != "one" {
+		t.Errorf("boxctl run prints %q", out)
+	}
+
+	// What a session has made, for others.
+	line, output := "printf three > $OUTPUT_DIR/f", "v1"
+	if r, err := c.Exec(t.Context(), "b", &api.ExecRequest{Command: &line, OutputVersion: output}); err != nil || *r.ExitCode != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	last := 2
+	if v, isNew, err := c.FillDrive(t.Context(), "me/data", &client.DriveFilling{Session: "b", Output: output, IfVersion: &last}); err != nil || !isNew || v.Version != 3 || !strings.Contains(v.Origin, "session b") {
+		t.Errorf("%+v, new %v, %v", v, isNew, err)
+	}
+	h.makes("e", "n2", http.StatusCreated, "", "me/data")
+	h.reads("e", "three")
+	if is, err := c.DriveIndex(t.Context(), "me/data", 1, "", 0, 0); err != nil || is.Version.Digest != one.Digest || len(is.Entries) != 1 || is.Entries[0].Path != "f" {
+		t.Errorf("%+v, %v", is, err)
+	}
+	if d, err := c.MarkDrivePushed(t.Context(), "me/data", 2); err != nil || d.Versions[1].PushedAt.IsZero() || !d.Versions[0].PushedAt.IsZero() {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if list, err := c.Drives(t.Context()); err != nil || len(list) != 1 || len(list[0].Versions) != 3 {
+		t.Errorf("%+v, %v", list, err)
+	}
+
+	// Each version was sent once to each node that needed it.
+	var events api.FleetEventList
+	h.get("GET", "/v1/fleet/events", nil, &events)
+	sent := map[string]int{}
+	for _, e := range events.Events {
+		if e.Type == "drive_sent" {
+			sent[e.Node+" "+strings.Fields(e.Detail)[0]]++
+		}
+	}
+	for _, what := range []string{"n1 me/data@1", "n2 me/data@1", "n2 me/data@2", "n1 me/data@2", "n2 me/data@3"} {
+		if sent[what] != 1 {
+			t.Errorf("%s is sent %d times: %v", what, sent[what], sent)
+		}
+	}
+}
+
+// Drives of others, bad input, limits, and what a node has of its own under the name of a drive of the fleet. Removed is what was stored,
+// and a drive that is made again has other numbers.
+func TestDrivesOfTheFleetThatAreRefused(t *testing.T) {
+	t.Parallel()
+	h := newDriven(t)
+	c := h.c
+	h.fills("one")
+	tar := func(text string) *bytes.Reader {
+		return bytes.NewReader(boxtest.Tar(0o644, map[string]string{"f": text}))
+	}
+	fails := func(words, name string, f *client.DriveFilling) {
+		t.Helper()
+		if _, _, err := c.FillDrive(t.Context(), name, f); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%+v: %v, want %q", f, err, words)
+		}
+	}
+	fails("OWNER/PROJECT", "data", &client.DriveFilling{Archive: tar("x")})
+	fails("archive", "me/data", &client.DriveFilling{Archive: strings.NewReader("no archive")})
+	fails("more than 1MiB", "me/data", &client.DriveFilling{Archive: tar(strings.Repeat("x", 1<<20))})
+	fails("add", "me/data", &client.DriveFilling{Archive: tar("x"), Add: true})
+	fails("the newest version", "me/data", &client.DriveFilling{Archive: tar("x"), IfVersion: new(int)})
+	fails("path", "me/data", &client.DriveFilling{Archive: tar("x"), Into: "../x"})
+	fails("none", "me/data", &client.DriveFilling{Session: "none", Path: "x"})
+	fails("output_version", "me/data", &client.DriveFilling{Session: "none", Output: "../x"})
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.base()+"/v1/drives/me%2Fdata/versions?digest=sha256:x", tar("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+h.token)
+	resp, err := h.http().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusConflict || !strings.Contains(string(text), "that of the content") {
+		t.Errorf("another digest: %d %s, %v", resp.StatusCode, text, err)
+	}
+	var others api.DriveList
+	if code := h.as(h.user, "GET", "/v1/drives", nil, &others); code != http.StatusOK || len(others.Drives) != 0 {
+		t.Errorf("%d %+v", code, others)
+	}
+	h.refuses(h.user, "GET", "/v1/drives/me%2Fdata", nil, http.StatusNotFound, "no drive")
+	h.refuses(h.user, "GET", "/v1/drives/me%2Fdata/index", nil, http.StatusNotFound, "no drive")
+	h.refuses(h.user, "POST", "/v1/sessions", map[string]any{"id": "x", "drives": []string{"me/data"}}, http.StatusNotFound, "no drive")
+	h.refuses(h.user, "DELETE", "/v1/drives/me%2Fdata?owner=ci", nil, http.StatusForbidden, "to use boxes of")
+	h.refuses(h.viewer, "DELETE", "/v1/drives/me%2Fdata", nil, http.StatusForbidden, "needs the user role")
+	h.refuses(h.token, "PATCH", "/v1/drives/me%2Fdata", map[string]any{}, http.StatusNotImplemented, "Boxd-Node")
+	h.refuses(h.token, "DELETE", "/v1/drives/me%2Fdata?version=7", nil, http.StatusNotFound, "no version 7")
+	h.refuses(h.token, "DELETE", "/v1/drives/me%2Fdata?version=1", nil, http.StatusConflict, "is its newest")
+	h.makes("x", "n1", http.StatusNotFound, "no drive", "me/none")
+	h.makes("x", "n1", http.StatusNotFound, "no version 7", "me/data@7")
+
+	// A node with a drive of that name of its own.
+	boxd := h.on("n1").boxd
+	boxd.Owner = "ci"
+	if err := boxd.DeleteDrive(t.Context(), "me/data", 0); err != nil && !errors.Is(err, client.NotFound) {
+		t.Fatal(err)
+	}
+	if _, _, err := boxd.FillDrive(t.Context(), "me/data", &client.DriveFilling{Archive: tar("mine")}); err != nil {
+		t.Fatal(err)
+	}
+	h.makes("a", "n1", http.StatusTooManyRequests, `its version 1 of drive "me/data" is not one of the fleet`, "me/data")
+	h.makes("a", "n2", http.StatusCreated, "", "me/data")
+	if _, p, code := h.moves("a", api.FleetMove{Node: "n1"}); code != http.StatusConflict || !strings.Contains(p.Detail, "is not one of the fleet") {
+		t.Errorf("%d %+v", code, p)
+	}
+	h.reads("a", "one")
+	if err := boxd.DeleteDrive(t.Context(), "me/data", 0); err != nil {
+		t.Fatal(err)
+	}
+	h.makes("b", "n1", http.StatusCreated, "", "me/data")
+	h.reads("b", "one")
+
+	js, err := jetstream.New(connect(t, h.nats.ClientURL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := func() uint64 {
+		t.Helper()
+		stream, err := js.Stream(t.Context(), "boxd_drives_archives")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream.CachedInfo().State.Msgs
+	}
+	h.fills("two")
+	if n := stored(); n != 2 {
+		t.Errorf("%d archives", n)
+	}
+	if err := c.DeleteDrive(t.Context(), "me/data", 1); err != nil || stored() != 1 {
+		t.Errorf("%v, %d archives", err, stored())
+	}
+	if err := c.DeleteDrive(t.Context(), "me/data", 0); err != nil || stored() != 0 {
+		t.Errorf("%v, %d archives", err, stored())
+	}
+	if err := c.DeleteDrive(t.Context(), "me/data", 0); !errors.Is(err, client.NotFound) {
+		t.Errorf("%v", err)
+	}
+	if v := h.fills("three"); v.Version != 3 {
+		t.Errorf("%+v", v)
+	}
+	h.makes("c", "n1", http.StatusCreated, "", "me/data")
+	h.reads("c", "three")
+	h.reads("b", "one") // what is mounted stays
+}

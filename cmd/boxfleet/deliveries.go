@@ -314,6 +314,23 @@ func noNode(nodes []seen, refused []error) error {
 	return fmt.Errorf("%snode %s: %w", others, nodes[len(refused)-1].Name, refused[len(refused)-1])
 }
 
+// onAny has a node do something: the next one if one cannot, unless the request is wrong for all.
+func (g *gateway) onAny(do func(*seen) error) error {
+	list, none := choose(&placement{}, g.known(), "", nil)
+	if len(list) == 0 {
+		return full(none)
+	}
+	var refused []error
+	for i := range list {
+		err := do(&list[i])
+		if err == nil || fault.KindOf(err) == fault.Invalid {
+			return err
+		}
+		refused = append(refused, err)
+	}
+	return noNode(list, refused)
+}
+
 // sendArchive sends an archive to a node, and decodes its answer into out.
 func (g *gateway) sendArchive(c *call, n *seen, s *archiveStore, a archived, target string, out any) error {
 	from := &watched{from: s.read(c.r.Context(), a)}

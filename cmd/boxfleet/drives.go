@@ -473,20 +473,20 @@ func (p *packed) Read(b []byte) (int, error) {
 
 // inspectDrive has a node say what version an archive would be.
 func (g *gateway) inspectDrive(c *call, s *driveStore, v *storedVersion, name, digest string) error {
-	list, none := choose(&placement{}, g.known(), "", nil)
-	if len(list) == 0 {
-		return full(none)
-	}
-	ask := url.Values{"dry_run": {"true"}, "into": {v.Into}}
-	if digest != "" {
-		ask.Set("digest", digest)
-	}
 	var is api.DriveVersion
-	if err := g.sendArchive(c, &list[0], s.archiveStore, v.Archive, "/v1/drives/"+url.PathEscape(name)+"/versions?"+ask.Encode(), &is); err != nil {
+	err := g.onAny(func(n *seen) error {
+		is = api.DriveVersion{}
+		err := g.sendArchive(c, n, s.archiveStore, v.Archive, "/v1/drives/"+url.PathEscape(name)+"/versions?"+url.Values{"dry_run": {"true"}, "into": {v.Into}}.Encode(), &is)
+		if err == nil && !strings.HasPrefix(is.Digest, "sha256:") {
+			err = unreached(n.Name, fmt.Errorf("the digest of the content is %s", fault.Show(is.Digest)))
+		}
 		return err
-	}
-	if is.Version != 0 || !strings.HasPrefix(is.Digest, "sha256:") { // a boxd that does not know dry_run has made a version
-		return fault.Errorf(fault.Unsupported, "the boxd of node %s is too old to take drives of a fleet", list[0].Name).WithHint("update it")
+	})
+	switch {
+	case err != nil:
+		return err
+	case digest != "" && digest != is.Digest:
+		return fault.Field("digest", digest, is.Digest+", that of the content").Of(fault.Conflict)
 	}
 	v.DriveVersion = api.DriveVersion{Digest: is.Digest, Bytes: is.Bytes, Entries: is.Entries, CreatedAt: time.Now().UTC()}
 	return nil

@@ -178,24 +178,14 @@ func (g *gateway) importImage(c *call, s *archiveStore, _ string) error {
 
 // tryImage has a node import an image, which says what it is.
 func (g *gateway) tryImage(c *call, s *archiveStore, k *storedImage) error {
-	list, none := choose(&placement{}, g.known(), "", nil)
-	if len(list) == 0 {
-		return full(none)
-	}
-	var refused []error
-	for i := range list {
-		is, err := g.sendImage(c, &list[i], s, k)
+	return g.onAny(func(n *seen) error {
+		is, err := g.sendImage(c, n, s, k)
 		if err == nil {
 			k.Image = *is
 			k.Sessions = 0
-			return nil
 		}
-		if fault.KindOf(err) == fault.Invalid { // it is no image, for any of them
-			return err
-		}
-		refused = append(refused, err)
-	}
-	return noNode(list, refused)
+		return err
+	})
 }
 
 // putImage makes an image known, in the place of one of the same name.

@@ -358,10 +358,6 @@ func (s *skillStore) fits(ctx context.Context, u *upload, chosen []*storedSkill,
 
 // preview has a node say what skills an archive has, and returns those that are chosen.
 func (g *gateway) preview(c *call, s *skillStore, a archived, query url.Values) ([]*storedSkill, error) {
-	list, none := choose(&placement{}, g.known(), "", nil)
-	if len(list) == 0 {
-		return nil, full(none)
-	}
 	ask := url.Values{"replace": {"true"}} // whether there is one already is not the node's to say
 	for _, name := range []string{"select", "subdir", "digest"} {
 		if query.Has(name) {
@@ -369,7 +365,9 @@ func (g *gateway) preview(c *call, s *skillStore, a archived, query url.Values) 
 		}
 	}
 	var found api.SkillCandidates
-	if err := g.sendArchive(c, &list[0], s.archiveStore, a, "/v1/skills/preview?"+ask.Encode(), &found); err != nil {
+	if err := g.onAny(func(n *seen) error {
+		return g.sendArchive(c, n, s.archiveStore, a, "/v1/skills/preview?"+ask.Encode(), &found)
+	}); err != nil {
 		return nil, err
 	}
 	paths := map[string]bool{} // that were asked for, and whether they are there

@@ -26,7 +26,7 @@ type driven struct {
 
 func newDriven(t *testing.T) *driven {
 	t.Helper()
-	h := &house{t: t, dir: boxtest.TempDir(t), drives: "size = \"64MiB\"\nowner_size = \"1MiB\""}
+	h := &house{t: t, dir: boxtest.TempDir(t), drives: "size = \"64MiB\"\nowner_size = \"1MiB\"", snapshots: `size = "64MiB"`}
 	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, "")
 	h.fill(2)
 	return &driven{h, h.client()}
@@ -120,12 +120,26 @@ func TestADriveOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	if is, err := c.DriveIndex(t.Context(), "me/data", 1, "", 0, 0); err != nil || is.Version.Digest != one.Digest || len(is.Entries) != 1 || is.Entries[0].Path != "f" {
 		t.Errorf("%+v, %v", is, err)
 	}
+	if text, err := c.DriveText(t.Context(), "me/data", 0, 0); err != nil || text.Version != 3 || !strings.Contains(text.Text, "f (5 B)") {
+		t.Errorf("%+v, %v", text, err)
+	}
+	if out := h.prints(t, "drives", "archive", "me/data@2"); !strings.Contains(out, "two") {
+		t.Errorf("the archive of version 2 is %q", out)
+	}
 	if d, err := c.MarkDrivePushed(t.Context(), "me/data", 2); err != nil || d.Versions[1].PushedAt.IsZero() || !d.Versions[0].PushedAt.IsZero() {
 		t.Errorf("%+v, %v", d, err)
 	}
 	if list, err := c.Drives(t.Context()); err != nil || len(list) != 1 || len(list[0].Versions) != 3 {
 		t.Errorf("%+v, %v", list, err)
 	}
+
+	// A snapshot has the version that its session had.
+	k := h.snapshot(api.FleetSnapshotRequest{Session: "a", Name: "s"})
+	var made api.FleetRestored
+	if code := h.get("POST", "/v1/fleet/snapshots/"+k.Name+"/restore", map[string]any{"id": "f", "placement": map[string]any{"node": "n1"}}, &made); code != http.StatusCreated || made.Node != "n1" {
+		t.Errorf("%d %+v", code, made)
+	}
+	h.reads("f", "two")
 
 	// Each version was sent once to each node that needed it.
 	var events api.FleetEventList

@@ -16,7 +16,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -269,7 +268,7 @@ func (s *Drives) commit(who, name, at string, last int, n Version) (Version, boo
 		return n, false, changed(name, next.Last)
 	}
 	n.Number = next.Last + 1
-	return s.insert(sp, &next, len(next.Versions), at, n)
+	return s.insert(sp, &next, at, n)
 }
 
 // commitAs makes a tree the version of a drive that has its number. One that there is already has to be the same.
@@ -277,17 +276,15 @@ func (s *Drives) commitAs(who, name, at string, n Version) (Version, bool, error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp, next := s.next(who, name)
-	i, found := slices.BinarySearchFunc(next.Versions, n.Number, func(v Version, number int) int { return cmp.Compare(v.Number, number) })
+	is, err := next.version(n.Number)
 	switch {
-	case found && next.Versions[i].Digest == n.Digest:
-		return next.Versions[i], false, nil
-	case found:
-		f := fault.Errorf(fault.Conflict, "version %d of drive %s is another one, %s and not %s", n.Number, name, next.Versions[i].Digest, n.Digest).WithHint("remove it: boxctl drives rm")
-		f.Field, f.Value = "as_version", fmt.Sprint(n.Number)
-		return n, false, f
+	case err == nil && is.Digest == n.Digest:
+		return *is, false, nil
+	case err == nil:
+		return n, false, fault.Field("as_version", n.Number, "left out, as that version is "+is.Digest).Of(fault.Conflict)
 	}
 	n.Delivered = true
-	return s.insert(sp, &next, i, at, n)
+	return s.insert(sp, &next, at, n)
 }
 
 // next returns a copy of a drive, a new one if there is none. The lock is held.
@@ -303,7 +300,7 @@ func (s *Drives) next(who, name string) (*driveSpace, Drive) {
 }
 
 // insert makes a tree a version of a drive, at its place among the others. The lock is held.
-func (s *Drives) insert(sp *driveSpace, next *Drive, i int, at string, n Version) (Version, bool, error) {
+func (s *Drives) insert(sp *driveSpace, next *Drive, at string, n Version) (Version, bool, error) {
 	if err := s.allow(sp, next.Name, n.Bytes); err != nil {
 		return n, false, err
 	}
@@ -312,7 +309,10 @@ func (s *Drives) insert(sp *driveSpace, next *Drive, i int, at string, n Version
 	}
 	n.Created = s.now().UTC()
 	n.Tree = strings.TrimPrefix(n.Digest, "sha256:")[:24] + "-" + strings.ToLower(rand.Text())[:12]
-	next.Versions, next.Last = slices.Insert(next.Versions, i, n), max(next.Last, n.Number)
+	next.Versions, next.Last = append(next.Versions, n), max(next.Last, n.Number)
+	for i := len(next.Versions) - 1; i > 0 && next.Versions[i-1].Number > n.Number; i-- {
+		next.Versions[i-1], next.Versions[i] = n, next.Versions[i-1]
+	}
 	err := errors.Join(s.root.Rename(at+"/index", path.Join(sp.key, indexDir, n.Tree)), s.root.Rename(at+"/content", treePath(sp, &n)))
 	if err == nil {
 		err = errors.Join(s.sync(path.Join(sp.key, treesDir)), s.sync(path.Join(sp.key, indexDir)))

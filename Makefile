@@ -35,7 +35,7 @@ build: ## the programs, static, into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 # What tests need, in the PATH or, in boxes, below /usr, and the packages of Debian that have it.
-PURE := gcc:gcc+libc6-dev man:man-db groff:groff-base mandoc:mandoc zsh:zsh fish:fish mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
+PURE := gcc:gcc+libc6-dev rpm:rpm man:man-db groff:groff-base mandoc:mandoc zsh:zsh fish:fish mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
 PACKAGES := npm:npm appstreamcli:appstream cpio:cpio lintian:lintian rpm:rpm rpmlint:rpmlint checkmodule:checkpolicy semodule_package:semodule-utils apparmor_parser:apparmor node:nodejs python3:python3
 NOTEBOOK := /usr/lib/python3/dist-packages/ipykernel:python3-ipykernel /usr/lib/python3/dist-packages/matplotlib:python3-matplotlib
 BOXES := /usr/bin/python3:python3 /usr/bin/gcc:gcc+libc6-dev /usr/bin/git:git /usr/bin/curl:curl npm:npm node:nodejs pip3:python3-pip mypy:mypy mmdebstrap:mmdebstrap mke2fs:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs $(NOTEBOOK)

@@ -75,7 +75,7 @@ func (f *fences) raise(to *fence) (ok bool, highest uint64, err error) {
 		before.Whole = true
 		return true, before.Generation, f.writeLocked(key, &before)
 	}
-	if to.Workspace > 0 && before.Generation == to.Generation && !before.Ended { // any gateway may say so again
+	if to.Workspace > 0 && to.Again && before.Generation == to.Generation && !before.Ended { // any gateway may say so
 		next := before
 		next.Workspace, next.Keeps = max(before.Workspace, to.Workspace), before.Keeps || to.Keeps
 		if next == before {

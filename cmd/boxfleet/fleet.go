@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
@@ -148,10 +149,14 @@ type sessionClaim struct {
 	ToGeneration uint64 `json:"to_generation,omitempty"` // of the claim of the node that it is being moved to
 	Ran          bool   `json:"ran,omitempty"`           // it was stopped for a move alone: if that breaks off, its node starts it again
 	Workspace    int64  `json:"workspace,omitempty"`     // of LangBot, in this placement generation; 0: it is a session
+	Served       int64  `json:"served,omitempty"`        // the last placement generation in which it was live; 0: unknown, at most Workspace
 	Keeps        bool   `json:"keeps,omitempty"`         // the Workspace has what no other node has, without a session too
 	key          string
 	revision     uint64
 }
+
+// served is the last placement generation of which its node may have something.
+func (c *sessionClaim) served() int64 { return cmp.Or(c.Served, c.Workspace) }
 
 // goesTo reports whether a session is on its way to a node, or has moved there, in a generation.
 func (c *sessionClaim) goesTo(node string, generation uint64) bool {
@@ -235,6 +240,7 @@ type fence struct {
 	Coming     bool   `json:"coming,omitempty"`    // from another node, which has the claim until the session is here
 	Workspace  int64  `json:"workspace,omitempty"` // see sessionClaim
 	Keeps      bool   `json:"keeps,omitempty"`
+	Again      bool   `json:"again,omitempty"` // of a claim that the node has, not of one that is made just now
 }
 
 // fence is what a node is to remember of a claim in a bucket.

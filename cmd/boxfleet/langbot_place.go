@@ -70,7 +70,7 @@ func (f *langBotFront) settle(ctx context.Context, use *workspaceUse, claim *ses
 		return f.reserve(ctx, use, nil)
 	case use.generation < claim.Workspace:
 		return n, rpc.Stale()
-	case claim.State == api.FleetClaimLost && use.generation > claim.Workspace:
+	case claim.State == api.FleetClaimLost && use.generation > claim.served():
 		return f.reserve(ctx, use, claim)
 	case claim.State == api.FleetClaimLost:
 		return n, lostWorkspace(claim)
@@ -80,12 +80,12 @@ func (f *langBotFront) settle(ctx context.Context, use *workspaceUse, claim *ses
 		return n, fault.Errorf(fault.Unavailable, "node %s, which has the Workspace, is not heard of", claim.Node).
 			WithHint("the Workspace returns with it; once it is lost, a later placement generation is placed on another node")
 	}
-	if claim.State == api.FleetClaimLive && use.generation == claim.Workspace && (claim.Keeps || !use.stores) {
+	if claim.State == api.FleetClaimLive && use.generation == claim.Workspace && use.generation == claim.Served && (claim.Keeps || !use.stores) {
 		return n, nil
 	}
 	next := *claim
-	next.Workspace, next.Keeps = use.generation, claim.Keeps || use.stores
-	if next != *claim {
+	next.Workspace, next.Served, next.Keeps = use.generation, claim.served(), claim.Keeps || use.stores
+	if next.Workspace != claim.Workspace || next.Keeps != claim.Keeps {
 		next.State = api.FleetClaimStarting // until its node remembers that
 		if err := f.store(ctx, &next); err != nil {
 			return n, err
@@ -94,7 +94,7 @@ func (f *langBotFront) settle(ctx context.Context, use *workspaceUse, claim *ses
 	if err := f.g.remind(ctx, &next); err != nil {
 		return n, err
 	}
-	next.State, next.Since = api.FleetClaimLive, time.Now()
+	next.State, next.Since, next.Served = api.FleetClaimLive, time.Now(), next.Workspace
 	return n, f.store(ctx, &next)
 }
 
@@ -130,6 +130,9 @@ func (f *langBotFront) reserve(ctx context.Context, use *workspaceUse, before *s
 	res := &reservation{
 		g: f.g, c: c, claims: claims, bucket: bucket, place: &placement{Can: []string{canLangBot}, Spread: true}, want: &wanted{ID: use.id},
 		key: claimKey(use.pass.Name, use.id), claim: before, workspace: use.generation, keeps: use.stores,
+	}
+	if before != nil {
+		res.served = before.served()
 	}
 	if err := res.begin(); err != nil { //nolint:contextcheck // the call has it
 		return n, err

@@ -270,6 +270,9 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 		return err
 	}
 	remove := itself && c.r.Method == http.MethodDelete
+	if remove && claim.Workspace > 0 && claim.State != api.FleetClaimLost {
+		return cmp.Or(c.may("DELETE /v1/sessions/{id}", access.User), inUse(claim))
+	}
 	if claim.State == api.FleetClaimLost {
 		if !remove {
 			return lost(claim)
@@ -310,6 +313,12 @@ func lost(claim *sessionClaim) error {
 	return err.WithHint("it returns with its node; to give it up, remove it, then create it again")
 }
 
+// inUse is the refusal to remove the claim of a Workspace whose node has it: its sessions would be nobody's.
+func inUse(claim *sessionClaim) error {
+	return fault.Errorf(fault.Conflict, "%s is a Workspace of LangBot on node %s: only one that is lost can be removed", fault.Show(claim.ID), claim.Node).
+		WithHint("delete its sessions in LangBot: a Workspace that has none is released")
+}
+
 // pass sends a request to a node, in the name of its caller; then sees the answer before it goes on.
 func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 	n, ok := g.node(name)
@@ -343,6 +352,7 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			}
 			c.span.answered(resp)
 			resp.Header.Del(api.RouteHeader)
+			resp.Header.Del(rpc.HeaderRefused) // it is for the gateway
 			if id := resp.Header.Get(mcpHeader); id != "" && c.e2b == nil {
 				resp.Header.Set(mcpHeader, name+"."+id)
 			}

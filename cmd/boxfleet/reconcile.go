@@ -75,6 +75,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		if lives, err := a.lives(ctx, h); err != nil || lives { // it was made after boxd had listed its sessions
 			return err
 		}
+		defer a.releasing(key)()
 		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); err != nil && !conflict(err) {
 			return fmt.Errorf("release the claim of %s: %w", h.ID, err)
 		}
@@ -91,7 +92,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	case claim == nil && h.Bucket != bucket && h.Coming && !h.Whole:
 		return nil // it may have all or a part of what the other node has: it is neither ended nor claimed
 	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
-		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: h.Sandbox, Workspace: h.Workspace, Keeps: h.Keeps, key: key}); err != nil {
+		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: h.Sandbox, Workspace: h.Workspace, Served: h.Workspace, Keeps: h.Keeps, key: key}); err != nil {
 			if conflict(err) {
 				return nil // somebody has claimed it: it is looked at again
 			}
@@ -110,6 +111,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 func (a *agent) revive(ctx context.Context, claims jetstream.KeyValue, key string, h *held, claim *sessionClaim) (changed bool, err error) {
 	next := *claim
 	next.State, next.Reason, next.Snapshot, next.Sandbox, next.To, next.ToGeneration = api.FleetClaimLive, "", "", h.Sandbox, "", 0
+	next.Served = next.Workspace
 	if claim.State != api.FleetClaimLive {
 		next.Since = time.Now()
 	}
@@ -170,6 +172,7 @@ func (a *agent) releaseIdle(ctx context.Context, claims jetstream.KeyValue, buck
 		if lives, err := a.lives(ctx, h); err != nil || lives {
 			return err
 		}
+		defer a.releasing(key)()
 		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); conflict(err) {
 			return nil // a gateway has asked for it
 		} else if err != nil {
@@ -323,22 +326,30 @@ func (a *agent) giveUp(ctx context.Context, claims jetstream.KeyValue, bucket, k
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
 	}
 	a.log.Warn("ending a session that is no longer this node's", "session", h.ID, "owner", h.Owner, "reason", why)
+	done := a.releasing(key)
+	of, life := *h, a.life
+	a.beside.Go(func() {
+		defer done()
+		if err := a.end(life, key, &of); err != nil {
+			a.log.Warn("cannot end a session that is no longer this node's; it is tried again", "session", of.ID, "owner", of.Owner, "error", err)
+		}
+	})
+	return nil
+}
+
+// releasing has gateways that claim a Workspace again wait until it has ended here, when done is called.
+func (a *agent) releasing(key string) (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ending == nil {
 		a.ending = map[string]bool{}
 	}
 	a.ending[key] = true
-	of, life := *h, a.life
-	a.beside.Go(func() {
-		if err := a.end(life, key, &of); err != nil {
-			a.log.Warn("cannot end a session that is no longer this node's; it is tried again", "session", of.ID, "owner", of.Owner, "error", err)
-		}
+	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		delete(a.ending, key)
-	})
-	return nil
+	}
 }
 
 // isEnding reports whether a session is being ended; "": whether any is.

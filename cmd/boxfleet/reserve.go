@@ -179,7 +179,9 @@ func (g *gateway) remind(ctx context.Context, claim *sessionClaim) error {
 		return err
 	}
 	var answer fenced
-	err = request(ctx, g.nc, claim.Node, "fence", claim.fence(bucket), &answer)
+	f := claim.fence(bucket)
+	f.Again = true
+	err = request(ctx, g.nc, claim.Node, "fence", f, &answer)
 	switch {
 	case err == nil && answer.Error != "":
 		return fault.Errorf(fault.Unavailable, "node %s: %s", claim.Node, answer.Error).WithHint("try again")
@@ -211,6 +213,7 @@ type reservation struct {
 	placed bool    // a node has it
 
 	workspace int64 // it is a Workspace of LangBot in this placement generation, and no session; 0: a session
+	served    int64 // the last placement generation that was live
 	keeps     bool
 }
 
@@ -397,7 +400,7 @@ func (r *reservation) ask(n *seen) (done bool, why string, err error) {
 
 // put claims the session for a node, in a generation that is at least so high.
 func (r *reservation) put(node string, least uint64) error {
-	next := sessionClaim{FleetClaim: api.FleetClaim{Owner: r.c.pass.Name, ID: r.want.ID, Node: node, Generation: least, State: api.FleetClaimStarting, Since: time.Now()}, Sandbox: r.c.e2b != nil, Workspace: r.workspace, Keeps: r.keeps, key: r.key}
+	next := sessionClaim{FleetClaim: api.FleetClaim{Owner: r.c.pass.Name, ID: r.want.ID, Node: node, Generation: least, State: api.FleetClaimStarting, Since: time.Now()}, Sandbox: r.c.e2b != nil, Workspace: r.workspace, Served: r.served, Keeps: r.keeps, key: r.key}
 	if r.claim != nil {
 		next.revision, next.Generation = r.claim.revision, max(least, r.claim.Generation+1)
 	}
@@ -421,7 +424,7 @@ func (r *reservation) store(next *sessionClaim) (err error) {
 // live marks the claim live.
 func (r *reservation) live() error {
 	next := *r.claim
-	next.State, next.Since = api.FleetClaimLive, time.Now()
+	next.State, next.Since, next.Served = api.FleetClaimLive, time.Now(), next.Workspace
 	return r.store(&next)
 }
 

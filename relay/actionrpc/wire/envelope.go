@@ -5,6 +5,7 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -166,7 +167,7 @@ func EncodeRequest(r *Request, seq int64) ([]byte, error) {
 	if c := r.Context; c != nil {
 		out.Context = &about{c.Instance, c.Workspace, c.Generation}
 	}
-	text, err := json.Marshal(out)
+	text, err := encode(out)
 	if err != nil {
 		return nil, fmt.Errorf("action %s: %w", r.Action, err)
 	}
@@ -174,6 +175,17 @@ func EncodeRequest(r *Request, seq int64) ([]byte, error) {
 		return nil, Refusef("ValueError", "Runtime message exceeds %d byte limit", MaxMessage)
 	}
 	return text, nil
+}
+
+// encode writes < > & as they are, as the reference does: what is passed on would grow beyond the limit.
+func encode(v any) ([]byte, error) {
+	var text bytes.Buffer
+	to := json.NewEncoder(&text)
+	to.SetEscapeHTML(false)
+	if err := to.Encode(v); err != nil {
+		return nil, err //nolint:wrapcheck // callers say of what
+	}
+	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), nil
 }
 
 // problems are the errors in a message.
@@ -258,7 +270,7 @@ func ParseAnswer(text []byte) (*Answer, error) {
 func (a *Answer) Encode(seq int64) []byte {
 	out := *a
 	out.Seq = seq
-	text, err := json.Marshal(out)
+	text, err := encode(out)
 	if err != nil {
 		return Failure(seq, Refusef("RuntimeError", "the answer cannot be written"))
 	}
@@ -275,7 +287,7 @@ func Success(seq int64, data any) []byte {
 
 // Failure returns the answer to a request that has failed.
 func Failure(seq int64, err error) []byte {
-	text, _ := json.Marshal(Answer{seq, 1, err.Error(), struct{}{}, "continue"}) // plain data: cannot fail
+	text, _ := encode(Answer{seq, 1, err.Error(), struct{}{}, "continue"}) // plain data: cannot fail
 	return text
 }
 

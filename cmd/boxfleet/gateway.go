@@ -438,6 +438,14 @@ func (g *gateway) node(name string) (seen, bool) {
 	return seen{}, false
 }
 
+// heardIs reports whether a node is heard of, and is the one that it was.
+func (g *gateway) heardIs(name, instance string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := g.nodes[name]
+	return n != nil && !n.lost && !g.silent(n.at) && n.Instance == instance
+}
+
 // table is the bucket of claims, once JetStream has been reached.
 func (g *gateway) table() (jetstream.KeyValue, string, error) {
 	g.mu.Lock()

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +30,7 @@ const (
 	hostPatience = 10 * time.Second // for an answer that several nodes give: LangBot waits 15 seconds
 	sendPatience = time.Minute      // for a node to take a message
 	maxInit      = 1 << 20          // bytes of all that INITs say
+	maxHost      = 64 << 10         // bytes of what else is for all nodes
 )
 
 // langBotConn is a connection of LangBot.
@@ -45,13 +48,30 @@ type langBotConn struct {
 
 // answer performs a request.
 func (c *langBotConn) answer(ctx context.Context, r *rpc.Request, reply func([]byte)) {
-	a, err := c.do(ctx, r)
-	if err != nil {
-		reply(rpc.Failure(r.Seq, inClass(err)))
-		return
-	}
+	var a *nodeAnswer
+	var text []byte
+	err := c.f.safely(r.Action, func() (err error) {
+		if a, err = c.do(ctx, r); err == nil {
+			text = a.Encode(r.Seq)
+		}
+		return err
+	})
 	defer a.free()
-	reply(a.Encode(r.Seq))
+	if err != nil {
+		text = rpc.Failure(r.Seq, inClass(err))
+	}
+	reply(text)
+}
+
+// safely does something for LangBot. A panic is its error: all else that the gateway does continues.
+func (f *langBotFront) safely(what string, do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			f.g.log.Error("what LangBot has asked for failed because of a bug in boxfleet", "what", what, "panic", p, "stack", string(debug.Stack()))
+			err = rpc.Refusef("RuntimeError", "boxfleet failed because of a bug; details are in its log")
+		}
+	}()
+	return do()
 }
 
 // inClass gives an error a class of the protocol.
@@ -96,17 +116,32 @@ func (c *langBotConn) do(ctx context.Context, r *rpc.Request) (*nodeAnswer, erro
 	case known.Host:
 		return c.host(ctx, r)
 	}
-	n, err := c.f.place(ctx, &workspaceUse{pass: c.pass, id: workspaceID(c.instance, r.Context.Workspace), generation: r.Context.Generation, stores: known.Stores})
+	return c.workspace(ctx, r, &known)
+}
+
+// workspace has the node of a Workspace perform an action.
+func (c *langBotConn) workspace(ctx context.Context, r *rpc.Request, known *rpc.Action) (*nodeAnswer, error) {
+	use := &workspaceUse{pass: c.pass, id: workspaceID(c.instance, r.Context.Workspace), generation: r.Context.Generation, stores: known.Stores}
+	n, err := c.f.place(ctx, use)
 	if err != nil {
 		return nil, err
 	}
-	l, err := c.link(ctx, &n)
+	l, waited, err := c.link(ctx, &n)
 	if err != nil {
 		return nil, err
 	}
 	if known.File {
 		if err := c.send(ctx, l, r.Data["file_key"]); err != nil {
 			return nil, err
+		}
+	}
+	if waited || known.File { // meanwhile its claim may have changed
+		now, err := c.f.place(ctx, use)
+		if err != nil {
+			return nil, err
+		}
+		if now.Name != l.node || now.Instance != l.instance {
+			return nil, fault.Errorf(fault.Unavailable, "node %s does not have the Workspace any more", l.node).WithHint("nothing was done: ask again")
 		}
 	}
 	return l.ask(ctx, r)
@@ -165,12 +200,9 @@ func (f *langBotFront) merge(fields map[string]json.RawMessage) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	next, size := maps.Clone(f.init), 0
+	next := maps.Clone(f.init)
 	maps.Copy(next, fields)
-	for name, value := range next {
-		size += len(name) + len(value)
-	}
-	if size > maxInit {
+	if sizeOf(next) > maxInit {
 		return rpc.Refusef("ValueError", "the box configuration exceeds %d bytes", maxInit)
 	}
 	f.init = next
@@ -178,6 +210,14 @@ func (f *langBotFront) merge(fields map[string]json.RawMessage) error {
 		f.limits = limits
 	}
 	return nil
+}
+
+// sizeOf is how many bytes data has.
+func sizeOf(data map[string]json.RawMessage) (size int) {
+	for name, value := range data {
+		size += len(name) + len(value)
+	}
+	return size
 }
 
 // nodeSaid is what a node says to what all are asked.
@@ -193,6 +233,8 @@ func (c *langBotConn) host(ctx context.Context, r *rpc.Request) (*nodeAnswer, er
 		if err := c.f.merge(r.Data); err != nil {
 			return nil, err
 		}
+	} else if sizeOf(r.Data) > maxHost {
+		return nil, rpc.Refusef("ValueError", "the data of %s exceeds %d bytes", r.Action, maxHost)
 	}
 	ctx, cancel := context.WithTimeout(ctx, hostPatience)
 	defer cancel()
@@ -202,11 +244,13 @@ func (c *langBotConn) host(ctx context.Context, r *rpc.Request) (*nodeAnswer, er
 	for i, n := range nodes {
 		asking.Go(func() {
 			all[i].node = n.Name
-			l, err := c.link(ctx, &n)
-			if err == nil {
-				all[i].answer, err = l.ask(ctx, r)
-			}
-			all[i].err = err
+			all[i].err = c.f.safely(r.Action, func() error {
+				l, _, err := c.link(ctx, &n)
+				if err == nil {
+					all[i].answer, err = l.ask(ctx, r)
+				}
+				return err
+			})
 		})
 	}
 	asking.Wait()
@@ -266,47 +310,73 @@ func available(a *nodeAnswer) bool {
 
 // nodeLink is a connection of the action RPC to a node, for one connection of LangBot.
 type nodeLink struct {
-	node string
-	f    *langBotFront
-	open chan struct{} // closed when ws is there, or err
-	over chan struct{} // closed when it has ended, and err says why
-	err  error
-	ws   *websocket.Conn
+	node     string
+	instance string // of the node, as it was known when this was opened
+	f        *langBotFront
+	open     chan struct{} // closed when ws is there, or err
+	over     chan struct{} // closed when it has ended, and err says why
+	err      error
+	ws       *websocket.Conn
+	life     context.Context //nolint:containedctx // of ws
+	turn     chan struct{}   // who has put something in writes
+	sends    sync.WaitGroup  // writers
 
 	mu      sync.Mutex
 	seq     int64
 	waiting map[int64]chan *nodeAnswer
 }
 
-// link returns the connection to a node, and opens it if there is none.
-func (c *langBotConn) link(ctx context.Context, n *seen) (*nodeLink, error) {
+func newNodeLink(f *langBotFront, node, instance string) *nodeLink {
+	return &nodeLink{
+		node: node, instance: instance, f: f, open: make(chan struct{}), over: make(chan struct{}), turn: make(chan struct{}, 1),
+		waiting: map[int64]chan *nodeAnswer{},
+	}
+}
+
+// link returns the connection to a node, and opens it if there is none; waited says so. One to the node before it was started again ends by
+// itself.
+func (c *langBotConn) link(ctx context.Context, n *seen) (l *nodeLink, waited bool, err error) {
 	c.mu.Lock()
-	l := c.links[n.Name]
-	if l == nil {
-		l = &nodeLink{node: n.Name, f: c.f, open: make(chan struct{}), over: make(chan struct{}), waiting: map[int64]chan *nodeAnswer{}}
+	l = c.links[n.Name]
+	if l == nil || l.instance != n.Instance {
+		l = newNodeLink(c.f, n.Name, n.Instance)
 		c.links[n.Name] = l
 		c.tasks.Go(func() { c.run(l, n) }) //nolint:contextcheck // ends with the node, or the connection
 	}
 	c.mu.Unlock()
 	select {
 	case <-l.open:
-		return l, nil
+		return l, false, nil
+	default:
+	}
+	select {
+	case <-l.open:
+		return l, true, nil
 	case <-l.over:
-		return nil, l.err
+		return nil, true, l.err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, true, ctx.Err()
 	}
 }
 
 // run opens a link and reads its answers until it ends.
 func (c *langBotConn) run(l *nodeLink, n *seen) {
-	err := l.dial(c, n)
-	if err == nil {
-		err = l.read(c)
-	}
+	err := c.f.safely("a connection to node "+l.node, func() error {
+		if err := l.dial(c, n); err != nil {
+			return err
+		}
+		return l.read(c)
+	})
 	c.mu.Lock()
-	delete(c.links, l.node)
+	if c.links[l.node] == l {
+		delete(c.links, l.node)
+	}
 	c.mu.Unlock()
+	l.end(err)
+}
+
+// end tells all who wait why the link has ended.
+func (l *nodeLink) end(err error) {
 	if _, ok := errors.AsType[*fault.Error](err); !ok {
 		err = fault.Errorf(fault.Unavailable, "the connection to node %s has ended: %w", l.node, err).WithHint("what was asked may be done or not: look, and ask again")
 	}
@@ -315,6 +385,7 @@ func (c *langBotConn) run(l *nodeLink, n *seen) {
 	for _, ch := range l.abandon() {
 		close(ch)
 	}
+	l.sends.Wait()
 }
 
 // abandon takes all who wait.
@@ -355,23 +426,25 @@ func (l *nodeLink) dial(c *langBotConn, n *seen) error {
 
 // read tells the node what LangBot has said to all, and reads answers until the link ends.
 func (l *nodeLink) read(c *langBotConn) error {
-	ctx, cancel := context.WithCancel(c.life)
-	var telling sync.WaitGroup
-	defer telling.Wait()
+	ctx, cancel := context.WithCancelCause(c.life)
+	l.life = ctx
+	var beside sync.WaitGroup
+	defer beside.Wait()
 	defer l.ws.CloseNow() //nolint:errcheck // a closed one is fine
-	defer cancel()
-	telling.Go(func() {
-		if err := l.tell(ctx); err != nil {
-			cancel()
+	defer cancel(nil)
+	beside.Go(func() {
+		if err := l.f.safely(rpc.ActionInit, func() error { return l.tell(ctx) }); err != nil {
+			cancel(err)
 			return
 		}
 		close(l.open)
 	})
+	beside.Go(func() { l.watch(ctx, cancel) })
 	var waits atomic.Bool // unused: this connection sends no pings
 	for {
 		m, err := l.f.answers.Read(ctx, l.ws, &waits)
 		if err != nil {
-			return err
+			return cmp.Or(context.Cause(ctx), err)
 		}
 		a, err := rpc.ParseAnswer(m.Data)
 		m.Data = nil
@@ -381,6 +454,20 @@ func (l *nodeLink) read(c *langBotConn) error {
 		}
 		l.deliver(&nodeAnswer{a, m})
 	}
+}
+
+// watch ends the link when the node that was connected may not have its Workspaces any more.
+func (l *nodeLink) watch(ctx context.Context, end context.CancelCauseFunc) {
+	look := time.NewTicker(renewEvery)
+	defer look.Stop()
+	for l.f.g.heardIs(l.node, l.instance) {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+	end(errors.New("it is lost, or was started again"))
 }
 
 // deliver hands an answer to who waits for it.
@@ -427,18 +514,18 @@ func (l *nodeLink) ask(ctx context.Context, r *rpc.Request) (*nodeAnswer, error)
 	l.seq++
 	seq := l.seq
 	l.waiting[seq] = ch
+	l.sends.Add(1)
 	l.mu.Unlock()
 	defer l.forget(seq, ch)
 	text, err := rpc.EncodeRequest(r, seq)
+	if err == nil {
+		err = l.takeTurn(ctx)
+	}
 	if err != nil {
+		l.sends.Done()
 		return nil, err
 	}
-	late, cancel := context.WithTimeout(ctx, sendPatience)
-	err = l.ws.Write(late, websocket.MessageText, text)
-	cancel()
-	if err != nil { // it may be cut off in the message
-		_ = l.ws.CloseNow() // its reader says why
-	}
+	go l.write(text) //nolint:contextcheck // who asks may not wait so long, and others use the link
 	select {
 	case a, ok := <-ch:
 		if !ok {
@@ -447,6 +534,29 @@ func (l *nodeLink) ask(ctx context.Context, r *rpc.Request) (*nodeAnswer, error)
 		return a, nil
 	case <-ctx.Done():
 		return nil, fault.Errorf(fault.Unavailable, "node %s has not answered in time", l.node).WithHint("what was asked may be done or not: look, and ask again")
+	}
+}
+
+// takeTurn waits until nothing else is being written.
+func (l *nodeLink) takeTurn(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	case <-l.over:
+		return l.err
+	case <-ctx.Done():
+		return fault.Errorf(fault.Unavailable, "node %s takes no message in time", l.node).WithHint("nothing was done: ask again")
+	}
+}
+
+// write writes a message, in its turn.
+func (l *nodeLink) write(text []byte) {
+	defer l.sends.Done()
+	defer func() { <-l.turn }()
+	ctx, cancel := context.WithTimeout(l.life, sendPatience)
+	defer cancel()
+	if l.ws.Write(ctx, websocket.MessageText, text) != nil { // it may be cut off in the message
+		_ = l.ws.CloseNow() // its reader says why
 	}
 }
 

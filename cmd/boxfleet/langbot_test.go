@@ -113,12 +113,17 @@ func TestAWorkspaceIsRememberedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.close()
-	raise := func(generation uint64, workspace int64, keeps bool) bool {
+	say := func(generation uint64, workspace int64, keeps, again bool) (bool, uint64) {
 		t.Helper()
-		ok, _, err := f.raise(&fence{Owner: "langbot", ID: "workspace/ws-1", Generation: generation, Bucket: "b", Workspace: workspace, Keeps: keeps})
+		ok, highest, err := f.raise(&fence{Owner: "langbot", ID: "workspace/ws-1", Generation: generation, Bucket: "b", Workspace: workspace, Keeps: keeps, Again: again})
 		if err != nil {
 			t.Fatal(err)
 		}
+		return ok, highest
+	}
+	raise := func(generation uint64, workspace int64, keeps bool) bool {
+		t.Helper()
+		ok, _ := say(generation, workspace, keeps, true)
 		return ok
 	}
 	key := claimKey("langbot", "workspace/ws-1")
@@ -129,6 +134,10 @@ func TestAWorkspaceIsRememberedAgain(t *testing.T) {
 	}
 	if h := f.all[key]; h.Workspace != 7 || !h.Keeps {
 		t.Errorf("%+v", h)
+	}
+	// Its claim may have been removed and made again before that was noted here.
+	if ok, highest := say(2, 9, true, false); ok || highest != 2 || f.all[key].Workspace != 7 {
+		t.Errorf("a claim that is new has the generation of an earlier one: %t, %d", ok, highest)
 	}
 	if raise(1, 9, false) {
 		t.Error("an earlier generation is taken")

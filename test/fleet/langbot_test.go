@@ -230,6 +230,9 @@ func TestLangBotThroughTheGateway(t *testing.T) {
 	if code := h.get("POST", "/v1/fleet/sessions/"+url.PathEscape(claim.ID)+"/move?owner=langbot", nil, nil); code != http.StatusNotImplemented {
 		t.Errorf("a move: %d", code)
 	}
+	if code := h.get("DELETE", "/v1/sessions/"+url.PathEscape(claim.ID)+"?owner=langbot", nil, nil); code != http.StatusConflict || b.home(h).Generation != claim.Generation {
+		t.Errorf("its claim is removed: %d", code)
+	}
 	b.gets("box_delete_session", `{"session_id":"s"}`, nil)
 	if h.on(claim.Node).hasOfBot(t, b.physical()) {
 		t.Error("it is still there")

@@ -179,3 +179,16 @@ func TestThereAreOnlySoManyValuesInAMessage(t *testing.T) {
 		}
 	}
 }
+
+// What is passed on does not grow.
+func TestMessagesKeepTheirLength(t *testing.T) {
+	t.Parallel()
+	const text = `"<a href='x'>&</a>"`
+	asked, err := EncodeRequest(&Request{Action: "a", Data: map[string]json.RawMessage{"x": json.RawMessage(text)}}, 1)
+	if want := `{"seq_id":1,"action":"a","data":{"x":` + text + `}}`; err != nil || string(asked) != want {
+		t.Errorf("%s, %v, want %s", asked, err, want)
+	}
+	if got, want := Success(1, json.RawMessage(text)), `{"seq_id":1,"code":0,"message":"success","data":`+text+`,"chunk_status":"continue"}`; string(got) != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/fault"
+	rpc "github.com/boxd-dev/boxd/relay/actionrpc/wire"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// A placement generation that came before its node counted as lost is not used up: it was live nowhere.
+func TestAGenerationThatWasNeverLiveIsPlacedAnew(t *testing.T) {
+	t.Parallel()
+	js := startServer(t)
+	g := aGateway(js, &clock{t: time.Unix(1e9, 0)})
+	claims, bucket, err := openBucket(t.Context(), js, claimsConfig(0), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.claims, g.bucket = claims, bucket
+	f := &langBotFront{g: g}
+	use := &workspaceUse{pass: access.Pass{Principal: access.Principal{Name: "langbot"}}, id: "workspace/ws-1", generation: 2}
+	live := sessionClaim{FleetClaim: api.FleetClaim{Owner: "langbot", ID: use.id, Node: "n", Generation: 1, State: api.FleetClaimLive}, Workspace: 1, Served: 1, key: claimKey("langbot", use.id)}
+	if live.revision, err = putClaim(t.Context(), claims, &live); err != nil {
+		t.Fatal(err)
+	}
+	g.nodes["n"] = &seen{FleetNode: api.FleetNode{Name: "n", State: api.FleetNodeReady}, at: g.now()} // and nobody answers for it
+	if _, err := f.settle(t.Context(), use, &live); err == nil {
+		t.Fatal("a node that is dead takes a generation")
+	}
+	claim, err := getClaim(t.Context(), claims, live.key)
+	if err != nil || claim.State != api.FleetClaimStarting || claim.Workspace != 2 || claim.Served != 1 {
+		t.Fatalf("%+v, %v", claim, err)
+	}
+	g.nodes["n"].lost = true
+	g.now = func() time.Time { return time.Unix(2e9, 0) }
+	if err := g.lose(t.Context(), claims, "n"); err != nil {
+		t.Fatal(err)
+	}
+	if claim, err = getClaim(t.Context(), claims, live.key); err != nil || claim.State != api.FleetClaimLost {
+		t.Fatalf("%+v, %v", claim, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context()) // there is no node: nobody is to wait for one
+	cancel()
+	for generation, want := range map[int64]string{1: "Stale Box placement generation", 2: "", 3: ""} {
+		use.generation = generation
+		_, err := f.settle(ctx, use, claim)
+		if err == nil || want != "" && !strings.Contains(err.Error(), want) || want == "" && strings.Contains(err.Error(), "is lost since") {
+			t.Errorf("generation %d: %v", generation, err)
+		}
+	}
+	claim.Served, use.generation = 2, 2
+	if _, err := f.settle(ctx, use, claim); err == nil || !strings.Contains(err.Error(), "is lost since") {
+		t.Errorf("one that was live: %v", err)
+	}
+}
+
+// The claim of a Workspace stays while its node has it: the node knows no session of that name.
+func TestTheClaimOfALiveWorkspaceStays(t *testing.T) {
+	t.Parallel()
+	js := startServer(t)
+	g := aGateway(js, &clock{t: time.Unix(1e9, 0)})
+	claims, bucket, err := openBucket(t.Context(), js, claimsConfig(0), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.claims, g.bucket = claims, bucket
+	claim := sessionClaim{FleetClaim: api.FleetClaim{Owner: "langbot", ID: "workspace/ws-1", Node: "n", Generation: 1}, Workspace: 1, Served: 1, key: claimKey("langbot", "workspace/ws-1")}
+	for _, state := range []string{api.FleetClaimStarting, api.FleetClaimLive, api.FleetClaimLost} {
+		claim.State = state
+		if claim.revision, err = putClaim(t.Context(), claims, &claim); err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		c := &call{w: w, r: httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/v1/sessions/workspace%2Fws-1", nil), pass: access.Pass{Principal: access.Principal{Name: "langbot", Role: access.User}}}
+		err := g.session(c, "langbot", claim.ID, true)
+		left, _ := getClaim(t.Context(), claims, claim.key)
+		if lost := state == api.FleetClaimLost; lost != (err == nil) || lost != (left == nil) || !lost && fault.KindOf(err) != fault.Conflict {
+			t.Errorf("%s: %v, then %+v", state, err, left)
+		}
+	}
+}
+
+// A bug in what one request needs is an error of that request.
+func TestAPanicIsTheErrorOfOneRequest(t *testing.T) {
+	t.Parallel()
+	c := &langBotConn{f: &langBotFront{g: &gateway{log: slog.New(slog.DiscardHandler)}}} // without the files that it needs
+	data := map[string]json.RawMessage{"file_key": json.RawMessage(`"f"`), "chunk_index": json.RawMessage("0"), "chunk_amount": json.RawMessage("1"), "chunk_base64": json.RawMessage(`""`)}
+	var answers []string
+	c.answer(t.Context(), &rpc.Request{Seq: 7, Action: rpc.ActionFileChunk, Data: data}, func(text []byte) { answers = append(answers, string(text)) })
+	if len(answers) != 1 || !strings.Contains(answers[0], `"seq_id":7,"code":1,"message":"RuntimeError: `) {
+		t.Errorf("%q", answers)
+	}
+}
+
+func TestWhatAllNodesAreAskedIsShort(t *testing.T) {
+	t.Parallel()
+	c := &langBotConn{f: &langBotFront{g: &gateway{log: slog.New(slog.DiscardHandler), now: time.Now}}}
+	for size, want := range map[int]string{maxHost / 2: "no node is ready", maxHost: "ValueError: the data of box_shutdown exceeds 65536 bytes"} {
+		_, err := c.do(t.Context(), &rpc.Request{Action: "box_shutdown", Data: map[string]json.RawMessage{"x": json.RawMessage(`"` + strings.Repeat("x", size) + `"`)}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d: %v", size, err)
+		}
+	}
+}
+
+// linked is a link to a node that does as it is told.
+func linked(t *testing.T, node func(*websocket.Conn)) *nodeLink {
+	t.Helper()
+	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer ws.CloseNow() //nolint:errcheck // a closed one is fine
+		ws.SetReadLimit(rpc.MaxMessage)
+		node(ws)
+	}))
+	t.Cleanup(served.Close)
+	ws, _, err := websocket.Dial(t.Context(), served.URL, nil) //nolint:bodyclose // the library has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gateway{log: slog.New(slog.DiscardHandler), now: time.Now, nodes: map[string]*seen{"n": {FleetNode: api.FleetNode{Name: "n", Instance: "i"}, at: time.Now().Add(time.Hour)}}}
+	l := newNodeLink(&langBotFront{g: g, answers: rpc.NewMessageBudget(1)}, "n", "i")
+	l.ws = ws
+	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
+	c := &langBotConn{f: l.f, life: life, links: map[string]*nodeLink{"n": l}}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		l.end(l.read(c))
+	}()
+	t.Cleanup(func() {
+		end()
+		<-over
+	})
+	<-l.open
+	return l
+}
+
+// A request whose time is over while it is sent, or before, leaves the link to all others.
+func TestADeadlineDoesNotEndALink(t *testing.T) {
+	t.Parallel()
+	goOn := make(chan struct{})
+	l := linked(t, func(ws *websocket.Conn) {
+		<-goOn
+		for {
+			_, text, err := ws.Read(context.Background())
+			if err != nil {
+				return
+			}
+			r, seq, err := rpc.ParseRequest(text)
+			if err != nil || ws.Write(context.Background(), websocket.MessageText, rpc.Success(seq, r.Action)) != nil {
+				return
+			}
+		}
+	})
+	long := &rpc.Request{Action: "long", Data: map[string]json.RawMessage{"x": json.RawMessage(`"` + strings.Repeat("x", rpc.MaxMessage-1000) + `"`)}}
+	first, giveUp := context.WithCancel(t.Context())
+	asked := make(chan error, 1)
+	go func() {
+		_, err := l.ask(first, long)
+		asked <- err
+	}()
+	boxtest.Eventually(t, "a message is being written", func() bool { return len(l.turn) == 1 })
+	second, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.ask(second, &rpc.Request{Action: "short"}); err == nil || !strings.Contains(err.Error(), "takes no message in time") {
+		t.Errorf("%v", err)
+	}
+	giveUp()
+	if err := <-asked; err == nil || !strings.Contains(err.Error(), "has not answered in time") {
+		t.Errorf("%v", err)
+	}
+	close(goOn)
+	a, err := l.ask(t.Context(), &rpc.Request{Action: "third", Data: map[string]json.RawMessage{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.free()
+	if data, _ := a.Data.(json.RawMessage); string(data) != `"third"` {
+		t.Errorf("%s", data)
+	}
+}
+
+// A link does not outlive what the gateway knows of its node.
+func TestALinkEndsWithItsNode(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*seen){
+		"lost":          func(n *seen) { n.lost = true },
+		"started again": func(n *seen) { n.Instance = "j" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := linked(t, func(ws *websocket.Conn) { _, _, _ = ws.Read(context.Background()) })
+			l.f.g.mu.Lock()
+			change(l.f.g.nodes["n"])
+			l.f.g.mu.Unlock()
+			select {
+			case <-l.over:
+				if !strings.Contains(l.err.Error(), "it is lost, or was started again") {
+					t.Error(l.err)
+				}
+			case <-time.After(time.Minute):
+				t.Error("it goes on")
+			}
+		})
+	}
+}
+
+// What a node says to its gateway alone does not reach clients.
+func TestClientsDoNotSeeWhatIsForTheGateway(t *testing.T) {
+	t.Parallel()
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(rpc.HeaderRefused, "secret")
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer node.Close()
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", node.Listener.Addr().String())
+	}}
+	defer transport.CloseIdleConnections()
+	g := &gateway{
+		cfg: gatewayOptions{Name: "g", Key: key}, log: slog.New(slog.DiscardHandler), now: time.Now, transport: transport,
+		nodes: map[string]*seen{"n": {FleetNode: api.FleetNode{Name: "n", State: api.FleetNodeReady}, at: time.Now()}},
+	}
+	w := httptest.NewRecorder()
+	c := &call{w: w, r: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/sessions/s/managed-process/ws", nil), langBot: true, pass: access.Pass{Principal: access.Principal{Name: "langbot", Role: access.User}, Token: "langbot"}}
+	if err := g.pass(c, "n", nil); err != nil {
+		t.Fatal(err)
+	}
+	if w.Code != http.StatusUnauthorized || w.Header().Get(rpc.HeaderRefused) != "" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}

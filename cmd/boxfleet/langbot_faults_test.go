@@ -127,7 +127,7 @@ func linked(t *testing.T, node func(*websocket.Conn)) *nodeLink {
 		if err != nil {
 			return
 		}
-		defer ws.CloseNow() //nolint:errcheck // a closed one is fine
+		defer ws.CloseNow()
 		ws.SetReadLimit(rpc.MaxMessage)
 		node(ws)
 	}))

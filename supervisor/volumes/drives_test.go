@@ -7,9 +7,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -407,6 +409,28 @@ func TestAVersionIsDelivered(t *testing.T) {
 	defer cancel()
 	s.fill(volumes.Filling{}, "f=5") // which removes what is older, but for what was delivered
 	boxtest.Eventually(t, "4 is removed", func() bool { return slices.Equal(s.numbers(), []int{1, 3, 5}) })
+}
+
+// Numbers of versions have an end, and a drive that is there stays.
+func TestNumbersOfVersionsHaveAnEnd(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	s := open(t, state, nil)
+	for _, tc := range []struct {
+		number int
+		kind   fault.Kind // Internal: it is made
+		field  string
+	}{{math.MaxInt64, fault.Invalid, "as_version"}, {math.MaxInt32 + 1, fault.Invalid, "as_version"}, {math.MaxInt32, fault.Internal, ""}, {0, fault.Exhausted, "drive"}} {
+		_, _, err := s.Fill(t.Context(), who, name, &volumes.Filling{Number: tc.number}, archive(t, fmt.Sprint("f=", tc.number)))
+		wrong, _ := errors.AsType[*fault.Error](err)
+		if (err == nil) != (tc.kind == fault.Internal) || err != nil && (wrong == nil || wrong.Kind != tc.kind || wrong.Field != tc.field || wrong.Allowed == "") {
+			t.Errorf("%d: %v", tc.number, err)
+		}
+	}
+	s.Close()
+	if got := open(t, state, nil).numbers(); !slices.Equal(got, []int{math.MaxInt32}) {
+		t.Errorf("after a restart: %v", got)
+	}
 }
 
 func TestADriveHasAnIndexAndAText(t *testing.T) {

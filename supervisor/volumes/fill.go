@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"strings"
@@ -25,6 +26,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation/statedir"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
+
+// maxNumber is the highest number of a version.
+const maxNumber = math.MaxInt32
 
 // Filling says what to do with an archive.
 type Filling struct {
@@ -55,6 +59,9 @@ func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io
 	into, err := f.into()
 	if err != nil {
 		return v, false, err
+	}
+	if f.Number > maxNumber {
+		return v, false, fault.Field("as_version", f.Number, fmt.Sprintf("at most %d", maxNumber))
 	}
 	if f.Number > 0 && (f.Add || f.IfLast != nil) {
 		return v, false, fault.Field("as_version", f.Number, "left out with add or if_version")
@@ -266,6 +273,8 @@ func (s *Drives) commit(who, name, at string, last int, n Version) (Version, boo
 		return *newest, false, nil
 	case err == nil && newest.Number != last || err != nil && last > 0:
 		return n, false, changed(name, next.Last)
+	case next.Last >= maxNumber:
+		return n, false, fault.Field("drive", name, fmt.Sprintf("one with a version below %d", maxNumber)).Of(fault.Exhausted)
 	}
 	n.Number = next.Last + 1
 	return s.insert(sp, &next, at, n)

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -431,6 +432,63 @@ func TestNumbersOfVersionsHaveAnEnd(t *testing.T) {
 	if got := open(t, state, nil).numbers(); !slices.Equal(got, []int{math.MaxInt32}) {
 		t.Errorf("after a restart: %v", got)
 	}
+}
+
+// When a store is full, what was delivered a while ago and nobody uses makes room, the oldest first and all of a drive with its last
+// version. What was filled stays, as does what a session may be about to use.
+func TestDeliveredVersionsMakeRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, t.TempDir(), func(c *volumes.Config) { c.Max, c.MaxTotal = 3, 7*quantity.KiB })
+		text := strings.Repeat("x", 1500)
+		deliver := func(of string, number int) error {
+			_, _, err := s.Fill(t.Context(), who, of, &volumes.Filling{Number: number}, archive(t, fmt.Sprint("f=", number, text)))
+			return err
+		}
+		has := func(want string) {
+			t.Helper()
+			var got []string
+			for _, d := range s.List(who) {
+				for _, v := range d.Versions {
+					got = append(got, fmt.Sprint(d.Name, "@", v.Number))
+				}
+			}
+			if all := strings.Join(got, " "); all != want || s.onDisk() != len(got) {
+				t.Errorf("there are %s with %d trees, want %s", all, s.onDisk(), want)
+			}
+		}
+		s.fill(volumes.Filling{}, "f="+text)
+		if err := errors.Join(deliver("me/a", 2), deliver("me/a", 1), deliver("me/b", 7)); err != nil {
+			t.Fatal(err)
+		}
+		_, held, err := s.Take(who, "me/a", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := deliver("me/b", 8); fault.KindOf(err) != fault.Exhausted {
+			t.Errorf("all may be needed: %v", err)
+		}
+		<-time.After(16 * time.Minute)
+		if err := deliver("me/b", 8); err != nil { // me/a@1 is in use, and me/a@2 its newest
+			t.Error(err)
+		}
+		has("me/a@1 me/a@2 me/b@8 " + name + "@1")
+		s.Release(held)
+		<-time.After(time.Second)
+		if err := deliver("me/b", 9); err != nil {
+			t.Error(err)
+		}
+		has("me/a@2 me/b@8 me/b@9 " + name + "@1")
+		if err := deliver("me/c", 1); err != nil { // a fourth drive
+			t.Error(err)
+		}
+		has("me/b@8 me/b@9 me/c@1 " + name + "@1")
+		<-time.After(16 * time.Minute)
+		if err := deliver("me/c", 2); err != nil {
+			t.Error(err)
+		}
+		has("me/b@9 me/c@1 me/c@2 " + name + "@1")
+	})
 }
 
 func TestADriveHasAnIndexAndAText(t *testing.T) {

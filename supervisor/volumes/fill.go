@@ -313,6 +313,9 @@ func (s *Drives) insert(sp *driveSpace, next *Drive, at string, n Version) (Vers
 	if err := s.allow(sp, next.Name, n.Bytes); err != nil {
 		return n, false, err
 	}
+	if next.Versions = nil; sp.drives[next.Name] != nil { // allow may have removed some
+		next.Versions = s.copied(sp, sp.drives[next.Name]).Versions
+	}
 	if err := s.reconcile(sp); err != nil {
 		return n, false, err
 	}

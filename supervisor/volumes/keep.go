@@ -74,35 +74,25 @@ func (s *Drives) Remove(who, name string, number int) error {
 	if err != nil {
 		return err
 	}
-	gone := d.Versions
 	if number > 0 {
-		v, err := d.version(number)
-		if err != nil {
+		if _, err := d.version(number); err != nil {
 			return err
 		}
-		gone = []Version{*v}
 	}
-	for i := range gone {
-		if n := s.held[treePath(sp, &gone[i])]; n > 0 {
-			f := fault.Errorf(fault.Conflict, "version %d of drive %s is in use by %d sessions", gone[i].Number, d.Name, n).
+	is := func(v *Version) bool { return number == 0 || v.Number == number }
+	for i := range d.Versions {
+		v := &d.Versions[i]
+		if n := s.held[treePath(sp, v)]; n > 0 && is(v) {
+			f := fault.Errorf(fault.Conflict, "version %d of drive %s is in use by %d sessions", v.Number, d.Name, n).
 				WithHint("end those sessions first")
 			f.Field, f.Value = "drive", name
 			return f
 		}
 	}
-	if len(gone) == len(d.Versions) {
-		err = s.root.Remove(path.Join(sp.key, namesDir, recordFile(name)))
-		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			delete(sp.drives, name)
-			s.removeTrees(sp, gone)
-			return nil
-		}
-		return fmt.Errorf("remove drive %s: %w", name, err)
-	}
-	return s.drop(sp, d, func(v *Version) bool { return v.Number == number })
+	return s.drop(sp, d, is)
 }
 
-// drop removes versions of a drive: their record first, so that no record is without its files. The lock is held.
+// drop removes versions of a drive, or the drive with its last: the record first, so that none is without its files. The lock is held.
 func (s *Drives) drop(sp *driveSpace, d *Drive, which func(*Version) bool) error {
 	next, gone := *d, []Version{}
 	next.Versions = nil
@@ -116,10 +106,18 @@ func (s *Drives) drop(sp *driveSpace, d *Drive, which func(*Version) bool) error
 	if len(gone) == 0 {
 		return nil
 	}
-	if err := s.write(sp, &next); err != nil {
+	var err error
+	if len(next.Versions) > 0 {
+		err = s.write(sp, &next)
+	} else if err = s.root.Remove(path.Join(sp.key, namesDir, recordFile(d.Name))); errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
 		return fmt.Errorf("drive %s: %w", d.Name, err)
 	}
-	sp.drives[d.Name] = &next
+	if sp.drives[d.Name] = &next; len(next.Versions) == 0 {
+		delete(sp.drives, d.Name)
+	}
 	s.removeTrees(sp, gone)
 	return nil
 }
@@ -243,13 +241,42 @@ func full(key, used, limit string) error {
 	return f
 }
 
-// allow checks new content against the limits. The lock is held.
+// allow checks new content against the limits, and removes what was delivered and nobody uses if that makes room. The lock is held.
 func (s *Drives) allow(sp *driveSpace, name string, bytes int64) error {
-	if n := len(sp.drives); sp.drives[name] == nil && n >= s.cfg.Max {
-		return full("drives.max", fmt.Sprint(n), fmt.Sprint(s.cfg.Max))
+	for {
+		n, total := len(sp.drives), sp.total()+bytes
+		var err error
+		if sp.drives[name] == nil && n >= s.cfg.Max {
+			err = full("drives.max", fmt.Sprint(n), fmt.Sprint(s.cfg.Max))
+		} else if total > int64(s.cfg.MaxTotal) {
+			err = full("drives.max_total", quantity.Size(total).String(), s.cfg.MaxTotal.String())
+		}
+		if err == nil || bytes > int64(s.cfg.MaxTotal) || !s.evict(sp) {
+			return err
+		}
 	}
-	if total := sp.total() + bytes; total > int64(s.cfg.MaxTotal) {
-		return full("drives.max_total", quantity.Size(total).String(), s.cfg.MaxTotal.String())
+}
+
+// evict removes the oldest version that was delivered, a while ago, and that no session uses: who needs it again has it delivered again.
+// The newest of a drive goes after all the others, so that none of these is taken for it. The lock is held.
+func (s *Drives) evict(sp *driveSpace) bool {
+	var of *Drive
+	var oldest *Version
+	for _, d := range sp.drives {
+		for i := range d.Versions {
+			v := &d.Versions[i]
+			newest := i == len(d.Versions)-1
+			if v.Delivered && s.held[treePath(sp, v)] == 0 && !d.Push && !v.waits() && (i == 0 || !newest) && (oldest == nil || v.Created.Before(oldest.Created)) {
+				of, oldest = d, v
+			}
+		}
 	}
-	return nil
+	if oldest == nil || s.now().Before(oldest.Created.Add(deliveredStays)) {
+		return false
+	}
+	err := s.drop(sp, of, func(v *Version) bool { return v.Number == oldest.Number })
+	if err != nil {
+		s.log.Warn("cannot remove a version of a drive that was delivered", "drive", of.Name, "error", err)
+	}
+	return err == nil
 }

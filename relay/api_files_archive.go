@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -39,11 +40,12 @@ func downloadFile(c *Call) (any, error) {
 		c.W.WriteHeader(http.StatusOK)
 		return nil, nil
 	}
-	leave, err := queryFlag(query, "leave_out")
-	if err != nil {
+	leave, err1 := queryFlag(query, "leave_out")
+	full, err2 := queryFlag(query, "no_hard_links")
+	if err := cmp.Or(err1, err2); err != nil {
 		return nil, err
 	}
-	return send(c, s, &files.Pack{Path: p, LeaveOut: leave, Links: true})
+	return send(c, s, &files.Pack{Path: p, LeaveOut: leave, Links: !full})
 }
 
 // collectOutputs sends an archive of some files and directories, as downloadFile does.

@@ -135,7 +135,7 @@ func sessionRoutes() []Route {
 		line("GET /v1/sessions/{id}/file", access.User, "owner path path_base64", sendFile),
 		line("PUT /v1/sessions/{id}/file", access.User, "owner path path_base64 no_parents permissions xattrs_prefix xattrs", takeFile),
 		line("POST /v1/sessions/{id}/commit", access.Operator, "owner", commitImage),
-		line("GET /v1/sessions/{id}/archive", access.User, "owner path path_base64 leave_out", downloadFile),
+		line("GET /v1/sessions/{id}/archive", access.User, "owner path path_base64 leave_out no_hard_links", downloadFile),
 		line("POST /v1/sessions/{id}/archive", access.User, "owner", collectOutputs),
 		line("PUT /v1/sessions/{id}/archive", access.User, "owner path path_base64 overwrite case_twins outward_links", uploadFile),
 		line("GET /v1/sessions/{id}/processes", access.Viewer, "owner", listProcesses),

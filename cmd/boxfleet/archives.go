@@ -328,6 +328,9 @@ func (g *gateway) receive(c *call, s *archiveStore, in *receiving) error {
 		return errors.Join(err, u.drop(ctx))
 	}
 	if err := in.put(); err != nil {
+		if known, kerr := s.known(ctx); fault.KindOf(err) == fault.Conflict && kerr == nil && !known[u.ID] { // another was first
+			err = errors.Join(err, u.drop(ctx))
+		}
 		return err // it may be there: otherwise it is swept
 	}
 	return u.keep(ctx, in.forget)

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,6 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // What the fleet has and a node may lack, images, skills and drives, is delivered to it when a session needs it: once for all who need it
@@ -59,7 +61,7 @@ func (g *gateway) each(want *needs, owner string) (list []need) {
 	return list
 }
 
-// maxNeeded is of how many skills, and of how many drives, of a session it is looked up whether the fleet has them. A node takes less.
+// maxNeeded is of how many skills of a session it is looked up whether the fleet has them. A node takes less.
 const maxNeeded = 256
 
 // Bounds of a delivery.
@@ -94,7 +96,7 @@ func (g *gateway) resolve(c *call, route string, of *asked) (want *needs, err er
 	if len(of.Skills) <= maxNeeded && g.cfg.Skills > 0 {
 		want.skills, err = g.neededSkills(ctx, c.pass.Name, of.Skills)
 	}
-	if err == nil && len(of.Drives) <= maxNeeded && g.cfg.Drives > 0 {
+	if err == nil && len(of.Drives) <= policy.MaxDrives && g.cfg.Drives > 0 {
 		want.drives, err = g.neededDrives(ctx, c.pass.Name, of)
 	}
 	return want, err
@@ -139,20 +141,29 @@ func (g *gateway) provide(ctx context.Context, c *call, n *seen, want *needs) er
 
 // passOn passes a request on to the first node that has, or takes, what it needs.
 func (g *gateway) passOn(c *call, place *placement, want *needs) error {
+	node, err := g.provideAny(c, place, want)
+	if err != nil {
+		return err
+	}
+	return g.pass(c, node, nil)
+}
+
+// provideAny sees to it that a node has what is needed: the first that takes it.
+func (g *gateway) provideAny(c *call, place *placement, want *needs) (node string, err error) {
 	place.near = g.near(want, c.pass.Name)
 	list, reason := choose(place, g.known(), "", nil)
 	if len(list) == 0 {
-		return full(reason)
+		return "", full(reason)
 	}
 	var refused []error
 	for i := range list {
 		err := g.provide(c.r.Context(), c, &list[i], want)
 		if err == nil {
-			return g.pass(c, list[i].Name, nil)
+			return list[i].Name, nil
 		}
 		refused = append(refused, err)
 	}
-	return noNode(list, refused)
+	return "", noNode(list, refused)
 }
 
 // maxNoted is of how many things a gateway remembers which nodes have them.
@@ -256,7 +267,8 @@ func (g *gateway) refused(key string, err error) {
 	if kind == fault.Denied {
 		return
 	}
-	if kind == fault.Unavailable || kind == fault.Exhausted {
+	limit, _ := errors.AsType[*fault.Error](err)
+	if kind == fault.Unavailable || kind == fault.Exhausted && limit.Field == "" { // a limit with a field is of what is stored there
 		pause = soonAgain
 	}
 	g.mu.Lock()

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -27,7 +28,8 @@ func TestWhatIsNotTakenIsNotSentAgain(t *testing.T) {
 	}{
 		{fault.Errorf(fault.Conflict, "another digest"), laterAgain},
 		{errors.New("no image"), laterAgain},
-		{fault.Errorf(fault.Exhausted, "no room"), soonAgain},
+		{fault.Errorf(fault.Exhausted, "others are sending"), soonAgain},
+		{fmt.Errorf("not taken: %w", &fault.Error{Kind: fault.Exhausted, Field: "drive", Err: errors.New("no room")}), laterAgain},
 		{fault.Errorf(fault.Unavailable, "it cannot be reached"), soonAgain},
 		{fault.Errorf(fault.Denied, "not for you"), 0},
 	} {

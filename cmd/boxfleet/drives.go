@@ -3,12 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -277,12 +279,42 @@ func (g *gateway) readDrive(c *call, s *driveStore, owner, name string) error {
 		return err
 	}
 	own := c.as(owner)
+	own.pass = access.Pass{Principal: access.Principal{Name: owner, Role: access.User}} // who may read it here has it sent to a node
 	own.r = c.r.Clone(c.r.Context())
 	query := own.r.URL.Query()
 	query.Del("owner") // the owner is who asks
 	query.Set("version", strconv.Itoa(v.Version))
 	own.r.URL.RawQuery = query.Encode()
-	return g.passOn(own, &placement{}, &needs{drives: []neededDrive{{name: name, version: v.Version, digest: v.Digest}}})
+	want := &needs{drives: []neededDrive{{name: name, version: v.Version, digest: v.Digest}}}
+	node := g.having(own, want)
+	if node == "" {
+		leave, err := g.copies.Enter(c.r.Context(), c.pass.Name)
+		if err != nil {
+			return err
+		}
+		node, err = g.provideAny(own, &placement{}, want)
+		leave()
+		if err != nil {
+			return err
+		}
+	}
+	return g.pass(own, node, nil)
+}
+
+// having is a node that has the one version of a drive that is needed, if one of those that are asked says so: first those that had it.
+func (g *gateway) having(c *call, want *needs) string {
+	d, near := &want.drives[0], g.near(want, c.pass.Name)
+	nodes := slices.DeleteFunc(g.known(), func(n seen) bool { return n.lost })
+	slices.SortStableFunc(nodes, func(a, b seen) int { return cmp.Compare(near[b.Name], near[a.Name]) })
+	for i := range nodes[:min(len(nodes), maxAskedFor)] {
+		var is api.Drive
+		ok, err := g.asks(c, &nodes[i], "/v1/drives/"+url.PathEscape(d.name), &is)
+		if err == nil && ok && slices.ContainsFunc(is.Versions, func(v api.DriveVersion) bool { return v.Version == d.version && v.Digest == d.digest }) {
+			g.note(d.key(c.pass.Name), nodes[i].Name)
+			return nodes[i].Name
+		}
+	}
+	return ""
 }
 
 // removeDrive removes a drive, or a version of it, from the fleet. Nodes keep theirs.
@@ -379,13 +411,17 @@ func (g *gateway) fillDrive(c *call, s *driveStore, owner, name string) error {
 			return fault.Field(name, query.Get(name), "left out at a gateway, where an archive is all of a version").WithHint("fill the drive with all that it is to have")
 		}
 	}
+	into, err := intoOf(query)
+	if err != nil {
+		return err
+	}
 	body, origin, err := g.contentFor(c, owner, query)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
 	ctx := c.r.Context()
-	v := &storedVersion{Into: query.Get("into")}
+	v := &storedVersion{Into: into}
 	k := &storedDrive{}
 	err = g.receive(c, s.archiveStore, &receiving{
 		owner: owner, body: body, most: s.perOwner, tooLarge: func() error { return s.tooMuch(owner, false) },
@@ -413,6 +449,28 @@ func (g *gateway) fillDrive(c *call, s *driveStore, owner, name string) error {
 	}
 	reply(c.w, code, v.DriveVersion)
 	return nil
+}
+
+// maxPath is the longest path that a record of a drive has, in bytes.
+const maxPath = 1024
+
+// intoOf is the directory of the drive that an archive is for, after what is said of the version was looked at.
+func intoOf(query url.Values) (string, error) {
+	if text := query.Get("if_version"); text != "" {
+		if n, err := strconv.Atoi(text); err != nil || n < 0 {
+			return "", fault.Field("if_version", text, "a version number, or 0")
+		}
+	}
+	into := query.Get("into")
+	for _, name := range []string{"into", "session", "path", "output_version"} {
+		if n := len(query.Get(name)); n > maxPath {
+			return "", fault.Field(name, fault.Word(fmt.Sprintf("of %d bytes", n)), fmt.Sprintf("at most %d bytes", maxPath))
+		}
+	}
+	if into == "" {
+		return "", nil
+	}
+	return path.Clean(into), nil
 }
 
 // outputs is where executions of a session have their outputs, by version.
@@ -446,7 +504,7 @@ func (g *gateway) contentFor(c *call, owner string, query url.Values) (io.ReadCl
 	if !ok {
 		return nil, "", unreached(claim.Node, errNobody)
 	}
-	resp, err := g.ask(c.as(owner), &n, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/archive?"+url.Values{"path": {path}}.Encode(), nil)
+	resp, err := g.ask(c.as(owner), &n, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/archive?"+url.Values{"path": {path}, "no_hard_links": {"true"}}.Encode(), nil)
 	if err != nil {
 		return nil, "", unreached(n.Name, err)
 	}
@@ -585,13 +643,16 @@ func (g *gateway) neededDrives(ctx context.Context, owner string, of *asked) (li
 		if err != nil {
 			return nil, err
 		}
-		if k == nil || len(k.Versions) == 0 {
+		if k == nil {
 			continue // a node may have it
 		}
 		switch v := k.version(number); {
 		case v != nil:
 			list = append(list, neededDrive{name: name, version: v.Version, digest: v.Digest, newest: number == 0})
-		case !of.had:
+		case of.had:
+		case len(k.Versions) == 0: // it was removed, though nodes may have it yet
+			return nil, noDrive(name)
+		default:
 			return nil, k.noVersion(number)
 		}
 	}

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -235,9 +238,59 @@ func TestADriveThatIsAnotherOnANode(t *testing.T) {
 	if want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/a@7"}, had: true}); err != nil || len(want.drives) != 0 {
 		t.Errorf("one that a session has: %+v, %v", want, err)
 	}
+	if err := s.write(t.Context(), &storedDrive{Owner: "ci", Name: "me/gone", Last: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/gone"}}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("one that was removed: %v", err)
+	}
+	if want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/gone@1"}, had: true}); err != nil || len(want.drives) != 0 {
+		t.Errorf("one that was removed, of a session: %+v, %v", want, err)
+	}
 	late := &needs{drives: []neededDrive{{name: "me/a", version: 2, digest: "sha256:z"}}}
 	n, _ := h.g.node("a")
 	if err := h.g.provide(t.Context(), h.call("ci"), &n, late); fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "changed meanwhile") {
 		t.Errorf("one that is another by now: %v", err)
+	}
+}
+
+// What loses to another filling counts for nothing; what may be there stays until it is swept.
+func TestAnUploadThatLosesIsDropped(t *testing.T) {
+	t.Parallel()
+	s := aDriveStore(t, 1000)
+	h := &claiming{t: t, g: aGateway(startServer(t), &clock{})}
+	for _, tc := range []struct {
+		why  error
+		left int
+	}{{changedDrive("me/a", jetstream.ErrKeyExists), 0}, {noDrives(errors.New("no answer")), 1}} {
+		err := h.g.receive(h.call("ci"), s.archiveStore, &receiving{
+			owner: "ci", body: strings.NewReader("archive"), most: 100, inspect: func(*upload) error { return nil }, fits: func(*upload) error { return nil },
+			put: func() error { return tc.why },
+		})
+		if fault.KindOf(err) != fault.KindOf(tc.why) {
+			t.Errorf("%v, want %v", err, tc.why)
+		}
+		if _, uploads, err := s.entries(t.Context()); err != nil || len(uploads) != tc.left {
+			t.Errorf("%v: %d uploads, %v", tc.why, len(uploads), err)
+		}
+	}
+}
+
+// What a request says of a version is looked at before its content is.
+func TestWhatIsSaidOfAVersion(t *testing.T) {
+	t.Parallel()
+	for text, field := range map[string]string{
+		"into=a%2F..%2Fb&if_version=0": "", "if_version=abc": "if_version", "if_version=-1": "if_version",
+		"into=" + strings.Repeat("x", maxPath+1): "into", "session=s&path=" + strings.Repeat("x", maxPath+1): "path",
+	} {
+		query, err := url.ParseQuery(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		into, err := intoOf(query)
+		wrong, _ := errors.AsType[*fault.Error](err)
+		if field == "" && (err != nil || into != "b") || field != "" && (wrong == nil || wrong.Kind != fault.Invalid || wrong.Field != field) {
+			t.Errorf("%.40s: %q, %v", text, into, err)
+		}
 	}
 }

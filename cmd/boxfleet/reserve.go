@@ -211,6 +211,7 @@ type reservation struct {
 	unfit  []error // why nodes cannot have what it needs, in this round
 	why    string  // nobody has taken it so far
 	placed bool    // a node has it
+	twice  bool    // a node was asked for it again
 
 	workspace int64 // it is a Workspace of LangBot in this placement generation, and no session; 0: a session
 	served    int64 // the last placement generation that was live
@@ -448,6 +449,10 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 16*maxRequest))
 	if err != nil {
 		return false, "", unreached(n.Name, err)
+	}
+	if resp.StatusCode == http.StatusNotFound && !r.twice && len(r.needs.drives) > 0 && r.g.provide(r.c.r.Context(), r.c, n, r.needs) == nil {
+		r.twice = true // it may have removed a version of a drive meanwhile
+		return r.make(n)
 	}
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:

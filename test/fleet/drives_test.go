@@ -114,7 +114,7 @@ func TestADriveOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	h.reads("d", "one")
 
 	// What a session has made, for others.
-	line, output := "printf three > $OUTPUT_DIR/f", "v1"
+	line, output := "printf three > $OUTPUT_DIR/f && ln $OUTPUT_DIR/f $OUTPUT_DIR/g", "v1"
 	if r, err := c.Exec(t.Context(), "b", &api.ExecRequest{Command: &line, OutputVersion: output}); err != nil || *r.ExitCode != 0 {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -127,6 +127,11 @@ func TestADriveOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	if is, err := c.DriveIndex(t.Context(), "me/data", 1, "", 0, 0); err != nil || is.Version.Digest != one.Digest || len(is.Entries) != 1 || is.Entries[0].Path != "f" {
 		t.Errorf("%+v, %v", is, err)
 	}
+	h.fillsDrive("me/read", "read") // which no node has
+	var index api.DriveIndex
+	if code := h.as(h.viewer, "GET", "/v1/drives/me%2Fread/index", nil, &index); code != http.StatusOK || len(index.Entries) != 1 {
+		t.Errorf("a viewer: %d %+v", code, index)
+	}
 	if text, err := c.DriveText(t.Context(), "me/data", 0, 0); err != nil || text.Version != 3 || !strings.Contains(text.Text, "f (5 B)") {
 		t.Errorf("%+v, %v", text, err)
 	}
@@ -136,7 +141,7 @@ func TestADriveOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	if d, err := c.MarkDrivePushed(t.Context(), "me/data", 2); err != nil || d.Versions[1].PushedAt.IsZero() || !d.Versions[0].PushedAt.IsZero() {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if list, err := c.Drives(t.Context()); err != nil || len(list) != 3 || list[0].Name != "me/data" || len(list[0].Versions) != 3 {
+	if list, err := c.Drives(t.Context()); err != nil || len(list) != 4 || list[0].Name != "me/data" || len(list[0].Versions) != 3 {
 		t.Errorf("%+v, %v", list, err)
 	}
 
@@ -186,6 +191,7 @@ func TestDrivesOfTheFleetThatAreRefused(t *testing.T) {
 	fails("add", "me/data", &client.DriveFilling{Archive: tar("x"), Add: true})
 	fails("the newest version", "me/data", &client.DriveFilling{Archive: tar("x"), IfVersion: new(int)})
 	fails("path", "me/data", &client.DriveFilling{Archive: tar("x"), Into: "../x"})
+	fails("at most 1024 bytes", "me/data", &client.DriveFilling{Archive: tar("x"), Into: strings.Repeat("x/", 1024)})
 	fails("none", "me/data", &client.DriveFilling{Session: "none", Path: "x"})
 	fails("output_version", "me/data", &client.DriveFilling{Session: "none", Output: "../x"})
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.base()+"/v1/drives/me%2Fdata/versions?digest=sha256:x", tar("x"))
@@ -262,6 +268,7 @@ func TestDrivesOfTheFleetThatAreRefused(t *testing.T) {
 	if err := c.DeleteDrive(t.Context(), "me/data", 0); !errors.Is(err, client.NotFound) {
 		t.Errorf("%v", err)
 	}
+	h.makes("c", "n1", http.StatusNotFound, "has no drive", "me/data") // which n1 still has
 	if v := h.fills("three"); v.Version != 3 {
 		t.Errorf("%+v", v)
 	}

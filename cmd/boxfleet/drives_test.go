@@ -3,17 +3,21 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -291,6 +295,43 @@ func TestWhatIsSaidOfAVersion(t *testing.T) {
 		wrong, _ := errors.AsType[*fault.Error](err)
 		if field == "" && (err != nil || into != "b") || field != "" && (wrong == nil || wrong.Kind != fault.Invalid || wrong.Field != field) {
 			t.Errorf("%.40s: %q, %v", text, into, err)
+		}
+	}
+}
+
+// A node that has removed a version just before it is asked for a session with it is asked once more, when it has it again.
+func TestANodeThatHasJustRemovedAVersionIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	h := newClaiming(t)
+	h.hears("a", h.id)
+	h.g.bulk, h.g.cfg.Drives, h.g.cfg.OwnerDrives = h.g.js, 1<<20, 1<<20
+	s, err := h.g.openDrives(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := s.fill(t, "ci", "me/a", "sha256:1", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, refusals := range []int{1, 2} {
+		times := 0
+		h.answers(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				reply(w, http.StatusOK, k.answer())
+				return
+			}
+			if times++; times <= refusals {
+				reply(w, http.StatusNotFound, api.Problem{Detail: "no version"})
+				return
+			}
+			w.WriteHeader(http.StatusCreated)
+		})
+		c := h.call("ci")
+		id := fmt.Sprint("s", refusals)
+		err := h.g.claim(c, &placement{}, &wanted{ID: id, Wait: new(quantity.Duration), asked: asked{Drives: []string{"me/a"}}}, map[string]json.RawMessage{"id": json.RawMessage(strconv.Quote(id))})
+		answer, _ := c.w.(*httptest.ResponseRecorder)
+		if want := map[int]int{1: http.StatusCreated, 2: http.StatusNotFound}[refusals]; err != nil || answer.Code != want || times != 2 {
+			t.Errorf("refused %d times: %d, asked %d times, %v", refusals, answer.Code, times, err)
 		}
 	}
 }

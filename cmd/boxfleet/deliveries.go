@@ -18,7 +18,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
-	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // What the fleet has and a node may lack, images, skills and drives, is delivered to it when a session needs it: once for all who need it
@@ -61,8 +60,11 @@ func (g *gateway) each(want *needs, owner string) (list []need) {
 	return list
 }
 
-// maxNeeded is of how many skills of a session it is looked up whether the fleet has them. A node takes less.
-const maxNeeded = 256
+// Of how many skills, and of how many drives, of a session it is looked up whether the fleet has them. A node takes no more.
+const (
+	maxNeeded = 256
+	maxMounts = 16
+)
 
 // Bounds of a delivery.
 const (
@@ -96,7 +98,7 @@ func (g *gateway) resolve(c *call, route string, of *asked) (want *needs, err er
 	if len(of.Skills) <= maxNeeded && g.cfg.Skills > 0 {
 		want.skills, err = g.neededSkills(ctx, c.pass.Name, of.Skills)
 	}
-	if err == nil && len(of.Drives) <= policy.MaxDrives && g.cfg.Drives > 0 {
+	if err == nil && len(of.Drives) <= maxMounts && g.cfg.Drives > 0 {
 		want.drives, err = g.neededDrives(ctx, c.pass.Name, of)
 	}
 	return want, err

@@ -70,6 +70,39 @@ func TestAGenerationThatWasNeverLiveIsPlacedAnew(t *testing.T) {
 	}
 }
 
+// A lost Workspace that no other node takes is lost as it was: its node may come back.
+func TestALostWorkspaceThatNobodyTakesStaysLost(t *testing.T) {
+	t.Parallel()
+	js := startServer(t)
+	g := aGateway(js, &clock{t: time.Unix(1e9, 0)})
+	claims, bucket, err := openBucket(t.Context(), js, claimsConfig(0), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.claims, g.bucket = claims, bucket
+	lost := sessionClaim{FleetClaim: api.FleetClaim{Owner: "langbot", ID: "workspace/ws-1", Node: "n", Generation: 4, State: api.FleetClaimLost, Reason: "it died"}, Workspace: 2, Served: 1, key: claimKey("langbot", "workspace/ws-1")}
+	if lost.revision, err = putClaim(t.Context(), claims, &lost); err != nil {
+		t.Fatal(err)
+	}
+	c := &call{r: httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/sessions", nil), pass: access.Pass{Principal: access.Principal{Name: "langbot"}}, langBot: true}
+	r := &reservation{g: g, c: c, claims: claims, bucket: bucket, want: &wanted{ID: lost.ID}, key: lost.key, claim: &lost, workspace: 3, served: 1, lost: &lost}
+	for range 2 {
+		if err := r.put("other", 1); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := getClaim(t.Context(), claims, lost.key); err != nil || now.Node != "other" || now.Generation != 5 || now.Workspace != 3 {
+			t.Fatalf("%+v, %v", now, err)
+		}
+		if err := r.giveUp(); err != nil {
+			t.Fatal(err)
+		}
+		now, err := getClaim(t.Context(), claims, lost.key)
+		if err != nil || now.Node != "n" || now.Generation != 4 || now.State != api.FleetClaimLost || now.Reason != "it died" || now.Workspace != 2 || now.Served != 1 {
+			t.Fatalf("%+v, %v", now, err)
+		}
+	}
+}
+
 // The claim of a Workspace stays while its node has it: the node knows no session of that name.
 func TestTheClaimOfALiveWorkspaceStays(t *testing.T) {
 	t.Parallel()

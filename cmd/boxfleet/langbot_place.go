@@ -132,7 +132,7 @@ func (f *langBotFront) reserve(ctx context.Context, use *workspaceUse, before *s
 		key: claimKey(use.pass.Name, use.id), claim: before, workspace: use.generation, keeps: use.stores,
 	}
 	if before != nil {
-		res.served = before.served()
+		res.served, res.lost = before.served(), before
 	}
 	if err := res.begin(); err != nil { //nolint:contextcheck // the call has it
 		return n, err

@@ -213,8 +213,9 @@ type reservation struct {
 	placed bool    // a node has it
 	twice  bool    // a node was asked for it again
 
-	workspace int64 // it is a Workspace of LangBot in this placement generation, and no session; 0: a session
-	served    int64 // the last placement generation that was live
+	workspace int64         // it is a Workspace of LangBot in this placement generation, and no session; 0: a session
+	served    int64         // the last placement generation that was live
+	lost      *sessionClaim // of the Workspace, from before
 	keeps     bool
 }
 
@@ -479,10 +480,15 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 	return true, "", nil
 }
 
-// giveUp removes the claim: no node has it.
+// giveUp removes the claim: no node has it. The claim of a lost Workspace is as it was before: its node may come back.
 func (r *reservation) giveUp() error {
 	if r.claim == nil || r.claim.State == api.FleetClaimLost { // or only the one before is there
 		return nil
+	}
+	if r.lost != nil {
+		next := *r.lost
+		next.revision = r.claim.revision
+		return r.store(&next)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), requestPatience)
 	defer cancel()

@@ -149,11 +149,14 @@ type sessionClaim struct {
 	ToGeneration uint64 `json:"to_generation,omitempty"` // of the claim of the node that it is being moved to
 	Ran          bool   `json:"ran,omitempty"`           // it was stopped for a move alone: if that breaks off, its node starts it again
 	Workspace    int64  `json:"workspace,omitempty"`     // of LangBot, in this placement generation; 0: it is a session
-	Served       int64  `json:"served,omitempty"`        // the last placement generation in which it was live; 0: unknown, at most Workspace
+	Served       int64  `json:"served,omitempty"`        // the last placement generation in which it was live; 0: unknown, at most Workspace; below: none yet
 	Keeps        bool   `json:"keeps,omitempty"`         // the Workspace has what no other node has, without a session too
 	key          string
 	revision     uint64
 }
+
+// neverServed is a claim's Served before its first placement generation is live.
+const neverServed = -1
 
 // served is the last placement generation of which its node may have something.
 func (c *sessionClaim) served() int64 { return cmp.Or(c.Served, c.Workspace) }

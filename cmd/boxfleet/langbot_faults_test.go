@@ -114,8 +114,13 @@ func TestTheClaimOfALiveWorkspaceStays(t *testing.T) {
 	}
 	g.claims, g.bucket = claims, bucket
 	claim := sessionClaim{FleetClaim: api.FleetClaim{Owner: "langbot", ID: "workspace/ws-1", Node: "n", Generation: 1}, Workspace: 1, Served: 1, key: claimKey("langbot", "workspace/ws-1")}
-	for _, state := range []string{api.FleetClaimStarting, api.FleetClaimLive, api.FleetClaimLost} {
+	serves := &seen{FleetNode: api.FleetNode{Name: "n", State: api.FleetNodeReady, Capabilities: []string{canLangBot}}, at: g.now()}
+	g.nodes["n"] = serves
+	for _, state := range []string{api.FleetClaimStarting, api.FleetClaimLive, api.FleetClaimLost, "given up"} {
 		claim.State = state
+		if state == "given up" { // its node lives, and serves LangBot no longer
+			claim.State, claim.revision, serves.Capabilities = api.FleetClaimLive, 0, nil
+		}
 		if claim.revision, err = putClaim(t.Context(), claims, &claim); err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +128,7 @@ func TestTheClaimOfALiveWorkspaceStays(t *testing.T) {
 		c := &call{w: w, r: httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/v1/sessions/workspace%2Fws-1", nil), pass: access.Pass{Principal: access.Principal{Name: "langbot", Role: access.User}}}
 		err := g.session(c, "langbot", claim.ID, true)
 		left, _ := getClaim(t.Context(), claims, claim.key)
-		if lost := state == api.FleetClaimLost; lost != (err == nil) || lost != (left == nil) || !lost && fault.KindOf(err) != fault.Conflict {
+		if lost := state == api.FleetClaimLost || state == "given up"; lost != (err == nil) || lost != (left == nil) || !lost && fault.KindOf(err) != fault.Conflict {
 			t.Errorf("%s: %v, then %+v", state, err, left)
 		}
 	}

@@ -131,6 +131,7 @@ func (f *langBotFront) reserve(ctx context.Context, use *workspaceUse, before *s
 		g: f.g, c: c, claims: claims, bucket: bucket, place: &placement{Can: []string{canLangBot}, Spread: true}, want: &wanted{ID: use.id},
 		key: claimKey(use.pass.Name, use.id), claim: before, workspace: use.generation, keeps: use.stores,
 	}
+	res.served = neverServed
 	if before != nil {
 		res.served, res.lost = before.served(), before
 	}

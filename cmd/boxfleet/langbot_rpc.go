@@ -338,6 +338,10 @@ func newNodeLink(f *langBotFront, node, instance string) *nodeLink {
 func (c *langBotConn) link(ctx context.Context, n *seen) (l *nodeLink, waited bool, err error) {
 	c.mu.Lock()
 	l = c.links[n.Name]
+	if l != nil && l.instance != n.Instance && !c.f.g.heardIs(n.Name, n.Instance) { // it was read before the other
+		c.mu.Unlock()
+		return nil, false, fault.Errorf(fault.Unavailable, "node %s was started again", n.Name).WithHint("ask again")
+	}
 	if l == nil || l.instance != n.Instance {
 		l = newNodeLink(c.f, n.Name, n.Instance)
 		c.links[n.Name] = l
@@ -517,14 +521,20 @@ func (l *nodeLink) ask(ctx context.Context, r *rpc.Request) (*nodeAnswer, error)
 	l.sends.Add(1)
 	l.mu.Unlock()
 	defer l.forget(seq, ch)
+	writes := false
+	defer func() {
+		if !writes {
+			l.sends.Done()
+		}
+	}()
 	text, err := rpc.EncodeRequest(r, seq)
 	if err == nil {
 		err = l.takeTurn(ctx)
 	}
 	if err != nil {
-		l.sends.Done()
 		return nil, err
 	}
+	writes = true
 	go l.write(text) //nolint:contextcheck // who asks may not wait so long, and others use the link
 	select {
 	case a, ok := <-ch:

@@ -270,13 +270,13 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 		return err
 	}
 	remove := itself && c.r.Method == http.MethodDelete
-	if remove && claim.Workspace > 0 && claim.State != api.FleetClaimLost {
+	if claim.State == api.FleetClaimLost && !remove {
+		return lost(claim)
+	}
+	if remove && claim.Workspace > 0 && claim.State != api.FleetClaimLost && !g.gaveUpLangBot(claim.Node) {
 		return cmp.Or(c.may("DELETE /v1/sessions/{id}", access.User), inUse(claim))
 	}
-	if claim.State == api.FleetClaimLost {
-		if !remove {
-			return lost(claim)
-		}
+	if claim.State == api.FleetClaimLost || remove && claim.Workspace > 0 {
 		if err := c.may("DELETE /v1/sessions/{id}", access.User); err != nil {
 			return err
 		}
@@ -316,7 +316,13 @@ func lost(claim *sessionClaim) error {
 // inUse is the refusal to remove the claim of a Workspace whose node has it: its sessions would be nobody's.
 func inUse(claim *sessionClaim) error {
 	return fault.Errorf(fault.Conflict, "%s is a Workspace of LangBot on node %s: only one that is lost can be removed", fault.Show(claim.ID), claim.Node).
-		WithHint("delete its sessions in LangBot: a Workspace that has none is released")
+		WithHint("delete its sessions in LangBot: a Workspace that has none, and has had no skill, is released")
+}
+
+// gaveUpLangBot reports whether a node lives and does not serve LangBot, so that it ends what it has of a Workspace without a claim.
+func (g *gateway) gaveUpLangBot(node string) bool {
+	n, ok := g.node(node)
+	return ok && !n.lost && !slices.Contains(n.Capabilities, canLangBot)
 }
 
 // pass sends a request to a node, in the name of its caller; then sees the answer before it goes on.

@@ -52,6 +52,9 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 }
 
 func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, lives bool) error {
+	if h.Workspace > 0 && a.isEnding(key) {
+		return nil // a claim that has come meanwhile waits for that
+	}
 	claim, err := getClaim(ctx, claims, key)
 	if err != nil {
 		return err

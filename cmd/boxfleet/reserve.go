@@ -451,9 +451,9 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 	if err != nil {
 		return false, "", unreached(n.Name, err)
 	}
-	if resp.StatusCode == http.StatusNotFound && !r.twice && len(r.needs.drives) > 0 && r.g.provide(r.c.r.Context(), r.c, n, r.needs) == nil {
-		r.twice = true // it may have removed a version of a drive meanwhile
-		return r.make(n)
+	if resp.StatusCode == http.StatusNotFound && !r.twice && r.needs != nil && len(r.needs.drives) > 0 {
+		r.twice = true // it may have removed a version of a drive meanwhile, which is sent again before the claim is renewed
+		return r.ask(n)
 	}
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:

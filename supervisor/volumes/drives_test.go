@@ -488,6 +488,11 @@ func TestDeliveredVersionsMakeRoom(t *testing.T) {
 			t.Error(err)
 		}
 		has("me/b@9 me/c@1 me/c@2 " + name + "@1")
+		<-time.After(16 * time.Minute)
+		if err := deliver("me/b", 3); err != nil { // for which 9 does not go, or it would be the newest
+			t.Error(err)
+		}
+		has("me/b@3 me/b@9 me/c@2 " + name + "@1")
 	})
 }
 

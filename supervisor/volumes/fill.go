@@ -310,7 +310,7 @@ func (s *Drives) next(who, name string) (*driveSpace, Drive) {
 
 // insert makes a tree a version of a drive, at its place among the others. The lock is held.
 func (s *Drives) insert(sp *driveSpace, next *Drive, at string, n Version) (Version, bool, error) {
-	if err := s.allow(sp, next.Name, n.Bytes); err != nil {
+	if err := s.allow(sp, next.Name, &n); err != nil {
 		return n, false, err
 	}
 	if next.Versions = nil; sp.drives[next.Name] != nil { // allow may have removed some

@@ -242,30 +242,34 @@ func full(key, used, limit string) error {
 }
 
 // allow checks new content against the limits, and removes what was delivered and nobody uses if that makes room. The lock is held.
-func (s *Drives) allow(sp *driveSpace, name string, bytes int64) error {
+func (s *Drives) allow(sp *driveSpace, name string, v *Version) error {
 	for {
-		n, total := len(sp.drives), sp.total()+bytes
+		n, total := len(sp.drives), sp.total()+v.Bytes
 		var err error
 		if sp.drives[name] == nil && n >= s.cfg.Max {
 			err = full("drives.max", fmt.Sprint(n), fmt.Sprint(s.cfg.Max))
 		} else if total > int64(s.cfg.MaxTotal) {
 			err = full("drives.max_total", quantity.Size(total).String(), s.cfg.MaxTotal.String())
 		}
-		if err == nil || bytes > int64(s.cfg.MaxTotal) || !s.evict(sp) {
+		if err == nil || v.Bytes > int64(s.cfg.MaxTotal) || !s.evict(sp, name, v.Number) {
 			return err
 		}
 	}
 }
 
 // evict removes the oldest version that was delivered, a while ago, and that no session uses: who needs it again has it delivered again.
-// The newest of a drive goes after all the others, so that none of these is taken for it. The lock is held.
-func (s *Drives) evict(sp *driveSpace) bool {
+// The newest of a drive goes after all the others and not for the version number of that drive, an earlier one, so that none of these is taken
+// for it; nor does the last of a drive that has settings of its owner's. The lock is held.
+func (s *Drives) evict(sp *driveSpace, name string, number int) bool {
 	var of *Drive
 	var oldest *Version
 	for _, d := range sp.drives {
 		for i := range d.Versions {
 			v := &d.Versions[i]
 			newest := i == len(d.Versions)-1
+			if newest && (d.KeepVersions != nil || d.KeepAge != nil || d.Name == name && v.Number > number) {
+				continue
+			}
 			if v.Delivered && s.held[treePath(sp, v)] == 0 && !d.Push && !v.waits() && (i == 0 || !newest) && (oldest == nil || v.Created.Before(oldest.Created)) {
 				of, oldest = d, v
 			}

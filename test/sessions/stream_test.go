@@ -172,12 +172,11 @@ func TestAStreamWithoutAnIDEndsWithItsClient(t *testing.T) {
 	if list, err := d.Processes(t.Context(), "s1"); err != nil || len(list) > 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if ended() {
-		t.Fatal("it does not run")
-	}
+	boxtest.Eventually(t, "it runs", func() bool { return !ended() })
 	_ = p.WS.CloseNow()
 	boxtest.Eventually(t, "it has ended with its client", ended)
 	begin()
+	boxtest.Eventually(t, "another runs", func() bool { return !ended() })
 	d.Kill()
 	d.Restart()
 	boxtest.Eventually(t, "it has ended with boxd", ended)

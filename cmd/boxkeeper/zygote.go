@@ -91,7 +91,11 @@ func (z *zygote) Request(ids idRange, control, group int, share bool) (*cloning,
 	}
 	fresh := z.conn == nil // the zygote is started for this request
 	err := c.sendLocked()
-	if err != nil && (!fresh || errors.Is(err, errZygoteGone)) { // the zygote has died since it was last used, or while it was made
+	if err != nil && !fresh { // it has died since it was last used
+		z.closeLocked()
+		err = c.sendLocked()
+	}
+	if errors.Is(err, errZygoteGone) { // it has died while it was made
 		z.closeLocked()
 		err = c.sendLocked()
 	}

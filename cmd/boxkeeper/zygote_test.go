@@ -85,3 +85,39 @@ func TestAZygoteThatDiesWhileItIsMadeIsMadeOnceMore(t *testing.T) {
 		}
 	}
 }
+
+// That it has died since it was last used does not count for that.
+func TestAZygoteThatHasDiedIsMadeTwiceToo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	z := &zygote{BoxInit: int(null.Fd()), BoxFiles: int(null.Fd()), Etc: []string{dir}}
+	defer z.Close()
+	ask := func() error {
+		control, err := unix.FcntlInt(null.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := z.Request(idRange{Lock: int(null.Fd())}, control, noGroup, false)
+		if err == nil {
+			_, _, err = c.Await()
+		}
+		return err
+	}
+	if err := ask(); !errors.Is(err, unix.EXDEV) {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "a"), nil, 0o600), unix.PidfdSendSignal(z.pidfd, unix.SIGKILL, nil, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for err := error(unix.EINTR); errors.Is(err, unix.EINTR); { // until it is gone (pidfd_open(2))
+		_, err = unix.Poll([]unix.PollFd{{Fd: int32(z.pidfd), Events: unix.POLLIN}}, -1)
+	}
+	if err := ask(); !errors.Is(err, unix.EXDEV) {
+		t.Errorf("it had died, and once more while it was made: %v", err)
+	}
+}

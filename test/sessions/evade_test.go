@@ -158,6 +158,10 @@ func TestNeighboursOfAForkChainGoOn(t *testing.T) {
 			t.Errorf("%s", boxtest.Show(r))
 		}
 	}
+	boxtest.Eventually(t, "the dead ones are reaped", func() bool { // until then the session has as many processes as it may, and programs cannot fork
+		r := d.Result(t, "s1", boxtest.Shell("set -- /proc/[0-9]*; test $# -lt 100"))
+		return r.Status == "exited" && r.ExitCode != nil && *r.ExitCode == 0
+	})
 	c.says(t, "on\n")
 	c.hears(t, "State:\tT (stopped)\non\n") // what was stopped before is still stopped
 	if r := c.ends(t); r.Status != "exited" {

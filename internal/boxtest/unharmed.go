@@ -71,7 +71,7 @@ func (d *Daemon) remains() (list []string) {
 			list = append(list, fmt.Sprintf("process %d %s", p.pid, p.name))
 		}
 	}
-	for line := range strings.Lines(readText("/proc/self/mounts")) {
+	for line := range strings.Lines(readText("/proc/thread-self/mounts")) {
 		if strings.Contains(line, " "+d.Dir+"/") {
 			list = append(list, "mount "+strings.TrimSpace(line))
 		}

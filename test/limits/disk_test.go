@@ -239,7 +239,7 @@ func theStoreKeepsQuotas(t *testing.T, kind, size string) {
 	if now := loops(); now != before {
 		t.Errorf("%d loop devices, before %d", now, before)
 	}
-	mounts, err := os.ReadFile("/proc/self/mounts")
+	mounts, err := os.ReadFile("/proc/thread-self/mounts")
 	if err != nil || strings.Contains(string(mounts), dir) {
 		t.Errorf("%v: %s", err, mounts)
 	}

@@ -15,7 +15,7 @@ from ._output import Stdio
 from ._tls import Channel
 from .errors import BoxdError, ConnectError, ConnectionLost, RequestTimeout, TLSError
 
-Lock = asyncio.Lock
+Lock, Condition = asyncio.Lock, asyncio.Condition
 sleep = asyncio.sleep
 now: Callable[[], float] = time.monotonic
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterable, AsyncIterator, Deque, Dict
 
 from . import answers, requests
 from ._address import Address
-from ._aio import Connection, FdConnection, Lock, connect, connect_for_fds, iterate, now, sleep
+from ._aio import Condition, Connection, FdConnection, Lock, connect, connect_for_fds, iterate, now, sleep
 from ._async_resources import AsyncDrives, AsyncImages, AsyncSkills, AsyncWorkspaces
 from ._decode import decode
 from ._frames import BINARY, CLOSE, PING, Frames, accept_of, close_reason, encode, new_key
@@ -946,8 +946,8 @@ class AsyncStream:
         self._path, self._first, self._attach, self._forget = path, first, attach, forget
         self._conn: Optional[Connection] = None
         self._frames = Frames()
-        self._turn, self._sending = Lock(), Lock()
-        self._round = 0
+        self._sending, self._news = Lock(), Condition()
+        self._round, self._advancing = 0, False
         self._items: Deque[Union[Output, Gap]] = deque()
         self._lines = Lines() if attach.get("lines") else None
         self._input = Input(self._lines is not None)
@@ -980,7 +980,7 @@ class AsyncStream:
             except (ConnectionLost, RequestTimeout) as error:
                 self._lose(error)
             while not self._begun and self.result is None:
-                await self._advance()
+                await self._advance(self._round)
         except BaseException:
             await self.close()
             raise
@@ -994,12 +994,13 @@ class AsyncStream:
 
     async def __anext__(self) -> Union[Output, Gap]:
         while True:
-            over = self.result is not None  # asked first: another thread may take the last output and the result meanwhile
+            # asked first: another thread may take the last output and the result meanwhile
+            seen, over = self._round, self.result is not None
             if self._items:
                 break
             if over:
                 raise StopAsyncIteration
-            await self._advance()
+            await self._advance(seen)
         item = self._items.popleft()
         self._read[item.stream == "stderr"] = item.offset + (item.bytes if isinstance(item, Gap) else len(item.data))
         return item
@@ -1041,9 +1042,13 @@ class AsyncStream:
             await self._queue(line)
 
     async def _queue(self, piece: bytes) -> None:
-        # What is longer than the window has it for itself.
-        while self.result is None and self._input.waiting and self._input.waiting + len(piece) > WINDOW:
-            await self._advance()
+        while True:
+            seen, waiting = self._round, self._input.waiting
+            # What is longer than the window has it for itself.
+            if self.result is not None or not waiting or waiting + len(piece) <= WINDOW:
+                break
+            self._check_writer()  # boxd confirms nothing more to a writer that has been replaced
+            await self._advance(seen)
         self._check_writer()
         self._input.add(piece)
         await self._flush()
@@ -1130,12 +1135,19 @@ class AsyncStream:
             self._failed = error
         return self._failed
 
-    async def _advance(self) -> None:
-        """Takes one message, or makes another connection. Of several callers one does it, and the others see what has come of it."""
-        seen = self._round
-        async with self._turn:
+    async def _advance(self, seen: int) -> None:
+        """Takes one message, or makes another connection, if that is not under way or done since the round that the caller has seen.
+
+        Of several callers one does it, and the others return when it is done. The round is to be read before what the caller
+        waits for: the message that brings it may be the last one for long.
+        """
+        async with self._news:
+            while self._advancing and seen == self._round:
+                await self._news.wait()
             if seen != self._round or self.result is not None:
                 return
+            self._advancing = True
+        try:
             if self._failed is not None:
                 raise self._failed
             if self._closed:
@@ -1150,6 +1162,10 @@ class AsyncStream:
                 else:
                     await self._take(message)
             self._round += 1
+        finally:
+            self._advancing = False
+            async with self._news:
+                self._news.notify_all()
 
     async def _message(self, conn: Connection) -> bytes:
         while True:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Deque, Dict, Iterable, List, Ma
 
 from . import answers, requests
 from ._address import Address
-from ._io import Connection, FdConnection, Lock, connect, connect_for_fds, iterate, now, sleep
+from ._io import Condition, Connection, FdConnection, Lock, connect, connect_for_fds, iterate, now, sleep
 from ._resources import Drives, Images, Skills, Workspaces
 from ._decode import decode
 from ._frames import BINARY, CLOSE, PING, Frames, accept_of, close_reason, encode, new_key
@@ -948,8 +948,8 @@ class Stream:
         self._path, self._first, self._attach, self._forget = path, first, attach, forget
         self._conn: Optional[Connection] = None
         self._frames = Frames()
-        self._turn, self._sending = Lock(), Lock()
-        self._round = 0
+        self._sending, self._news = Lock(), Condition()
+        self._round, self._advancing = 0, False
         self._items: Deque[Union[Output, Gap]] = deque()
         self._lines = Lines() if attach.get("lines") else None
         self._input = Input(self._lines is not None)
@@ -982,7 +982,7 @@ class Stream:
             except (ConnectionLost, RequestTimeout) as error:
                 self._lose(error)
             while not self._begun and self.result is None:
-                self._advance()
+                self._advance(self._round)
         except BaseException:
             self.close()
             raise
@@ -996,12 +996,13 @@ class Stream:
 
     def __next__(self) -> Union[Output, Gap]:
         while True:
-            over = self.result is not None  # asked first: another thread may take the last output and the result meanwhile
+            # asked first: another thread may take the last output and the result meanwhile
+            seen, over = self._round, self.result is not None
             if self._items:
                 break
             if over:
                 raise StopIteration
-            self._advance()
+            self._advance(seen)
         item = self._items.popleft()
         self._read[item.stream == "stderr"] = item.offset + (item.bytes if isinstance(item, Gap) else len(item.data))
         return item
@@ -1043,9 +1044,13 @@ class Stream:
             self._queue(line)
 
     def _queue(self, piece: bytes) -> None:
-        # What is longer than the window has it for itself.
-        while self.result is None and self._input.waiting and self._input.waiting + len(piece) > WINDOW:
-            self._advance()
+        while True:
+            seen, waiting = self._round, self._input.waiting
+            # What is longer than the window has it for itself.
+            if self.result is not None or not waiting or waiting + len(piece) <= WINDOW:
+                break
+            self._check_writer()  # boxd confirms nothing more to a writer that has been replaced
+            self._advance(seen)
         self._check_writer()
         self._input.add(piece)
         self._flush()
@@ -1132,12 +1137,19 @@ class Stream:
             self._failed = error
         return self._failed
 
-    def _advance(self) -> None:
-        """Takes one message, or makes another connection. Of several callers one does it, and the others see what has come of it."""
-        seen = self._round
-        with self._turn:
+    def _advance(self, seen: int) -> None:
+        """Takes one message, or makes another connection, if that is not under way or done since the round that the caller has seen.
+
+        Of several callers one does it, and the others return when it is done. The round is to be read before what the caller
+        waits for: the message that brings it may be the last one for long.
+        """
+        with self._news:
+            while self._advancing and seen == self._round:
+                self._news.wait()
             if seen != self._round or self.result is not None:
                 return
+            self._advancing = True
+        try:
             if self._failed is not None:
                 raise self._failed
             if self._closed:
@@ -1152,6 +1164,10 @@ class Stream:
                 else:
                     self._take(message)
             self._round += 1
+        finally:
+            self._advancing = False
+            with self._news:
+                self._news.notify_all()
 
     def _message(self, conn: Connection) -> bytes:
         while True:

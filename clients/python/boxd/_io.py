@@ -16,7 +16,7 @@ from ._output import Stdio
 from ._tls import Channel
 from .errors import ConnectError, ConnectionLost, RequestTimeout
 
-Lock = threading.Lock
+Lock, Condition = threading.Lock, threading.Condition
 sleep = time.sleep
 now: Callable[[], float] = time.monotonic
 

@@ -148,7 +148,8 @@ class Input:
     @property
     def waiting(self) -> int:
         """Bytes that boxd has not confirmed."""
-        return self.end - self._taken
+        with self._lock:
+            return self.end - self._taken
 
     def begin(self, offset: int) -> None:
         """The process has had so many bytes from others."""

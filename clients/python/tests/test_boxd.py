@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import boxd
 from boxd import AsyncClient, Client, Conflict, Gap, Invalid, NotFound, Output
+from boxd._output import WINDOW, Input
 
 from .faults import Server, through
 
@@ -158,8 +159,28 @@ class ExecTest(Box):
         self.assertEqual((hashlib.sha256(out).hexdigest(), err), (hashlib.sha256(data).hexdigest(), b""))
 
     def test_one_thread_writes_and_another_reads(self) -> None:
-        data = os.urandom(1_000_000)
-        with self.session.stream("cat", stdin=True) as stream:
+        self.echoed(os.urandom(1_000_000), "cat")
+
+    def test_a_confirmation_comes_before_a_writer_waits_for_it(self) -> None:
+        waiting, late = Input.waiting.fget, []  # type: ignore[attr-defined]
+
+        def asked(input: Input) -> int:
+            n: int = waiting(input)
+            if n > WINDOW - 999:
+                end = time.monotonic() + 5
+                while waiting(input) and time.monotonic() < end:
+                    time.sleep(0.01)
+                time.sleep(0.1)  # the reader has taken the last confirmation, and waits for a message
+                late.append(waiting(input))
+            return n
+
+        with patch.object(Input, "waiting", property(asked)):
+            self.echoed(os.urandom(2 * WINDOW), "sleep 0.5; exec cat")
+        self.assertIn(0, late)
+
+    def echoed(self, data: bytes, command: str) -> None:
+        """One thread writes it to a program that repeats it, and another reads it."""
+        with self.session.stream(command=command, stdin=True, timeout="20s") as stream:
 
             def write() -> None:
                 for at in range(0, len(data), 999):
@@ -168,9 +189,11 @@ class ExecTest(Box):
 
             thread = threading.Thread(target=write)
             thread.start()
-            out = joined(list(stream))
+            items = list(stream)
             thread.join()
-        self.assertEqual(out, data)
+            self.assertEqual(stream.result.exit_code, 0)  # type: ignore[union-attr]
+        self.assertEqual([item for item in items if isinstance(item, Gap)], [])
+        self.assertEqual(joined(items), data)
 
     def test_signals_and_terminals(self) -> None:
         with self.session.stream(command="trap 'stty size; exit 5' INT; echo up; while :; do sleep 0.05; done", terminal={"rows": 20, "cols": 70}) as stream:
@@ -261,6 +284,16 @@ class ProcessesTest(Box):
             self.assertEqual(one.wait().exit_code, 0)
             with self.assertRaises(boxd.WriterLost):
                 one.write(b"mine\n")
+
+    def test_a_writer_that_waits_is_replaced(self) -> None:
+        process = self.session.start_process("s", "sleep", "1000", stdin=True)
+        with process.attach(write=True) as one:
+            other = threading.Timer(0.5, lambda: process.attach(write=True, take_over=True).__enter__().close())
+            other.start()
+            with self.assertRaises(boxd.WriterLost):
+                one.write(bytes(4 * WINDOW))
+            other.join()
+        process.delete()
 
     def test_state_and_end(self) -> None:
         process = self.session.start_process("s", "sleep", "1000", stop={"signal": "SIGTERM", "grace": "5s"}, lease="1m")

@@ -27,6 +27,10 @@ func failureOf(path string, err error) *files.Failure {
 	f := &files.Failure{Kind: files.Broken, Path: []byte(path), Text: err.Error()}
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
+		// os.Root has no error with a name for a symbolic link that leads out of it, which a program can put anywhere at any time.
+		if _, escapes := errors.AsType[*fs.PathError](err); escapes && !errors.Is(err, fs.ErrClosed) {
+			f.Kind = files.BadPath
+		}
 		return f
 	}
 	f.Kind, f.Text = kindOf(errno), errno.Error()
@@ -56,7 +60,7 @@ func kindOf(errno syscall.Errno) files.Kind {
 		return files.NoSpace
 	case unix.ENOTEMPTY:
 		return files.NotEmpty
-	case unix.EBUSY, unix.ETXTBSY:
+	case unix.EBUSY, unix.ETXTBSY, unix.EAGAIN:
 		return files.Busy
 	case unix.EXDEV:
 		return files.OtherDisk

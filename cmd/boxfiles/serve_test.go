@@ -619,21 +619,69 @@ func TestARenamerGetsNothingElseDone(t *testing.T) {
 	w.Close()
 	bounds := files.Bounds{Bytes: 1000, Entries: 10, File: 100}
 	for range 100 {
+		ask := func(req *files.Request, body ...byte) *files.Answer {
+			a, _ := ask(t, req, body...)
+			if a.Failure != nil && a.Failure.Kind == files.Broken {
+				t.Errorf("an error that is not the caller's: %+v", a.Failure)
+			}
+			return a
+		}
 		// Walks go from descriptor to descriptor.
-		if a, _ := ask(t, &files.Request{Grep: &files.Grep{Path: []byte(dir + "/work"), Pattern: "outside", Limit: 10, Walk: 100, MaxFile: 100, MaxTotal: 1000, MaxLine: 100}}); a.Failure == nil && a.Grep.Matches > 0 {
+		if a := ask(&files.Request{Grep: &files.Grep{Path: []byte(dir + "/work"), Pattern: "outside", Limit: 10, Walk: 100, MaxFile: 100, MaxTotal: 1000, MaxLine: 100}}); a.Failure == nil && a.Grep.Matches > 0 {
 			t.Fatalf("a search has followed a link: %+v", a.Grep)
 		}
-		if a, _ := ask(t, &files.Request{Glob: &files.Glob{Path: []byte(dir + "/work"), Pattern: "**/file", Limit: 10, Walk: 100}}); a.Failure != nil {
+		if a := ask(&files.Request{Glob: &files.Glob{Path: []byte(dir + "/work"), Pattern: "**/file", Limit: 10, Walk: 100}}); a.Failure != nil {
 			t.Fatal(a.Failure)
 		}
-		ask(t, &files.Request{Pack: &files.Pack{Path: []byte(dir + "/work"), Bounds: bounds}})
-		ask(t, &files.Request{Unpack: &files.Unpack{Path: []byte(dir + "/stage"), Bounds: bounds}}, archive.Bytes()...)
-		ask(t, &files.Request{Move: &files.Move{From: []byte(dir + "/stage"), To: []byte(dir + "/work/d/stage")}})
-		ask(t, &files.Request{Remove: &files.Remove{Path: []byte(dir + "/work/swap/sub"), Recursive: true}})
+		ask(&files.Request{Pack: &files.Pack{Path: []byte(dir + "/work"), Bounds: bounds}})
+		ask(&files.Request{Unpack: &files.Unpack{Path: []byte(dir + "/stage"), Bounds: bounds}}, archive.Bytes()...)
+		ask(&files.Request{Move: &files.Move{From: []byte(dir + "/stage"), To: []byte(dir + "/work/d/stage")}})
+		ask(&files.Request{Remove: &files.Remove{Path: []byte(dir + "/work/swap/sub"), Recursive: true}})
 	}
 	close(stop)
 	renamer.Wait()
 	if content(t, outside) != "outside" {
 		t.Error("a file outside was changed")
 	}
+}
+
+// If another program removes the directory that an archive comes into, and puts something else there, that is an error of the
+// caller.
+func TestADirectoryGoesWhileAnArchiveComes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	into := dir + "/into"
+	stop := make(chan struct{})
+	var remover sync.WaitGroup
+	remover.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = os.Mkdir(into, 0o755)
+				_ = os.Rename(into, dir+"/was")
+				_ = os.Symlink("/usr", into)
+				_ = os.Remove(into)
+				_ = os.RemoveAll(dir + "/was")
+			}
+		}
+	})
+	var archive bytes.Buffer
+	if err := tar.NewWriter(&archive).Close(); err != nil {
+		t.Fatal(err)
+	}
+	made := 0
+	for range 2000 {
+		req := &files.Request{Unpack: &files.Unpack{Path: []byte(into), Bounds: files.Bounds{Bytes: 1000, Entries: 10, File: 100}}}
+		a, _ := ask(t, req, archive.Bytes()...)
+		if a.Failure == nil {
+			made++
+		} else if a.Failure.Kind == files.Broken {
+			t.Errorf("an error that is not the caller's: %+v", a.Failure)
+		}
+	}
+	close(stop)
+	remover.Wait()
+	t.Logf("%d of 2000 were unpacked", made)
 }

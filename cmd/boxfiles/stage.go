@@ -43,49 +43,48 @@ func isTemporary(name string) bool {
 
 // newStage makes a stage, and removes those that others have left behind. Until its mark is locked another process may sweep it:
 // then it makes another.
-func newStage(in *os.Root) (*stage, error) {
+func newStage(in *os.Root) (s *stage, err error) {
 	sweepStages(in)
 	for range 100 {
-		s, err := makeStage(in)
+		s = &stage{in: in, name: stagePrefix + rand.Text()}
+		if err := in.Mkdir(s.name, 0o700); err != nil {
+			return nil, err // ENOENT: the directory that it would be in has been removed
+		}
+		if err = s.fill(); err == nil {
+			return s, nil
+		}
+		s.end()
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EWOULDBLOCK) {
-			return s, err
+			break
 		}
 	}
-	return nil, fmt.Errorf("cannot make a directory named %s…: another process removes each", stagePrefix)
+	return nil, err
 }
 
-func makeStage(in *os.Root) (*stage, error) {
-	s := &stage{in: in, name: stagePrefix + rand.Text()}
-	err := in.Mkdir(s.name, 0o700)
+// fill opens the directory, and makes and locks what is in it.
+func (s *stage) fill() (err error) {
+	if s.dir, err = s.in.OpenRoot(s.name); err != nil {
+		return err
+	}
+	if s.mark, err = s.dir.OpenFile(markFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+		return err
+	}
+	err = unix.Flock(int(s.mark.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) { // with any other error nothing can be locked here, and so nothing is swept
+		return err
+	}
+	text, err := markText(s.dir, s.name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if s.dir, err = in.OpenRoot(s.name); err == nil {
-		s.mark, err = s.dir.OpenFile(markFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if _, err = s.mark.WriteString(text); err != nil {
+		return err
 	}
-	if err == nil {
-		err = unix.Flock(int(s.mark.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			err = nil // where locks are not supported, nothing is swept either
-		}
+	if err = s.dir.Mkdir(contentDir, 0o755); err != nil {
+		return err
 	}
-	if err == nil {
-		var text string
-		if text, err = markText(s.dir, s.name); err == nil {
-			_, err = s.mark.WriteString(text)
-		}
-	}
-	if err == nil {
-		err = s.dir.Mkdir(contentDir, 0o755)
-	}
-	if err == nil {
-		s.content, err = s.dir.OpenRoot(contentDir)
-	}
-	if err != nil {
-		s.end()
-		return nil, err
-	}
-	return s, nil
+	s.content, err = s.dir.OpenRoot(contentDir)
+	return err
 }
 
 // markText returns the content of the mark file of a directory.

@@ -12,9 +12,26 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// End ends a session and waits until nothing is left of it, or ctx ends; the ending goes on anyway. A session that is ending
-// already is only waited for.
+// End ends a session and waits until nothing is left of it, or ctx ends; the ending goes on anyway, until boxd itself ends. A
+// session that is ending already is only waited for.
 func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session.EndReason) error {
+	ended := make(chan error, 1)
+	v.work.Go(func() {
+		late, stop := context.WithCancel(context.WithoutCancel(ctx))
+		defer stop()
+		defer context.AfterFunc(v.life, stop)() //nolint:contextcheck // the removal outlives its caller, but not boxd
+		ended <- v.end(late, s, reason)
+	})
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// end is End for a caller that stays.
+func (v *Supervisor) end(ctx context.Context, s *session.Session, reason session.EndReason) error {
 	for {
 		select {
 		case <-s.Started():
@@ -25,8 +42,8 @@ func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session
 			reason = v.whyLost(ctx, s)
 		}
 		v.pushes.settle(ctx, s, reason)
-		if s.BeginEnd(reason) {
-			v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // continues after its first caller hangs up
+		if beginEnd(s, reason) {
+			v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // continues when boxd ends
 		} else if removed(reason) {
 			v.hurry(s) // it may be that it is being stopped
 		}
@@ -43,6 +60,21 @@ func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session
 		}
 		s = next
 	}
+}
+
+// beginEnd reports whether the caller must end the session. A stop whose record cannot be written is undone, and only after that
+// it is known whether the session is stopping.
+func beginEnd(s *session.Session, reason session.EndReason) (first bool) {
+	if s.BeginEnd(reason) {
+		return true
+	}
+	if state, _, _ := s.State(); state == session.StateStopping {
+		_ = s.Exclusive(func() error {
+			first = s.BeginEnd(reason)
+			return nil
+		})
+	}
+	return first
 }
 
 // removed reports whether a session ends because it is to be gone, with the one that may follow it.

@@ -351,3 +351,29 @@ func TestAnExecutionWaitsForTheTurnOfItsOwner(t *testing.T) {
 		}
 	})
 }
+
+// A stop that cannot be recorded is undone. Whoever ends the session meanwhile ends it then, and does not wait for the stop.
+func TestASessionIsEndedWhoseStopIsUndone(t *testing.T) {
+	t.Parallel()
+	s := ready(t, bare(t), "s", time.Hour, time.Now())
+	first := make(chan bool, 1)
+	_ = s.Exclusive(func() error {
+		if !s.BeginStop() {
+			t.Fatal("it does not stop")
+		}
+		go func() { first <- beginEnd(s, session.EndDeleted) }() // ends with Exclusive
+		select {
+		case <-first:
+			t.Fatal("it is decided before the stop is")
+		case <-time.After(50 * time.Millisecond):
+		}
+		s.CancelStop()
+		return nil
+	})
+	if !<-first {
+		t.Error("nobody ends it")
+	}
+	if state, _, _ := s.State(); state != session.StateEnding {
+		t.Errorf("it is %v", state)
+	}
+}

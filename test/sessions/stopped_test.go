@@ -804,11 +804,9 @@ func TestAStoppedSessionThatIsReadCanBeRemoved(t *testing.T) {
 	boxtest.Eventually(t, "it starts again", func() bool { _, err := d.StartSession(t.Context(), "left"); return err == nil })
 }
 
-// Whoever removes a session that is being stopped does not wait for its programs, which may have long to end.
-func TestASessionThatIsBeingStoppedCanBeRemoved(t *testing.T) {
-	d := boxtest.Start(t)
-	d.Warm()
-	before := d.Look()
+// beingStopped returns what a caller hears who stops a session whose program takes minutes to end.
+func beingStopped(t *testing.T, d *boxtest.Daemon) (stopped <-chan error) {
+	t.Helper()
 	d.NewSession(t, api.SessionRequest{ID: "s"})
 	line, grace := "ready", quantity.Duration(5*time.Minute)
 	d.NewProcess(t, "s", "p", &api.ProcessRequest{
@@ -818,15 +816,24 @@ func TestASessionThatIsBeingStoppedCanBeRemoved(t *testing.T) {
 		p, err := d.Process(t.Context(), "s", "p", 0)
 		return err == nil && p.Ready
 	})
-	stopped := make(chan error, 1)
+	heard := make(chan error, 1)
 	go func() {
 		_, err := d.StopSession(t.Context(), "s")
-		stopped <- err
+		heard <- err
 	}()
 	boxtest.Eventually(t, "it is being stopped", func() bool {
 		s, err := d.Session(t.Context(), "s")
 		return err == nil && s.State == "stopping"
 	})
+	return heard
+}
+
+// Whoever removes a session that is being stopped does not wait for its programs, which may have long to end.
+func TestASessionThatIsBeingStoppedCanBeRemoved(t *testing.T) {
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	stopped := beingStopped(t, d)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := d.DeleteSession(ctx, "s"); err != nil {
@@ -839,6 +846,27 @@ func TestASessionThatIsBeingStoppedCanBeRemoved(t *testing.T) {
 		t.Errorf("it is still there: %v", err)
 	}
 	d.NothingLeft(before)
+}
+
+// A removal goes on when its caller hangs up at once, also if it has to wait for a stop.
+func TestARemovalGoesOnWithoutItsCaller(t *testing.T) {
+	d := boxtest.Start(t)
+	for range 5 {
+		stopped := beingStopped(t, d)
+		conn, err := net.Dial("unix", d.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprint(conn, "DELETE /v1/sessions/s HTTP/1.1\r\nHost: boxd\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		<-stopped
+		boxtest.Eventually(t, "it is removed", func() bool {
+			_, err := d.Session(t.Context(), "s")
+			return errors.Is(err, client.NotFound)
+		})
+	}
 }
 
 // net/http reads what is left of a request before it sends the response: a reader whose body never comes would hold the session, and a

@@ -101,7 +101,7 @@ func (p *packer) leaveOut(name, why string) error {
 
 // PackDir writes the content of a directory, with names relative to it, or below a directory named as if that is given. Links are
 // packed, not followed; anything but files, directories and links is left out and counted. A file that changes meanwhile keeps
-// the length it had first.
+// the length it had first, and an entry that is removed or replaced meanwhile may be left out.
 //
 // An entry that cannot be read is an *Unreadable.
 func PackDir(w io.Writer, dir *os.Root, as string, b Bounds, how PackRules) (Stats, error) {
@@ -135,6 +135,10 @@ func PackSome(w io.Writer, dir *os.Root, names []string, b Bounds) (Stats, error
 		if err == nil {
 			err = p.entry(dir, name, "", info, 1)
 		}
+		if errors.Is(err, errVanished) {
+			p.stats.Skipped++
+			continue
+		}
 		if err != nil {
 			return p.stats, err
 		}
@@ -145,7 +149,12 @@ func PackSome(w io.Writer, dir *os.Root, names []string, b Bounds) (Stats, error
 // PackFile writes one file of a directory, as the only entry, with the name as.
 func PackFile(w io.Writer, dir *os.Root, name, as string, b Bounds) (Stats, error) {
 	p := &packer{out: tar.NewWriter(w), bounds: b}
-	if err := p.file(dir, name, as); err != nil {
+	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0) // as in entry
+	if err != nil {
+		return p.stats, err
+	}
+	defer f.Close()
+	if err := p.file(f, as); err != nil {
 		return p.stats, err
 	}
 	return p.stats, p.out.Close()
@@ -167,7 +176,7 @@ func (p *packer) directory(dir *os.Root, prefix string, depth int) error {
 		if err == nil {
 			err = p.entry(dir, name, prefix, info, depth)
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, errVanished) {
 			return err
 		}
 	}
@@ -206,17 +215,28 @@ func (p *packer) entry(dir *os.Root, name, prefix string, info fs.FileInfo, dept
 			return err
 		}
 		sub, err := dir.OpenRoot(name)
-		if err == nil {
-			defer sub.Close()
-			err = p.directory(sub, full+"/", depth+1)
+		if err != nil {
+			return p.unopened(dir, name, full, info, err)
+		}
+		defer sub.Close()
+		err = p.directory(sub, full+"/", depth+1)
+		if errors.Is(err, fs.ErrNotExist) { // it was removed while it was listed
+			return nil
 		}
 		return p.unreadable(full, err)
 	case info.Mode().IsRegular():
-		return p.unreadable(full, p.file(dir, name, full))
+		// O_NONBLOCK: opening it does not block, even if it has been replaced by a FIFO since it was
+		// examined.
+		f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+		if err != nil {
+			return p.unopened(dir, name, full, info, err)
+		}
+		defer f.Close()
+		return p.unreadable(full, p.file(f, full))
 	case info.Mode()&fs.ModeSymlink != 0:
 		target, err := dir.Readlink(name)
 		if err != nil {
-			return err
+			return p.unopened(dir, name, full, info, err)
 		}
 		return p.head(&tar.Header{Typeflag: tar.TypeSymlink, Name: full, Linkname: target}, info)
 	}
@@ -225,6 +245,19 @@ func (p *packer) entry(dir *os.Root, name, prefix string, info fs.FileInfo, dept
 		return p.leaveOut(full, "neither file, directory nor link")
 	}
 	return nil
+}
+
+// errVanished means that an entry was removed or replaced after it was examined, and nothing of its content is in the archive.
+var errVanished = errors.New("it has been removed meanwhile")
+
+// unopened returns the error for an entry that cannot be opened: it may no longer be what it was.
+func (p *packer) unopened(dir *os.Root, name, full string, was fs.FileInfo, err error) error {
+	now, lerr := dir.Lstat(name)
+	gone := errors.Is(err, fs.ErrNotExist) || errors.Is(lerr, fs.ErrNotExist)
+	if gone || lerr == nil && (now.Mode().Type() != was.Mode().Type() || !os.SameFile(was, now)) {
+		return errVanished
+	}
+	return p.unreadable(full, err)
 }
 
 // unreadable records that something cannot be read, where that is allowed.
@@ -249,14 +282,7 @@ func (p *packer) head(h *tar.Header, info fs.FileInfo) error {
 	return p.out.WriteHeader(h)
 }
 
-func (p *packer) file(dir *os.Root, name, full string) error {
-	// O_NONBLOCK: opening it does not block, even if it has been replaced by a FIFO since it was
-	// examined.
-	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
+func (p *packer) file(f *os.File, full string) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err

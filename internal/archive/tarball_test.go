@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -335,6 +336,60 @@ func TestHardLinksArePackedOnce(t *testing.T) {
 		}
 		if os.SameFile(one, two) != links || os.SameFile(one, other) {
 			t.Errorf("with links %v, they are one file: %v", links, !links)
+		}
+	}
+}
+
+// Entries that are removed or replaced by something else while a directory is packed fail nothing, and what stays is packed.
+func TestEntriesComeAndGoWhileTheyArePacked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/stays", []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var changing sync.WaitGroup
+	defer changing.Wait()
+	defer close(stop)
+	for i := range 4 {
+		name := fmt.Sprint(dir, "/goes", i)
+		changing.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				switch n % 4 {
+				case 0:
+					_ = os.WriteFile(name, []byte("content"), 0o600)
+				case 1:
+					_ = os.Mkdir(name, 0o700)
+					_ = os.WriteFile(name+"/sub", nil, 0o600)
+				case 2:
+					_ = os.Symlink("stays", name)
+				case 3:
+					_ = os.Symlink("/etc/passwd", name)
+				}
+				_ = os.RemoveAll(name)
+			}
+		})
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for range 1000 {
+		var b bytes.Buffer
+		if _, err := archive.PackDir(&b, root, "", limits(), archive.PackRules{}); err != nil {
+			t.Fatalf("the directory: %v", err)
+		}
+		if !bytes.Contains(b.Bytes(), []byte("kept")) || bytes.Contains(b.Bytes(), []byte("root:")) {
+			t.Fatalf("the archive has %q", b.Bytes())
+		}
+		if _, err := archive.PackSome(io.Discard, root, []string{"goes0", "goes1", "stays"}, limits()); err != nil {
+			t.Fatalf("some of it: %v", err)
 		}
 	}
 }

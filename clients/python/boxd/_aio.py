@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._full = False
         self._readable: Optional[asyncio.Future[None]] = None
-        self._writable: Optional[asyncio.Future[None]] = None
+        self._writable: List[asyncio.Future[None]] = []  # of several tasks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -58,14 +58,18 @@ class Connection(asyncio.Protocol):
         self._ended = True
         self._transport = None
         self._wake(self._readable)
-        self._wake(self._writable)
+        self._wake_writers()
 
     def pause_writing(self) -> None:
         self._full = True
 
     def resume_writing(self) -> None:
         self._full = False
-        self._wake(self._writable)
+        self._wake_writers()
+
+    def _wake_writers(self) -> None:
+        for waiter in self._writable:
+            self._wake(waiter)
 
     @staticmethod
     def _wake(waiter: Optional[asyncio.Future[None]]) -> None:
@@ -106,8 +110,12 @@ class Connection(asyncio.Protocol):
         while self._full:
             if self._transport is None:
                 raise ConnectionLost("the connection ended while something was sent")
-            self._writable = self._loop.create_future()
-            await self._wait(self._writable, timeout)
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._writable.append(waiter)
+            try:
+                await self._wait(waiter, timeout)
+            finally:
+                self._writable.remove(waiter)
 
     def send_eof(self) -> None:
         """Ends this side, behind what is being sent."""
@@ -122,7 +130,7 @@ class Connection(asyncio.Protocol):
             self._transport = None
         self._ended = True
         self._wake(self._readable)
-        self._wake(self._writable)
+        self._wake_writers()
 
 
 class FdConnection(Connection):
@@ -222,11 +230,12 @@ class TLSConnection(Connection):
         return data
 
     async def send(self, data: bytes, timeout: Optional[float] = None) -> None:
-        view = memoryview(data)
-        while view:
-            self._channel.write(view[:_HIGH])
-            await super().send(self._channel.outgoing(), timeout)
-            view = view[_HIGH:]
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionLost("the connection is closed")
+        if not data:
+            return
+        self._channel.write(memoryview(data))  # all of it, or a task that is cancelled would have sent a part
+        await super().send(self._channel.outgoing(), timeout)
 
     def send_eof(self) -> None:
         if self._transport is None or self._transport.is_closing():

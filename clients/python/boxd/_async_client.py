@@ -1076,9 +1076,9 @@ class AsyncStream:
         if self._closed:
             return
         self._closed = True
-        if self._conn is not None:
-            self._conn.close()
-            self._conn = None
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()
         if self.process is not None and self._forget and self._sent and not self._forgotten:
             try:  # no other client knows it
                 await self._client._json("DELETE", self.process._path(), safe=False, timeout=_FORGET_PATIENCE)
@@ -1111,6 +1111,9 @@ class AsyncStream:
                 self._attached = False
                 self._input.renew()
                 self._conn = conn
+            if self._closed:  # meanwhile
+                self._conn = None
+                raise StreamEnded("the stream is closed")
         except BaseException:
             conn.close()
             raise
@@ -1119,9 +1122,9 @@ class AsyncStream:
 
     def _lose(self, error: Exception) -> None:
         """Goes on without a connection, if it can."""
-        if self._conn is not None:
-            self._conn.close()
-            self._conn = None
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()
         self._lost = error
         self._input.ready = False
         # What boxd has not answered may have begun: the process of that id says it.
@@ -1152,17 +1155,18 @@ class AsyncStream:
                 raise self._failed
             if self._closed:
                 raise self._fail(StreamEnded("the stream is closed"))
-            if self._conn is None:
+            conn = self._conn
+            if conn is None:
                 await self._reconnect()
             else:
                 try:
-                    message = await self._message(self._conn)
+                    message = await self._message(conn)
                 except (ConnectionLost, RequestTimeout) as error:
                     self._lose(error)
                 else:
                     await self._take(message)
-            self._round += 1
         finally:
+            self._round += 1  # also if it was cancelled: the message may have been taken
             self._advancing = False
             async with self._news:
                 self._news.notify_all()
@@ -1214,9 +1218,9 @@ class AsyncStream:
 
     def _refuse(self, error: Exception) -> None:
         """boxd does not go on with the process: now, or at all."""
-        if self._conn is not None:
-            self._conn.close()
-            self._conn = None
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()
         self._lost = error
         if isinstance(error, (Unavailable, Exhausted)) and (self._begun or "attach" not in self._first):
             return
@@ -1322,24 +1326,27 @@ class AsyncStream:
     async def _flush(self) -> None:
         """Sends what there is to send and boxd may be sent."""
         async with self._sending:
-            while self._conn is not None and self._attached and self.result is None:
-                if self._controls:
-                    frame = b"\x03" + json.dumps(self._controls[0]).encode()
+            while True:
+                conn = self._conn  # another thread may lose it
+                if conn is None or not self._attached or self.result is not None:
+                    return
+                # Noted first: a task that is cancelled while it waits has sent it.
+                control = self._controls.popleft() if self._controls else None
+                if control is not None:
+                    frame = b"\x03" + json.dumps(control).encode()
                 else:
                     data = self._input.next()
                     if data is None:
                         return
                     frame = b"\x00" + data
+                    self._input.was_sent(len(data))
                 try:
-                    await self._conn.send(encode(BINARY, frame), self._client.timeout)
+                    await conn.send(encode(BINARY, frame), self._client.timeout)
                 except (ConnectionLost, RequestTimeout):
-                    if self._conn is not None:
-                        self._conn.close()  # who reads sees it, and makes another
+                    if control is not None:
+                        self._controls.appendleft(control)
+                    conn.close()  # who reads sees it, and makes another
                     return
-                if self._controls and frame[0] == 3:
-                    self._controls.popleft()
-                else:
-                    self._input.was_sent(len(frame) - 1)
 
     async def _finish(self) -> None:
         """Ends the connection by which the result has come. boxd closes it when it has forgotten the process, and not before."""
@@ -1349,7 +1356,8 @@ class AsyncStream:
         self._conn = None
         try:
             if self._forget and self._can_forget:
-                await conn.send(encode(BINARY, b'\x03{"forget":true}'), _FORGET_PATIENCE)
+                async with self._sending:  # behind a piece of input that is under way
+                    await conn.send(encode(BINARY, b'\x03{"forget":true}'), _FORGET_PATIENCE)
                 while not self._forgotten:
                     frame = self._frames.next()
                     if frame is not None:
@@ -1359,7 +1367,8 @@ class AsyncStream:
                     if not data:
                         break
                     self._frames.feed(data)
-            await conn.send(encode(CLOSE, b"\x03\xe8"), _FORGET_PATIENCE)
+            async with self._sending:
+                await conn.send(encode(CLOSE, b"\x03\xe8"), _FORGET_PATIENCE)
         except (ConnectionLost, RequestTimeout, ProtocolError):
             pass  # the result is there
         finally:
@@ -1408,6 +1417,9 @@ class AsyncLogs:
             try:
                 if self._answer is None:
                     await self._open()
+                    if self._closed:  # meanwhile
+                        self._drop()
+                        break
                 line = await cast(_AsyncLines, self._answer).next()
                 if line:
                     return self._item(decode(answers.LogLine, parse_json(line)))
@@ -1500,6 +1512,9 @@ class AsyncEvents:
             try:
                 if self._answer is None:
                     await self._open()
+                    if self._closed:  # meanwhile
+                        self._drop()
+                        break
                 event = await self._next(cast(_AsyncLines, self._answer))
                 if event is not None:
                     self._pace.reset()
@@ -1577,12 +1592,17 @@ class AsyncWatch:
         if self._answer is None:
             path = self._session._path("/fs/watch", [("path", self._path), *self._query])
             self._answer = _AsyncLines(await self._session.client._open("GET", path, timeout=_EVENTS_SILENCE))
+            if self._over:  # meanwhile
+                self._answer.close()
         return self._answer
 
     async def __anext__(self) -> answers.FileEvent:
         try:
             while not self._over:
-                line = await (await self._open()).next()
+                lines = await self._open()
+                if self._over:  # meanwhile
+                    break
+                line = await lines.next()
                 if line is None:
                     break
                 if not line:  # a sign of life

@@ -1078,9 +1078,9 @@ class Stream:
         if self._closed:
             return
         self._closed = True
-        if self._conn is not None:
-            self._conn.close()
-            self._conn = None
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()
         if self.process is not None and self._forget and self._sent and not self._forgotten:
             try:  # no other client knows it
                 self._client._json("DELETE", self.process._path(), safe=False, timeout=_FORGET_PATIENCE)
@@ -1113,6 +1113,9 @@ class Stream:
                 self._attached = False
                 self._input.renew()
                 self._conn = conn
+            if self._closed:  # meanwhile
+                self._conn = None
+                raise StreamEnded("the stream is closed")
         except BaseException:
             conn.close()
             raise
@@ -1121,9 +1124,9 @@ class Stream:
 
     def _lose(self, error: Exception) -> None:
         """Goes on without a connection, if it can."""
-        if self._conn is not None:
-            self._conn.close()
-            self._conn = None
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()
         self._lost = error
         self._input.ready = False
         # What boxd has not answered may have begun: the process of that id says it.
@@ -1154,17 +1157,18 @@ class Stream:
                 raise self._failed
             if self._closed:
                 raise self._fail(StreamEnded("the stream is closed"))
-            if self._conn is None:
+            conn = self._conn
+            if conn is None:
                 self._reconnect()
             else:
                 try:
-                    message = self._message(self._conn)
+                    message = self._message(conn)
                 except (ConnectionLost, RequestTimeout) as error:
                     self._lose(error)
                 else:
                     self._take(message)
-            self._round += 1
         finally:
+            self._round += 1  # also if it was cancelled: the message may have been taken
             self._advancing = False
             with self._news:
                 self._news.notify_all()
@@ -1216,9 +1220,9 @@ class Stream:
 
     def _refuse(self, error: Exception) -> None:
         """boxd does not go on with the process: now, or at all."""
-        if self._conn is not None:
-            self._conn.close()
-            self._conn = None
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()
         self._lost = error
         if isinstance(error, (Unavailable, Exhausted)) and (self._begun or "attach" not in self._first):
             return
@@ -1324,24 +1328,27 @@ class Stream:
     def _flush(self) -> None:
         """Sends what there is to send and boxd may be sent."""
         with self._sending:
-            while self._conn is not None and self._attached and self.result is None:
-                if self._controls:
-                    frame = b"\x03" + json.dumps(self._controls[0]).encode()
+            while True:
+                conn = self._conn  # another thread may lose it
+                if conn is None or not self._attached or self.result is not None:
+                    return
+                # Noted first: a task that is cancelled while it waits has sent it.
+                control = self._controls.popleft() if self._controls else None
+                if control is not None:
+                    frame = b"\x03" + json.dumps(control).encode()
                 else:
                     data = self._input.next()
                     if data is None:
                         return
                     frame = b"\x00" + data
+                    self._input.was_sent(len(data))
                 try:
-                    self._conn.send(encode(BINARY, frame), self._client.timeout)
+                    conn.send(encode(BINARY, frame), self._client.timeout)
                 except (ConnectionLost, RequestTimeout):
-                    if self._conn is not None:
-                        self._conn.close()  # who reads sees it, and makes another
+                    if control is not None:
+                        self._controls.appendleft(control)
+                    conn.close()  # who reads sees it, and makes another
                     return
-                if self._controls and frame[0] == 3:
-                    self._controls.popleft()
-                else:
-                    self._input.was_sent(len(frame) - 1)
 
     def _finish(self) -> None:
         """Ends the connection by which the result has come. boxd closes it when it has forgotten the process, and not before."""
@@ -1351,7 +1358,8 @@ class Stream:
         self._conn = None
         try:
             if self._forget and self._can_forget:
-                conn.send(encode(BINARY, b'\x03{"forget":true}'), _FORGET_PATIENCE)
+                with self._sending:  # behind a piece of input that is under way
+                    conn.send(encode(BINARY, b'\x03{"forget":true}'), _FORGET_PATIENCE)
                 while not self._forgotten:
                     frame = self._frames.next()
                     if frame is not None:
@@ -1361,7 +1369,8 @@ class Stream:
                     if not data:
                         break
                     self._frames.feed(data)
-            conn.send(encode(CLOSE, b"\x03\xe8"), _FORGET_PATIENCE)
+            with self._sending:
+                conn.send(encode(CLOSE, b"\x03\xe8"), _FORGET_PATIENCE)
         except (ConnectionLost, RequestTimeout, ProtocolError):
             pass  # the result is there
         finally:
@@ -1410,6 +1419,9 @@ class Logs:
             try:
                 if self._answer is None:
                     self._open()
+                    if self._closed:  # meanwhile
+                        self._drop()
+                        break
                 line = cast(_Lines, self._answer).next()
                 if line:
                     return self._item(decode(answers.LogLine, parse_json(line)))
@@ -1502,6 +1514,9 @@ class Events:
             try:
                 if self._answer is None:
                     self._open()
+                    if self._closed:  # meanwhile
+                        self._drop()
+                        break
                 event = self._next(cast(_Lines, self._answer))
                 if event is not None:
                     self._pace.reset()
@@ -1579,12 +1594,17 @@ class Watch:
         if self._answer is None:
             path = self._session._path("/fs/watch", [("path", self._path), *self._query])
             self._answer = _Lines(self._session.client._open("GET", path, timeout=_EVENTS_SILENCE))
+            if self._over:  # meanwhile
+                self._answer.close()
         return self._answer
 
     def __next__(self) -> answers.FileEvent:
         try:
             while not self._over:
-                line = (self._open()).next()
+                lines = self._open()
+                if self._over:  # meanwhile
+                    break
+                line = lines.next()
                 if line is None:
                     break
                 if not line:  # a sign of life

@@ -10,7 +10,7 @@ import os
 import tarfile
 import unittest
 import zipfile
-from typing import Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 from unittest.mock import patch
 
 from boxd import AsyncClient, Client, Conflict, Gap, Invalid, NotFound, Output, OutputMissing, ProtocolError, StreamEnded, Unavailable, Unsupported
@@ -381,6 +381,45 @@ class StdioTest(Box):
 
 
 class AsyncTest(unittest.IsolatedAsyncioTestCase):
+    async def test_input_is_sent_once_if_its_task_is_cancelled(self) -> None:
+        async with AsyncClient() as client, client.stream("cat", stdin=True) as stream:
+            assert stream._conn is not None
+            send = stream._conn.send
+
+            async def full(data: bytes, timeout: Optional[float] = None) -> None:
+                await send(data, timeout)
+                await asyncio.sleep(3600)  # for room
+
+            with patch.object(stream._conn, "send", full), self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(stream.write(b"once"), 0.2)
+            self.assertEqual(await stream.communicate(), (b"once", b""))
+
+    async def test_what_is_closed_while_it_opens_ends(self) -> None:
+        async with AsyncClient() as client, await client.create_session(memory="128MiB") as session:
+            process = await session.start_process("quiet", "sleep", "1000", stdin=True)
+            opened: List[Any] = [process.logs(follow=True), client.events(after="latest"), session.files.watch()]
+            for it in opened:
+                opening = asyncio.ensure_future(it.__anext__())
+                await asyncio.sleep(0)
+                await it.close()
+                with self.assertRaises(StopAsyncIteration):
+                    await asyncio.wait_for(opening, 30)
+            async with process.attach(write=True) as stream:
+                connect = stream._connect
+
+                async def closing(path: str, first: Dict[str, Any]) -> None:
+                    asyncio.get_running_loop().call_soon(lambda: ended.append(asyncio.ensure_future(stream.close())))
+                    await asyncio.sleep(0)
+                    await connect(path, first)
+
+                ended: List[asyncio.Future[None]] = []
+                assert stream._conn is not None
+                stream._conn.close()
+                with patch.object(stream, "_connect", closing), self.assertRaises(StreamEnded):
+                    await asyncio.wait_for(stream.__anext__(), 30)
+                await ended[0]
+                self.assertIsNone(stream._conn)
+
     async def test_the_same_with_asyncio(self) -> None:
         before, fds = connections(), len(os.listdir("/proc/self/fd"))
         async with AsyncClient() as client, await client.create_session(memory="128MiB") as session:

@@ -13,7 +13,7 @@ import tarfile
 import threading
 import time
 import unittest
-from typing import AsyncIterator, List, Union
+from typing import AsyncIterator, List, Optional, Union
 from unittest.mock import patch
 
 import boxd
@@ -194,6 +194,30 @@ class ExecTest(Box):
             self.assertEqual(stream.result.exit_code, 0)  # type: ignore[union-attr]
         self.assertEqual([item for item in items if isinstance(item, Gap)], [])
         self.assertEqual(joined(items), data)
+
+    def test_a_program_ends_while_a_thread_writes(self) -> None:
+        following = Input.next
+        failed: List[Exception] = []
+
+        def late(input: Input) -> Optional[bytes]:
+            data = following(input)
+            end = time.monotonic() + 5
+            while data and stream._conn is not None and time.monotonic() < end:
+                time.sleep(0.01)
+            return data
+
+        def write() -> None:
+            try:
+                stream.write(b"x")
+            except Exception as error:
+                failed.append(error)
+
+        with self.session.stream("sleep", "0.5", stdin=True) as stream, patch.object(Input, "next", late):
+            thread = threading.Thread(target=write)
+            thread.start()
+            self.assertEqual(stream.wait().exit_code, 0)
+            thread.join()
+        self.assertEqual(failed, [])
 
     def test_signals_and_terminals(self) -> None:
         with self.session.stream(command="trap 'stty size; exit 5' INT; echo up; while :; do sleep 0.05; done", terminal={"rows": 20, "cols": 70}) as stream:

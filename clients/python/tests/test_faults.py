@@ -27,9 +27,12 @@ from boxd import (
     StreamEnded,
     answers,
 )
+from boxd._address import Address
+from boxd._aio import connect
 from boxd._decode import decode
 from boxd._frames import BINARY, CLOSE
 from boxd._http import Pace
+from boxd._tls import TLS
 
 from .faults import Server, head, says, silent, upgraded
 from .test_frames import frame
@@ -430,6 +433,23 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
                         break
             self.assertEqual(got, bytes(range(200)))
             self.assertGreater(tries, 4)
+
+    async def test_tasks_that_send_at_once_all_end(self) -> None:
+        size, came, go = 4_000_000, [0], threading.Event()
+
+        def late(conn: socket.socket) -> None:
+            go.wait(60)
+            while came[0] < 2 * size:
+                came[0] += len(conn.recv(1 << 16)) or 2 * size
+
+        with Server(late) as server:
+            conn = await connect(Address(server.path, TLS(None, None, None)), 60)
+            sending = [asyncio.ensure_future(conn.send(bytes(size), 60)) for _ in range(2)]
+            await asyncio.sleep(0.1)
+            go.set()
+            await asyncio.wait_for(asyncio.gather(*sending), 60)
+            conn.close()
+        self.assertEqual(came, [2 * size])
 
     async def test_a_silent_server(self) -> None:
         with Server(silent) as server:

@@ -747,6 +747,10 @@ export class Logs extends Following<Output | Gap> {
     while (!this.closed) {
       try {
         this.lines ??= await this.#open();
+        if (this.closed) { // meanwhile
+          this.drop();
+          return undefined;
+        }
         const line = await this.lines.next();
         if (line) {
           return this.#take(parse(line) as types.LogLine);
@@ -838,6 +842,10 @@ export class Events extends Following<types.Event> {
     while (!this.closed) {
       try {
         this.lines ??= await this.#open(follow);
+        if (this.closed) { // meanwhile
+          this.drop();
+          return undefined;
+        }
         const event = await this.#next(this.lines);
         if (event) {
           this.#pace.reset();

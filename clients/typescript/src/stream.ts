@@ -93,6 +93,7 @@ export class Stream implements AsyncIterable<Output | Gap> {
     this.#writes = Boolean(opening.attach.write);
     this.#lines = opening.attach.lines ? new LineCutter() : undefined;
     this.#input = new Input(Boolean(this.#lines));
+    this.#ending.signal.addEventListener("abort", () => this.#notify(), { once: true });
     const { signal } = opening;
     if (signal) {
       const end = () => this.#ending.abort(signal.reason);

@@ -164,6 +164,33 @@ describe("programs", () => {
     await stream.close();
   });
 
+  test("a stream is closed, or its signal aborted, while nobody reads what has come", async () => {
+    const much = ["sh", "-c", "yes | head -c 5000000; exec sleep 1000"];
+    const closed = await session.stream(much);
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    await closed.close();
+    const ending = new AbortController();
+    const aborted = await session.stream(much, { stdin: true, signal: ending.signal });
+    const writing = (async () => {
+      for (;;) {
+        await aborted.write("x".repeat(60000));
+      }
+    })();
+    setTimeout(() => ending.abort(new Error("enough")), 500);
+    await assert.rejects(writing, /enough/);
+    await aborted.close();
+  });
+
+  test("logs and events are closed while they open", async () => {
+    const process = await session.startProcess("quiet", ["sleep", "1000"]);
+    for (const it of [process.logs({ follow: true }), client.events({ after: "latest" })]) {
+      const opening = it.next();
+      await new Promise((resolve) => setImmediate(resolve));
+      it.close();
+      assert.equal((await opening).done, true);
+    }
+  });
+
   test("leaving a stream ends its program", async () => {
     const controller = new AbortController();
     const streams = [await session.stream({ command: "echo up; exec sleep 1000" }), await session.stream({ command: "echo up; exec sleep 1000" }, { signal: controller.signal })];

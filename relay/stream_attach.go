@@ -222,6 +222,11 @@ func (c *conn) writer(ctx context.Context, a *process.Attachment, sent int64) wr
 				return err
 			}
 			c.Log.Debug("cannot write standard input", "error", err)
+			select {
+			case <-a.Lost(): // see watchWriter
+			default:
+				c.tellReplaced(ctx) // boxd takes no more from this client, whatever the reason
+			}
 			return errNotOurs
 		},
 		end: func() { _ = a.CloseWrite() }, // an ended process has no input

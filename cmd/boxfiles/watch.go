@@ -208,6 +208,13 @@ func (w *watcher) pair(list []happening) bool {
 func (w *watcher) handle(h *happening, after []happening) error {
 	if h.mask&unix.IN_Q_OVERFLOW != 0 {
 		w.add(files.Event{What: files.Overflow})
+		if fd, err := w.open("", unix.O_DIRECTORY); err == nil {
+			unix.Close(fd)
+		} else if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // its end may have been lost too
+			w.self(unix.IN_DELETE_SELF)
+			w.over = true
+			return nil
+		}
 		return w.scan("", false) // directories may be new
 	}
 	dir, known := w.dirs[h.wd]

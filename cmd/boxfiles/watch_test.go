@@ -323,3 +323,23 @@ func TestWatchFollowsNoLinkThatTakesThePlaceOfADirectory(t *testing.T) {
 	close(stop)
 	<-stopped
 }
+
+// A directory whose end was lost with other events is gone all the same.
+func TestAWatchEndsThoughTheEndOfItsDirectoryWasLost(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/d"
+	do(t, os.Mkdir(dir, 0o755))
+	w := watch(t, files.Watch{Path: []byte(dir), Limit: 100})
+	for i := range 24000 {
+		name := fmt.Sprintf("%s/f%d", dir, i%50)
+		do(t, os.WriteFile(name, nil, 0o644), os.Remove(name))
+	}
+	do(t, os.RemoveAll(dir))
+	last := files.Event{}
+	for e := w.next(); e != nil; e = w.next() {
+		last = *e
+	}
+	if last.What != files.Removed || string(last.Path) != "." || !w.answer.Done {
+		t.Errorf("the last event is %+v, the answer %+v", last, w.answer)
+	}
+}

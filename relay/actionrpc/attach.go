@@ -81,10 +81,7 @@ func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachC
 	if err != nil {
 		return
 	}
-	var at [2]int64
-	if from != nil {
-		at = *from
-	}
+	at := from // nil: unknown, also if it cannot be attached to
 	var writing sync.WaitGroup
 	defer func() { // this client's input is counted before the next client's
 		hangUp()
@@ -96,9 +93,9 @@ func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachC
 		_ = ws.Close(websocket.StatusInternalError, "managed process stdio unavailable") // it may have gone
 		return
 	}
-	at = a.Position()
+	at = new(a.Position())
 	writing.Go(func() { r.write(ctx, a) }) // ends with ctx
-	err = r.read(ctx, a, &at)
+	err = r.read(ctx, a, at)
 	a.Close()
 	if errors.Is(err, io.EOF) {
 		_ = ws.Close(websocket.StatusNormalClosure, "") // it may have gone

@@ -82,9 +82,11 @@ func (r *Relay) Sit(ctx context.Context, started time.Time) (*[2]int64, error) {
 	return new(r.slot.at), nil
 }
 
-// Leave lets the next relay continue at this position.
-func (r *Relay) Leave(at [2]int64) {
-	r.slot.at, r.slot.known = at, true
+// Leave lets the next relay continue at this position; nil: it is as unknown as before.
+func (r *Relay) Leave(at *[2]int64) {
+	if at != nil {
+		r.slot.at, r.slot.known = *at, true
+	}
 	<-r.slot.taken
 	r.rise()
 }

@@ -134,7 +134,7 @@ func (c *Client) LogLines(ctx context.Context, id, p string, o LogOptions, each 
 	var tries retries
 	for {
 		lost, began, err := c.logLines(ctx, id, p, o, &at, each)
-		if err == nil && o.Follow && !c.logsOver(ctx, id, p, at) {
+		if err == nil && o.Follow && !c.logsOver(ctx, id, p, o.Stream, at) {
 			lost, err = true, ErrStreamEnded // boxd has ended, not the process
 		}
 		if err == nil || !lost || !o.Follow {
@@ -149,13 +149,13 @@ func (c *Client) LogLines(ctx context.Context, id, p string, o LogOptions, each 
 	}
 }
 
-// logsOver reports whether a process has ended and its output was read to the end.
-func (c *Client) logsOver(ctx context.Context, id, p string, at [2]int64) bool {
+// logsOver reports whether a process has ended and its output, or only that of a stream, was read to the end.
+func (c *Client) logsOver(ctx context.Context, id, p, stream string, at [2]int64) bool {
 	state, err := c.Process(ctx, id, p, 0)
 	if err != nil {
 		return !retryable(err)
 	}
-	return state.State == "ended" && at[0] >= state.Output[0].Bytes && at[1] >= state.Output[1].Bytes
+	return state.State == "ended" && (stream == "stderr" || at[0] >= state.Output[0].Bytes) && (stream == "stdout" || at[1] >= state.Output[1].Bytes)
 }
 
 // logLines uses one connection. It advances at; lost says that another connection may continue.

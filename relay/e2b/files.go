@@ -140,6 +140,10 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) e
 	}
 	defer body.Close()
 	tag = describe(h, at, &open.File) // which may be another one than before
+	if part != nil && open.Length == 0 {
+		h.Set("Content-Range", "bytes */"+strconv.FormatInt(open.File.Size, 10))
+		return refusal(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("Range = %s: the file has %d bytes", fault.Show(r.Header.Get("Range")), open.File.Size))
+	}
 	status := http.StatusOK
 	switch {
 	case part != nil:

@@ -192,6 +192,9 @@ const (
 	mostWait  = 60
 )
 
+// lateWrite is how long process_write waits after that for a program to take its input.
+const lateWrite = 5 * time.Second
+
 func (t *tools) input(ctx context.Context, _ *mcp.CallToolRequest, id string, in *inputArgs) (*mcp.CallToolResult, error) {
 	wait := in.WaitSeconds
 	if wait <= 0 {
@@ -201,9 +204,11 @@ func (t *tools) input(ctx context.Context, _ *mcp.CallToolRequest, id string, in
 	defer cancel()
 	out, errs := t.outputs.newStream(), t.outputs.newStream()
 	stdio := client.Stdio{Stdin: &typing{text: strings.NewReader(in.Text), end: in.End, leave: until.Done()}, Stdout: out, Stderr: errs}
-	attach := ctx
-	if in.End { // the end of the input is sent, and then only the time ends the stream
-		attach = until
+	attach := until // the end of the input is sent, and then only the time ends the stream
+	if !in.End {    // what is left of the input when the time is over is sent for a little longer: the program may not read
+		var stop context.CancelFunc
+		attach, stop = context.WithTimeout(ctx, time.Duration(min(wait, mostWait)*float64(time.Second))+lateWrite)
+		defer stop()
 	}
 	r, err := t.client.Attach(attach, id, in.Name, client.AttachOptions{Write: true, TakeOver: true}, stdio, nil)
 	switch {
@@ -218,6 +223,10 @@ func (t *tools) input(ctx context.Context, _ *mcp.CallToolRequest, id string, in
 	shown, _ := out.text(answerLimit)
 	also, _ := errs.text(answerLimit)
 	result := text("written; use process_output for later output")
+	if !in.End && errors.Is(err, context.DeadlineExceeded) {
+		result = text("not all of the text was written: the process does not read its standard input")
+		result.IsError = true
+	}
 	for _, part := range []string{"stdout:\n" + shown, "stderr:\n" + also} {
 		if !strings.HasSuffix(part, ":\n") {
 			result.Content = append(result.Content, &mcp.TextContent{Text: part})

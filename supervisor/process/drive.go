@@ -251,10 +251,15 @@ func (p *Process) checkReady(now time.Time) time.Duration {
 	}
 	lease, leased := p.leaseEndLocked()
 	for a := range p.all {
-		if a.lossless && !a.busy.IsZero() {
-			if left := a.busy.Add(stall).Sub(now); left > 0 {
-				wait = min(wait, left)
-			}
+		if !a.lossless {
+			continue
+		}
+		left := stall // it may get busy, which does not wake Drive
+		if !a.busy.IsZero() {
+			left = a.busy.Add(stall).Sub(now)
+		}
+		if left > 0 {
+			wait = min(wait, left)
 		}
 	}
 	back := p.found && now.Sub(p.used) >= firstLease

@@ -183,6 +183,12 @@ func TestAnAgentWorksOverHTTP(t *testing.T) {
 	a.says("echo", "process_start", in{"name": "echo", "command": "while read -r l; do echo got $l; done", "stdin": true})
 	a.says("got it", "process_write", in{"name": "echo", "text": "it\n", "wait_seconds": 15}) // a busy host takes more than the usual second
 	a.says("", "process_stop", in{"name": "echo"})
+	a.says("deaf", "process_start", in{"name": "deaf", "argv": []string{"sleep", "1000"}, "stdin": true})
+	r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "process_write", Arguments: in{"name": "deaf", "text": strings.Repeat("x", 600_000), "wait_seconds": 0.1}})
+	if err != nil || !r.IsError || !!strings.HasPrefix(r.Content[0].(*mcp.TextContent).Text, "not all of the text was written") {
+		t.Errorf("a process that does not read: %+v, %v", r, err)
+	}
+	a.says("", "process_stop", in{"name": "deaf"})
 	params := &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "(setsid sleep 1000 &); echo step one; sleep 1000", "timeout_seconds": 500}}
 	params.SetProgressToken("p")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -768,6 +768,24 @@ func TestLogsAreWhatWasWritten(t *testing.T) {
 	}
 }
 
+// Whoever follows one of the streams of a process that has ended has all of it then, whatever is in the other.
+func TestTheLogsOfOneStreamEnd(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Beside(t)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.NewProcess(t, "s", "p", boxtest.ShellProcess("echo out; echo error >&2"))
+	for stream, want := range map[string]string{"stdout": "out\n", "stderr": "error\n"} {
+		got := ""
+		err := d.LogLines(t.Context(), "s", "p", client.LogOptions{Follow: true, Stream: stream}, func(l *api.LogLine) error {
+			got += l.Data
+			return nil
+		})
+		if err != nil || got != want {
+			t.Errorf("%s: %q, %v", stream, got, err)
+		}
+	}
+}
+
 // Logs, too, read output of a program no faster than their reader takes it.
 func TestLogsOfMuchTakeNoMemory(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -169,7 +170,7 @@ func TestADeadBoxAheadOfNeedIsMadeUpFor(t *testing.T) {
 	}
 }
 
-// killInits kills every PID 1 of a box without a session.
+// killInits kills every PID 1 of a box without a session, and waits until they are dead: on a busy host that takes a while.
 func killInits(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	theirs := map[int]bool{}
@@ -180,10 +181,20 @@ func killInits(t *testing.T, d *boxtest.Daemon) {
 		}
 		theirs[int(s.PID)] = true
 	}
-	for _, pid := range boxtest.Children(t, d.Keeper()) {
-		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		if err == nil && strings.TrimSpace(string(name)) == "boxinit" && !theirs[pid] {
+	var killed []int
+	for _, process := range d.Look().Processes {
+		var pid int
+		var name string
+		if _, err := fmt.Sscan(process, &pid, &name); err != nil {
+			t.Fatal(err)
+		}
+		if name == "boxinit" && !theirs[pid] {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
+			killed = append(killed, pid)
 		}
 	}
+	if len(killed) == 0 {
+		t.Error("there was none to kill: this test proves nothing")
+	}
+	boxtest.Eventually(t, "they are dead", func() bool { return !slices.ContainsFunc(killed, boxtest.Lives) })
 }

@@ -25,7 +25,7 @@ func TestExecutionsHaveVersionsOfTheirOutput(t *testing.T) {
 	d := boxtest.Start(t)
 	space(t, d, "project")
 	d.NewSession(t, api.SessionRequest{ID: "s", Workspace: "project"})
-	old := `{"id":"old","detach":true,"output_version":"run-1","command":"cd $OUTPUT_DIR && mkfifo go && cat go > late"}`
+	old := `{"id":"old","detach":true,"output_version":"run-1","timeout":"2m","command":"cd $OUTPUT_DIR && mkfifo go && cat go > late"}`
 	if r := d.Raw(t, "POST", "/v1/sessions/s/exec", old); r.Code != 202 {
 		t.Fatalf("%d %s", r.Code, r.Body)
 	}
@@ -105,7 +105,7 @@ func TestOldVersionsOfOutputsAreRemoved(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[files]\noutput_versions = 2\n")
 	d.NewSession(t, api.SessionRequest{ID: "s"})
-	busy := `{"id":"busy","detach":true,"output_version":"v0","command":"mkfifo $OUTPUT_DIR/go && cat $OUTPUT_DIR/go"}`
+	busy := `{"id":"busy","detach":true,"output_version":"v0","timeout":"2m","command":"mkfifo $OUTPUT_DIR/go && cat $OUTPUT_DIR/go"}`
 	if r := d.Raw(t, "POST", "/v1/sessions/s/exec", busy); r.Code != 202 {
 		t.Fatalf("%d %s", r.Code, r.Body)
 	}

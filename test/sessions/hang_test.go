@@ -99,7 +99,7 @@ func (h *hanging) serve() {
 // is killed.
 func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources+"patience = \"5s\"\n")
+	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources)
 	ok := d.NamedMountSource(t, "ok", 0)
 	deaf := hang(t, d.NamedMountSource(t, "deaf", 0), true)
 	silent := hang(t, d.NamedMountSource(t, "silent", 0), false)
@@ -127,7 +127,7 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 				return true
 			}
 		})
-		if e := problemOf(t, refused); e.Status != 503 || e.Field != "mounts[0].source" || e.Value != source || !strings.Contains(e.Detail, "5s") {
+		if e := problemOf(t, refused); e.Status != 503 || e.Field != "mounts[0].source" || e.Value != source || !strings.Contains(e.Detail, "15s") {
 			t.Errorf("%s: %+v", source, e.Problem)
 		}
 		_, _, err := d.AddMount(t.Context(), id, &api.MountRequest{Source: source, Target: "/mnt/y", Mode: "ro"})

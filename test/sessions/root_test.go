@@ -175,7 +175,10 @@ func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 		E
 		for f; do d=$(dirname $f); mv $d $d.moved && cat $d.moved/*; done; true`
 	attack := func(id string, files ...string) string {
-		r := d.Result(t, id, api.ExecRequest{Argv: append([]string{"/bin/sh", "-c", attacks, "sh"}, files...)})
+		r := d.Result(t, id, api.ExecRequest{Argv: append([]string{"/bin/sh", "-c", attacks, "sh"}, files...), Timeout: new(quantity.Duration(boxtest.Longest))})
+		if r.Status != "exited" {
+			t.Errorf("not all of it was tried: %s", r.Status)
+		}
 		return r.Stdout + r.Stderr
 	}
 	var secrets []string

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -79,6 +80,30 @@ func (n *host) holds(t *testing.T, method, path string) *held {
 			<-released
 		}
 		pass.ServeHTTP(w, r)
+	})
+	h := &held{reached, sync.OnceFunc(func() { close(released) })}
+	t.Cleanup(h.release)
+	return h
+}
+
+// holdsAnswer passes on the first request with that method and end of its path at once, and holds up its answer: what the gateway sends
+// to a node has its signature, which does not live as long as some tests hold it.
+func (n *host) holdsAnswer(t *testing.T, method, path string) *held {
+	t.Helper()
+	reached, released := make(chan struct{}), make(chan struct{})
+	var first atomic.Bool
+	n.between(t, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.Method != method || !strings.HasSuffix(r.URL.Path, path) || !first.CompareAndSwap(false, true) {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, r)
+		close(reached)
+		<-released
+		maps.Copy(w.Header(), answer.Header())
+		w.WriteHeader(answer.Code)
+		_, _ = w.Write(answer.Body.Bytes()) // the gateway may have gone
 	})
 	h := &held{reached, sync.OnceFunc(func() { close(released) })}
 	t.Cleanup(h.release)
@@ -158,7 +183,7 @@ func (h *house) onlyOn(name string) {
 func TestAMoveToANodeThatTakesLong(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
-	slow := h.on("n2").holds(t, "POST", "/v1/sessions")
+	slow := h.on("n2").holdsAnswer(t, "POST", "/v1/sessions")
 	h.worker()
 	kv, err := h.buckets().KeyValue(t.Context(), "boxd_claims")
 	if err != nil {

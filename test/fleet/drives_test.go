@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -248,10 +246,7 @@ func TestDrivesOfTheFleetThatAreRefused(t *testing.T) {
 	h.makes("b", "n1", http.StatusCreated, "", "me/data")
 	h.reads("b", "one")
 
-	js, err := jetstream.New(connect(t, h.nats.ClientURL()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := h.buckets()
 	stored := func() uint64 {
 		t.Helper()
 		stream, err := js.Stream(t.Context(), "boxd_drives_archives")

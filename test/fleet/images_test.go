@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -94,10 +92,7 @@ func TestAnImageOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	if err := c.DeleteImage(t.Context(), "tools:1"); err != nil {
 		t.Error(err)
 	}
-	js, err := jetstream.New(connect(t, h.nats.ClientURL()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := h.buckets()
 	stream, err := js.Stream(t.Context(), "boxd_images_archives")
 	if err != nil || stream.CachedInfo().State.Bytes != 0 {
 		t.Errorf("%+v, %v", stream.CachedInfo(), err)

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -131,10 +129,7 @@ func TestASkillOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	}
 
 	// The archive with both stays until the second is removed.
-	js, err := jetstream.New(connect(t, h.nats.ClientURL()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := h.buckets()
 	stored := func() uint64 {
 		t.Helper()
 		stream, err := js.Stream(t.Context(), "boxd_skills_archives")

@@ -171,10 +171,7 @@ func TestSnapshotsOfTheFleetThatAreRefused(t *testing.T) {
 	if _, err := c.Exec(t.Context(), "s", &api.ExecRequest{Command: &large}); err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(connect(t, h.nats.ClientURL()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := h.buckets()
 	stored := func() (bytes uint64) {
 		t.Helper()
 		stream, err := js.Stream(t.Context(), "boxd_snapshots_archives")

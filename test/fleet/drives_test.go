@@ -48,7 +48,7 @@ func (h *driven) fillsDrive(name, text string) api.DriveVersion {
 func (h *driven) makes(id, node string, want int, words string, drives ...string) {
 	h.t.Helper()
 	var p api.Problem
-	code := h.get("POST", "/v1/sessions", map[string]any{"id": id, "drives": drives, "wait": "0s", "placement": map[string]any{"node": node}}, &p)
+	code := h.get("POST", "/v1/sessions", map[string]any{"id": id, "drives": drives, "wait": waitFor(want), "placement": map[string]any{"node": node}}, &p)
 	if code != want || !strings.Contains(p.Detail, words) {
 		h.t.Errorf("%s on %s: %d %+v, want %d and %q", id, node, code, p, want, words)
 	}

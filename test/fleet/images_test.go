@@ -42,7 +42,7 @@ func TestAnImageOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	make := func(id, node string, want int, words string) {
 		t.Helper()
 		var p api.Problem
-		code := h.get("POST", "/v1/sessions", map[string]any{"id": id, "image": "tools:1", "wait": "0s", "placement": map[string]any{"node": node}}, &p)
+		code := h.get("POST", "/v1/sessions", map[string]any{"id": id, "image": "tools:1", "wait": waitFor(want), "placement": map[string]any{"node": node}}, &p)
 		if code != want || !bytes.Contains([]byte(p.Detail), []byte(words)) {
 			t.Errorf("%s on %s: %d %+v, want %d and %q", id, node, code, p, want, words)
 		}

@@ -49,7 +49,7 @@ func TestASkillOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	make := func(id, node string, want int, words string, skills ...string) {
 		t.Helper()
 		var p api.Problem
-		code := h.get("POST", "/v1/sessions", map[string]any{"id": id, "skills": skills, "wait": "0s", "placement": map[string]any{"node": node}}, &p)
+		code := h.get("POST", "/v1/sessions", map[string]any{"id": id, "skills": skills, "wait": waitFor(want), "placement": map[string]any{"node": node}}, &p)
 		if code != want || !strings.Contains(p.Detail, words) {
 			t.Errorf("%s on %s: %d %+v, want %d and %q", id, node, code, p, want, words)
 		}

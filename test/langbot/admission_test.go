@@ -37,7 +37,7 @@ func TestAConversationWithGrants(t *testing.T) {
 		t.Errorf("LangBot does not find its directory after INIT: %v", err)
 	}
 	const hello = `{"session_id":"person_1","cmd":"id -un; pwd; echo hello >f"}`
-	c.gets("box_upsert_sandbox_admission_grant", grant(1, time.Minute), nil)
+	c.gets("box_upsert_sandbox_admission_grant", grant(1, 4*time.Minute), nil)
 	groups := said.Enforced["memory"] == "cgroup2" && said.Enforced["cpu"] == "cgroup2" && said.Enforced["pids"] == "cgroup2"
 	status, ready := b.ready(t)
 	for name, is := range ready.Checks {
@@ -95,8 +95,8 @@ func TestAConversationWithGrants(t *testing.T) {
 	c.gets("box_create_session", `{"session_id":"global"}`, nil)
 	c.gets("box_revoke_sandbox_admission_grant", fmt.Sprintf(`{"instance_uuid":%q,"workspace_uuid":%q,"entitlement_revision":1}`, instance, workspace), nil)
 	ended(answer)
-	c.refused("box_upsert_sandbox_admission_grant", grant(1, time.Minute), "BoxAdmissionError: Sandbox admission grant revision was revoked")
-	c.gets("box_upsert_sandbox_admission_grant", grant(2, 5*time.Second), nil)
+	c.refused("box_upsert_sandbox_admission_grant", grant(1, 4*time.Minute), "BoxAdmissionError: Sandbox admission grant revision was revoked")
+	c.gets("box_upsert_sandbox_admission_grant", grant(2, 15*time.Second), nil)
 	ended(c.send("box_exec", long, true))
 
 	// No link leads to another Workspace's directory.

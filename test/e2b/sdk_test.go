@@ -143,10 +143,10 @@ func TestTheCommandLineOfE2B(t *testing.T) {
 	if text, _ := run("", 0, "sandbox", "metrics", id); !strings.Contains(text, "CPU") {
 		t.Errorf("%s", text)
 	}
-	log, _ := run("", 0, "sandbox", "logs", "--format", "json", id)
-	if !strings.Contains(log, `"message":"session started"`) || !strings.Contains(log, `"detail":"exit code 3"`) {
-		t.Errorf("%s", log)
-	}
+	boxtest.Eventually(t, "the log has the session and the end of the program", func() bool { // that may come after the end of its output
+		log, _ := run("", 0, "sandbox", "logs", "--format", "json", id)
+		return strings.Contains(log, `"message":"session started"`) && strings.Contains(log, `"detail":"exit code 3"`)
+	})
 	run("", 0, "sandbox", "kill", id)
 	if list, _ := run("", 0, "sandbox", "list"); strings.Contains(list, id) {
 		t.Errorf("%s", list)

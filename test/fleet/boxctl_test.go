@@ -124,7 +124,9 @@ func TestBoxctlManagesTheFleet(t *testing.T) {
 		return h.prints(t, "fleet", "owners", "--format", "{{.owner}} {{.sessions}}") == "ci 1\n"
 	})
 	has(h.prints(t, "fleet", "owners"), "OWNER  BOXES  LOST  CPUS  MEMORY")
-	has(h.metrics(t, h.token), `boxfleet_node_sessions{node="n1"} 1`)
+	boxtest.Eventually(t, "the metrics have how many boxes the node has", func() bool { // an announcement may still have that of run
+		return strings.Contains(h.metrics(t, h.token), `boxfleet_node_sessions{node="n1"} 1`)
+	})
 	if text := h.metrics(t, h.viewer); !strings.Contains(text, `boxfleet_nodes{state="ready"} 2`) {
 		t.Errorf("a viewer is told %s", text)
 	}

@@ -205,7 +205,10 @@ func TestAMoveThatBreaksOffIsUndone(t *testing.T) {
 	if claim := h.where("s"); claim.Node != "n1" || claim.State != api.FleetClaimLive || claim.To != "" {
 		t.Errorf("%+v", claim)
 	}
-	boxtest.Eventually(t, "the process has started again", func() bool { return run("cat started") == "\n\n" })
+	boxtest.Eventually(t, "the process has started again", func() bool { // the node starts the session itself if the gateway is late
+		r, err := c.Exec(t.Context(), "s", &api.ExecRequest{Command: new("cat started")})
+		return err == nil && r.Stdout == "\n\n"
+	})
 	if got := run("cat f"); got != "work\n" {
 		t.Errorf("it has %q", got)
 	}

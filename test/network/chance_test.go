@@ -60,6 +60,9 @@ func TestWhateverIsKilledABoxReachesWhatItMay(t *testing.T) {
 	}
 	boxtest.Eventually(t, "the box reaches what it may", func() bool { return allowed() > 2 })
 	chance := rand.New(rand.NewPCG(1, 2))
+	killKeeper := func() {
+		boxtest.Eventually(t, "a keeper runs", func() bool { return unix.Kill(d.Keeper(), unix.SIGKILL) == nil }) // the file may name the one before
+	}
 	victims := map[string]func(){
 		"boxnames": func() { must(t, unix.Kill(program(t, d, "boxnames"), unix.SIGKILL)) },
 		"boxnet": func() {
@@ -70,13 +73,13 @@ func TestWhateverIsKilledABoxReachesWhatItMay(t *testing.T) {
 			})
 			_ = unix.Kill(pid, unix.SIGKILL)
 		},
-		"the keeper": func() { must(t, unix.Kill(d.Keeper(), unix.SIGKILL)) },
+		"the keeper": killKeeper,
 		"boxd": func() {
 			d.Kill()
 			d.Restart()
 		},
 		"the keeper with boxd": func() {
-			must(t, unix.Kill(d.Keeper(), unix.SIGKILL))
+			killKeeper()
 			d.Kill()
 			d.Restart()
 		},

@@ -120,7 +120,7 @@ func hold(socket string, args []string) error {
 	var got held
 	answers := make(chan boxtest.Answer, many)
 	opened := 0
-	for begun := time.Now(); opened < many && (opened < fewConnections || time.Since(begun) < 5*time.Second); opened++ {
+	for begun := time.Now(); opened < many && (opened < fewConnections || time.Since(begun) < 2*time.Second); opened++ {
 		conn, err := net.Dial("unix", socket)
 		for errors.Is(err, unix.EAGAIN) { // the accept queue is full
 			<-time.After(time.Millisecond)

@@ -5,6 +5,7 @@ package e2b_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -201,10 +202,31 @@ func TestTheTimeOfAClientEndsItsProcess(t *testing.T) {
 func TestASilentStreamShowsSignsOfLife(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
-	const body = `{"process":{"cmd":"sleep","args":["6"]}}`
-	status, text, _ := h.sends(t, "POST", "/process.Process/Start", "\x00\x00\x00\x00"+string(rune(len(body)))+body, append(sb.of("49983"), "Content-Type", "application/connect+json", "Keepalive-Ping-Interval", "1")...)
-	if status != http.StatusOK || strings.Count(text, `"keepalive"`) < 2 || !strings.Contains(text, "exit status 0") {
-		t.Errorf("%d %q", status, text)
+	const body = `{"process":{"cmd":"sh","args":["-c","until [ -e heard ]; do sleep 0.1; done"],"cwd":"/tmp"}}`
+	req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+h.address+"/process.Process/Start", strings.NewReader("\x00\x00\x00\x00"+string(rune(len(body)))+body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for list := append(sb.of("49983"), "Content-Type", "application/connect+json", "Keepalive-Ping-Interval", "1"); len(list) > 0; list = list[2:] {
+		req.Header.Set(list[0], list[1])
+	}
+	r, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, part := "", make([]byte, 4096)
+	for ended := false; err == nil; {
+		var n int
+		n, err = r.Body.Read(part)
+		text += string(part[:n])
+		if !ended && strings.Count(text, `"keepalive"`) >= 2 {
+			ended = true
+			sb.sh(t, "touch /tmp/heard")
+		}
+	}
+	if r.StatusCode != http.StatusOK || err != io.EOF || !strings.Contains(text, "exit status 0") {
+		t.Errorf("%d %q, %v", r.StatusCode, text, err)
 	}
 }
 

@@ -180,7 +180,7 @@ class ExecTest(Box):
 
     def echoed(self, data: bytes, command: str) -> None:
         """One thread writes it to a program that repeats it, and another reads it."""
-        with self.session.stream(command=command, stdin=True, timeout="20s") as stream:
+        with self.session.stream(command=command, stdin=True, timeout="2m") as stream:
 
             def write() -> None:
                 for at in range(0, len(data), 999):

@@ -8,7 +8,7 @@ const steps = []
 const step = (name, run) => steps.push([name, run])
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms))
 async function until(what, test) {
-  for (let i = 0; i < 200; i++) {
+  for (let i = 0; i < 1800; i++) {
     if (await test()) return
     await pause(50)
   }
@@ -82,12 +82,13 @@ step('commands.list', async () => {
   assert.equal(await sbx.commands.kill(one.pid), false)
 })
 step('commands.connect', async () => {
-  const one = await sbx.commands.run('sleep 0.7; echo late; exit 4', { background: true })
+  const one = await sbx.commands.run('read line; echo late $line; exit 4', { background: true, stdin: true })
   await one.disconnect()
   let out = ''
   const again = await sbx.commands.connect(one.pid, { onStdout: d => { out += d } })
+  await sbx.commands.sendStdin(one.pid, '1\n')
   await assert.rejects(again.wait(), e => e.exitCode === 4)
-  assert.equal(out, 'late\n')
+  assert.equal(out, 'late 1\n')
 })
 step('commands in the background', async () => {
   await sbx.commands.run('sleep 100 > /dev/null 2>&1 & echo $! > /tmp/background')
@@ -155,8 +156,10 @@ step('files.remove', async () => {
 step('files.watchDir', async () => {
   const seen = []
   const watch = await sbx.files.watchDir('dir', e => seen.push(e.type + ' ' + e.name), { recursive: true })
-  await sbx.commands.run('mkdir dir/sub && sleep 0.3 && echo x > dir/sub/f && rm dir/sub/f')
-  await until('all events: ' + seen, () => seen.includes('create sub') && seen.includes('create sub/f') && seen.includes('write sub/f') && seen.includes('remove sub/f'))
+  await sbx.commands.run('mkdir dir/sub')
+  await until('a directory', () => seen.includes('create sub'))
+  await sbx.commands.run('echo x > dir/sub/f && rm dir/sub/f')
+  await until('its files', () => seen.includes('create sub/f') && seen.includes('write sub/f') && seen.includes('remove sub/f'))
   await watch.stop()
 })
 step('downloadUrl', async () => {

@@ -21,7 +21,7 @@ def step(name):
 
 
 def until(what, test):
-    for _ in range(200):
+    for _ in range(1800):
         if test():
             return
         time.sleep(0.05)
@@ -418,7 +418,7 @@ async def _():
     seen = []
     watch = await one.files.watch_dir(".", on_event=lambda e: seen.append((e.type.value, e.name)))
     await one.files.write("g", "2")
-    for _ in range(200):
+    for _ in range(1800):
         if ("create", "g") in seen:
             break
         await asyncio.sleep(0.05)

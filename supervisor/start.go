@@ -38,7 +38,10 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 		box, warm, err = v.box(ctx, s)
 	}
 	if err == nil {
-		if err = v.handOver(s, box, s.Environment(), nil); err == nil {
+		if !warm { // box has done it
+			err = v.handOver(s, box, s.Environment(), nil)
+		}
+		if err == nil {
 			err = v.secrets.Give(ctx, s, box)
 		}
 		if err == nil {
@@ -105,6 +108,9 @@ func (v *Supervisor) box(ctx context.Context, s *session.Session) (box *client.B
 	if m := v.pool.Take(s.Current().Profile, spec); m != nil {
 		s.SetBoxKey(m.Key)
 		err := v.beside(s, func() error { return v.dress(ctx, m, spec) })
+		if err == nil {
+			err = v.handOver(s, m.Box, s.Environment(), nil) // it may have died meanwhile
+		}
 		if err == nil {
 			return m.Box, true, nil
 		}
@@ -174,7 +180,8 @@ func (v *Supervisor) endWarm(ctx context.Context, key string, box *client.Box) {
 	}
 }
 
-// mostWarm is how many preforked boxes are allowed: sessions take precedence, and none is needed while none can start.
+// mostWarm is how many preforked boxes are allowed: sessions take precedence, and none is needed while none can start. A session
+// that is starting may be about to take one.
 func (v *Supervisor) mostWarm() int {
 	cfg := v.cfg.Load()
 	v.mu.Lock()
@@ -182,7 +189,7 @@ func (v *Supervisor) mostWarm() int {
 	if v.closed || v.gate.Check(cfg.Enabled) != nil {
 		return 0
 	}
-	return max(cfg.Sessions.Max-v.livingLocked(), 0)
+	return max(cfg.Sessions.Max-v.livingLocked()+v.starting, 0)
 }
 
 // quiet reports whether a box may be preforked now.

@@ -75,7 +75,7 @@ type launchStep struct {
 // owns the descriptors of l.preforked.
 func (k *keeper) launch(ctx context.Context, spec *isolation.Spec) *launching {
 	l := k.tryLaunch(ctx, spec)
-	if l.failed != nil && l.preforked != nil && l.preforked.ahead && slices.Contains([]isolation.Step{isolation.StepGroup, isolation.StepIDMap, isolation.StepSetup}, l.failed.Step) {
+	if l.failed != nil && l.preforked != nil && l.preforked.ahead && slices.Contains([]isolation.Step{isolation.StepGroup, isolation.StepNetwork, isolation.StepIDMap, isolation.StepSetup}, l.failed.Step) {
 		l = k.tryLaunch(ctx, spec) // the preforked one may have died since it was cloned
 	}
 	return l

@@ -25,7 +25,7 @@ const (
 	pingEvery    = 30 * time.Second
 	pongPatience = 15 * time.Second
 	idle         = 200 * time.Millisecond // after this, text without a line end is sent too
-	lastWords    = time.Second
+	lastWords    = 5 * time.Second
 )
 
 // Limits of what waits for the previous relay to end, or for a process that does not read.

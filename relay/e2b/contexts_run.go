@@ -109,8 +109,8 @@ func newError(name, value, traceback string) *codeEvent {
 // Times of executions.
 const (
 	keepaliveAfter = 5 * time.Second
-	lineAfter      = 20 * time.Millisecond // a piece of a line waits so long for the rest
-	againAfter     = 2 * time.Second       // what has not ended is interrupted again
+	lineAfter      = 200 * time.Millisecond // a piece of a line waits so long for the rest
+	againAfter     = 2 * time.Second        // what has not ended is interrupted again
 )
 
 // errLost means that the client has taken nothing for so long that the program has not waited any more.

@@ -185,7 +185,7 @@ func TestAnAgentWorksOverHTTP(t *testing.T) {
 	a.says("", "process_stop", in{"name": "echo"})
 	a.says("deaf", "process_start", in{"name": "deaf", "argv": []string{"sleep", "1000"}, "stdin": true})
 	r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "process_write", Arguments: in{"name": "deaf", "text": strings.Repeat("x", 600_000), "wait_seconds": 0.1}})
-	if err != nil || !r.IsError || !!strings.HasPrefix(r.Content[0].(*mcp.TextContent).Text, "not all of the text was written") {
+	if err != nil || !r.IsError || !strings.HasPrefix(r.Content[0].(*mcp.TextContent).Text, "not all of the text was written") {
 		t.Errorf("a process that does not read: %+v, %v", r, err)
 	}
 	a.says("", "process_stop", in{"name": "deaf"})

@@ -5,6 +5,7 @@ package e2b_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -225,7 +226,7 @@ func TestASilentStreamShowsSignsOfLife(t *testing.T) {
 			sb.sh(t, "touch /tmp/heard")
 		}
 	}
-	if r.StatusCode != http.StatusOK || err != io.EOF || !strings.Contains(text, "exit status 0") {
+	if r.StatusCode != http.StatusOK || !errors.Is(err, io.EOF) || !strings.Contains(text, "exit status 0") {
 		t.Errorf("%d %q, %v", r.StatusCode, text, err)
 	}
 }

@@ -222,10 +222,8 @@ func (c *conn) writer(ctx context.Context, a *process.Attachment, sent int64) wr
 				return err
 			}
 			c.Log.Debug("cannot write standard input", "error", err)
-			select {
-			case <-a.Lost(): // see watchWriter
-			default:
-				c.tellReplaced(ctx) // boxd takes no more from this client, whatever the reason
+			if a.Writer() { // nobody has replaced it, but nothing more is taken
+				c.tellReplaced(ctx)
 			}
 			return errNotOurs
 		},

@@ -31,30 +31,27 @@ func (g *gateway) cordons(ctx context.Context) (jetstream.KeyValue, error) {
 	return kv, err
 }
 
-// readCordons reads which nodes are cordoned.
+// readCordons reads which nodes are cordoned: all of them, or it fails. Of two at a time, that which reads first notes first.
 func (g *gateway) readCordons(ctx context.Context) error {
+	g.reading.Lock()
+	defer g.reading.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	defer cancel()
 	kv, err := g.cordons(ctx)
 	if err != nil {
 		return err
 	}
-	all := map[string]*api.FleetCordon{}
-	keys, err := kv.Keys(ctx)
-	if err != nil && !errors.Is(err, jetstream.ErrNoKeysFound) {
+	entries, err := listEntries(ctx, kv) // Keys takes the end of ctx for the end of the list
+	if err != nil {
 		return fmt.Errorf("list cordoned nodes: %w", err)
 	}
-	for _, node := range keys {
-		entry, err := kv.Get(ctx, node)
-		if errors.Is(err, jetstream.ErrKeyNotFound) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("list cordoned nodes: %w", err)
-		}
+	all := map[string]*api.FleetCordon{}
+	for _, entry := range entries {
 		c := &api.FleetCordon{}
 		if json.Unmarshal(entry.Value(), c) != nil {
 			c.Reason = "its record cannot be read"
 		}
-		all[node] = c
+		all[entry.Key()] = c
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -454,5 +454,9 @@ func (b *archiveBody) Read(p []byte) (int, error) {
 	if err := b.control.SetReadDeadline(until); err != nil {
 		return 0, err
 	}
-	return b.c.r.Body.Read(p)
+	n, err := b.c.r.Body.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) { // which is not the store's
+		err = fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("the upload was cut short; send it again")
+	}
+	return n, err
 }

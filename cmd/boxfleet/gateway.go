@@ -64,6 +64,7 @@ type gateway struct {
 	events    events
 	now       func() time.Time
 	metrics   *metrics
+	reading   sync.Mutex // of readCordons
 
 	mu      sync.Mutex
 	claims  jetstream.KeyValue // nil: JetStream has not been reached yet

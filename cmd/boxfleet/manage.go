@@ -31,7 +31,7 @@ func (g *gateway) manage(c *call, path []string) error {
 		}
 		return g.move(c, id)
 	}
-	if path[0] == "snapshots" {
+	if len(path) > 0 && path[0] == "snapshots" {
 		return g.manageSnapshots(c, path[1:])
 	}
 	least := access.Operator

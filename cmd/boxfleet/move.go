@@ -752,10 +752,10 @@ func (r *sessionMove) definition(n *seen) (*api.SessionDefinition, error) {
 func (r *sessionMove) call(n *seen, method, rest string, body []byte, out any) error {
 	resp, err := r.g.ask(r.c, n, method, r.target(rest), body)
 	if err != nil {
-		if cause := context.Cause(r.c.r.Context()); cause != nil {
+		if cause := context.Cause(r.c.r.Context()); fault.KindOf(cause) != fault.Internal {
 			return cause
 		}
-		return unreached(n.Name, err)
+		return unreached(n.Name, err) // also if the caller has gone, or the gateway stops
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= http.StatusMultipleChoices {
@@ -765,7 +765,7 @@ func (r *sessionMove) call(n *seen, method, rest string, body []byte, out any) e
 		return nil
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 16*maxRequest)).Decode(out); err != nil {
-		return fmt.Errorf("node %s: %s %s: %w", n.Name, method, strconv.Quote(r.target(rest)), err)
+		return unreached(n.Name, fmt.Errorf("%s %s: %w", method, strconv.Quote(r.target(rest)), err))
 	}
 	return nil
 }

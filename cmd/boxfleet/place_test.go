@@ -17,7 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 func nodeOf(name string, change func(*api.FleetNode)) seen {
@@ -338,5 +340,15 @@ func TestWhoWaitsTakesTurns(t *testing.T) {
 	}
 	if len(r.g.turns) != 0 {
 		t.Error("the turn is not given back")
+	}
+}
+
+// /v1/fleet itself is no route.
+func TestTheFleetItselfIsNotFound(t *testing.T) {
+	t.Parallel()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/fleet", nil)
+	c := &call{w: httptest.NewRecorder(), r: r, pass: access.Pass{Principal: access.Principal{Name: "op", Role: access.Operator}}}
+	if err := (&gateway{}).route(c); fault.KindOf(err) != fault.NotFound {
+		t.Error(err)
 	}
 }

@@ -153,10 +153,11 @@ const halfMade = quantity.Duration(5 * time.Minute)
 // Import makes a new session of an export, or nothing. If the importer dies, what there is of it ends after five minutes. ErrNoExport and ErrExists are told apart with
 // errors.Is. A skill that does not exist here is marked in the session, limits that are lower here are in its list.
 func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions) (s api.Session, err error) {
-	in := tar.NewReader(r)
+	from := &source{Reader: r}
+	in := tar.NewReader(from)
 	d, err := readDefinition(in)
 	if err != nil {
-		return s, err
+		return s, cmp.Or(from.err, err) // what could not be read may be an export
 	}
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(d.Session, &fields); err != nil {
@@ -188,7 +189,7 @@ func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions) (s ap
 		err = c.fill(ctx, s.ID, d, in)
 	}
 	if err == nil && o.ToEnd {
-		_, err = io.Copy(io.Discard, r)
+		_, err = io.Copy(io.Discard, from)
 	}
 	if err == nil {
 		err = c.startAll(ctx, s.ID, d)
@@ -200,6 +201,22 @@ func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions) (s ap
 		return s, errors.Join(err, c.undo(context.WithoutCancel(ctx), s.ID))
 	}
 	return s, nil
+}
+
+// source remembers why it could not be read.
+type source struct {
+	io.Reader
+
+	err error
+}
+
+// Read reads on.
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
+	}
+	return n, err
 }
 
 // shorten lets a session that is not whole end soon. It returns the ttl that the whole one is to have; nil: the one it has, also where

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -120,3 +121,16 @@ func TestAnImportReadsToTheEnd(t *testing.T) {
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+// What cannot be read is not said to be no export: it may be one.
+func TestAnExportThatCannotBeReadIsNotCalledAnother(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("the disk does not answer")
+	whole := anExport(t, 10)
+	for _, n := range []int{0, 100, 600} {
+		_, err := client.New("/nowhere").Import(t.Context(), io.MultiReader(bytes.NewReader(whole[:n]), iotest.ErrReader(broken)), client.ImportOptions{})
+		if !errors.Is(err, broken) || errors.Is(err, client.ErrNoExport) {
+			t.Errorf("after %d bytes: %v", n, err)
+		}
+	}
+}

@@ -173,6 +173,7 @@ func (c *Contexts) create(ctx context.Context, sb *sandbox, language, dir string
 	x.turn <- struct{}{} // others may find it in the list before its kernel has started
 	defer func() { <-x.turn }()
 	if err := c.add(ctx, sb, x); err != nil {
+		c.forget(sb, x) // nobody hears of it
 		return nil, err
 	}
 	if _, _, err := c.kernel(ctx, sb, x); err != nil {
@@ -205,7 +206,7 @@ func (c *Contexts) add(ctx context.Context, sb *sandbox, x *codeContext) error {
 	if oldest == nil {
 		return nil
 	}
-	return oldest.remove(ctx, sb.Session)
+	return oldest.remove(context.WithoutCancel(ctx), sb.Session) // nobody knows of it any more
 }
 
 func (c *Contexts) forget(sb *sandbox, x *codeContext) {
@@ -222,7 +223,7 @@ func (c *Contexts) destroy(ctx context.Context, sb *sandbox, id string) error {
 		return err
 	}
 	c.forget(sb, x)
-	return x.remove(ctx, sb.Session)
+	return x.remove(context.WithoutCancel(ctx), sb.Session) // the same
 }
 
 // restart gives a context a new kernel, and ends what runs in the old one.

@@ -483,6 +483,13 @@ func (c *controlCall) connected() (of *session.Session, resumed bool, err error)
 	if err := c.body(&ask); err != nil {
 		return nil, false, err
 	}
+	seconds := int64(defaultTimeout)
+	if ask.Timeout != nil {
+		seconds = *ask.Timeout
+	}
+	if _, err := lifetime(0, seconds); err != nil { // one that is paused with its memory has no end: nothing resumes it and then refuses to set one
+		return nil, false, err
+	}
 	of, err = c.session()
 	if err != nil {
 		return nil, false, err
@@ -492,10 +499,6 @@ func (c *controlCall) connected() (of *session.Session, resumed bool, err error)
 	}
 	if of, resumed, err = c.server.resume(c.r.Context(), of); err != nil {
 		return nil, false, err
-	}
-	seconds := int64(defaultTimeout)
-	if ask.Timeout != nil {
-		seconds = *ask.Timeout
 	}
 	return of, resumed, c.extend(of, seconds, !resumed)
 }
@@ -509,8 +512,10 @@ func (c *controlCall) extend(of *session.Session, seconds int64, onlyLonger bool
 	return c.server.extend(c.r.Context(), of, seconds, onlyLonger, key)
 }
 
-// extend does the same for whoever holds a key, which is the one that has to hold from now on.
+// extend does the same for whoever holds a key, which is the one that has to hold from now on. It goes on without its client: a sandbox
+// that was paused with its memory has no end before that.
 func (s *Server) extend(ctx context.Context, of *session.Session, seconds int64, onlyLonger bool, key string) error {
+	ctx = context.WithoutCancel(ctx)
 	now := of.Current()
 	life, err := lifetime(time.Since(of.Created)-of.Rested(), seconds)
 	if err != nil {

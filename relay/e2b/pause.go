@@ -4,6 +4,7 @@ package e2b
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"strconv"
@@ -42,11 +43,16 @@ func (s *Server) pause(ctx context.Context, of *session.Session, memory bool) er
 	if !of.Grouped() {
 		return unsupported("pause with memory", noMemory)
 	}
-	never := quantity.Duration(0)
+	ctx = context.WithoutCancel(ctx) // between the two it would have no end
+	never, before := quantity.Duration(0), of.Current().MaxLifetime
 	if err := s.cfg.Sup.Update(ctx, of, &policy.Request{Patch: limits.Patch{MaxLifetime: &never}}); err != nil && fault.KindOf(err) != fault.Denied {
 		return err
 	}
-	return of.Freeze(ctx, true)
+	err := of.Freeze(ctx, true)
+	if err != nil && of.Current().MaxLifetime != before { // it goes on, and is to end as it was
+		err = errors.Join(err, s.cfg.Sup.Update(ctx, of, &policy.Request{Patch: limits.Patch{MaxLifetime: &before}}))
+	}
+	return err
 }
 
 // noMemory is why programs cannot stay in memory, and what can be asked for instead, as the SDKs call it.

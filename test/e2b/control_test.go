@@ -449,6 +449,9 @@ func TestAPausedSandboxKeepsItsFiles(t *testing.T) {
 	if d := h.detail(t, sb.ID); d.State != "paused" {
 		t.Errorf("%+v", d)
 	}
+	if status, text, _ := h.asks(t, "agent", "POST", "/v2/sandboxes/"+sb.ID+"/connect", `{"timeout":-1}`); status != 400 || h.detail(t, sb.ID).State != "paused" {
+		t.Errorf("for a time that cannot be: %d %s, %+v", status, text, h.detail(t, sb.ID))
+	}
 	if status, text, _ := h.asks(t, "agent", "POST", "/v2/sandboxes/"+sb.ID+"/connect", `{"timeout":500}`); status != 201 || !strings.Contains(text, sb.Token) {
 		t.Fatalf("%d %s", status, text)
 	}

@@ -51,7 +51,7 @@ func (v *Supervisor) times(s *session.Session, now time.Time) isolation.Times {
 // park leaves a session running for the next boxd.
 func (v *Supervisor) park(s *session.Session) {
 	<-s.Started()
-	if !s.BeginEnd(session.EndShutdown) {
+	if !beginEnd(s, session.EndShutdown) {
 		<-s.Ended() // or it does not end, and Close gives up
 		return
 	}

@@ -5,6 +5,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -58,6 +59,9 @@ func (v *Supervisor) updateStopped(ctx context.Context, s *session.Session, req 
 	}
 	if work != nil && next.WorkspaceQuota < now.WorkspaceQuota && quantity.Size(work.Used) > next.WorkspaceQuota {
 		return fault.Field("workspace_quota", next.WorkspaceQuota, "at least "+quantity.Size(work.Used).String()+", which is used").Of(fault.Conflict).WithHint("start the session and remove some of its files first")
+	}
+	if work != nil && next.WorkspaceInodes < now.WorkspaceInodes && work.Files > uint64(max(next.WorkspaceInodes, 0)) {
+		return fault.Field("workspace_inodes", next.WorkspaceInodes, fmt.Sprintf("at least %d, which are used", work.Files)).Of(fault.Conflict).WithHint("start the session and remove some of its files first")
 	}
 	if err := v.setStopped(s, &next); err != nil {
 		return err

@@ -41,7 +41,9 @@ func (v *Supervisor) end(ctx context.Context, s *session.Session, reason session
 		if reason == session.EndLost {
 			reason = v.whyLost(ctx, s)
 		}
-		v.pushes.settle(ctx, s, reason)
+		if v.pushes.settle(ctx, s, reason) && v.usedAgain(s, reason) {
+			return nil
+		}
 		if beginEnd(s, reason) {
 			v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // continues when boxd ends
 		} else if removed(reason) {
@@ -62,13 +64,32 @@ func (v *Supervisor) end(ctx context.Context, s *session.Session, reason session
 	}
 }
 
+// usedAgain reports whether a session was used again after it was found idle, so that it does not end for that.
+func (v *Supervisor) usedAgain(s *session.Session, reason session.EndReason) bool {
+	switch _, idle := s.IdleSince(); reason { //nolint:exhaustive // the others are not about its use
+	case session.EndEvicted:
+		if !idle {
+			v.line.Wake() // another may give way
+		}
+		return !idle
+	case session.EndIdle:
+		at, why := s.Expiry()
+		again := why != session.EndIdle || at.After(time.Now())
+		if again {
+			v.due(s, time.Time{})
+		}
+		return again
+	}
+	return false
+}
+
 // beginEnd reports whether the caller must end the session. A stop whose record cannot be written is undone, and only after that
 // it is known whether the session is stopping.
 func beginEnd(s *session.Session, reason session.EndReason) (first bool) {
 	if s.BeginEnd(reason) {
 		return true
 	}
-	if state, _, _ := s.State(); state == session.StateStopping {
+	if state, _, _ := s.State(); state != session.StateEnding && state != session.StateEnded { // or it was stopping until just now
 		_ = s.Exclusive(func() error {
 			first = s.BeginEnd(reason)
 			return nil

@@ -178,13 +178,14 @@ func (p *pusher) taken(key string, t *taking) {
 	}
 }
 
-// settle waits, for a limited time, until the results of executions that have ended are out of a box that is about to end.
-func (p *pusher) settle(ctx context.Context, s *session.Session, reason session.EndReason) {
+// settle waits, for a limited time, until the results of executions that have ended are out of a box that is about to end. It reports
+// whether it has waited.
+func (p *pusher) settle(ctx context.Context, s *session.Session, reason session.EndReason) (waited bool) {
 	p.mu.Lock()
 	list := p.taking[s.Key]
 	p.mu.Unlock()
 	if len(list) == 0 || reason == session.EndLost || reason == session.EndFileLocks || reason == session.EndUnhealthy || p.leaving() {
-		return
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, takePatience)
 	defer cancel()
@@ -196,14 +197,16 @@ func (p *pusher) settle(ctx context.Context, s *session.Session, reason session.
 				continue // still running: it ends with its box, without a wait
 			}
 		}
+		waited = true
 		select {
 		case <-t.over:
 		case <-s.Ended():
-			return
+			return waited
 		case <-ctx.Done():
-			return
+			return waited
 		}
 	}
+	return waited
 }
 
 // takeNow makes a version of a drive from results. It retries while others are filling that drive, or it is full.

@@ -77,7 +77,7 @@ func (v *Supervisor) beginStop(s *session.Session) (programs context.Context, er
 		if err := s.Awake(); err != nil { // frozen programs handle no signal
 			return err
 		}
-		is := &session.Stopped{Since: time.Now(), Rested: s.Rested(), Again: s.ToHaveAgain()}
+		is := &session.Stopped{Since: time.Now(), Rested: s.Rested()}
 		for _, kv := range s.Environment() {
 			is.Env = append(is.Env, []byte(kv))
 		}
@@ -86,6 +86,7 @@ func (v *Supervisor) beginStop(s *session.Session) (programs context.Context, er
 			v.hurry(s)
 			return nil
 		}
+		is.Again = s.ToHaveAgain() // nothing can be started any more
 		if err := v.record.Stopped(s, is); err != nil {
 			v.hurry(s)
 			s.CancelStop()

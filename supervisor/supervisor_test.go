@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -375,5 +376,26 @@ func TestASessionIsEndedWhoseStopIsUndone(t *testing.T) {
 	}
 	if state, _, _ := s.State(); state != session.StateEnding {
 		t.Errorf("it is %v", state)
+	}
+}
+
+// The stop may be undone at any moment, also just before its state is looked at.
+func TestASessionIsEndedWhileItsStopIsUndone(t *testing.T) {
+	t.Parallel()
+	v := bare(t)
+	for i := range 500 {
+		s := ready(t, v, strconv.Itoa(i), time.Hour, time.Now())
+		first := make(chan bool, 1)
+		_ = s.Exclusive(func() error {
+			go func() { first <- beginEnd(s, session.EndDeleted) }() // ends with Exclusive
+			for range 1000 {
+				_ = s.BeginStop()
+				s.CancelStop()
+			}
+			return nil
+		})
+		if !<-first {
+			t.Fatalf("nobody ends session %d", i)
+		}
 	}
 }

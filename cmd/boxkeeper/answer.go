@@ -55,7 +55,7 @@ func (k *keeper) handle(ctx context.Context, req isolation.KeeperRequest) (reply
 	case *isolation.ChangeMount:
 		return k.answerChangeMount(ctx, m), nil
 	case *isolation.ChangeSpace:
-		return done(isolation.StepWorkspace, m.Key, k.work.ChangeSpace(m)), nil
+		return done(isolation.StepWorkspace, m.Key, overUsed(k.work.ChangeSpace(m))), nil
 	case *isolation.ChangeSnapshots:
 		return k.answerChangeSnapshots(ctx, m), nil
 	case *isolation.ReadQuota:

@@ -186,15 +186,8 @@ func (k *keeper) setLimits(req *isolation.SetLimits) error {
 	undo := func() error { return nil }
 	if req.Work != (isolation.Quota{}) {
 		var err error
-		undo, err = k.work.SetQuota(req.Key, req.Work)
-		if used, ok := errors.AsType[*disk.UsedError](err); ok {
-			if used.Usage.Inodes > used.Want.Inodes {
-				return inUse("workspace_inodes", used.Want.Inodes, used.Usage.Inodes)
-			}
-			return inUse("workspace_quota", used.Want.Bytes, used.Usage.Bytes)
-		}
-		if err != nil {
-			return err
+		if undo, err = k.work.SetQuota(req.Key, req.Work); err != nil {
+			return overUsed(err)
 		}
 	}
 	if b.groups == nil && b.record.Group == "" {
@@ -219,6 +212,18 @@ func (k *keeper) setLimits(req *isolation.SetLimits) error {
 		return inUse(used.Limit, used.Asked, used.Used)
 	}
 	return err
+}
+
+// overUsed makes a refusal of the error about a quota that is below what is used, and leaves others as they are.
+func overUsed(err error) error {
+	used, ok := errors.AsType[*disk.UsedError](err)
+	switch {
+	case !ok:
+		return err
+	case used.Usage.Inodes > used.Want.Inodes:
+		return inUse("workspace_inodes", used.Want.Inodes, used.Usage.Inodes)
+	}
+	return inUse("workspace_quota", used.Want.Bytes, used.Usage.Bytes)
 }
 
 // errNoGroups means that the cgroups of a live box could not be opened again.

@@ -321,7 +321,7 @@ func (l *launching) makeWorkspace() (string, error) {
 		return "", nil
 	}
 	if l.spec.Resume {
-		return l.spec.Key, l.k.work.Resume(l.spec)
+		return l.spec.Key, overUsed(l.k.work.Resume(l.spec))
 	}
 	if err := l.k.work.MakeFor(l.spec); err != nil {
 		return l.spec.Key, err

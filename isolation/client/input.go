@@ -214,8 +214,10 @@ func (i *Input) resize(rows, cols uint16) error {
 		return err
 	}
 	size := unix.Winsize{Row: rows, Col: cols}
-	cerr := raw.Control(func(fd uintptr) { err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &size) })
-	return errors.Join(cerr, os.NewSyscallError("resize", err))
+	if raw.Control(func(fd uintptr) { err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &size) }) != nil {
+		return os.ErrClosed // by hangUp: the program has ended. The error of Control does not say so to errors.Is
+	}
+	return os.NewSyscallError("resize", err)
 }
 
 // hangUp closes the terminal of an ended program, of which a box has only so many. A Write in

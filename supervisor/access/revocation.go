@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -68,8 +69,12 @@ func (r *revocations) now(log *slog.Logger) (lists []*revocationList, changed bo
 	if stamp == r.stamp {
 		return r.lists, false
 	}
+	before := r.stamp
 	r.stamp = stamp
 	next, err := readRevocationLists(r.path)
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		r.stamp = before // the next caller may have a descriptor left
+	}
 	if err != nil {
 		log.Error("the lists of revoked certificates have changed and cannot be used; keeping the old ones", "error", err)
 		return r.lists, false

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -268,15 +269,18 @@ func (l *Log) dropLocked(name, next string) error {
 		})
 		f.Close()
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	note := &Record{Kind: hashchain.NoteDropped, Last: last, LastAt: hash, Detail: name + " was removed: there were more than audit.max_files"}
-	if hash == "" { // the next file was edited
+	if hash == "" { // the next file was edited, or removed by hand
 		note.LastAt = "unknown"
 	}
 	if err := l.noteLocked(note); err != nil {
 		return err
 	}
-	return l.dir.Remove(name)
+	if err := l.dir.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil // it was removed by hand
 }

@@ -112,6 +112,32 @@ func TestRotationKeepsTheChain(t *testing.T) {
 	}
 }
 
+// Whoever needs room on the disk removes old files by hand, and boxd goes on writing.
+func TestOldFilesAreRemovedByHand(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := DefaultConfig()
+	cfg.MaxSize, cfg.MaxFiles = 4*quantity.KiB, 3
+	l, told, _ := open(t, dir, cfg)
+	defer l.Close()
+	fill := func() {
+		for i := range 200 {
+			l.Append(&Record{Kind: KindCall, Session: fmt.Sprint("s", i)})
+		}
+	}
+	fill()
+	for _, name := range l.files[:2] {
+		if err := os.Remove(filepath.Join(dir, dirName, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill()
+	if is := l.State(); is.Trouble != nil || is.Waiting > 0 || is.Lost > 0 || len(*told) > 0 {
+		t.Errorf("%+v, %v", is, *told)
+	}
+	inOrder(t, dir, new(l.Head()))
+}
+
 // A record that was incomplete when boxd died is cut off, wherever it ends, and the repair is recorded.
 func TestATornEndIsRepairedAndSaid(t *testing.T) {
 	t.Parallel()

@@ -107,7 +107,7 @@ func (d *Driver) launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 	if err := d.names.Add(ctx, spec.Key, *byName); err != nil {
 		box.Close()
 		d.unwatch(ctx, spec.Key)
-		if eerr := d.Keeper.End(context.WithoutCancel(ctx), spec.Key, true); eerr != nil && d.log != nil {
+		if eerr := d.Keeper.End(context.WithoutCancel(ctx), spec.Key, !spec.Resume); eerr != nil && d.log != nil {
 			d.log.Warn("cannot resolve names for a box", "error", eerr)
 		}
 		return nil, err

@@ -96,9 +96,10 @@ func (p *Process) attend() *ending {
 			kill()
 		case is := <-isReady:
 			waits, isReady = false, nil
-			if is {
+			switch {
+			case is:
 				p.setReady()
-			} else {
+			case stop != nil: // otherwise it has its grace to end in
 				end.unready = true
 				kill()
 			}

@@ -123,7 +123,6 @@ func (l *Ledger) Flush() error {
 	if l.dirty {
 		files = append(files, l.fileLocked())
 	}
-	today := l.day
 	l.dirty = false
 	l.mu.Unlock()
 	for _, f := range files {
@@ -132,7 +131,7 @@ func (l *Ledger) Flush() error {
 		if l.done[f.Day] == f && err == nil {
 			delete(l.done, f.Day)
 		}
-		l.dirty = l.dirty || err != nil && f.Day == today
+		l.dirty = l.dirty || err != nil // also if an earlier day comes first, and today's is not written for that
 		l.mu.Unlock()
 		if err != nil {
 			return err

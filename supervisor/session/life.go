@@ -185,7 +185,13 @@ func (s *Session) Freeze(ctx context.Context, on bool) error {
 		return fault.Errorf(fault.Unsupported, "cannot freeze session %s: it has no cgroup", fault.Show(s.ID)).
 			WithHint("run boxctl doctor to see why")
 	}
-	if err := s.Exclusive(func() error { return s.freeze(on) }); err != nil {
+	err := s.Exclusive(func() error {
+		if err := s.Await(ctx); err != nil { // it may have begun to stop or to end meanwhile
+			return err
+		}
+		return s.freeze(on)
+	})
+	if err != nil {
 		return err
 	}
 	what := events.SessionThawed

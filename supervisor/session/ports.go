@@ -150,6 +150,9 @@ func (b *Ports) connect(ctx context.Context, s *Session, port uint16) (*net.TCPC
 	case errors.Is(err, unix.ECONNREFUSED):
 		return nil, fault.Errorf(fault.Conflict, "nothing listens on port %d in session %s", port, fault.Show(s.ID)).
 			WithHint("start a program in the box that listens on 127.0.0.1, ::1 or all addresses")
+	case errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
+		return nil, fault.Errorf(fault.Conflict, "the program that listens on port %d in session %s has closed the connection", port, fault.Show(s.ID)).
+			WithHint("try again; the program may be ending")
 	case errors.Is(err, unix.ESRCH):
 		return nil, s.closed()
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):

@@ -80,6 +80,17 @@ func (s *Session) closed() error {
 	return s.closedLocked()
 }
 
+// Canceled is the error for a request whose program was ended on purpose: with its box, which is being stopped or removed, or
+// because its caller has gone.
+func (s *Session) Canceled() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != StateReady {
+		return s.closedLocked()
+	}
+	return context.Canceled
+}
+
 // endsOnPurpose reports whether the session is ended or stopped on purpose, so that its programs are not lost but canceled.
 func (s *Session) endsOnPurpose() bool {
 	s.mu.Lock()

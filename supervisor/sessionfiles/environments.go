@@ -78,6 +78,9 @@ func MakeEnvironment(ctx context.Context, s *session.Session, skill string, req 
 	if err != nil {
 		return nil, err
 	}
+	if r.Status == session.StatusCanceled {
+		return nil, s.Canceled()
+	}
 	if err := failure(s.ID, skill, settings.Network, r); err != nil {
 		return nil, err
 	}

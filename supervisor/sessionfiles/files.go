@@ -284,7 +284,7 @@ func ended(s *session.Session, r *session.Result, timeout, key string, err error
 	case session.StatusOOMKilled:
 		return fault.Errorf(fault.Exhausted, "not enough memory in the session for this file operation").WithHint("request less, or raise its limit: boxctl set BOX --memory SIZE")
 	case session.StatusCanceled:
-		return context.Canceled
+		return s.Canceled()
 	case session.StatusLost:
 		return session.NotFoundError(s.ID)
 	case session.StatusStartFailed:

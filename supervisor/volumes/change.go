@@ -7,9 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -68,9 +70,21 @@ func (s *Workspaces) Change(ctx context.Context, owner, name string, held *polic
 	info := s.infoLocked(sp)
 	s.mu.Unlock()
 	if err != nil {
-		return Workspace{}, fmt.Errorf("workspace %q: %w", name, err)
+		return Workspace{}, failed(name, err)
 	}
 	return s.used(info), nil
+}
+
+// failed translates an error of the keeper about a workspace.
+func failed(name string, err error) error {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	switch {
+	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
+		return fault.Errorf(fault.Unavailable, "cannot change workspace %s now: %w", fault.Show(name), err).WithHint("try again: boxd is starting a new keeper")
+	case ok && step.Refused != nil:
+		return fault.Field(strings.TrimPrefix(step.Refused.Field, "workspace_"), step.Refused.Value, step.Refused.Allowed).Of(fault.Conflict).WithHint("remove some of its files first")
+	}
+	return fmt.Errorf("workspace %q: %w", name, err)
 }
 
 // apply has the kernel enforce a record's quota, and then records that.

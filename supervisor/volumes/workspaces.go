@@ -230,7 +230,7 @@ func (s *Workspaces) Create(ctx context.Context, owner string, held *policy.Effe
 		s.mu.Lock()
 		sp.busy = false // so that a failed drop can be retried with Remove
 		s.mu.Unlock()
-		return Workspace{}, fmt.Errorf("workspace %q: %w", w.Name, err)
+		return Workspace{}, failed(w.Name, err)
 	}
 	s.Ledger.Resume(owner, key, s.reading(key, &sp.WorkspaceRecord)) // before it can be removed, which stops the count
 	s.mu.Lock()
@@ -395,14 +395,18 @@ func (s *Workspaces) Remove(ctx context.Context, owner, name string) error {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	if err = s.write(key, &r); err == nil {
+	unnoted := s.write(key, &r)
+	if err = unnoted; err == nil {
 		err = s.drop(ctx, key)
 	}
 	if err != nil {
 		s.mu.Lock()
 		sp.busy = false // it can be retried; the next boxd does
+		if unnoted != nil {
+			sp.State = "" // nothing is removed
+		}
 		s.mu.Unlock()
-		return fmt.Errorf("remove workspace %q: %w", name, err)
+		return failed(name, err)
 	}
 	s.Ledger.Stop(key, quota.Reading{Space: true})
 	return nil

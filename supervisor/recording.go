@@ -55,6 +55,7 @@ func (r *Recorder) Stopped(s *session.Session, is *session.Stopped) error {
 		s.Record.Lock()
 		s.Record.Stopped = nil
 		s.Record.Unlock()
+		_ = r.Write(s) // it may have been replaced before something failed
 	}
 	return err
 }

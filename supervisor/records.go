@@ -102,8 +102,14 @@ func OpenRecords(state string) (*Records, error) {
 // Close closes the directory.
 func (d *Records) Close() { d.root.Close() }
 
-// Write replaces the record of a session.
-func (d *Records) Write(r *Record) error { return durable.WriteJSON(d.root, r.Key+suffix, r) }
+// Write replaces the record of a session. That of a stopped one is on disk then: after a loss of power nothing else says that its
+// files, which may be on another filesystem, are to be kept.
+func (d *Records) Write(r *Record) error {
+	if r.Stopped != nil {
+		return durable.SyncJSON(d.root, r.Key+suffix, r)
+	}
+	return durable.WriteJSON(d.root, r.Key+suffix, r)
+}
 
 // Remove removes the record of a session; a missing one is no error.
 func (d *Records) Remove(key string) error {

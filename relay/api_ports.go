@@ -76,11 +76,9 @@ func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *session.Po
 		_ = box.Close()
 	})()
 	sentAll := make(chan struct{})
-	quiet := time.NewTimer(linger) // since the box has taken something
-	defer quiet.Stop()
 	go func() { // ends with either connection
 		defer close(sentAll)
-		_, err := io.Copy(taking{box, quiet}, sent)
+		_, err := io.Copy(box, sent)
 		if up := (*net.OpError)(nil); err != nil && !errors.As(err, &up) {
 			caller.Close() // the box cannot be woken: nothing must wait for it
 		}
@@ -96,27 +94,13 @@ func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *session.Po
 		caller.Close()
 	}
 	// The box has sent everything. What the caller still sends is delivered as long as the box reads.
-	quiet.Reset(linger)
 	select {
 	case <-sentAll:
-	case <-quiet.C:
+	case <-time.After(linger):
 	}
 	caller.Close()
 	_ = box.Close()
 	<-sentAll
-}
-
-// taking notes when the box takes something.
-type taking struct {
-	box   io.Writer
-	quiet *time.Timer
-}
-
-// Write writes to the box.
-func (t taking) Write(p []byte) (int, error) {
-	n, err := t.box.Write(p)
-	t.quiet.Reset(linger)
-	return n, err
 }
 
 // hungUp reports whether a caller that has closed its sending side does not receive either. For a Unix socket the kernel

@@ -15,19 +15,44 @@ import (
 // End ends a session and waits until nothing is left of it, or ctx ends; the ending goes on anyway, until boxd itself ends. A
 // session that is ending already is only waited for.
 func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session.EndReason) error {
-	ended := make(chan error, 1)
-	v.work.Go(func() {
-		late, stop := context.WithCancel(context.WithoutCancel(ctx))
-		defer stop()
-		defer context.AfterFunc(v.life, stop)() //nolint:contextcheck // the removal outlives its caller, but not boxd
-		ended <- v.end(late, s, reason)
-	})
+	if !removed(reason) {
+		return v.end(ctx, s, reason)
+	}
+	v.mu.Lock()
+	r := v.deletions[s]
+	if r == nil { // there is one for all that remove it, however many hang up
+		if v.deletions == nil {
+			v.deletions = map[*session.Session]*deletion{}
+		}
+		r = &deletion{over: make(chan struct{})}
+		v.deletions[s] = r
+		v.work.Go(func() { v.delete(ctx, r, s, reason) })
+	}
+	v.mu.Unlock()
 	select {
-	case err := <-ended:
-		return err
+	case <-r.over:
+		return r.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// deletion is the end of a session that somebody has asked for.
+type deletion struct {
+	over chan struct{} // closed when err is set
+	err  error
+}
+
+// delete ends a session for all who remove it. It outlives its caller, but not boxd.
+func (v *Supervisor) delete(caller context.Context, r *deletion, s *session.Session, reason session.EndReason) {
+	ctx, stop := context.WithCancel(context.WithoutCancel(caller))
+	defer stop()
+	defer context.AfterFunc(v.life, stop)() //nolint:contextcheck // see above
+	r.err = v.end(ctx, s, reason)
+	v.mu.Lock()
+	delete(v.deletions, s)
+	v.mu.Unlock()
+	close(r.over)
 }
 
 // end is End for a caller that stays.

@@ -219,7 +219,7 @@ func (p *pusher) takeNow(ctx context.Context, s *session.Session, version string
 	wait := takeFirst
 	for n := 1; ; n++ {
 		err = p.fill(ctx, s, bucket, path.Join(cmp.Or(prefix, s.ID), version), version)
-		if err == nil || n == takeTries || !retriable(err) {
+		if err == nil || n == takeTries || !retriable(err) || errors.Is(err, context.Canceled) {
 			return err
 		}
 		select {

@@ -6,6 +6,8 @@
 package supervisor
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -105,10 +107,17 @@ func (d *Records) Close() { d.root.Close() }
 // Write replaces the record of a session. That of a stopped one is on disk then: after a loss of power nothing else says that its
 // files, which may be on another filesystem, are to be kept.
 func (d *Records) Write(r *Record) error {
-	if r.Stopped != nil {
-		return durable.SyncJSON(d.root, r.Key+suffix, r)
+	if r.Stopped == nil {
+		return durable.WriteJSON(d.root, r.Key+suffix, r)
 	}
-	return durable.WriteJSON(d.root, r.Key+suffix, r)
+	// A boxd that starts writes those of all stopped sessions again, mostly as they are.
+	was, err := d.root.ReadFile(r.Key + suffix)
+	if err == nil {
+		if is, err := json.Marshal(r); err == nil && bytes.Equal(bytes.TrimSpace(was), is) {
+			return nil
+		}
+	}
+	return durable.SyncJSON(d.root, r.Key+suffix, r)
 }
 
 // Remove removes the record of a session; a missing one is no error.

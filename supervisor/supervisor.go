@@ -92,6 +92,7 @@ type Supervisor struct {
 	stopped   map[*session.Session]bool               // those of sessions that have no box
 	held      map[*session.Session]*stopHold          // those of stopped that cannot be started now
 	stopping  map[*session.Session]context.CancelFunc // ends the wait for their programs
+	deletions map[*session.Session]*deletion          // those under way
 	nextLook  time.Time                               // when the reaper runs next
 	deadlines deadlines
 	host      policy.Host

@@ -383,12 +383,12 @@ func TestASessionIsEndedWhoseStopIsUndone(t *testing.T) {
 func TestASessionIsEndedWhileItsStopIsUndone(t *testing.T) {
 	t.Parallel()
 	v := bare(t)
-	for i := range 500 {
+	for i := range 100 {
 		s := ready(t, v, strconv.Itoa(i), time.Hour, time.Now())
 		first := make(chan bool, 1)
 		_ = s.Exclusive(func() error {
 			go func() { first <- beginEnd(s, session.EndDeleted) }() // ends with Exclusive
-			for range 1000 {
+			for range 200 {
 				_ = s.BeginStop()
 				s.CancelStop()
 			}

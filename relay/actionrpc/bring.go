@@ -263,7 +263,7 @@ func (s *Skills) directory(ctx context.Context, r *SkillRequest, p, below string
 	from.CloseWithError(errUnread)
 	cancel() // stops a packer that still runs
 	failed := <-packed
-	if fault.KindOf(failed) == fault.NotFound {
+	if fault.KindOf(failed) == fault.NotFound && !errors.Is(failed, context.Canceled) {
 		return refuseSkill("Directory does not exist: %s", p)
 	}
 	if failed != nil && !errors.Is(failed, errUnread) && !errors.Is(failed, context.Canceled) {

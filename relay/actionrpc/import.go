@@ -61,11 +61,11 @@ func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 		return nil
 	})
 	switch {
-	case fault.KindOf(err) == fault.NotFound || fault.KindOf(err) == fault.Invalid: // usually because there is no such directory
-	case err != nil && ctx.Err() != nil: // whoever has asked has gone, or is of an earlier generation
+	case err != nil && (ctx.Err() != nil || errors.Is(err, context.Canceled)): // whoever has asked has gone, or is of an earlier generation
 		delete(e.tried, r.Namespace)
 		e.Log.Warn("importing skills from LangBot's directory was broken off; trying again when they are listed", "directory", from, "error", err)
 		return
+	case fault.KindOf(err) == fault.NotFound || fault.KindOf(err) == fault.Invalid: // usually because there is no such directory
 	case err != nil:
 		e.Log.Warn("cannot import skills from LangBot's directory; trying again when boxd starts", "directory", from, "error", err)
 		return

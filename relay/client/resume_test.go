@@ -154,7 +154,7 @@ func (p *program) give(ctx context.Context, ws *websocket.Conn, at [2]int64) {
 	select {
 	case <-p.eof:
 		say(ctx, ws, api.ServerControl{Exit: &api.ExecResult{Status: "exited", ExitCode: new(7)}})
-		_, _, _ = ws.Read(ctx) // until the client has it; take does that
+		<-ctx.Done() // until the client has it, which take hears: a connection is read by one at a time
 	case <-ctx.Done():
 	}
 }

@@ -81,15 +81,24 @@ func (s *Session) closed() error {
 }
 
 // Canceled is the error for a request whose program was ended on purpose: with its box, which is being stopped or removed, or
-// because its caller has gone.
+// because its caller has gone. It is context.Canceled to errors.Is.
 func (s *Session) Canceled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != StateReady {
-		return s.closedLocked()
+		return canceledError{s.closedLocked()}
 	}
 	return context.Canceled
 }
+
+// canceledError is a refusal of a session that ended a program on purpose.
+type canceledError struct{ error }
+
+// Unwrap returns the refusal.
+func (e canceledError) Unwrap() error { return e.error }
+
+// Is reports that nothing has failed.
+func (canceledError) Is(target error) bool { return target == context.Canceled }
 
 // endsOnPurpose reports whether the session is ended or stopped on purpose, so that its programs are not lost but canceled.
 func (s *Session) endsOnPurpose() bool {

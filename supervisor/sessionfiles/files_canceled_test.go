@@ -19,7 +19,7 @@ func TestAStopEndsAFileOperation(t *testing.T) {
 	t.Parallel()
 	p := &session.Params{ID: "a", Profile: &policy.Profile{}, Stopped: &session.Stopped{Since: time.Now()}}
 	err := ended(session.NewStopped(&session.Hooks{}, p), &session.Result{Status: session.StatusCanceled}, "", "", io.EOF)
-	if fault.KindOf(err) != fault.Conflict || errors.Is(err, context.Canceled) {
+	if fault.KindOf(err) != fault.Conflict || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }

@@ -375,6 +375,7 @@ func (s *Workspaces) Remove(ctx context.Context, owner, name string) error {
 	s.mu.Lock()
 	sp := s.all[key]
 	err := error(nil)
+	was := WorkspaceRecord{}
 	switch {
 	case sp == nil || sp.busy && sp.State != "":
 		err = workspaceNotFound("name", name)
@@ -385,6 +386,7 @@ func (s *Workspaces) Remove(ctx context.Context, owner, name string) error {
 		f.Field, f.Value = "name", name
 		err = f
 	default:
+		was = sp.WorkspaceRecord
 		sp.busy, sp.State = true, removing // no session gets it from here on
 	}
 	if err != nil {
@@ -395,16 +397,15 @@ func (s *Workspaces) Remove(ctx context.Context, owner, name string) error {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	unnoted := s.write(key, &r)
-	if err = unnoted; err == nil {
+	if err = s.write(key, &r); err == nil {
 		err = s.drop(ctx, key)
+	} else {
+		_ = s.write(key, &was) // it may have been replaced before something failed
+		r.State = was.State    // this call has removed nothing
 	}
 	if err != nil {
 		s.mu.Lock()
-		sp.busy = false // it can be retried; the next boxd does
-		if unnoted != nil {
-			sp.State = "" // nothing is removed
-		}
+		sp.busy, sp.State = false, r.State // it can be retried; the next boxd does
 		s.mu.Unlock()
 		return failed(name, err)
 	}

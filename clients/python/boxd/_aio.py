@@ -21,6 +21,7 @@ now: Callable[[], float] = time.monotonic
 
 # What is not read yet may have so many bytes before the other end has to wait.
 _HIGH, _LOW = 1 << 20, 1 << 18
+_FRAME = 17 << 20  # more than the longest one has
 
 # connect(2) does not wait where others have filled the queue of the listener (EAGAIN).
 _QUEUE_PATIENCE, _QUEUE_PAUSE = 10.0, 0.01
@@ -232,10 +233,11 @@ class TLSConnection(Connection):
     async def send(self, data: bytes, timeout: Optional[float] = None) -> None:
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLost("the connection is closed")
-        if not data:
-            return
-        self._channel.write(memoryview(data))  # all of it, or a task that is cancelled would have sent a part
-        await super().send(self._channel.outgoing(), timeout)
+        view = memoryview(data)
+        while view:  # a frame goes whole, or a task that is cancelled would have sent a part of it
+            self._channel.write(view[:_FRAME])
+            await super().send(self._channel.outgoing(), timeout)
+            view = view[_FRAME:]
 
     def send_eof(self) -> None:
         if self._transport is None or self._transport.is_closing():

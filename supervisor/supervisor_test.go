@@ -383,7 +383,7 @@ func TestASessionIsEndedWhoseStopIsUndone(t *testing.T) {
 func TestASessionIsEndedWhileItsStopIsUndone(t *testing.T) {
 	t.Parallel()
 	v := bare(t)
-	for i := range 100 {
+	for i := range 500 {
 		s := ready(t, v, strconv.Itoa(i), time.Hour, time.Now())
 		first := make(chan bool, 1)
 		_ = s.Exclusive(func() error {

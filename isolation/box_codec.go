@@ -28,10 +28,14 @@ func DecodeBoxRequest(b []byte) (*BoxRequest, error) {
 
 func (m *BoxRequest) kind() uint8 {
 	switch {
+	case m.Setup != nil && m.Setup.Root:
+		return msgSetupRoot
 	case m.Setup != nil && m.Setup.User != (User{}):
 		return msgSetupUser
 	case m.Setup != nil:
 		return msgSetup
+	case m.Spawn != nil && m.Spawn.Root:
+		return msgSpawnRoot
 	case m.Spawn != nil && m.Spawn.Spool:
 		return msgSpawnSpooled
 	case m.Spawn != nil && m.Spawn.Merged:
@@ -70,7 +74,12 @@ func (m *BoxRequest) fields(c *codec, kind uint8) {
 		part(c, &m.Setup)
 		c.str(&m.Setup.User.Name, &m.Setup.User.Home)
 		c.refuse(m.Setup.User.Validate() != nil)
-	case msgSpawn, msgSpawnExisting, msgSpawnMerged, msgSpawnSpooled:
+	case msgSetupRoot:
+		part(c, &m.Setup)
+		c.str(&m.Setup.User.Name, &m.Setup.User.Home)
+		c.set(&m.Setup.Root)
+		c.refuse(m.Setup.User != User{} && m.Setup.User.Validate() != nil)
+	case msgSpawn, msgSpawnExisting, msgSpawnMerged, msgSpawnSpooled, msgSpawnRoot:
 		m.spawnFields(c, kind)
 	case msgPace:
 		c.u32(&m.ID)
@@ -110,16 +119,21 @@ func (m *BoxRequest) spawnFields(c *codec, kind uint8) {
 	part(c, &m.Spawn)
 	limit := uint64(MaxOutput)
 	switch kind {
+	case msgSpawnRoot:
+		c.bool(&m.Spawn.Existing, &m.Spawn.Merged, &m.Spawn.Spool)
+		c.set(&m.Spawn.Root)
 	case msgSpawnSpooled:
 		c.bool(&m.Spawn.Existing, &m.Spawn.Merged)
 		c.set(&m.Spawn.Spool)
-		c.refuse(!m.Spawn.Durable || m.Spawn.Direct)
-		limit = MaxSpool
 	case msgSpawnExisting:
 		c.set(&m.Spawn.Existing)
 	case msgSpawnMerged:
 		c.bool(&m.Spawn.Existing)
 		c.set(&m.Spawn.Merged)
+	}
+	if m.Spawn.Spool {
+		c.refuse(!m.Spawn.Durable || m.Spawn.Direct)
+		limit = MaxSpool
 	}
 	c.refuse(m.Spawn.Output.Head > limit || m.Spawn.Output.Tail > limit)
 }

@@ -14,10 +14,14 @@ import (
 //	2  SpawnExisting, and SetupUser
 //	3  SpawnMerged
 //	4  SpawnSpooled
-const BoxVersion = 4
+//	5  SpawnRoot
+const BoxVersion = 5
 
-// SpoolVersion is the first version whose boxd reads output on disk.
-const SpoolVersion = 4
+// SpoolVersion is the first version whose boxd reads output on disk, and RootVersion the first whose PID 1 runs programs as root.
+const (
+	SpoolVersion = 4
+	RootVersion  = 5
+)
 
 // The protocol between boxd and PID 1 of a box, over one SEQPACKET socket. The keeper sends the
 // first message and then passes its end to boxd, so no privileged process takes part in an exec.
@@ -25,14 +29,16 @@ const SpoolVersion = 4
 //	keeper, then boxd                     boxinit
 //	UnshareCgroup{} ───────────────────►  if the box has cgroups, before Setup: make a cgroup namespace
 //	            ◄──────────────────────── Unshared               or SetupFailed
-//	Setup{…} + mount trees ────────────►  set the box up, drop privileges; SetupUser for another user
+//	Setup{…} + mount trees ────────────►  set the box up, drop privileges; SetupUser for another user,
+//	                                      SetupRoot if programs may run as root
 //	─── the socket changes hands ───
 //	            ◄──────────────────────── Ready                  or SetupFailed{step, item, errno}
 //	Times{…} ──────────────────────────►  how long to live without boxd
 //	Private{} + file ──────────────────►  a file that PID 1 only holds for the next boxd
 //	Spawn{id, command} + files ────────►  start a program; SpawnExisting only where its directory is,
 //	                                      SpawnMerged with one pipe for its output and error,
-//	                                      SpawnSpooled with its output on disk
+//	                                      SpawnSpooled with its output on disk,
+//	                                      SpawnRoot as root
 //	            ◄──────────────────────── Started{id, pid} + files    if it is durable
 //	            ◄──────────────────────── SpawnFailed{id, step, item, errno}, with which it has ended
 //	Signal{id, signal} ────────────────►  to the program and what it started
@@ -97,6 +103,8 @@ const (
 	msgSpawnSpooled  // a Spawn whose output is on disk, followed by whether its Dir has to be Existing and it is Merged
 	msgUnshareCgroup // these two pass between a keeper and the boxinit of the same release
 	msgUnshared
+	msgSetupRoot // a Setup followed by its User, which may be zero, for a box in which programs may run as root
+	msgSpawnRoot // a Spawn that is Root, followed by whether its Dir has to be Existing, it is Merged and it is Spool
 )
 
 // ProgramGroup returns the name of a program's cgroup. It is never reused: since Linux 6.12
@@ -119,6 +127,9 @@ type Setup struct {
 	Resolv    string // text of resolv.conf(5)
 	View      View
 	User      User // zero: BoxUser and Home
+	// Root makes a user namespace for programs that run as root (Command.Root). They are RootID to everybody else, and have
+	// capabilities over the files and ids of the box alone: in that namespace, which owns nothing but them.
+	Root bool
 }
 
 // SetupMount is where a mount tree goes; isolation/overlay describes those on "/".

@@ -171,6 +171,10 @@ func boxRequests() []*BoxRequest {
 		{ID: 11, Spawn: &Command{Argv: []string{"x"}, Dir: "/usr/lib", ScriptArg: -1, Existing: true, Merged: true}},
 		{ID: 12, Spawn: &Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true, Output: Output{Tail: MaxSpool}, Spool: true}},
 		{ID: 13, Spawn: &Command{Argv: []string{"x"}, Dir: "/usr/lib", ScriptArg: -1, Durable: true, Output: Output{Head: 1, Tail: 1}, Existing: true, Merged: true, Spool: true}},
+		{Setup: &Setup{Filter: []byte{}, Root: true}},
+		{Setup: &Setup{Filter: []byte{}, User: User{Name: "user", Home: "/home/user"}, Root: true}},
+		{ID: 14, Spawn: &Command{Argv: []string{"x"}, ScriptArg: -1, Root: true}},
+		{ID: 15, Spawn: &Command{Argv: []string{"x"}, Dir: "/usr/lib", ScriptArg: -1, Durable: true, Output: Output{Head: 1, Tail: MaxSpool}, Existing: true, Merged: true, Spool: true, Root: true}},
 		{UnshareCgroup: true},
 	}
 }

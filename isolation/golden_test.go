@@ -12,8 +12,8 @@ import (
 
 // A box speaks the protocol of the boxinit that it was started with, and outlives boxd: each
 // message to and from PID 1 has the bytes that were recorded for the BoxVersion it is of: but for the
-// last request and the last reply, which pass between a keeper and the boxinit of one release, the last two requests are of 4, the
-// two before them of 3, the two before those of 2, and all others of 1.
+// last request and the last reply, which pass between a keeper and the boxinit of one release, the last four requests are of 5, the two
+// before them of 4, the two before those of 3, the two before those of 2, and all others of 1.
 func TestMessagesOfBoxesKeepTheirBytes(t *testing.T) {
 	t.Parallel()
 	var lines []string

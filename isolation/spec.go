@@ -24,6 +24,12 @@ import (
 const (
 	BoxUID = 1000
 	BoxGID = 1000
+	// RootID is who a program that runs as root is to the other programs of its box, as a user and as a group. To itself it is 0,
+	// in a user namespace that shows the ids of the box from 1 on as they are, but this one and those of PID 1 (see
+	// Setup.Root).
+	RootID = 65533
+	// NobodyID is what the kernel shows for ids that a user namespace does not map (user_namespaces(7)).
+	NobodyID = 65534
 	// IDRange is how many host ids every session has of its own.
 	IDRange = 1 << 16
 )
@@ -351,6 +357,8 @@ type Command struct {
 	// Spool keeps the output of a durable program that is not Direct on the disk of the workspace, within its quota, and not in
 	// memory. PID 1 knows it since version 4 of its protocol.
 	Spool bool `json:",omitempty"`
+	// Root runs the program as root of the box, see Setup.Root. PID 1 knows it since version 5 of its protocol.
+	Root bool `json:",omitempty"`
 	// Wait makes a durable program wait for its readers from the start, until a Pace says
 	// otherwise.
 	Wait bool

@@ -52,13 +52,14 @@ const (
 	StepGroup
 	StepFreeze
 	StepNetwork // the keeper, before PID 1 has its Setup
+	StepUser    // PID 1, of a program that runs as root
 )
 
 var stepNames = [...]string{
 	"none", "validate", "mount source", "id range", "zygote", "workspace", "id map", "setup", "clone",
 	"root", "proc", "sysctl", "devpts", "loopback", "mask",
 	"receive", "rlimit", "scratch", "hostname", "files", "mount", "verify mount", "privileges", "seccomp",
-	"command", "directory", "script", "stdio", "lookup", "exec", "control group", "freeze", "network",
+	"command", "directory", "script", "stdio", "lookup", "exec", "control group", "freeze", "network", "user",
 }
 
 // String returns the step's name as it appears in answers and logs.

@@ -150,6 +150,9 @@ func processRequestFrom(spec *process.Spec, languages map[string]policy.Language
 		},
 		Stop: &api.Stop{Signal: spec.Stop.Signal, Grace: duration(spec.Stop.Grace)}, Lease: duration(spec.Lease), Labels: spec.Labels, Rlimits: spec.Rlimits,
 	}
+	if cmd.Root {
+		r.User = session.RootUser
+	}
 	if x := spec.Ready; x != nil {
 		r.Ready = &api.Ready{Line: x.Line, Port: x.Port, Command: x.Command, Timeout: duration(x.Timeout)}
 	}

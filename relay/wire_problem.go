@@ -18,6 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
@@ -133,6 +134,13 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 	if s.Step == isolation.StepStdio && s.Item == isolation.ItemSpooled && s.Errno == unix.EOPNOTSUPP {
 		f.Text = fault.Field("spool", fault.Word("given"), "left out in a box of an earlier version of boxd").Error()
 		f.Hint = newPID1
+		return f
+	}
+	if s.Step == isolation.StepUser {
+		f.Text = fault.Field("user", session.RootUser, "left out, since this host lets the box have no root: "+s.Errno.Error()).Error()
+		if s.Errno == unix.EOPNOTSUPP {
+			f.Text, f.Hint = fault.Field("user", session.RootUser, "left out in a box of an earlier version of boxd").Error(), newPID1
+		}
 		return f
 	}
 	if s.Step == isolation.StepStdio && s.Item == isolation.ItemSpool {

@@ -28,7 +28,7 @@ func processRequestOf(id string, r *api.ProcessRequest) (*session.ProcessRequest
 		ID: id, Managed: true, Direct: r.Stdio == stdioDirect, Terminal: terminalSize(r.Terminal), Stdin: r.Stdin, Output: r.Output, Labels: r.Labels, Lease: (*time.Duration)(r.Lease),
 		Exec: session.ExecRequest{
 			Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd, Existing: r.CwdMustExist, Timeout: r.Timeout,
-			Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits, MergeOutput: r.MergeOutput, Spool: r.Spool,
+			Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits, MergeOutput: r.MergeOutput, Spool: r.Spool, User: r.User,
 		},
 	}
 	if x := r.Restart; x != nil {

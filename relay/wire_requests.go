@@ -55,7 +55,7 @@ func execRequestOf(r *api.ExecRequest) (*session.ExecRequest, error) {
 	req := &session.ExecRequest{
 		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: env, Dir: sessionfiles.WorkingDirectory(r.Cwd, r.OutputVersion), Existing: r.CwdMustExist,
 		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit, Wait: (*time.Duration)(r.Wait),
-		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits, MergeOutput: r.MergeOutput, Spool: r.Spool,
+		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits, MergeOutput: r.MergeOutput, Spool: r.Spool, User: r.User,
 	}
 	if r.StdinEncoding == encodingBase64 {
 		if req.Stdin, err = base64.StdEncoding.DecodeString(r.Stdin); err != nil {

@@ -30,7 +30,7 @@ import (
 // execFlags are the flags of run, exec and start that say what to run.
 type execFlags struct {
 	command, code, language string
-	cwd, timeout            string
+	cwd, timeout, user      string
 	mustExist, merge        bool
 	spool                   string
 	env, rlimits            []string
@@ -46,6 +46,7 @@ func (f *execFlags) add(cmd *cobra.Command) {
 	f.set.StringVarP(&f.language, "language", "l", "", "`LANGUAGE` language of --code, for example python")
 	f.set.StringVarP(&f.cwd, "cwd", "w", "", "`DIRECTORY` working directory; created if missing")
 	f.set.BoolVar(&f.mustExist, "cwd-must-exist", false, "fail if --cwd does not exist, and do not create it")
+	f.set.StringVarP(&f.user, "user", "u", "", "`USER` root, in a box with --writable-root, or the box user (default)")
 	f.set.BoolVar(&f.merge, "merge-output", false, "send standard error to standard output, in the order of writing")
 	f.set.StringVar(&f.timeout, "timeout", "", "`TIME` end the program after this time, for example 90s")
 }
@@ -64,7 +65,7 @@ func (f *execFlags) addOwn() {
 }
 
 func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
-	req := &api.ExecRequest{Language: f.language, Cwd: f.cwd, CwdMustExist: f.mustExist, MergeOutput: f.merge}
+	req := &api.ExecRequest{Language: f.language, Cwd: f.cwd, CwdMustExist: f.mustExist, User: f.user, MergeOutput: f.merge}
 	var errs []error
 	req.Timeout = parseFlag(&errs, f.set, "timeout", f.timeout, quantity.ParseDuration)
 	req.Spool = parseFlag(&errs, f.set, "spool", f.spool, quantity.ParseSize)

@@ -48,7 +48,7 @@ func commandTopics() []topic {
 // flagTopics orders the flags of commands that have many. A flag has the same place in all commands.
 func flagTopics() []topic {
 	return []topic{
-		{"Program", []string{"command", "code", "language", "cwd", "cwd-must-exist", "env", "user-name", "home"}},
+		{"Program", []string{"command", "code", "language", "cwd", "cwd-must-exist", "env", "user", "user-name", "home"}},
 		{"Limits", []string{
 			"memory", "memory-high", "swap", "oom", "cpus", "cpu-weight", "pids", "io-read", "io-write", "io-weight",
 			"tmp", "workspace-quota", "workspace-inodes", "ulimit",

@@ -59,7 +59,7 @@ func (a *app) checkTerminal(f *terminalFlags) (err error) {
 
 // processRequest converts an execution request to a process request.
 func processRequest(x *api.ExecRequest) *api.ProcessRequest {
-	return &api.ProcessRequest{Argv: x.Argv, Command: x.Command, Code: x.Code, Language: x.Language, Env: x.Env, Cwd: x.Cwd, CwdMustExist: x.CwdMustExist, Timeout: x.Timeout, Rlimits: x.Rlimits, MergeOutput: x.MergeOutput, Spool: x.Spool}
+	return &api.ProcessRequest{Argv: x.Argv, Command: x.Command, Code: x.Code, Language: x.Language, Env: x.Env, Cwd: x.Cwd, CwdMustExist: x.CwdMustExist, Timeout: x.Timeout, Rlimits: x.Rlimits, User: x.User, MergeOutput: x.MergeOutput, Spool: x.Spool}
 }
 
 // Times of a program in a terminal.

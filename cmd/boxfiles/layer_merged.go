@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The writable root of a box is an image and the upper layer of overlayfs. This code runs inside
-// the box, as the box user: it can do no more than any program there.
+// the box, as root of it where there is one, and otherwise as the box user: it can do no more than any program there.
 
 package main
 
@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
@@ -82,7 +83,15 @@ func isWhiteout(st *unix.Stat_t) bool {
 }
 
 // isOwn reports whether this is part of what PID 1 puts into every box: only that belongs to in-box root.
-func isOwn(st *unix.Stat_t) bool { return st != nil && st.Uid == 0 && !isWhiteout(st) }
+func isOwn(st *unix.Stat_t) bool { return st != nil && st.Uid == uidOfPID1() && !isWhiteout(st) }
+
+// uidOfPID1 returns the id that PID 1 has for this process. To one that runs as root of the box, PID 1 is nobody, and nothing else is.
+func uidOfPID1() uint32 {
+	if unix.Getuid() == 0 {
+		return isolation.NobodyID
+	}
+	return 0
+}
 
 // isOpaque reports whether a directory hides everything that the image has in its directory of that name.
 func isOpaque(dir int, name string) bool {

@@ -52,7 +52,8 @@ func (b *box) writeFiles() (string, error) {
 }
 
 // showUser replaces the image's passwd and group with ones for the name and home directory of the box user, if these differ. If
-// the image has no such file, there are no users to look up.
+// the image has no such file, there are no users to look up. In a root that can be written to they are changed, as far as there is
+// room, so that useradd can change them too: it renames another file to their place, which a mount would forbid.
 func (b *box) showUser() (string, error) {
 	if b.setup.User == (isolation.User{}) {
 		return "", nil
@@ -71,6 +72,9 @@ func (b *box) showUser() (string, error) {
 		if there[i] == "" {
 			continue
 		}
+		if b.writable && (f.Text == text[i] || b.change(there[i], f.Text) == nil) {
+			continue
+		}
 		if item, err := writeAll([]isolation.BoxFile{f}); err != nil {
 			return item, err
 		}
@@ -79,6 +83,24 @@ func (b *box) showUser() (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// change gives a file of a root that can be written to another text, as the box user.
+func (b *box) change(name, text string) error {
+	defer asBoxUser()()
+	fd, err := linux.OpenBeneath(b.root, name, unix.O_WRONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	n, err := unix.Pwrite(fd, []byte(text), 0)
+	if err == nil && n < len(text) {
+		err = unix.ENOSPC
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Ftruncate(fd, int64(len(text)))
 }
 
 // readUsers reads passwd or group of the image, which is untrusted. EINVAL: not a regular file of moderate size, so of no use for

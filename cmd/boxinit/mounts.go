@@ -32,22 +32,33 @@ func (b *box) mountProc() (string, error) {
 // is owned by an id of its own. Everything else of this kind needs a capability that no program
 // has.
 func (b *box) boundKernelObjects() (string, error) {
+	var err error
+	if b.limits, err = linux.OpenBeneath(b.proc, "sys/user", unix.O_PATH|unix.O_DIRECTORY); err != nil {
+		return "user", err
+	}
 	for _, limit := range []struct{ name, value string }{
-		{"sys/user/max_user_namespaces", "0"},
-		{"sys/user/max_inotify_instances", "1024"},
-		{"sys/user/max_inotify_watches", "65536"}, // about a KiB each
+		{maxUserNamespaces, "0"},
+		{"max_inotify_instances", "1024"},
+		{"max_inotify_watches", "65536"}, // about a KiB each
 	} {
-		fd, err := linux.OpenBeneath(b.proc, limit.name, unix.O_WRONLY)
-		if err != nil {
-			return limit.name, err
-		}
-		_, err = unix.Write(fd, []byte(limit.value))
-		unix.Close(fd)
-		if err != nil {
+		if err := b.setLimit(limit.name, limit.value); err != nil {
 			return limit.name, err
 		}
 	}
 	return "", nil
+}
+
+const maxUserNamespaces = "max_user_namespaces"
+
+// setLimit sets one of the limits in /proc/sys/user (namespaces(7)).
+func (b *box) setLimit(name, value string) error {
+	fd, err := linux.OpenBeneath(b.limits, name, unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, []byte(value))
+	return err
 }
 
 // scratchDirs returns the writable directories of every box: all are parts of one tmpfs of

@@ -71,6 +71,9 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	if !ok {
 		return stepError(isolation.StepCommand, "files", unix.EPROTO)
 	}
+	if cmd.Root && s.rootUser < 0 {
+		return stepError(isolation.StepUser, "root", s.noRoot)
+	}
 	if s.frozen { // it would stop before its exec, and PID 1 would wait for it
 		return stepError(isolation.StepFreeze, "", unix.EBUSY)
 	}
@@ -222,6 +225,19 @@ func (s *server) writeScript(p *program, cmd *isolation.Command, from int) error
 	return nil
 }
 
+// identity returns who a program is.
+func (s *server) identity(p *program, cmd *isolation.Command) *identity {
+	id := &identity{namespace: -1, uid: isolation.BoxUID, gid: isolation.BoxGID, groups: []uint32{isolation.BoxGID}}
+	if cmd.Root {
+		*id = identity{namespace: s.rootUser, groups: []uint32{isolation.RootID}, capabilities: rootCapabilities}
+	}
+	if p.group.FD < 0 {
+		id.groups = append(id.groups, p.tag)
+		id.capabilities &^= 1 << unix.CAP_SETGID // it could leave the group that marks it
+	}
+	return id
+}
+
 // start finds the executable, runs it and adds the process to the event loop.
 func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
 	path, err := isolation.LookPath(cmd.Argv[0], cmd.Env)
@@ -231,11 +247,7 @@ func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
 	if err := s.mark(p, &cmd.Limits); err != nil {
 		return err
 	}
-	groups := []uint32{isolation.BoxGID}
-	if p.group.FD < 0 {
-		groups = append(groups, p.tag)
-	}
-	c, err := newChild(path, cmd, io, p.terminal, p.group.FD, groups)
+	c, err := newChild(path, cmd, io, p.terminal, p.group.FD, s.identity(p, cmd))
 	if err == nil {
 		p.started = monotonic()
 		p.pid, p.pidfd, err = c.start()

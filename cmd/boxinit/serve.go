@@ -38,6 +38,8 @@ type server struct {
 	watches         map[int32]watch // by token, which is the data of an epoll event
 	tokens          int32           // the last token; none is used twice
 	procs           procView
+	rootUser        int          // user namespace of programs that run as root, -1 if there is none
+	noRoot          error        // why there is none
 	groups          cgroup.Group // parent of the programs' cgroups; FD is -1 if the box has none
 	nonEmpty        []string     // cgroups of ended programs that still have processes
 	frozen          bool
@@ -60,7 +62,7 @@ const reapInterval = 100 * time.Millisecond
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	s := &server{
 		root: b.root, proc: b.proc, buf: buf, control: controlFD, stateSent: true, listener: b.listener, private: -1, procs: procView{Proc: b.proc},
-		groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
+		rootUser: b.rootUser, noRoot: b.noRoot, groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
 	for _, sig := range linux.InheritedSignals() {
 		if err := linux.DefaultSignal(sig); err != nil {

@@ -28,6 +28,9 @@ type box struct {
 	proc     int             // the box's own procfs
 	work     int             // the scratch tmpfs, source of every writable directory
 	covers   map[uint64]bool // mounts, by id, in which mount points are made; true: by PID 1, false: by the box user
+	limits   int             // /proc/sys/user, where the kernel has the limits of this user namespace; -1 once it is closed
+	rootUser int             // user namespace of programs that run as root, -1 if there is none
+	noRoot   error           // why there is none
 	filled   []int           // those of PID 1, until they are read-only
 
 	listener int // where another boxd connects, -1 if the box cannot be adopted
@@ -65,6 +68,8 @@ func (b *box) specific() []step {
 		{isolation.StepFiles, b.showUser},
 		{isolation.StepFiles, b.showLimits},
 		{isolation.StepMount, b.attachMounts},
+		// After the limits, which are those of the whole namespace too.
+		{isolation.StepUser, b.makeRootUser},
 		{isolation.StepPrivileges, b.dropPrivileges},
 		{isolation.StepPrivileges, b.scopeSockets},
 		// Last, since the filter forbids most of what the other steps do.

@@ -23,11 +23,26 @@ type child struct {
 	env      []*byte
 	io       stdio
 	terminal bool // descriptor 0 becomes its controlling terminal
-	groups   []uint32
+	who      *identity
+	keep     capset
 	mask     uint64 // signals that it blocks
 	clone    cloneArgs
 	pidfd    int32
 	failed   syscall.Errno // why there was no exec; the child writes it
+}
+
+// identity is who a program is.
+type identity struct {
+	namespace    int      // user namespace that it enters, -1: it stays in that of the box
+	groups       []uint32 // of the user namespace of the box, and the others of that which it enters
+	uid, gid     uintptr
+	capabilities uint32 // in the namespace that it enters
+}
+
+// capset is what capset(2) takes.
+type capset struct {
+	header unix.CapUserHeader
+	data   [2]unix.CapUserData
 }
 
 // cloneArgs is struct clone_args of clone3(2).
@@ -36,18 +51,22 @@ type cloneArgs struct {
 }
 
 // newChild lays out a program. It starts in the cgroup, unless group is negative.
-func newChild(path string, cmd *isolation.Command, io stdio, terminal bool, group int, groups []uint32) (*child, error) {
+func newChild(path string, cmd *isolation.Command, io stdio, terminal bool, group int, who *identity) (*child, error) {
 	for _, fd := range io {
 		if fd < len(io) { // it would be overwritten before it is copied
 			return nil, unix.EBADF
 		}
 	}
-	c := &child{io: io, terminal: terminal, groups: groups, pidfd: -1, clone: cloneArgs{
+	c := &child{io: io, terminal: terminal, who: who, pidfd: -1, clone: cloneArgs{
 		flags: unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PIDFD | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(unix.SIGCHLD),
 	}}
 	if group >= 0 {
 		c.clone.flags |= unix.CLONE_INTO_CGROUP
 		c.clone.cgroup = uint64(group)
+	}
+	c.keep = capset{
+		unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
+		[2]unix.CapUserData{{Effective: who.capabilities, Permitted: who.capabilities}},
 	}
 	var err error
 	if c.path, err = unix.BytePtrFromString(path); err != nil {
@@ -124,13 +143,7 @@ func (c *child) exec() (errno syscall.Errno) {
 	if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.mask)), 0, 8, 0, 0); errno != 0 {
 		return errno
 	}
-	if _, _, errno = syscall.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(c.groups)), uintptr(unsafe.Pointer(unsafe.SliceData(c.groups))), 0); errno != 0 {
-		return errno
-	}
-	if _, _, errno = syscall.RawSyscall(unix.SYS_SETGID, isolation.BoxGID, 0, 0); errno != 0 {
-		return errno
-	}
-	if _, _, errno = syscall.RawSyscall(unix.SYS_SETUID, isolation.BoxUID, 0, 0); errno != 0 {
+	if errno = c.become(); errno != 0 {
 		return errno
 	}
 	for i := 0; i < len(c.io); i++ { //nolint:modernize // a range over a copy of the array would need more stack
@@ -144,6 +157,44 @@ func (c *child) exec() (errno syscall.Errno) {
 		}
 	}
 	_, _, errno = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)), uintptr(unsafe.Pointer(unsafe.SliceData(c.argv))), uintptr(unsafe.Pointer(unsafe.SliceData(c.env))))
+	return errno
+}
+
+// become gives the child its identity. As in-box root, whom the kernel has given the namespace to, it may enter one, and has all
+// capabilities there; all but a few leave it for good with the bounding set (capabilities(7)).
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (c *child) become() (errno syscall.Errno) {
+	if _, _, errno = syscall.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(c.who.groups)), uintptr(unsafe.Pointer(unsafe.SliceData(c.who.groups))), 0); errno != 0 {
+		return errno
+	}
+	if c.who.namespace >= 0 {
+		if _, _, errno = syscall.RawSyscall(unix.SYS_SETNS, uintptr(c.who.namespace), unix.CLONE_NEWUSER, 0); errno != 0 {
+			return errno
+		}
+	}
+	if _, _, errno = syscall.RawSyscall(unix.SYS_SETGID, c.who.gid, 0, 0); errno != 0 {
+		return errno
+	}
+	if _, _, errno = syscall.RawSyscall(unix.SYS_SETUID, c.who.uid, 0, 0); errno != 0 {
+		return errno
+	}
+	if c.who.namespace < 0 {
+		return 0 // without capabilities, by its change of uid
+	}
+	for capability := uintptr(0); ; capability++ {
+		if capability < 32 && c.who.capabilities&(1<<capability) != 0 {
+			continue
+		}
+		if _, _, errno = syscall.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, capability, 0); errno == unix.EINVAL {
+			break // past the last one of this kernel
+		} else if errno != 0 {
+			return errno
+		}
+	}
+	_, _, errno = syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&c.keep.header)), uintptr(unsafe.Pointer(&c.keep.data)), 0)
 	return errno
 }
 

@@ -44,7 +44,7 @@ type keeper struct {
 	greeting   isolation.Greeting
 	boxInit    int // descriptor of cfg.BoxInit
 	boxFiles   int // descriptor of the program that serves files in boxes, in the same directory as BoxInit
-	filters    [2]seccomp.Filter
+	filters    map[filterOf]seccomp.Filter
 	state      string // state directory, without symbolic links
 	ids        *idRanges
 	users      mounts.UserNamespaces
@@ -102,12 +102,13 @@ func (k *keeper) prepare() error {
 	if k.sources, err = mounts.OpenSources(state, &k.cfg.KeeperConfig, &k.users, k.cfg.Log); err != nil {
 		return err
 	}
-	for i := range k.filters {
-		f, err := seccomp.Compile(seccomp.Default(), seccomp.Options{Arch: runtime.GOARCH, HostWritable: i == 1, AIO: k.cfg.AIO})
+	k.filters = map[filterOf]seccomp.Filter{}
+	for _, of := range []filterOf{{}, {hostWritable: true}, {root: true}, {hostWritable: true, root: true}} {
+		f, err := seccomp.Compile(seccomp.Default(), seccomp.Options{Arch: runtime.GOARCH, HostWritable: of.hostWritable, Root: of.root, AIO: k.cfg.AIO})
 		if err != nil {
 			return err
 		}
-		k.filters[i] = f
+		k.filters[of] = f
 	}
 	if k.boxInit, err = unix.Open(k.cfg.BoxInit, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("open %s: %w", k.cfg.BoxInit, err)

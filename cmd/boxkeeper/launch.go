@@ -431,9 +431,10 @@ func (l *launching) sendSetup() (string, error) {
 		Mounts:    l.mounts,
 		Grouped:   l.box.groups != nil,
 		Adoptable: true,
-		Filter:    l.k.filter(hostWritable),
+		Filter:    l.k.filter(hostWritable, l.spec.Writable),
 		Resolv:    l.resolv,
 		User:      l.spec.User,
+		Root:      l.spec.Writable,
 	}}
 	return "", fdpass.Send(l.preforked.control, req.Encode(), files...)
 }
@@ -464,9 +465,9 @@ func (l *launching) awaitClone() (string, error) {
 	return "", nil
 }
 
-func (k *keeper) filter(hostWritable bool) []byte {
-	if hostWritable {
-		return k.filters[1]
-	}
-	return k.filters[0]
+// filterOf says which filter a box has.
+type filterOf struct{ hostWritable, root bool }
+
+func (k *keeper) filter(hostWritable, root bool) []byte {
+	return k.filters[filterOf{hostWritable, root}]
 }

@@ -196,6 +196,8 @@ func notKnown(cmd *isolation.Command, version uint32) *isolation.StepError {
 		return &isolation.StepError{Step: isolation.StepStdio, Item: isolation.ItemMerged, Errno: unix.EOPNOTSUPP}
 	case cmd.Spool && version < isolation.SpoolVersion: // it would keep all of it in memory, or refuse the message
 		return &isolation.StepError{Step: isolation.StepStdio, Item: isolation.ItemSpooled, Errno: unix.EOPNOTSUPP}
+	case cmd.Root && version < isolation.RootVersion: // it would refuse the message
+		return &isolation.StepError{Step: isolation.StepUser, Item: "root", Errno: unix.EOPNOTSUPP}
 	}
 	return nil
 }

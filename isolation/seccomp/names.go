@@ -85,6 +85,7 @@ var usedArgBits = [...]usedBits{
 	{"openat", 2, asInt},
 	{"openat", 3, asMode},
 	{"personality", 0, asInt},
+	{"setns", 1, asInt},
 	{"setsockopt", 1, asInt},
 	{"setsockopt", 2, asInt},
 	{"shmget", 2, asInt},
@@ -121,6 +122,7 @@ var errnos = [...]named{
 	{"ENOSYS", uint32(unix.ENOSYS)},
 	{"EOPNOTSUPP", uint32(unix.EOPNOTSUPP)},
 	{"EPERM", uint32(unix.EPERM)},
+	{"EPROTONOSUPPORT", uint32(unix.EPROTONOSUPPORT)},
 }
 
 var constants = [...]named{
@@ -152,6 +154,7 @@ var constants = [...]named{
 	{"IPPROTO_UDP", unix.IPPROTO_UDP},
 	{"MAP_HUGETLB", unix.MAP_HUGETLB},
 	{"MFD_HUGETLB", unix.MFD_HUGETLB},
+	{"NETLINK_AUDIT", unix.NETLINK_AUDIT},
 	{"NETLINK_ROUTE", unix.NETLINK_ROUTE},
 	{"O_CREAT", unix.O_CREAT},
 	{"PER_LINUX32", 0x0008},

@@ -24,6 +24,7 @@ type rule struct {
 const (
 	hostrw = "hostrw"
 	noaio  = "noaio"
+	root   = "root"
 )
 
 // counts reports whether a rule applies in boxes with these options.
@@ -33,6 +34,8 @@ func (o *Options) counts(r *rule) bool {
 		return o.HostWritable
 	case noaio:
 		return !o.AIO
+	case root:
+		return o.Root
 	}
 	return true
 }
@@ -85,7 +88,7 @@ func parseLine(rules map[string][]rule, line int, text string) error {
 		return errors.New("no reason given after #")
 	}
 	r := rule{line: line}
-	if words[0] == hostrw || words[0] == noaio {
+	if words[0] == hostrw || words[0] == noaio || words[0] == root {
 		r.where = words[0]
 		words = words[1:]
 	}

@@ -50,7 +50,7 @@ func TestPolicyLinesAllCount(t *testing.T) {
 	}
 	for name, all := range rules {
 		used := map[int]bool{}
-		for _, o := range []Options{{}, {HostWritable: true}, {AIO: true}} {
+		for _, o := range []Options{{}, {HostWritable: true}, {AIO: true}, {Root: true}} {
 			valid := inForce(all, &o)
 			for _, args := range variants(all, everything) {
 				i, _ := expect(valid, args)
@@ -69,7 +69,7 @@ func TestPolicyLinesAllCount(t *testing.T) {
 func TestPolicyKeepsClosed(t *testing.T) {
 	closed := strings.Fields(`
 		mount umount2 move_mount fsopen fsconfig fsmount fspick open_tree open_tree_attr mount_setattr
-		pivot_root chroot setns unshare bpf perf_event_open userfaultfd
+		pivot_root chroot unshare bpf perf_event_open userfaultfd
 		io_uring_setup io_uring_enter io_uring_register kexec_load kexec_file_load
 		init_module finit_module delete_module keyctl add_key request_key reboot swapon swapoff syslog
 		settimeofday clock_settime adjtimex clock_adjtime sethostname setdomainname acct
@@ -83,6 +83,26 @@ func TestPolicyKeepsClosed(t *testing.T) {
 		all := rules[name]
 		if len(all) != 1 || all[0].where != "" || all[0].verdict != unix.SECCOMP_RET_ERRNO|uint32(unix.EPERM) {
 			t.Errorf("%s must answer EPERM and nothing else", name)
+		}
+	}
+}
+
+// Namespaces are entered in boxes with a root user alone, and no other than a user namespace, which its owner alone can enter.
+func TestPolicyLetsNamespacesBeEnteredForRootAlone(t *testing.T) {
+	rules, err := parse(Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := rules["setns"]
+	for _, root := range []bool{false, true} {
+		for _, hostWritable := range []bool{false, true} {
+			valid := inForce(all, &Options{Root: root, HostWritable: hostWritable})
+			for _, kind := range []uint64{0, unix.CLONE_NEWUSER, unix.CLONE_NEWNS, unix.CLONE_NEWPID, unix.CLONE_NEWNET, unix.CLONE_NEWIPC, unix.CLONE_NEWUTS, unix.CLONE_NEWCGROUP, unix.CLONE_NEWTIME, unix.CLONE_NEWUSER | unix.CLONE_NEWNS} {
+				_, verdict := expect(valid, [6]uint64{3, kind})
+				if want := root && kind == unix.CLONE_NEWUSER; (verdict == unix.SECCOMP_RET_ALLOW) != want {
+					t.Errorf("setns of %#x, root %v: %#x", kind, root, verdict)
+				}
+			}
 		}
 	}
 }

@@ -28,6 +28,9 @@ type Options struct {
 	// HostWritable applies the lines marked "hostrw": the box has a read-write host directory,
 	// where the host would honour setuid and setgid bits.
 	HostWritable bool
+	// Root applies the lines marked "root": the box has a user namespace for programs that run as root, which PID 1 enters for
+	// them.
+	Root bool
 	// AIO lets programs use asynchronous I/O of the kernel (io_setup(2)), of which the whole host
 	// has a limited number: the lines marked "noaio" do not apply.
 	AIO bool

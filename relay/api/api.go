@@ -235,6 +235,9 @@ type ExecRequest struct {
 	Pids   *int           `json:"pids,omitempty"`
 	// Rlimits are resource limits of this execution alone, within those of its session: SOFT:HARD or one for both, by name.
 	Rlimits map[string]string `json:"rlimits,omitempty" max:"16"`
+	// User is "root" in a session whose root can be written to (read_only_root false): with the rights of root over the files of the
+	// box, and over nothing else. Default: the box user.
+	User string `json:"user,omitempty"`
 	// Stdin is what the program reads. In a stream it is left out and sent as frames instead.
 	Stdin string `json:"stdin,omitempty" show:"never"`
 	// StdinEncoding of Stdin: "utf-8" (the default) or "base64", for input that is not text.

@@ -25,6 +25,8 @@ type ProcessRequest struct {
 	Rlimits  map[string]string  `json:"rlimits,omitempty" max:"16"` // of it alone, within those of its session
 	// CwdMustExist refuses to start it where Cwd is missing. Otherwise that is made, where that can be.
 	CwdMustExist bool `json:"cwd_must_exist,omitempty"`
+	// User is who it runs as, as in an ExecRequest.
+	User string `json:"user,omitempty"`
 	// Terminal gives it a terminal instead of pipes.
 	Terminal *Terminal `json:"terminal,omitempty"`
 	// Stdin gives it a standard input that clients of its stream write to.

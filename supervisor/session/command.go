@@ -37,7 +37,9 @@ type ExecRequest struct {
 	Dir      string // "": the workspace
 	// Existing refuses a Dir that is missing (StatusStartFailed). Otherwise it is created where that is possible: below
 	// isolation.Roots and the home of the box user.
-	Existing    bool
+	Existing bool
+	// User is RootUser, or the name of the box user, who it is if User is "".
+	User        string
 	Stdin       []byte // what the program reads
 	MergeOutput bool   // standard error is the pipe of standard output
 	// Spool is how much of each stream of a process, or of an execution with an id, is kept on disk; nil: it is kept in memory.
@@ -93,8 +95,16 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	root, err := c.root(req.User)
+	if err != nil {
+		return nil, err
+	}
+	env := c.Env
+	if root {
+		env = WithEnv(env, map[string]string{"HOME": rootHome, "USER": RootUser, "LOGNAME": RootUser})
+	}
 	spec := &process.Spec{Clamped: clamped, Rlimits: req.Rlimits, Input: req.Stdin, Command: isolation.Command{
-		Env: WithEnv(c.Env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
+		Root: root, Env: WithEnv(env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
 		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep, Merged: req.MergeOutput,
 	}}
 	cmd := &spec.Command
@@ -134,6 +144,28 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 		}
 	}
 	return spec, nil
+}
+
+// RootUser is the name of the user that programs with the rights of root over their box run as, and rootHome its home directory.
+const (
+	RootUser = "root"
+	rootHome = "/root"
+)
+
+// root reports whether a program runs as root.
+func (c *Context) root(user string) (bool, error) {
+	name := c.Settings.UserName()
+	switch user {
+	case "", name:
+		return false, nil
+	case RootUser:
+		if c.Settings.ReadOnlyRoot {
+			return false, fault.Field("user", user, "left out in a session whose root cannot be written to (read_only_root)").
+				WithHint("create the session with read_only_root false: boxctl create --writable-root")
+		}
+		return true, nil
+	}
+	return false, fault.Field("user", user, fault.OneOf(name, RootUser)).WithHint("for another one, start su as root")
 }
 
 // kept splits the limit of a stream into its beginning and its end.

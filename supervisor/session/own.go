@@ -18,6 +18,7 @@ type InternalExec struct {
 	Tool    string // of policy.Tools: the owner of the session must be allowed to use it
 	Timeout time.Duration
 	Output  uint64 // how many bytes of the beginning of each stream are kept
+	Root    bool   // it runs as root of the box, whose root can be written to
 	Single  bool   // one CPU at a time, and so few threads, which the session limits: it runs for long
 }
 
@@ -34,7 +35,7 @@ func (c *Context) own(req *ExecRequest) (*process.Spec, error) {
 	}
 	spec := &process.Spec{Input: req.Stdin, Command: isolation.Command{
 		Argv: req.Argv, Env: []string{"GOMAXPROCS=" + strconv.Itoa(processors)}, Dir: cmp.Or(req.Dir, isolation.Workspace), ScriptArg: -1, Timeout: req.Internal.Timeout,
-		Output: isolation.Output{Head: req.Internal.Output},
+		Root: req.Internal.Root, Output: isolation.Output{Head: req.Internal.Output},
 	}}
 	if len(req.Stdin) > 0 {
 		spec.Command.Stdin = isolation.StdinFile

@@ -121,7 +121,7 @@ func requestFields(req *ProcessRequest, exec *ExecRequest, pipe bool) map[string
 	fields := map[string]string{}
 	for name, value := range map[string]any{
 		"argv": exec.Argv, "command": exec.Command, "code": exec.Code, "language": exec.Language, "env": exec.Env, "cwd": exec.Dir, "cwd_must_exist": exec.Existing,
-		"timeout": exec.Timeout, "cpus": exec.Limits.CPUs, "memory": exec.Limits.Memory, "pids": exec.Limits.Pids, "rlimits": exec.Rlimits, "output_limit": exec.OutputLimit, "merge_output": exec.MergeOutput, "spool": exec.Spool,
+		"timeout": exec.Timeout, "cpus": exec.Limits.CPUs, "memory": exec.Limits.Memory, "pids": exec.Limits.Pids, "rlimits": exec.Rlimits, "output_limit": exec.OutputLimit, "merge_output": exec.MergeOutput, "user": exec.User, "spool": exec.Spool,
 		"stdin": pipe, "stdin_data": string(exec.Stdin), "terminal": req.Terminal != nil, "stdio": req.Direct, "restart": req.Restart, "ready": req.Ready, "stop": req.Stop,
 		"lease": req.Lease, "output": req.Output, "labels": req.Labels, "managed": req.Managed,
 	} {

@@ -38,10 +38,15 @@ func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte
 	if req.Chmod != nil && path.IsAbs(string(req.Chmod.Path)) {
 		dir = "/" // no program in the box can make that inaccessible
 	}
-	r, err := s.Exec(ctx, &session.ExecRequest{
-		Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir,
-		Internal: &session.InternalExec{Tool: policy.ToolFiles, Timeout: time.Duration(limits.Timeout), Output: uint64(limits.MaxContent)*2 + files.MaxAnswer},
-	})
+	internal := session.InternalExec{
+		Tool: policy.ToolFiles, Timeout: time.Duration(limits.Timeout), Output: uint64(limits.MaxContent)*2 + files.MaxAnswer,
+		Root: (req.Diff != nil || req.Discard != nil) && mayHaveRoot(s),
+	}
+	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir, Internal: &internal})
+	if err == nil && internal.Root && r.Failed != nil && r.Failed.Step == isolation.StepUser { // the box has no root after all
+		internal.Root = false
+		r, err = s.Exec(ctx, &session.ExecRequest{Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir, Internal: &internal})
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -54,6 +59,13 @@ func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte
 		return nil, nil, refusal(a.Failure)
 	}
 	return a, content.Bytes(), nil
+}
+
+// mayHaveRoot reports whether programs of a session may run as root. What they keep from the box user, archives and what has changed
+// in the root filesystem have nevertheless.
+func mayHaveRoot(s *session.Session) bool {
+	settings := s.Current()
+	return !settings.ReadOnlyRoot
 }
 
 func encode(req *files.Request, body []byte) ([]byte, error) {
@@ -76,7 +88,7 @@ func Pack(ctx context.Context, s *session.Session, req *files.Pack, w io.Writer)
 	if err != nil {
 		return nil, err
 	}
-	c, err := start(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
+	c, err := startAsRoot(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +104,7 @@ func Commit(ctx context.Context, s *session.Session, b files.Bounds, w io.Writer
 	if err != nil {
 		return nil, err
 	}
-	c, err := start(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
+	c, err := startAsRoot(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
 	if err != nil {
 		return nil, err
 	}
@@ -156,10 +168,29 @@ type conversation struct {
 	content []byte          // of its stdout: what Read has not returned yet
 }
 
+// startAsRoot is start as root, where the box has one.
+func startAsRoot(ctx context.Context, s *session.Session, timeout time.Duration, req *session.ProcessRequest) (*conversation, error) {
+	if !mayHaveRoot(s) {
+		return start(ctx, s, timeout, req)
+	}
+	c, err := startAs(ctx, s, &session.InternalExec{Tool: policy.ToolFiles, Timeout: timeout, Root: true}, req)
+	if err != nil {
+		return nil, err
+	}
+	if step, ok := errors.AsType[*isolation.StepError](c.p.Started(ctx)); ok && step.Step == isolation.StepUser {
+		c.close()
+		return start(ctx, s, timeout, req)
+	}
+	return c, nil
+}
+
 // start starts the program with a timeout; 0: none.
 func start(ctx context.Context, s *session.Session, timeout time.Duration, req *session.ProcessRequest) (*conversation, error) {
-	req.Unlisted, req.Exec.Argv = true, []string{isolation.FilesProgram}
-	req.Exec.Internal = &session.InternalExec{Tool: policy.ToolFiles, Timeout: timeout, Single: timeout == 0}
+	return startAs(ctx, s, &session.InternalExec{Tool: policy.ToolFiles, Timeout: timeout, Single: timeout == 0}, req)
+}
+
+func startAs(ctx context.Context, s *session.Session, internal *session.InternalExec, req *session.ProcessRequest) (*conversation, error) {
+	req.Unlisted, req.Exec.Argv, req.Exec.Internal = true, []string{isolation.FilesProgram}, internal
 	p, _, err := s.StartProcess(ctx, req)
 	if err != nil {
 		return nil, err

@@ -49,12 +49,12 @@ func ask[In any](c *Call, translate func(in *In, s *session.Session) (*files.Req
 	}
 	at, reads := req.Reads()
 	if !reads {
-		return sessionfiles.Do(c.Context(), s, req, body)
+		return sessionfiles.Do(c.Context(), s, sessionfiles.BoxUser, req, body)
 	}
 	var a *files.Answer
 	var data []byte
 	err = c.Sup.Files(c.Context(), s, string(at), func(ctx context.Context, s *session.Session) (err error) {
-		a, data, err = sessionfiles.Do(ctx, s, req, body)
+		a, data, err = sessionfiles.Do(ctx, s, sessionfiles.BoxUser, req, body)
 		return err
 	})
 	return a, data, err

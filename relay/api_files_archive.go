@@ -137,7 +137,7 @@ func uploadFile(c *Call) (any, error) {
 	}
 	body := &feeder{c: c}
 	defer body.end()
-	a, err := sessionfiles.Unpack(c.Context(), s, req, body)
+	a, err := sessionfiles.Unpack(c.Context(), s, sessionfiles.BoxUser, req, body)
 	if err != nil {
 		return nil, err
 	}

@@ -87,14 +87,14 @@ func sendFileOf(ctx context.Context, c *Call, s *session.Session, p []byte) (ins
 	if part {
 		req.Offset, req.Length = offset, length
 	}
-	opening, r, err := sessionfiles.ReadStream(ctx, s, req)
+	opening, r, err := sessionfiles.ReadStream(ctx, s, sessionfiles.BoxUser, req)
 	if err != nil {
 		return nil, err
 	}
 	if since := c.R.Header.Get("If-Range"); part && (since != "" && !Unchanged(since, &opening.File) || opening.File.Size == 0) { // the file has changed, or is empty
 		_ = r.Close() // cannot fail
 		part = false
-		if opening, r, err = sessionfiles.ReadStream(ctx, s, &files.Get{Path: p}); err != nil {
+		if opening, r, err = sessionfiles.ReadStream(ctx, s, sessionfiles.BoxUser, &files.Get{Path: p}); err != nil {
 			return nil, err
 		}
 	}
@@ -178,7 +178,7 @@ func takeFile(c *Call) (any, error) {
 	}
 	body := &feeder{c: c}
 	defer body.end()
-	a, err := sessionfiles.WriteStream(c.Context(), s, req, body)
+	a, err := sessionfiles.WriteStream(c.Context(), s, sessionfiles.BoxUser, req, body)
 	return written(&files.Answer{Write: a}, err)
 }
 
@@ -246,7 +246,7 @@ func (w *eventLines) watch(ctx context.Context, s *session.Session, req *files.W
 	ctx, cancel := context.WithCancel(ctx)
 	events, over := make(chan *files.Event), make(chan error, 1)
 	go func() {
-		over <- sessionfiles.Watch(ctx, s, req, func(e *files.Event) error {
+		over <- sessionfiles.Watch(ctx, s, sessionfiles.BoxUser, req, func(e *files.Event) error {
 			select {
 			case events <- e:
 				return nil

@@ -41,7 +41,7 @@ func (b *box) boundKernelObjects() (string, error) {
 		{"max_inotify_instances", "1024"},
 		{"max_inotify_watches", "65536"}, // about a KiB each
 	} {
-		if err := b.setLimit(limit.name, limit.value); err != nil {
+		if err := writeFile(b.limits, limit.name, limit.value); err != nil {
 			return limit.name, err
 		}
 	}
@@ -50,14 +50,14 @@ func (b *box) boundKernelObjects() (string, error) {
 
 const maxUserNamespaces = "max_user_namespaces"
 
-// setLimit sets one of the limits in /proc/sys/user (namespaces(7)).
-func (b *box) setLimit(name, value string) error {
-	fd, err := linux.OpenBeneath(b.limits, name, unix.O_WRONLY)
+// writeFile writes to a file of a procfs.
+func writeFile(dir int, name, text string) error {
+	fd, err := linux.OpenBeneath(dir, name, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	_, err = unix.Write(fd, []byte(value))
+	_, err = unix.Write(fd, []byte(text))
 	return err
 }
 

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"runtime"
 	"strconv"
 	"syscall"
@@ -11,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
@@ -21,12 +19,14 @@ import (
 const rootCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
 
-// The id maps of such programs have not the ids of PID 1: what belongs to that, as the skeleton of a root that can be written to,
-// is nobody's to them. So that they can tell, no user is nobody in another way; its group is that of programs which belong to none.
-const (
-	rootUsers  = "0 %[1]d 1\n1 1 %[2]d\n"
-	rootGroups = rootUsers + "%[3]d %[3]d 1\n"
-)
+// rootMaps returns the id maps of such programs, which lack the ids of PID 1: what belongs to that, such as the skeleton of a root
+// that can be written to, is nobody's to them. So that boxfiles can tell it, no user of theirs is nobody in another way; the group
+// of nobody they have, as services run in it.
+func rootMaps() (users, groups string) {
+	users = "0 " + strconv.Itoa(isolation.RootID) + " 1\n1 1 " + strconv.Itoa(isolation.RootID-1) + "\n"
+	nobody := strconv.Itoa(isolation.NobodyID)
+	return users, users + nobody + " " + nobody + " 1\n"
+}
 
 // makeRootUser makes the user namespace that programs enter which run as root, if the box is to have one: later PID 1 could make
 // none, nor could any other process of the box. It is owned by in-box root, as whom no program runs: so no program can enter it.
@@ -40,13 +40,13 @@ func (b *box) makeRootUser() (string, error) {
 	if !b.setup.Root {
 		return "", nil
 	}
-	if err := b.setLimit(maxUserNamespaces, "1"); err != nil {
+	if err := writeFile(b.limits, maxUserNamespaces, "1"); err != nil {
 		return maxUserNamespaces, err
 	}
 	if b.rootUser, b.noRoot = b.newRootUser(); b.noRoot != nil {
 		b.rootUser = -1
 	}
-	return maxUserNamespaces, b.setLimit(maxUserNamespaces, "0")
+	return maxUserNamespaces, writeFile(b.limits, maxUserNamespaces, "0")
 }
 
 func (b *box) newRootUser() (int, error) {
@@ -67,17 +67,9 @@ func (b *box) newRootUser() (int, error) {
 		}
 	}()
 	dir := strconv.Itoa(pid) + "/"
-	for name, ids := range map[string]string{
-		"uid_map": fmt.Sprintf(rootUsers, isolation.RootID, isolation.RootID-1),
-		"gid_map": fmt.Sprintf(rootGroups, isolation.RootID, isolation.RootID-1, isolation.NobodyID),
-	} {
-		fd, err := linux.OpenBeneath(b.proc, dir+name, unix.O_WRONLY)
-		if err != nil {
-			return -1, err
-		}
-		_, err = unix.Write(fd, []byte(ids))
-		unix.Close(fd)
-		if err != nil {
+	users, groups := rootMaps()
+	for _, m := range [...][2]string{{"uid_map", users}, {"gid_map", groups}} {
+		if err := writeFile(b.proc, dir+m[0], m[1]); err != nil {
 			return -1, err
 		}
 	}

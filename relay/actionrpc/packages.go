@@ -49,7 +49,7 @@ func (b *Boxes) Packages(ctx context.Context, root string, take func(below strin
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	a, _, err := sessionfiles.Do(ctx, s, &files.Request{Glob: &files.Glob{
+	a, _, err := sessionfiles.Do(ctx, s, sessionfiles.BoxUser, &files.Request{Glob: &files.Glob{
 		Path: []byte(isolation.Workspace), Pattern: "**/[Ss]*.md", Limit: mostPackages, Walk: s.Config().Files.MaxEntries, ByName: true,
 	}}, nil)
 	if err != nil || a.List == nil {

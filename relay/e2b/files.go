@@ -39,7 +39,7 @@ const headerMetadata = "X-Metadata-"
 func (s *Server) files(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 	upload := r.Method == http.MethodPost
 	s.recorded(w, r, sb.pass, call{route: map[bool]string{true: "POST", false: "GET"}[upload] + " /files", session: sb.ID, alters: upload}, func(w http.ResponseWriter, r *http.Request) error {
-		if err := sb.knows(r.URL.Query().Get(parameterUser)); err != nil {
+		if err := sb.become(r.URL.Query().Get(parameterUser)); err != nil {
 			return refusal(http.StatusUnauthorized, err.Error())
 		}
 		leave, err := sb.limits.Stream()
@@ -134,7 +134,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) e
 	if part != nil {
 		get.Offset, get.Length = part.from, part.length
 	}
-	open, body, err := sessionfiles.ReadStream(r.Context(), sb.Session, get)
+	open, body, err := sessionfiles.ReadStream(r.Context(), sb.Session, sb.as(), get)
 	if err != nil {
 		return fileRefusal(sb, at, err)
 	}
@@ -179,7 +179,7 @@ func describe(h http.Header, at string, file *files.Entry) string {
 
 // described is what a path leads to.
 func (sb *sandbox) described(ctx context.Context, at string) (*files.Entry, error) {
-	answer, _, err := sessionfiles.Do(ctx, sb.Session, &files.Request{Stat: &files.Stat{Path: []byte(at), Follow: true}}, nil)
+	answer, _, err := sessionfiles.Do(ctx, sb.Session, sb.as(), &files.Request{Stat: &files.Stat{Path: []byte(at), Follow: true}}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -427,7 +427,7 @@ func (u *uploading) write(ctx context.Context, at string, content io.Reader) err
 	}
 	u.seen[at] = true
 	put := &files.Put{Path: []byte(at), Parents: true, Xattrs: &files.Xattrs{Prefix: metadataPrefix, Values: u.attributes}}
-	if _, err := sessionfiles.WriteStream(ctx, u.sb.Session, put, content); err != nil {
+	if _, err := sessionfiles.WriteStream(ctx, u.sb.Session, u.sb.as(), put, content); err != nil {
 		return fileRefusal(u.sb, at, err)
 	}
 	u.files = append(u.files, written{Name: path.Base(at), Path: at, Type: "file", Metadata: metadata(&files.Entry{Xattrs: u.attributes})})

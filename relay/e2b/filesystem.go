@@ -157,7 +157,7 @@ func metadata(e *files.Entry) map[string]string {
 // do asks for one thing, as the session has it.
 func (f *filesystemService) do(ctx context.Context, req *files.Request) (*files.Answer, error) {
 	sb := of(ctx)
-	answer, _, err := sessionfiles.Do(ctx, sb.Session, req, nil)
+	answer, _, err := sessionfiles.Do(ctx, sb.Session, sb.as(), req, nil)
 	return answer, f.server.fileError(ctx, sb, err)
 }
 
@@ -317,7 +317,7 @@ func (f *filesystemService) WatchDir(ctx context.Context, req *protocol.WatchDir
 			}
 		}
 	})
-	err = sessionfiles.Watch(ctx, sb.Session, &files.Watch{Path: []byte(at), Recursive: req.Recursive, Entries: req.IncludeEntry}, func(e *files.Event) error {
+	err = sessionfiles.Watch(ctx, sb.Session, sb.as(), &files.Watch{Path: []byte(at), Recursive: req.Recursive, Entries: req.IncludeEntry}, func(e *files.Event) error {
 		sending.Lock()
 		defer sending.Unlock()
 		quiet.Reset(ping(ctx))
@@ -425,7 +425,7 @@ func (f *filesystemService) CreateWatcher(ctx context.Context, req *protocol.Cre
 	begun := make(chan error, 1)
 	f.server.watches.end.Go(func() { // ends with the watcher, its session, or boxd
 		defer cancel()
-		err := sessionfiles.Watch(life, sb.Session, &files.Watch{Path: []byte(at), Recursive: req.Recursive, Entries: req.IncludeEntry}, func(e *files.Event) error {
+		err := sessionfiles.Watch(life, sb.Session, sb.as(), &files.Watch{Path: []byte(at), Recursive: req.Recursive, Entries: req.IncludeEntry}, func(e *files.Event) error {
 			if e.What == files.Watching {
 				select {
 				case begun <- nil:

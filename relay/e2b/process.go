@@ -29,6 +29,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/session"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
 // Labels of processes that a client has started.
@@ -77,13 +78,13 @@ func header(ctx context.Context) http.Header {
 // processService is the processes of a sandbox.
 type processService struct{ server *Server }
 
-// user is who a request wants its programs to be. A box has one user; root of a sandbox is the same one.
+// user is who a request is of, as its header has it; see become.
 func (sb *sandbox) user(h http.Header) (string, error) {
 	name, err := basicUser(h)
 	if err != nil {
 		return "", err
 	}
-	return name, sb.knows(name)
+	return name, sb.become(name)
 }
 
 // basicUser is the user that a request names; "": it names none.
@@ -100,8 +101,13 @@ func basicUser(h http.Header) (string, error) {
 	return name, nil
 }
 
-// knows refuses a user that a sandbox does not have.
-func (sb *sandbox) knows(name string) error {
+// rootHome is the home directory of root.
+const rootHome = "/root"
+
+// become makes a user the one of the request: its paths and files are that user's. It refuses a user that a sandbox does not have.
+// In a box whose root cannot be written to, root is a name of the box user.
+func (sb *sandbox) become(name string) error {
+	sb.root = name == session.RootUser && sessionfiles.MayHaveRoot(sb.Session)
 	if name == "" || name == "root" || name == "user" || name == sb.userName() {
 		return nil
 	}
@@ -118,8 +124,16 @@ func (sb *sandbox) variable(name string) string {
 	return ""
 }
 
+// as is who the operations on files of the request are performed as.
+func (sb *sandbox) as() sessionfiles.User { return sessionfiles.User(sb.root) }
+
 // home is where relative paths begin.
-func (sb *sandbox) home() string { return sb.variable("HOME") }
+func (sb *sandbox) home() string {
+	if sb.root {
+		return rootHome
+	}
+	return sb.variable("HOME")
+}
 
 func (sb *sandbox) userName() string { return sb.variable("USER") }
 
@@ -211,7 +225,10 @@ func (sb *sandbox) processRequest(h http.Header, req *protocol.StartRequest) (*s
 		return nil, err
 	}
 	env := maps.Clone(config.Envs)
-	if name != "" && name != sb.userName() {
+	user := ""
+	if sb.root {
+		user = session.RootUser
+	} else if name != "" && name != sb.userName() {
 		if env == nil {
 			env = map[string]string{}
 		}
@@ -227,7 +244,7 @@ func (sb *sandbox) processRequest(h http.Header, req *protocol.StartRequest) (*s
 	}
 	ask := &session.ProcessRequest{
 		ID: processID + strings.ToLower(rand.Text()[:16]), Managed: true, Awaited: true,
-		Exec:  session.ExecRequest{Argv: append([]string{config.Cmd}, config.Args...), Env: env, Dir: dir, Existing: true},
+		Exec:  session.ExecRequest{Argv: append([]string{config.Cmd}, config.Args...), Env: env, User: user, Dir: dir, Existing: true},
 		Stdin: req.Pty == nil && (req.Stdin == nil || *req.Stdin),
 	}
 	if req.Tag != nil {

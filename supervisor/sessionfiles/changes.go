@@ -59,7 +59,7 @@ func BeginChanges(ctx context.Context, s *session.Session, asked *ChangesRequest
 	}
 	w := &ChangesWatch{s: s, asked: asked, before: s.Info()}
 	limits := &s.Config().Files
-	a, data, err := Do(ctx, s, &files.Request{Snapshot: &files.Snapshot{
+	a, data, err := Do(ctx, s, BoxUser, &files.Request{Snapshot: &files.Snapshot{
 		Path: []byte(isolation.Workspace), Exclude: asked.Exclude, Walk: limits.MaxEntries, Most: min(maxSnapshot, int64(limits.MaxContent)),
 	}}, nil)
 	if f, ok := errors.AsType[*Failure](err); ok && f.Kind == files.TooMany {
@@ -91,7 +91,7 @@ func (w *ChangesWatch) End(ctx context.Context) *ChangesReport {
 	if w.asked.Digest {
 		req.Digest = int64(limits.MaxSearch)
 	}
-	a, _, err := Do(ctx, w.s, &files.Request{Changes: req}, w.snapshot)
+	a, _, err := Do(ctx, w.s, BoxUser, &files.Request{Changes: req}, w.snapshot)
 	if err == nil && a.Changes == nil {
 		err = files.ErrMalformed
 	}

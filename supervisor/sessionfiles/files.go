@@ -26,9 +26,18 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
+// User is who operations are performed as.
+type User bool
+
+// The users of a box. Root is BoxUser where a box has no root, see MayHaveRoot.
+const (
+	BoxUser User = false
+	Root    User = true
+)
+
 // Do performs one operation. body is the data of the request, data that of the answer. A failure of the operation is a
 // fault.Error of a matching kind, and wraps a *Failure.
-func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte) (a *files.Answer, data []byte, err error) {
+func Do(ctx context.Context, s *session.Session, as User, req *files.Request, body []byte) (a *files.Answer, data []byte, err error) {
 	limits := &s.Config().Files
 	in, err := encode(req, body)
 	if err != nil {
@@ -40,7 +49,7 @@ func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte
 	}
 	internal := session.InternalExec{
 		Tool: policy.ToolFiles, Timeout: time.Duration(limits.Timeout), Output: uint64(limits.MaxContent)*2 + files.MaxAnswer,
-		Root: (req.Diff != nil || req.Discard != nil) && mayHaveRoot(s),
+		Root: (as == Root || req.Diff != nil || req.Discard != nil) && MayHaveRoot(s),
 	}
 	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir, Internal: &internal})
 	if err == nil && internal.Root && r.Failed != nil && r.Failed.Step == isolation.StepUser { // the box has no root after all
@@ -61,9 +70,9 @@ func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte
 	return a, content.Bytes(), nil
 }
 
-// mayHaveRoot reports whether programs of a session may run as root. What they keep from the box user, archives and what has changed
+// MayHaveRoot reports whether programs of a session may run as root. What they keep from the box user, archives and what has changed
 // in the root filesystem have nevertheless.
-func mayHaveRoot(s *session.Session) bool {
+func MayHaveRoot(s *session.Session) bool {
 	settings := s.Current()
 	return !settings.ReadOnlyRoot
 }
@@ -88,7 +97,7 @@ func Pack(ctx context.Context, s *session.Session, req *files.Pack, w io.Writer)
 	if err != nil {
 		return nil, err
 	}
-	c, err := startAsRoot(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
+	c, err := start(ctx, s, Root, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +113,7 @@ func Commit(ctx context.Context, s *session.Session, b files.Bounds, w io.Writer
 	if err != nil {
 		return nil, err
 	}
-	c, err := startAsRoot(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
+	c, err := start(ctx, s, Root, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
 	if err != nil {
 		return nil, err
 	}
@@ -117,16 +126,16 @@ func Commit(ctx context.Context, s *session.Session, b files.Bounds, w io.Writer
 const headers = 2 << 10
 
 // Unpack unpacks the archive from r into a directory: completely or not at all.
-func Unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Reader) (*files.Archived, error) {
-	a, err := unpack(ctx, s, req, r)
+func Unpack(ctx context.Context, s *session.Session, as User, req *files.Unpack, r io.Reader) (*files.Archived, error) {
+	a, err := unpack(ctx, s, as, req, r)
 	if _, answered := errors.AsType[*Failure](err); err != nil && !answered {
 		// It was interrupted and has left what it had created. That is removed now, or by the next archive unpacked there.
-		_, _, _ = Do(context.WithoutCancel(ctx), s, &files.Request{Sweep: &files.Sweep{Path: req.Path}}, nil)
+		_, _, _ = Do(context.WithoutCancel(ctx), s, as, &files.Request{Sweep: &files.Sweep{Path: req.Path}}, nil)
 	}
 	return a, err
 }
 
-func unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Reader) (*files.Archived, error) {
+func unpack(ctx context.Context, s *session.Session, as User, req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	req.Bounds = bounds(&s.Config().Files)
 	head, err := (&files.Request{Unpack: req}).Encode()
 	if err != nil {
@@ -135,7 +144,7 @@ func unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Rea
 	// A caller that hangs up does not kill the program: finding the archive incomplete, that removes what it has created.
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	c, err := start(after, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{Stdin: true})
+	c, err := start(after, s, as, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{Stdin: true})
 	if err != nil {
 		return nil, err
 	}
@@ -168,25 +177,22 @@ type conversation struct {
 	content []byte          // of its stdout: what Read has not returned yet
 }
 
-// startAsRoot is start as root, where the box has one.
-func startAsRoot(ctx context.Context, s *session.Session, timeout time.Duration, req *session.ProcessRequest) (*conversation, error) {
-	if !mayHaveRoot(s) {
-		return start(ctx, s, timeout, req)
-	}
-	c, err := startAs(ctx, s, &session.InternalExec{Tool: policy.ToolFiles, Timeout: timeout, Root: true}, req)
-	if err != nil {
-		return nil, err
-	}
-	if step, ok := errors.AsType[*isolation.StepError](c.p.Started(ctx)); ok && step.Step == isolation.StepUser {
-		c.close()
-		return start(ctx, s, timeout, req)
-	}
-	return c, nil
-}
-
 // start starts the program with a timeout; 0: none.
-func start(ctx context.Context, s *session.Session, timeout time.Duration, req *session.ProcessRequest) (*conversation, error) {
-	return startAs(ctx, s, &session.InternalExec{Tool: policy.ToolFiles, Timeout: timeout, Single: timeout == 0}, req)
+func start(ctx context.Context, s *session.Session, as User, timeout time.Duration, req *session.ProcessRequest) (*conversation, error) {
+	internal := session.InternalExec{Tool: policy.ToolFiles, Timeout: timeout, Single: timeout == 0}
+	if as == Root && MayHaveRoot(s) {
+		of := internal
+		of.Root = true
+		c, err := startAs(ctx, s, &of, req)
+		if err != nil {
+			return nil, err
+		}
+		if step, ok := errors.AsType[*isolation.StepError](c.p.Started(ctx)); !ok || step.Step != isolation.StepUser {
+			return c, nil
+		}
+		c.close() // the box has no root after all
+	}
+	return startAs(ctx, s, &internal, req)
 }
 
 func startAs(ctx context.Context, s *session.Session, internal *session.InternalExec, req *session.ProcessRequest) (*conversation, error) {

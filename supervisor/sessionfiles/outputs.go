@@ -61,14 +61,14 @@ func PrepareOutputs(ctx context.Context, s *session.Session, version string) err
 	if err := tar.NewWriter(&empty).Close(); err != nil {
 		return err
 	}
-	if _, err := Unpack(ctx, s, &files.Unpack{Path: []byte(OutputDir(version))}, &empty); err != nil {
+	if _, err := Unpack(ctx, s, BoxUser, &files.Unpack{Path: []byte(OutputDir(version))}, &empty); err != nil {
 		return err
 	}
 	limits := s.Config().Files
 	if limits.OutputVersions == 0 && limits.OutputAge == 0 {
 		return nil
 	}
-	_, _, err := Do(ctx, s, &files.Request{Prune: &files.Prune{
+	_, _, err := Do(ctx, s, BoxUser, &files.Request{Prune: &files.Prune{
 		Path: []byte(path.Dir(OutputDir(version))), Except: []byte(version), Keep: limits.OutputVersions, Age: time.Duration(limits.OutputAge),
 	}}, nil)
 	if ctx.Err() != nil {

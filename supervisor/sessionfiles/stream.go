@@ -16,12 +16,12 @@ import (
 
 // ReadStream streams a regular file of any size, or a part of it. What is known of the file is returned at once; the reader
 // returns io.EOF only after all of it, and must be closed. Both end with ctx, or after files.archive_timeout.
-func ReadStream(ctx context.Context, s *session.Session, req *files.Get) (*files.Opening, io.ReadCloser, error) {
+func ReadStream(ctx context.Context, s *session.Session, as User, req *files.Get) (*files.Opening, io.ReadCloser, error) {
 	in, err := encode(&files.Request{Get: req}, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := start(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
+	c, err := start(ctx, s, as, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -93,12 +93,12 @@ func (r *fileReader) Close() error {
 
 // WriteStream writes what r has to a file as it comes, see files.Put. If r fails or ctx ends, what was written stays. A failed
 // file operation is a *Failure, of kind files.NoSpace if there is no space. r may be read once more after the return.
-func WriteStream(ctx context.Context, s *session.Session, req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
+func WriteStream(ctx context.Context, s *session.Session, as User, req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
 	head, err := (&files.Request{Put: req}).Encode()
 	if err != nil {
 		return nil, fault.Errorf(fault.Invalid, "%w", err).WithHint("request less at once")
 	}
-	c, err := start(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{Stdin: true})
+	c, err := start(ctx, s, as, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{Stdin: true})
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ const MaxWatched = 8192
 // up. While each has not returned, the kernel queues some 16,000 events; if there are more, files.Overflow follows. Watch
 // returns nil when the directory is gone or renamed, what each has returned, or another error: that of ctx, or a *Failure of
 // kind files.TooMany if there are more than MaxWatched directories. It counts as an execution, and keeps the session in use.
-func Watch(ctx context.Context, s *session.Session, req *files.Watch, each func(*files.Event) error) error {
+func Watch(ctx context.Context, s *session.Session, as User, req *files.Watch, each func(*files.Event) error) error {
 	release, err := s.ReserveWatch()
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func Watch(ctx context.Context, s *session.Session, req *files.Watch, each func(
 	if err != nil {
 		return err
 	}
-	c, err := start(ctx, s, 0, &session.ProcessRequest{StdinData: in})
+	c, err := start(ctx, s, as, 0, &session.ProcessRequest{StdinData: in})
 	if err != nil {
 		return err
 	}

@@ -412,6 +412,10 @@ class ExecRequest(TypedDict, total=False):
 
     rlimits: Rlimits
 
+    #: root: run it with the rights of root over the files of the box, in a session whose root can be written
+    #: to (read_only_root false); otherwise the name of the box user, which is the default
+    user: str
+
     #: data for standard input; not in a stream
     stdin: str
 
@@ -538,6 +542,9 @@ class ProcessRequest(TypedDict, total=False):
     pids: int
 
     rlimits: Rlimits
+
+    #: root, or the name of the box user (default), as for an execution
+    user: str
 
     #: use a terminal instead of pipes
     terminal: Terminal
@@ -1303,6 +1310,10 @@ class ExecOptions(TypedDict, total=False):
 
     rlimits: Rlimits
 
+    #: root: run it with the rights of root over the files of the box, in a session whose root can be written
+    #: to (read_only_root false); otherwise the name of the box user, which is the default
+    user: str
+
     #: data for standard input; not in a stream
     stdin: str
 
@@ -1378,6 +1389,10 @@ class DetachedOptions(TypedDict, total=False):
     pids: int
 
     rlimits: Rlimits
+
+    #: root: run it with the rights of root over the files of the box, in a session whose root can be written
+    #: to (read_only_root false); otherwise the name of the box user, which is the default
+    user: str
 
     #: data for standard input; not in a stream
     stdin: str
@@ -1458,6 +1473,10 @@ class StreamOptions(TypedDict, total=False):
 
     rlimits: Rlimits
 
+    #: root: run it with the rights of root over the files of the box, in a session whose root can be written
+    #: to (read_only_root false); otherwise the name of the box user, which is the default
+    user: str
+
     #: maximum wait for another execution of the session to end, at most queue.wait
     wait: Duration
 
@@ -1527,6 +1546,10 @@ class RunStreamOptions(TypedDict, total=False):
     pids: int
 
     rlimits: Rlimits
+
+    #: root: run it with the rights of root over the files of the box, in a session whose root can be written
+    #: to (read_only_root false); otherwise the name of the box user, which is the default
+    user: str
 
     #: maximum wait for another execution of the session to end, at most queue.wait
     wait: Duration

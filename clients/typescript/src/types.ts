@@ -513,6 +513,11 @@ export interface ExecRequest {
   /** for this execution, within those of the session */
   pids?: number;
   rlimits?: Rlimits;
+  /**
+   * root: run it with the rights of root over the files of the box, in a session whose root can be written to
+   * (read_only_root false); otherwise the name of the box user, which is the default
+   */
+  user?: string;
   /** data for standard input; not in a stream */
   stdin?: string;
   /** one of utf-8, base64 */
@@ -848,6 +853,8 @@ export interface ProcessRequest {
   memory?: Size;
   pids?: number;
   rlimits?: Rlimits;
+  /** root, or the name of the box user (default), as for an execution */
+  user?: string;
   /** use a terminal instead of pipes */
   terminal?: Terminal;
   /** open standard input for clients of its stream */

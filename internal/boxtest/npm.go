@@ -3,9 +3,11 @@
 package boxtest
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -14,39 +16,83 @@ import (
 	"testing"
 )
 
-// NPM returns a directory with npm packages, which are fetched once.
+// Published packages that clients of E2B and Scalebox use, as npm is asked for them. test/run also fetches them for its machine.
+const (
+	E2BPackages      = "e2b@2.51.0 @e2b/code-interpreter@2.8.0"
+	OldE2BPackages   = "e2b@2.45.0 @e2b/code-interpreter@2.7.0"
+	ScaleboxPackages = "@scalebox/sdk@3.7.0"
+)
+
+// npmVariable names a directory that has node, and packages that npm has fetched, for a machine that has neither npm nor a network:
+// bin/node, and a directory for each set of packages. See test/vm/node.sh and test/run.
+const npmVariable = "BOXD_TEST_NPM"
+
+// Node returns the path of node, and skips a test where there is none.
+func Node(t testing.TB) string {
+	t.Helper()
+	name := "node"
+	if dir := os.Getenv(npmVariable); dir != "" {
+		name = filepath.Join(dir, "bin", name)
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		Missing(t, "node")
+	}
+	return path
+}
+
+// NPM returns a directory with npm packages, which are fetched once. It skips a test where they were to be fetched before and are not
+// there.
 func NPM(t testing.TB, packages string) string {
 	t.Helper()
-	for _, name := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(name); err != nil {
-			Missing(t, name)
+	Node(t)
+	if at := os.Getenv(npmVariable); at != "" {
+		dir := filepath.Join(at, PackagesDir(packages))
+		if _, err := os.Stat(dir); err != nil {
+			Missing(t, "the packages "+packages+" of npm")
 		}
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256([]byte(packages))
-	dir := filepath.Join(cache, "boxd-test", "npm-"+hex.EncodeToString(sum[:8]))
-	if _, err := os.Stat(dir); err == nil {
 		return dir
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
+	if _, err := exec.LookPath("npm"); err != nil {
+		Missing(t, "npm")
 	}
-	fresh, err := os.MkdirTemp(filepath.Dir(dir), "fetching-") //nolint:usetesting // beside where it is going to be
+	dir, err := FetchPackages(t.Context(), packages)
 	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = os.RemoveAll(fresh) }()
-	cmd := exec.CommandContext(t.Context(), "npm", append([]string{"install", "--prefix", fresh, "--ignore-scripts", "--no-audit", "--no-fund"}, strings.Fields(packages)...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("npm cannot fetch %s: %v\n%s", packages, err, out)
-	}
-	if err := os.Rename(fresh, dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// PackagesDir returns the name of the directory that has npm packages.
+func PackagesDir(packages string) string {
+	sum := sha256.Sum256([]byte(packages))
+	return "npm-" + hex.EncodeToString(sum[:8])
+}
+
+// FetchPackages returns a directory with npm packages, which npm fetches unless it did before.
+func FetchPackages(ctx context.Context, packages string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "boxd-test", PackagesDir(packages))
+	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return dir, err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", err
+	}
+	fresh, err := os.MkdirTemp(filepath.Dir(dir), "fetching-") // beside where it is going to be
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(fresh) }()
+	cmd := exec.CommandContext(ctx, "npm", append([]string{"install", "--prefix", fresh, "--ignore-scripts", "--no-audit", "--no-fund"}, strings.Fields(packages)...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("npm cannot fetch %s: %w\n%s", packages, err, out)
+	}
+	if err := os.Rename(fresh, dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	return dir, nil
 }

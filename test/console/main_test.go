@@ -39,7 +39,6 @@ const suiteVariable = "BOXD_TEST_CONSOLE"
 type built struct {
 	pages   string // directory of the built package
 	modules string // directory of the npm modules
-	node    string
 }
 
 // person is a user logged in to Cockpit. Cockpit needs a user name, so these are system users of every Debian.
@@ -61,8 +60,8 @@ const roles = "[principals.operators]\nuid = 9\nrole = \"operator\"\n"
 // suite is what test/vm/console.sh has built.
 func suite() (built, bool) {
 	dir := os.Getenv(suiteVariable)
-	b := built{filepath.Join(dir, "pages"), filepath.Join(dir, "node_modules"), filepath.Join(dir, "bin/node")}
-	_, err := os.Stat(b.node)
+	b := built{filepath.Join(dir, "pages"), filepath.Join(dir, "node_modules")}
+	_, err := os.Stat(b.modules)
 	return b, dir != "" && err == nil
 }
 
@@ -89,7 +88,7 @@ var bundle = sync.OnceValues(func() (built, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return built{}, err
 	}
-	return built{dir, strings.TrimSpace(string(out)), "node"}, nil
+	return built{dir, strings.TrimSpace(string(out))}, nil
 })
 
 func TestMain(m *testing.M) {
@@ -237,7 +236,7 @@ func browse(t *testing.T, script, address string, do acts, env ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), console.node, filepath.Join("testdata", script))
+	cmd := exec.CommandContext(t.Context(), boxtest.Node(t), filepath.Join("testdata", script))
 	cmd.Env = append(os.Environ(), "CONSOLE_MODULES="+console.modules, "CONSOLE_URL="+address, "CONSOLE_BROWSER="+browser(), "CONSOLE_DIR="+boxtest.TempDir(t))
 	cmd.Env = append(cmd.Env, env...)
 	in, err := cmd.StdinPipe()

@@ -4,7 +4,9 @@ package e2b_test
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,28 +23,28 @@ var (
 )
 
 // frameworks are the packages that use the SDK, and what else the page's programs import.
-const frameworks = "e2b@2.51.0 @e2b/code-interpreter@2.8.0 @langchain/core@1.4.0 zod@4.6.7 @computesdk/e2b@1.7.52"
+const frameworks = boxtest.E2BPackages + " @langchain/core@1.4.0 zod@4.6.7 @computesdk/e2b@1.7.52"
 
 // Each JavaScript program of the E2B page runs unchanged, with the packages that it imports, and prints what the page says.
 func TestProgramsOfTheGuideRun(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	const page = "../../docs/guide/e2b.md"
 	text, err := os.ReadFile(page)
+	if errors.Is(err, fs.ErrNotExist) {
+		boxtest.Missing(t, page)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, at := boxtest.TempDir(t), boxtest.FreeAddress(t, "127.0.0.2")
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), "e2b", "certificate", "-o", dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	h := start(t, fmt.Sprintf("tls_listen = %q\ncertificate = %q\nkey = %q", at, filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")))
+	dir, keys := certificate(t)
+	h := start(t, keys)
 	imported := map[string]int{}
 	for _, block := range programOfTheGuide.FindAllStringSubmatch(string(text), -1) {
 		program := block[1]
-		packages, of, key := sdks[0], "e2b", h.keys["agent"]
+		packages, of, key := boxtest.E2BPackages, "e2b", h.keys["agent"]
 		switch {
 		case strings.Contains(program, "@scalebox/sdk"):
-			packages, of = scalebox, "scalebox"
+			packages, of = boxtest.ScaleboxPackages, "scalebox"
 		case strings.Contains(program, "@langchain/"), strings.Contains(program, "@computesdk/"):
 			packages, of, key = frameworks, "frameworks", "e2b_"+hex.EncodeToString([]byte(key))
 		}
@@ -60,9 +62,8 @@ func TestProgramsOfTheGuideRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer os.Remove(path)
-		cmd := exec.CommandContext(t.Context(), "node", path)
-		cmd.Env = append(os.Environ(), "E2B_API_KEY="+key, "E2B_API_URL=http://"+h.address, "E2B_SANDBOX_URL=http://"+h.address,
-			"SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
+		cmd := exec.CommandContext(t.Context(), boxtest.Node(t), path)
+		cmd.Env = append(append(os.Environ(), "E2B_API_KEY="+key, "E2B_API_URL=http://"+h.address, "E2B_SANDBOX_URL=http://"+h.address), h.scalebox(dir)...)
 		var problems strings.Builder
 		cmd.Stderr = &problems
 		if out, err := cmd.Output(); err != nil || string(out) != want.String() {

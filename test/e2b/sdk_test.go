@@ -14,12 +14,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// sdks are the published packages that clients use, in two versions each.
-var sdks = []string{"e2b@2.51.0 @e2b/code-interpreter@2.8.0", "e2b@2.45.0 @e2b/code-interpreter@2.7.0"}
-
-// scalebox is the published Scalebox package.
-const scalebox = "@scalebox/sdk@3.7.0"
-
 // runs runs a script of testdata with the SDKs, and checks that it does all its steps.
 func (h *host) runs(t *testing.T, packages, script string, env ...string) {
 	t.Helper()
@@ -39,7 +33,7 @@ func (h *host) runs(t *testing.T, packages, script string, env ...string) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	h.steps(t, packages, script, exec.CommandContext(t.Context(), "node", file.Name()), env...)
+	h.steps(t, packages, script, exec.CommandContext(t.Context(), boxtest.Node(t), file.Name()), env...)
 }
 
 // steps runs a command for a script of testdata, and checks that it does all its steps.
@@ -63,12 +57,39 @@ func (h *host) steps(t *testing.T, packages, script string, cmd *exec.Cmd, env .
 	}
 }
 
+// certificate makes a certificate for TLS, and returns its directory and the keys of [e2b] that use it.
+func certificate(t *testing.T) (dir, keys string) {
+	t.Helper()
+	dir = boxtest.TempDir(t)
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), "e2b", "certificate", "-o", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return dir, fmt.Sprintf("tls_listen = %q\ncertificate = %q\nkey = %q\n", boxtest.FreeAddress(t, "127.0.0.2"), filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem"))
+}
+
+// scalebox returns the environment of programs that use the Scalebox SDK, with the certificate of a directory.
+func (h *host) scalebox(dir string) []string {
+	return []string{"SCALEBOX_API_KEY=" + h.keys["agent"], "SCALEBOX_API_URL=http://" + h.address, "NODE_EXTRA_CA_CERTS=" + filepath.Join(dir, "ca.pem")}
+}
+
 // Everything that the published SDK does with sandboxes, commands, terminals and files works.
 func TestTheSDKOfE2B(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
-	for _, packages := range sdks {
-		t.Run(packages, func(t *testing.T) {
-			start(t).runs(t, packages, "sdk.mjs")
+	start(t).runs(t, boxtest.E2BPackages, "sdk.mjs")
+}
+
+// The published SDK of the code interpreter runs code and shows its results.
+func TestTheSDKOfTheCodeInterpreter(t *testing.T) {
+	boxtest.RequireProgram(t, "python3")
+	start(t).runs(t, boxtest.E2BPackages, "code.mjs")
+}
+
+// Both also work in older versions, which use older paths.
+func TestOlderSDKsOfE2B(t *testing.T) {
+	boxtest.RequireProgram(t, "python3")
+	for _, script := range []string{"sdk.mjs", "code.mjs"} {
+		t.Run(script, func(t *testing.T) {
+			start(t).runs(t, boxtest.OldE2BPackages, script)
 		})
 	}
 }
@@ -76,17 +97,14 @@ func TestTheSDKOfE2B(t *testing.T) {
 // Other methods of the published SDK work, or fail with the message that they are not supported.
 func TestOtherMethodsOfTheSDKOfE2B(t *testing.T) {
 	boxtest.RequireProgram(t, "git")
-	start(t).runs(t, sdks[0], "methods.mjs")
+	start(t).runs(t, boxtest.E2BPackages, "methods.mjs")
 }
 
 // The published Scalebox SDK works over TLS as Refly uses it.
 func TestTheSDKOfScalebox(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
-	dir, at := boxtest.TempDir(t), boxtest.FreeAddress(t, "127.0.0.2")
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), "e2b", "certificate", "-o", dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	h := start(t, fmt.Sprintf("tls_listen = %q\ncertificate = %q\nkey = %q\n[e2b.object_storage]\n\"s3://bucket\" = \"team/results\"", at, filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")))
+	dir, keys := certificate(t)
+	h := start(t, keys+"[e2b.object_storage]\n\"s3://bucket\" = \"team/results\"")
 	results := boxtest.TempDir(t)
 	if err := os.WriteFile(filepath.Join(results, "numbers"), []byte("one\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -97,17 +115,19 @@ func TestTheSDKOfScalebox(t *testing.T) {
 	}
 	boxctl := fmt.Sprintf("%s --socket %s --owner agent drives ", filepath.Join(boxtest.Programs(t), "boxctl"), h.Socket)
 	next := fmt.Sprintf("echo two >>%s/numbers; %s fill team/results %s; %s switch $1 team/results", results, boxctl, results, boxctl)
-	h.runs(t, scalebox, "scalebox.mjs", "NEXT_VERSION="+next, "SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
+	h.runs(t, boxtest.ScaleboxPackages, "scalebox.mjs", append(h.scalebox(dir), "NEXT_VERSION="+next)...)
 }
 
-// The published SDK of the code interpreter runs code and shows its results.
-func TestTheSDKOfTheCodeInterpreter(t *testing.T) {
+// The published SDKs measure, limit and pause sandboxes that have control groups.
+func TestTheSDKsWhereSandboxesHaveGroups(t *testing.T) {
+	boxtest.RequireGroups(t)
+	boxtest.RequireSpeed(t) // for node
 	boxtest.RequireProgram(t, "python3")
-	for _, packages := range sdks {
-		t.Run(packages, func(t *testing.T) {
-			start(t).runs(t, packages, "code.mjs")
-		})
-	}
+	dir, keys := certificate(t)
+	t.Setenv("BOXD__PROFILES__E2B__MEMORY", "128MiB")
+	h := start(t, keys)
+	h.runs(t, boxtest.E2BPackages, "groups.mjs")
+	h.runs(t, boxtest.ScaleboxPackages, "groups-scalebox.mjs", h.scalebox(dir)...)
 }
 
 // cli is E2B's published command line tool.

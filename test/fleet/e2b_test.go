@@ -462,7 +462,7 @@ func TestTheSDKOfE2BThroughTheGateway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		file, err := os.CreateTemp(boxtest.NPM(t, "e2b@2.51.0 @e2b/code-interpreter@2.8.0"), "*-"+script) // beside the modules it imports
+		file, err := os.CreateTemp(boxtest.NPM(t, boxtest.E2BPackages), "*-"+script) // beside the modules it imports
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -471,7 +471,7 @@ func TestTheSDKOfE2BThroughTheGateway(t *testing.T) {
 		if err := errors.Join(err, file.Close()); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), "node", file.Name())
+		cmd := exec.CommandContext(t.Context(), boxtest.Node(t), file.Name())
 		cmd.Env = append(os.Environ(), "E2B_API_KEY="+h.token, "E2B_API_URL=http://"+h.e2b, "E2B_SANDBOX_URL=http://"+h.e2b)
 		out, err := cmd.CombinedOutput()
 		if err != nil || strings.Contains(string(out), "FAILED ") {

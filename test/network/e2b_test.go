@@ -15,7 +15,7 @@ import (
 
 // E2B clients can restrict the network of a sandbox when they create it, and change it later.
 func TestClientsOfE2BSetTheNetworkOfTheirSandboxes(t *testing.T) {
-	packages := boxtest.NPM(t, "e2b@2.51.0 @e2b/code-interpreter@2.8.0") // later npm is unreachable
+	packages := boxtest.NPM(t, boxtest.E2BPackages) // later npm is unreachable
 	w := newWorld(t)
 	newZone(t, w).set("allowed.example.", public4)
 	at := boxtest.FreeAddress(t, "127.0.0.1")
@@ -31,7 +31,7 @@ func TestClientsOfE2BSetTheNetworkOfTheirSandboxes(t *testing.T) {
 	_, err = file.Write(source)
 	must(t, err)
 	must(t, file.Close())
-	cmd := exec.CommandContext(t.Context(), "node", file.Name())
+	cmd := exec.CommandContext(t.Context(), boxtest.Node(t), file.Name())
 	cmd.Env = append(os.Environ(), "E2B_API_KEY="+key, "E2B_API_URL=http://"+at, "E2B_SANDBOX_URL=http://"+at)
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "done\n" {
 		t.Errorf("%v\n%s", err, out)

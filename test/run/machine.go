@@ -278,19 +278,65 @@ func (m *machine) fill(ctx context.Context, suite string) ([]work, error) {
 			}
 		}
 	}
-	return items, errors.Join(m.fillQueue(suite, items), m.fillPrograms(ctx, suite), m.fillConsole(ctx, suite, items))
+	return items, errors.Join(m.fillQueue(suite, items), m.fillPrograms(ctx, suite), m.fillNode(ctx, suite, items))
 }
 
-// fillConsole adds what the console tests need except the browser, which is in the machine's system. If this host cannot build
-// it, the tests say what is missing.
-func (m *machine) fillConsole(ctx context.Context, suite string, items []work) error {
-	if m.ground == groundEmulation || m.arch != runtime.GOARCH || !slices.ContainsFunc(items, func(w work) bool { return w.pkg == "test/console" }) {
+// clientPackages are the npm packages that suites use in the machine.
+var clientPackages = map[string][]string{
+	"test/e2b":     {boxtest.E2BPackages, boxtest.OldE2BPackages, boxtest.ScaleboxPackages},
+	"test/network": {boxtest.E2BPackages},
+}
+
+// fillNode adds this host's node with packages of npm, which the machine has no network for, and what the console tests need except
+// the browser, which is in the machine's system. If this host has no npm, the tests say what is missing.
+func (m *machine) fillNode(ctx context.Context, suite string, items []work) error {
+	if m.ground == groundEmulation || m.arch != runtime.GOARCH {
 		return nil
 	}
-	if _, err := exec.LookPath("npm"); err != nil {
+	var packages []string
+	console := false
+	for _, w := range items {
+		packages = append(packages, clientPackages[w.pkg]...)
+		console = console || w.pkg == "test/console"
+	}
+	_, err := exec.LookPath("npm")
+	if len(packages) == 0 && !console || err != nil {
 		return nil //nolint:nilerr // the tests say so
 	}
-	_, err := m.do(ctx, nil, "test/vm/console.sh", suite)
+	if _, err := m.do(ctx, nil, "test/vm/node.sh", filepath.Join(suite, "npm")); err != nil {
+		return err
+	}
+	slices.Sort(packages)
+	packages = slices.Compact(packages)
+	errs := make([]error, len(packages))
+	var all sync.WaitGroup
+	for i, list := range packages { // at once, since npm tries for a minute where there is no network
+		all.Go(func() { errs[i] = m.fillPackages(ctx, suite, list) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if !console {
+		return nil
+	}
+	_, err = m.do(ctx, nil, "test/vm/console.sh", suite)
+	return err
+}
+
+// fillPackages adds npm packages. Where npm cannot fetch them, as without a network, only the tests that use them fail.
+func (m *machine) fillPackages(ctx context.Context, suite, packages string) error {
+	from, err := boxtest.FetchPackages(ctx, packages)
+	if err != nil {
+		lines := strings.SplitN(err.Error(), "\n", 3) // of npm's, only the first
+		m.printf("the machine lacks packages of npm: %s", strings.Join(lines[:min(len(lines), 2)], ": "))
+		return ctx.Err()
+	}
+	to := filepath.Join(suite, "npm", boxtest.PackagesDir(packages))
+	if err := os.Mkdir(to, 0o755); err != nil {
+		return err
+	}
+	_, err = m.do(ctx, nil, "cp", "-r", "-t", to, filepath.Join(from, "node_modules"))
 	return err
 }
 
@@ -332,7 +378,7 @@ func (m *machine) fillQueue(suite string, items []work) error {
 			return err
 		}
 	}
-	env := "export BOXD_TEST_GROUND=" + m.ground + " BOXD_TEST_BIN=/suite/bin BOXD_TEST_PACKAGES=/suite/packages BOXD_TEST_CONSOLE=/suite/console\n"
+	env := "export BOXD_TEST_GROUND=" + m.ground + " BOXD_TEST_BIN=/suite/bin BOXD_TEST_PACKAGES=/suite/packages BOXD_TEST_CONSOLE=/suite/console BOXD_TEST_NPM=/suite/npm\n"
 	if m.ground != groundKVM { // processes start more slowly there
 		env += "export SURVIVAL_KILLS=8 ABUSE_FLOOD_SHARE=50\n"
 	}

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -289,5 +290,30 @@ func TestDurationsAreSorted(t *testing.T) {
 	const want = "10.00\tmachine\tuml\ttest/b\tTestLong\n2.00\tboxes\tthis host\ttest/b\tTestLong\n0.25\tpure\tthis host\ttest/a\tTestShort\n"
 	if got, err := os.ReadFile(r.durations); err != nil || string(got) != want {
 		t.Errorf("%v, %q", err, got)
+	}
+}
+
+// What npm fetches is in the suite as it is. Where npm fetches nothing, as without a network, the suite lacks it, and no more.
+func TestPackagesOfNPMAreInTheSuite(t *testing.T) {
+	for name, tc := range map[string]struct{ npm, want string }{
+		"fetched":     {"mkdir -p \"$3/node_modules/$7\" && echo code >\"$3/node_modules/$7/index.js\"", "code\n"},
+		"not fetched": {"echo no network >&2; exit 1", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bin, suite := t.TempDir(), t.TempDir()
+			t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+			t.Setenv("XDG_CACHE_HOME", t.TempDir())
+			if err := errors.Join(os.Mkdir(filepath.Join(suite, "npm"), 0o755), os.WriteFile(filepath.Join(bin, "npm"), []byte("#!/bin/sh\n"+tc.npm+"\n"), 0o755)); err != nil { //nolint:gosec // it is a program
+				t.Fatal(err)
+			}
+			m := &machine{runner: newRunner(t)}
+			if err := m.fillPackages(t.Context(), suite, "p@1"); err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(filepath.Join(suite, "npm", boxtest.PackagesDir("p@1"), "node_modules/p@1/index.js"))
+			if string(got) != tc.want || tc.want == "" && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the suite has %q: %v", got, err)
+			}
+		})
 	}
 }

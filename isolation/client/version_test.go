@@ -33,13 +33,14 @@ func TestAPID1OfAnEarlierVersionHearsWhatItKnows(t *testing.T) {
 	t.Parallel()
 	existing := &isolation.Command{Argv: []string{"x"}, Dir: "/usr/x", ScriptArg: -1, Existing: true}
 	merged := &isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Merged: true}
+	asRoot := &isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Root: true}
 	spooled := &isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true, Spool: true}
 	for _, c := range []struct {
 		cmd   *isolation.Command
 		since uint32
 		step  isolation.Step
 		item  string
-	}{{existing, 2, isolation.StepDirectory, existing.Dir}, {merged, 3, isolation.StepStdio, isolation.ItemMerged}, {spooled, 4, isolation.StepStdio, isolation.ItemSpooled}} {
+	}{{existing, 2, isolation.StepDirectory, existing.Dir}, {merged, 3, isolation.StepStdio, isolation.ItemMerged}, {spooled, 4, isolation.StepStdio, isolation.ItemSpooled}, {asRoot, 5, isolation.StepUser, "root"}} {
 		for version := uint32(1); version <= isolation.BoxVersion; version++ {
 			box, peer, err := adoptAs(t, version)
 			if err != nil {
@@ -50,7 +51,7 @@ func TestAPID1OfAnEarlierVersionHearsWhatItKnows(t *testing.T) {
 				t.Fatal(err)
 			}
 			if version >= c.since {
-				if req := peer.hear(); req.Spawn == nil || req.Spawn.Existing != c.cmd.Existing || req.Spawn.Merged != c.cmd.Merged || req.Spawn.Spool != c.cmd.Spool {
+				if req := peer.hear(); req.Spawn == nil || req.Spawn.Existing != c.cmd.Existing || req.Spawn.Merged != c.cmd.Merged || req.Spawn.Spool != c.cmd.Spool || req.Spawn.Root != c.cmd.Root {
 					t.Errorf("version %d heard %+v", version, req)
 				}
 				continue

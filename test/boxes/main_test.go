@@ -149,11 +149,17 @@ type attempt struct{ call, want string }
 // try has the probe make attempts in order, and compares the results.
 func (b *box) try(attempts ...attempt) {
 	b.t.Helper()
-	args := []string{"try"}
+	b.tryAs("", attempts...)
+}
+
+// tryAs is try by a user of the box.
+func (b *box) tryAs(user string, attempts ...attempt) {
+	b.t.Helper()
+	args := []string{probe, "try"}
 	for _, a := range attempts {
 		args = append(args, a.call)
 	}
-	got := b.ask(args[0], args[1:]...)
+	got := lines(b.d.Output(b.t, b.ID, api.ExecRequest{Argv: args, User: user}))
 	if len(got) != len(attempts) {
 		b.t.Fatalf("%d answers to %d attempts: %q", len(got), len(attempts), got)
 	}

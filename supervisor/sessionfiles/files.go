@@ -49,7 +49,7 @@ func Do(ctx context.Context, s *session.Session, as User, req *files.Request, bo
 	}
 	internal := session.InternalExec{
 		Tool: policy.ToolFiles, Timeout: time.Duration(limits.Timeout), Output: uint64(limits.MaxContent)*2 + files.MaxAnswer,
-		Root: (as == Root || req.Diff != nil || req.Discard != nil) && MayHaveRoot(s),
+		Root: (as == Root || req.Diff != nil || req.Discard != nil || req.Snapshot != nil || req.Changes != nil) && MayHaveRoot(s),
 	}
 	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir, Internal: &internal})
 	if err == nil && internal.Root && r.Failed != nil && r.Failed.Step == isolation.StepUser { // the box has no root after all

@@ -65,7 +65,17 @@ step('commands.run callbacks', async () => {
   await sbx.commands.run('for i in 1 2 3; do echo $i; sleep 0.05; done', { onStdout: d => { out += d } })
   assert.equal(out, '1\n2\n3\n')
 })
-step('commands.run as root', async () => assert.equal((await sbx.commands.run('echo here', { user: 'root' })).stdout, 'here\n'))
+step('commands.run as root', async () => {
+  const root = { user: 'root' }
+  assert.equal((await sbx.commands.run('id -u; echo $HOME; pwd', root)).stdout, '0\n/root\n/root\n')
+  await sbx.commands.run('mkdir -m 700 /opt/mine; echo mine > /opt/mine/file; echo tool > /usr/local/bin/of-root; chmod 755 /usr/local/bin/of-root', root)
+  assert.equal(await sbx.files.read('/opt/mine/file', root), 'mine\n')
+  await sbx.files.write('/opt/mine/other', 'by the SDK', root)
+  await sbx.files.write('in-home', 'relative', root)
+  assert.equal((await sbx.commands.run('stat -c %U /opt/mine/other; cat /opt/mine/other /root/in-home', root)).stdout, 'root\nby the SDKrelative')
+  assert.equal((await sbx.commands.run('cat /opt/mine/file || echo closed; id -u', { user: 'user' })).stdout, 'closed\n1000\n')
+  await assert.rejects(sbx.files.read('/opt/mine/file'))
+})
 step('commands.run as nobody', async () => assert.rejects(sbx.commands.run('true', { user: 'stranger' }), AuthenticationError))
 step('commands.sendStdin', async () => {
   const cat = await sbx.commands.run('cat', { background: true, stdin: true })

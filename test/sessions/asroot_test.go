@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// A process runs as root whoever starts it again: its policy, the next boxd, or the start of its session. What it makes stays as
+// it is, and is read by those operations that have to see all.
+func TestAProcessOfRootStaysOne(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false), HomeOnDisk: new(true)})
+	asRoot := func(line string) string {
+		t.Helper()
+		return d.Output(t, "s", api.ExecRequest{Argv: []string{"/bin/sh", "-euc", line}, User: "root"})
+	}
+	req := api.ProcessRequest{
+		Command: new("umask 077; id -u >> /workspace/ids; exec sleep 1000"), User: "root", Cwd: "/",
+		Restart: &api.Restart{Policy: "always", Delay: new(quantity.Duration(10 * time.Millisecond))},
+	}
+	p := d.NewProcess(t, "s", "server", &req)
+	starts := 0
+	started := func(what string) {
+		t.Helper()
+		starts++
+		boxtest.Eventually(t, what, func() bool { return asRoot("cat /workspace/ids") == strings.Repeat("0\n", starts) })
+	}
+	started("it runs as root")
+	if _, _, err := d.StartProcess(t.Context(), "s", "server", &api.ProcessRequest{Command: req.Command, Cwd: "/", Restart: req.Restart}); boxtest.Refused(t, err, http.StatusConflict, "user") == nil {
+		t.Error(err)
+	}
+	if err := d.SignalProcess(t.Context(), "s", "server", "SIGKILL"); err != nil {
+		t.Fatal(err)
+	}
+	started("it runs as root again")
+	d.Kill()
+	d.Restart()
+	if now, err := d.Process(t.Context(), "s", "server", 0); err != nil || now.ID != p.ID {
+		t.Errorf("%+v, %v", now, err)
+	}
+	if err := d.SignalProcess(t.Context(), "s", "server", "SIGKILL"); err != nil {
+		t.Fatal(err)
+	}
+	started("the next boxd runs it as root")
+
+	asRoot(`umask 077; mkdir /workspace/closed /usr/local/closed; echo kept > /workspace/closed/file; echo kept > /usr/local/closed/file; chown 33:33 /workspace/closed/file; echo home > ~/home; echo user > /home/box/roots`)
+	if got := d.Sh(t, "s", "cat /workspace/closed/file /usr/local/closed/file /home/box/roots 2>&1 || true"); strings.Count(got, "ermission denied") != 3 {
+		t.Errorf("the box user reads %q", got)
+	}
+	if got := archiveOf(t, d, "s", "/workspace"); !strings.Contains(got, "closed/file=kept") {
+		t.Errorf("an archive has %q", got)
+	}
+	diff, err := d.DiffRoot(t.Context(), "s", &api.RootDiff{})
+	if text, _ := json.Marshal(diff.Created); err != nil || !strings.Contains(string(text), `"/usr/local/closed/file"`) || diff.Unreadable != 0 {
+		t.Errorf("changes: %s, %+v, %v", text, diff.Counts, err)
+	}
+	is, err := d.Definition(t.Context(), "s")
+	if err != nil || !strings.Contains(string(is.Processes["server"]), `"user":"root"`) {
+		t.Errorf("the definition: %s, %v", is.Processes["server"], err)
+	}
+
+	stop(t, d, "s")
+	if _, err := d.StartSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	started("the session runs it as root")
+	if got := asRoot("cat /workspace/closed/file /usr/local/closed/file ~/home /home/box/roots; stat -c %u:%a /workspace/closed /workspace/closed/file /usr/local/closed"); got != "kept\nkept\nhome\nuser\n0:700\n33:600\n0:700\n" {
+		t.Errorf("after a stop: %q", got)
+	}
+	if _, err := d.DiscardRoot(t.Context(), "s", &api.RootDiscard{}); err != nil {
+		t.Error(err)
+	}
+	if got := d.Sh(t, "s", "ls -d /usr/local/closed 2>&1 || true"); !strings.Contains(got, "No such file") {
+		t.Errorf("not undone: %q", got)
+	}
+	if diff, err := d.DiffRoot(t.Context(), "s", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
+		t.Errorf("undone: %+v, %v", diff, err)
+	}
+}
+
+// Root has a terminal and streams as everybody has, and a time limit ends it with all that it has started.
+func TestRootIsLimitedAsOthersAre(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	d.NewSession(t, api.SessionRequest{ID: "s1", ReadOnlyRoot: new(false)})
+	r := d.Result(t, "s1", api.ExecRequest{
+		Command: new("echo up; (setsid sh -c 'exec sleep 1000' &) ; setsid python3 -c 'import os, time; os.setuid(33); time.sleep(1000)' & sleep 1000"), User: "root", Timeout: new(quantity.Duration(2 * time.Second)),
+	})
+	if r.Status != "timed_out" || r.Stdout != "up\n" {
+		t.Errorf("%s", boxtest.Show(r))
+	}
+	if got := d.Output(t, "s1", api.ExecRequest{Argv: []string{"sh", "-c", "cat /proc/[0-9]*/comm"}, User: "root"}); strings.Contains(got, "sleep") || strings.Contains(got, "python") {
+		t.Errorf("it goes on: %q", got)
+	}
+	p := d.NewProcess(t, "s1", "t", &api.ProcessRequest{Argv: []string{"sh", "-c", "tty; echo > $(tty); id -u; exec sleep 1000"}, User: "root", Terminal: &api.Terminal{Rows: 24, Cols: 80}})
+	boxtest.Eventually(t, "the terminal is root's", func() bool {
+		logs := logsOf(t, d, p.ID, 0)
+		return strings.Contains(logs, "/dev/pts/") && strings.Contains(logs, "0\r\n")
+	})
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	d.NothingLeft(before)
+}

@@ -171,11 +171,11 @@ func flagHabits() map[string]string {
 		"--storage-opt":  "--workspace-quota SIZE",
 		"--tmpfs":        "--tmp SIZE; /tmp is always one",
 		"--tty":          "-t",
-		"--user":         "programs run as the box user, or as the owner of what -v mounts for writing",
+		"--user":         "programs run as the box user; boxctl exec --user root, in a box with --writable-root",
 		"--volume":       "-v SOURCE:TARGET",
 		"--workdir":      "--cwd DIRECTORY",
 		"-a":             "--all",
-		"-u":             "programs run as the box user, or as the owner of what -v mounts for writing",
+		"-u":             "programs run as the box user; boxctl exec --user root, in a box with --writable-root",
 		"-P":             "boxctl forward BOX 8080:8080",
 	}
 }

@@ -291,7 +291,7 @@ func TestMistakesNameWhatWasMeant(t *testing.T) {
 		{"run --volume .:/x y", "boxctl run: unknown flag --volume", "-v SOURCE:TARGET"},
 		{"run --rm y", "boxctl run: unknown flag --rm", "leave it out: run always removes its box"},
 		{"run --memroy 1g y", "boxctl run: unknown flag --memroy", "did you mean --memory?"},
-		{"run -u root y", "boxctl run: unknown flag -u", "programs run as the box user"},
+		{"create -u root y", "boxctl create: unknown flag -u", "programs run as the box user; boxctl exec --user root"},
 		{"ps -a x", "boxctl ps: unknown flag -a", "boxctl ls lists boxes"},
 		{"run --memory", "--memory: SIZE is missing", "boxctl run --help"},
 		{"run --cpus x y", "--cpus x: must be a number", "boxctl run --help"},

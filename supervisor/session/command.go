@@ -95,13 +95,9 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := c.root(req.User)
+	root, env, err := c.user(req.User)
 	if err != nil {
 		return nil, err
-	}
-	env := c.Env
-	if root {
-		env = WithEnv(env, map[string]string{"HOME": rootHome, "USER": RootUser, "LOGNAME": RootUser})
 	}
 	spec := &process.Spec{Clamped: clamped, Rlimits: req.Rlimits, Input: req.Stdin, Command: isolation.Command{
 		Root: root, Env: WithEnv(env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
@@ -152,20 +148,20 @@ const (
 	rootHome = "/root"
 )
 
-// root reports whether a program runs as root.
-func (c *Context) root(user string) (bool, error) {
+// user reports whether a program of a user runs as root, and returns that user's environment.
+func (c *Context) user(user string) (root bool, env []string, err error) {
 	name := c.Settings.UserName()
 	switch user {
 	case "", name:
-		return false, nil
+		return false, c.Env, nil
 	case RootUser:
 		if c.Settings.ReadOnlyRoot {
-			return false, fault.Field("user", user, "left out in a session whose root cannot be written to (read_only_root)").
+			return false, nil, fault.Field("user", user, "left out in a session whose root cannot be written to (read_only_root)").
 				WithHint("create the session with read_only_root false: boxctl create --writable-root")
 		}
-		return true, nil
+		return true, WithEnv(c.Env, map[string]string{"HOME": rootHome, "USER": RootUser, "LOGNAME": RootUser}), nil
 	}
-	return false, fault.Field("user", user, fault.OneOf(name, RootUser)).WithHint("for another one, start su as root")
+	return false, nil, fault.Field("user", user, fault.OneOf(name, RootUser)).WithHint("for another one, start su as root")
 }
 
 // kept splits the limit of a stream into its beginning and its end.

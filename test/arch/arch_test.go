@@ -129,8 +129,8 @@ func maxSize() map[string]int64 {
 // maxLinesOurs and maxLinesAll bound what runs as root of the host: lines of Go without tests and the standard library, of this
 // module and of all modules. docs/design/privilege.md says what they are and which could go.
 const (
-	maxLinesOurs = 20_500
-	maxLinesAll  = 43_000
+	maxLinesOurs = 20_550
+	maxLinesAll  = 43_100
 )
 
 // maxWritable is the maximum of data and bss of PID 1 of a box, in bytes.

@@ -46,10 +46,13 @@ func (f *execFlags) add(cmd *cobra.Command) {
 	f.set.StringVarP(&f.language, "language", "l", "", "`LANGUAGE` language of --code, for example python")
 	f.set.StringVarP(&f.cwd, "cwd", "w", "", "`DIRECTORY` working directory; created if missing")
 	f.set.BoolVar(&f.mustExist, "cwd-must-exist", false, "fail if --cwd does not exist, and do not create it")
-	f.set.StringVarP(&f.user, "user", "u", "", "`USER` root, in a box with --writable-root, or the box user (default)")
+	f.set.StringVarP(&f.user, "user", "u", "", userFlag)
 	f.set.BoolVar(&f.merge, "merge-output", false, "send standard error to standard output, in the order of writing")
 	f.set.StringVar(&f.timeout, "timeout", "", "`TIME` end the program after this time, for example 90s")
 }
+
+// userFlag describes --user.
+const userFlag = "`USER` root, in a box with --writable-root, or the box user (default)"
 
 // oneProgram is the error for no program, or for more than one.
 const oneProgram = "give one of: a program with its arguments, --command, --code with --language"

@@ -23,7 +23,7 @@ import (
 func (a *app) shellCommand() *cobra.Command {
 	var sf sessionFlags
 	var tf terminalFlags
-	var cwd, timeout string
+	var cwd, timeout, user string
 	var newOnly []string // flags for a new box
 	cmd := &cobra.Command{
 		Use:   "shell [flags] [BOX]",
@@ -44,7 +44,7 @@ input is not a terminal, the shell reads its commands from there.`,
 			if err := a.checkTerminal(&tf); err != nil {
 				return err
 			}
-			exec := &api.ExecRequest{Cwd: cwd}
+			exec := &api.ExecRequest{Cwd: cwd, User: user}
 			var errs []error
 			if exec.Timeout = parseFlag(&errs, cmd.Flags(), "timeout", timeout, quantity.ParseDuration); len(errs) > 0 {
 				return &usageError{err: errs[0]}
@@ -81,6 +81,7 @@ input is not a terminal, the shell reads its commands from there.`,
 		}
 	})
 	cmd.Flags().StringVarP(&cwd, "cwd", "w", "", "`DIRECTORY` working directory; created if missing")
+	cmd.Flags().StringVarP(&user, "user", "u", "", userFlag)
 	cmd.Flags().StringVar(&timeout, "timeout", "", "`TIME` end the shell after this time, for example 90s")
 	addDetachKeys(cmd, &tf.detachKeys)
 	return cmd

@@ -33,6 +33,7 @@ type programArgs struct {
 	Language string            `json:"language,omitempty" jsonschema:"language of code, e.g. python"`
 	Cwd      string            `json:"cwd,omitempty" jsonschema:"working directory (default /workspace)"`
 	Env      map[string]string `json:"env,omitempty" jsonschema:"environment variables"`
+	User     string            `json:"user,omitempty" jsonschema:"root, for example to install packages, in a box with a writable root (default: an ordinary user)"`
 }
 
 // seconds returns a duration for a request, nil if there is none.
@@ -60,7 +61,7 @@ func (t *tools) exec(ctx context.Context, req *mcp.CallToolRequest, id string, i
 	}
 	done := t.report(ctx, req, out, errs)
 	r, err := t.client.ExecStream(ctx, id, &api.ExecRequest{
-		Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, Timeout: seconds(in.TimeoutSeconds),
+		Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, User: in.User, Timeout: seconds(in.TimeoutSeconds),
 	}, stdio, nil)
 	done()
 	if err != nil {

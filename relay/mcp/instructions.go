@@ -77,7 +77,12 @@ func WriteInstructions(f *Facts) string {
 		add("Timeout of a command: %v; timeout_seconds sets another, at most %v. Background processes that it leaves are %s; start servers and other long-running programs with process_start.",
 			f.Profile.Timeout, f.Profile.MaxTimeout, leftovers(f.Profile.Leftovers))
 	}
-	add("Commands run as an ordinary user without root, sudo or capabilities. Long output is truncated in the middle; pass its URI to box_read to read the rest.")
+	if f.Box.ReadOnlyRoot {
+		add("Commands run as an ordinary user without root, sudo or capabilities.")
+	} else {
+		add("Commands run as an ordinary user without sudo; user \"root\" runs one as root of the box, for example to install packages.")
+	}
+	add("Long output is truncated in the middle; pass its URI to box_read to read the rest.")
 	if f.Any {
 		add("session can be the id of any box of the user (default: the box of this connection).")
 	} else {

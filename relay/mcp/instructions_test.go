@@ -45,7 +45,7 @@ func TestItSaysWhatTheBoxIs(t *testing.T) {
 		"no rules":     {func(f *Facts) { f.Box.Network = "egress" }, []string{"the rules allow no connections"}, []string{"the internet"}},
 		"skills":       {func(f *Facts) { f.Box.Skills = []string{"pdf", "chart"} }, []string{"in /skills: pdf, chart."}, nil},
 		"host network": {func(f *Facts) { f.Box.Network = "host" }, []string{"use the network of the host"}, []string{"no network"}},
-		"writable":     {func(f *Facts) { f.Box.ReadOnlyRoot = false }, nil, []string{"everything else is read-only"}},
+		"writable":     {func(f *Facts) { f.Box.ReadOnlyRoot = false }, []string{`user "root" runs one as root of the box`}, []string{"everything else is read-only", "without root"}},
 		"leftovers":    {func(f *Facts) { f.Profile.Leftovers = "keep" }, []string{"are kept"}, []string{"are killed"}},
 		"not enforced": {func(f *Facts) { f.Enforcement = map[string]string{"memory": "none", "cpu": "rlimit"} }, []string{"512MiB memory (not enforced on this host), 1.5 CPUs,"}, nil},
 		"refused":      {func(f *Facts) { f.Refused = &api.Problem{Detail: "no room"} }, []string{"boxd refuses to create it: no room"}, nil},

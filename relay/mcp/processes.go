@@ -71,7 +71,7 @@ func (t *tools) addStart() {
 const readyLook = 200 * time.Millisecond
 
 func (t *tools) start(ctx context.Context, req *mcp.CallToolRequest, id string, in *startArgs) (*mcp.CallToolResult, error) {
-	ask := &api.ProcessRequest{Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, Stdin: in.Stdin, Lease: t.sessions.Lease(id, in.Name)}
+	ask := &api.ProcessRequest{Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, User: in.User, Stdin: in.Stdin, Lease: t.sessions.Lease(id, in.Name)}
 	if in.Restart != "" {
 		ask.Restart = &api.Restart{Policy: in.Restart}
 	}

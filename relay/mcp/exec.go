@@ -33,7 +33,7 @@ type programArgs struct {
 	Language string            `json:"language,omitempty" jsonschema:"language of code, e.g. python"`
 	Cwd      string            `json:"cwd,omitempty" jsonschema:"working directory (default /workspace)"`
 	Env      map[string]string `json:"env,omitempty" jsonschema:"environment variables"`
-	User     string            `json:"user,omitempty" jsonschema:"root, for example to install packages, in a box with a writable root (default: an ordinary user)"`
+	User     string            `json:"user,omitempty" jsonschema:"root, if its root filesystem is writable (default: an ordinary user)"`
 }
 
 // seconds returns a duration for a request, nil if there is none.

@@ -70,6 +70,9 @@ func TestAProcessOfRootStaysOne(t *testing.T) {
 	}
 
 	stop(t, d, "s")
+	if got := archiveOf(t, d, "s", "/workspace"); !strings.Contains(got, "closed/file=kept") {
+		t.Errorf("an archive of the stopped session has %q", got)
+	}
 	if _, err := d.StartSession(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}

@@ -69,11 +69,11 @@ func (a *Authority) Revoked(life time.Duration, certificates ...string) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
-// Server makes a certificate for servers on this host, and the file of its key.
-func (a *Authority) Server() (certificate, key string) {
+// Server makes a certificate for servers on this host, or of other names, and the file of its key.
+func (a *Authority) Server(names ...string) (certificate, key string) {
 	a.t.Helper()
 	return a.write(&x509.Certificate{
-		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: append([]string{"localhost"}, names...), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, time.Hour)
 }
 

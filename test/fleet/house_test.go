@@ -39,7 +39,7 @@ type house struct {
 	gate      *program
 	address   string                       // of the gateway
 	ca        *boxtest.Authority           // of the gateway and of NATS; nil: no TLS
-	issuer    *issuer                      // of credentials for NATS; nil: none are used
+	issuer    *boxtest.NATSIssuer          // of credentials for NATS; nil: none are used
 	via       map[string]string            // addresses by which nodes reach NATS, if not its own
 	start     func(name, dir string) *host // another node, whose agent keeps its state in a directory of that name
 	e2b       string                       // address of the gateway for E2B clients, which all nodes then serve; "": none
@@ -351,7 +351,7 @@ func (h *house) secrets(name string) string {
 		h.t.Fatal(err)
 	}
 	h.write(name+".ca", string(authority))
-	h.write(name+".creds", h.issuer.credentials(time.Hour))
+	h.write(name+".creds", h.issuer.Credentials(time.Hour, nil, nil))
 	return fmt.Sprintf("credentials = %q\nca = %q", filepath.Join(h.dir, name+".creds"), filepath.Join(h.dir, name+".ca"))
 }
 

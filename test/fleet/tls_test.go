@@ -15,85 +15,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/jwt/v2"
-	"github.com/nats-io/nkeys"
-
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// issuer is a NATS operator with an account for the fleet, which issues credentials to users.
-type issuer struct {
-	t       *testing.T
-	config  string // of the server
-	account nkeys.KeyPair
-}
-
-func newIssuer(t *testing.T) *issuer {
-	t.Helper()
-	operator, fleet, system := pair(t, nkeys.PrefixByteOperator), pair(t, nkeys.PrefixByteAccount), pair(t, nkeys.PrefixByteAccount)
-	o := jwt.NewOperatorClaims(public(t, operator))
-	o.SystemAccount = public(t, system)
-	a := jwt.NewAccountClaims(public(t, fleet))
-	a.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
-	sign := func(c jwt.Claims) string {
-		text, err := c.Encode(operator)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	config := fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {\n%s: %s\n%s: %s\n}\n",
-		sign(o), o.SystemAccount, a.Subject, sign(a), o.SystemAccount, sign(jwt.NewAccountClaims(o.SystemAccount)))
-	return &issuer{t, config, fleet}
-}
-
-func pair(t *testing.T, kind nkeys.PrefixByte) nkeys.KeyPair {
-	t.Helper()
-	k, err := nkeys.CreatePair(kind)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
-
-func public(t *testing.T, k nkeys.KeyPair) string {
-	t.Helper()
-	text, err := k.PublicKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
-// credentials returns the text of a user's credentials file, valid for a time.
-func (i *issuer) credentials(life time.Duration) string {
-	i.t.Helper()
-	user := pair(i.t, nkeys.PrefixByteUser)
-	c := jwt.NewUserClaims(public(i.t, user))
-	c.Expires = time.Now().Add(life).Unix()
-	text, err := c.Encode(i.account)
-	if err != nil {
-		i.t.Fatal(err)
-	}
-	seed, err := user.Seed()
-	if err != nil {
-		i.t.Fatal(err)
-	}
-	file, err := jwt.FormatUserConfig(text, seed)
-	if err != nil {
-		i.t.Fatal(err)
-	}
-	return string(file)
-}
-
 // buildByTLS is like build, with NATS over TLS and with credentials, and a gateway over TLS that accepts client certificates.
 func buildByTLS(t *testing.T, nodes int) *house {
 	t.Helper()
-	h := &house{t: t, dir: boxtest.TempDir(t), ca: boxtest.NewAuthority(t), issuer: newIssuer(t)}
+	h := &house{t: t, dir: boxtest.TempDir(t), ca: boxtest.NewAuthority(t), issuer: boxtest.NewNATSIssuer(t)}
 	certificate, key := h.ca.Server()
-	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, h.issuer.config+fmt.Sprintf("tls { cert_file: %q, key_file: %q }\n", certificate, key))
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, h.issuer.Config+fmt.Sprintf("tls { cert_file: %q, key_file: %q }\n", certificate, key))
 	return h.fill(nodes)
 }
 
@@ -376,10 +308,10 @@ func TestCredentialsThatAreWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct{ name, file, wrong, right, says string }{
-		{"of another operator", "n1.creds", newIssuer(t).credentials(time.Hour), h.issuer.credentials(time.Hour), "do not accept the credentials in " + filepath.Join(h.dir, "n1.creds")},
-		{"expired", "n1.creds", h.issuer.credentials(-time.Hour), h.issuer.credentials(time.Hour), "do not accept the credentials"},
-		{"that expire", "n1.creds", h.issuer.credentials(4 * time.Second), h.issuer.credentials(time.Hour), "do not accept the credentials"},
-		{"no file", "n1.creds", "", h.issuer.credentials(time.Hour), "n1.creds"},
+		{"of another operator", "n1.creds", boxtest.NewNATSIssuer(t).Credentials(time.Hour, nil, nil), h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials in " + filepath.Join(h.dir, "n1.creds")},
+		{"expired", "n1.creds", h.issuer.Credentials(-time.Hour, nil, nil), h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials"},
+		{"that expire", "n1.creds", h.issuer.Credentials(4*time.Second, nil, nil), h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials"},
+		{"no file", "n1.creds", "", h.issuer.Credentials(time.Hour, nil, nil), "n1.creds"},
 		{"another server", "n1.ca", string(strange), string(right), "the certificate of the server is not signed by a CA in " + filepath.Join(h.dir, "n1.ca")},
 	} {
 		n.agent.kill()

@@ -17,6 +17,7 @@ trap 'exit 130' INT TERM HUP # the command that runs has the signal too
 step 'this host, and all in the machine too' go run ./test/run -whole
 step 'Debian 13 in the machine' machine -whole -system trixie
 step 'SELinux in the machine' machine -selinux
+step 'a fleet of two machines' go run ./test/run -fleet
 step 'an emulated processor' machine -ground emulation
 step 'an emulated arm64' machine -arch arm64
 step 'a bare host' env BOXD_TEST_STRICT=1 CGO_ENABLED=0 go test -count=1 -v -timeout 3h ./test/bare

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -37,6 +38,11 @@ type machine struct {
 	image  string // directory of the system
 
 	word string // prefix of the lines of test/vm/guest.sh
+
+	// With -fleet: the two ends of the network between the machines, and a word for each time that one asks for the other's power.
+	// The network is a pair of sockets, which nothing else is connected to: no packet gets to a network of this host.
+	cable   [2]*os.File
+	restore chan struct{}
 }
 
 // Timeouts of a machine.
@@ -92,7 +98,7 @@ func (m *machine) board() string {
 
 // count returns how many machines share the work. A machine of User-mode Linux has one processor, one of qemu has two.
 func (m *machine) count(items []work) int {
-	if m.ground == groundUML {
+	if m.ground == groundUML || m.fleet {
 		return min(2, len(items))
 	}
 	return 1
@@ -391,8 +397,11 @@ func (m *machine) fillQueue(suite string, items []work) error {
 	if n, err := strconv.Atoi(os.Getenv("SURVIVAL_KILLS")); err == nil {
 		env += fmt.Sprintf("export SURVIVAL_KILLS=%d\n", n)
 	}
-	if m.selinux {
-		if err := os.WriteFile(filepath.Join(suite, "selinux"), nil, 0o644); err != nil {
+	for name, on := range map[string]bool{"selinux": m.selinux, "fleet": m.fleet} {
+		if !on {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(suite, name), nil, 0o644); err != nil {
 			return err
 		}
 	}
@@ -413,7 +422,7 @@ func (m *machine) installs() bool {
 // fillPrograms adds other files: the package under test, an earlier version of it, and files that tests read.
 func (m *machine) fillPrograms(ctx context.Context, suite string) error {
 	formats, installs := []string{"deb", "rpm"}, m.installs()
-	if !installs {
+	if !installs || m.fleet {
 		formats = formats[:1]
 	}
 	version, err := m.do(ctx, nil, "packaging/version.sh")
@@ -421,7 +430,7 @@ func (m *machine) fillPrograms(ctx context.Context, suite string) error {
 		return err
 	}
 	versions := map[string]string{"boxd": version}
-	if installs {
+	if installs && !m.fleet {
 		versions["boxd-previous"] = "0.0.1~previous"
 	}
 	for name, version := range versions {
@@ -498,11 +507,20 @@ func (m *machine) boot(ctx context.Context, items []work) error {
 			return err
 		}
 	}
+	if m.fleet {
+		if err := m.connect(); err != nil {
+			return err
+		}
+		defer func() { _ = errors.Join(m.cable[0].Close(), m.cable[1].Close()) }()
+	}
 	errs := make([]error, m.count(items))
 	done := make([]map[string]bool, m.count(items))
 	var all sync.WaitGroup
 	for n := range m.count(items) {
-		all.Go(func() { done[n], errs[n] = m.one(ctx, n, items) })
+		all.Go(func() {
+			done[n], errs[n] = m.one(ctx, n, items)
+			_ = m.askRestore() // whoever has no power yet finds itself alone, and ends
+		})
 	}
 	all.Wait()
 	err := errors.Join(errs...)
@@ -515,6 +533,35 @@ func (m *machine) boot(ctx context.Context, items []work) error {
 		m.keep(out)
 	}
 	return err
+}
+
+// connect makes the network between two machines.
+func (m *machine) connect() error {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	for n, end := range pair {
+		m.cable[n] = os.NewFile(uintptr(end), fmt.Sprintf("cable.%d", n))
+	}
+	m.restore = make(chan struct{}, 1)
+	return nil
+}
+
+// plugged is the descriptor of its end of the network in a machine.
+const plugged = 3
+
+// address returns the hardware address of a machine in the network of the two.
+func address(n int) string { return fmt.Sprintf("52:54:00:00:00:%02x", n+1) }
+
+// askRestore gives the other machine, which was cut off, its power again.
+func (m *machine) askRestore() error {
+	select {
+	case m.restore <- struct{}{}:
+		return nil
+	default:
+		return errors.New("the machine has asked for the power of another one again, or there is none")
+	}
 }
 
 // keep saves consoles and journals of failed machines.
@@ -547,10 +594,17 @@ func (m *machine) one(ctx context.Context, n int, items []work) (map[string]bool
 		return nil, err
 	}
 	h := &hearing{machine: m, items: items, done: map[string]bool{}}
-	for err = errCut; errors.Is(err, errCut); {
-		err = m.power(ctx, n, h, stream, console)
+	for {
+		if err = m.power(ctx, n, h, stream, console); !errors.Is(err, errCut) {
+			return h.done, err
+		}
+		if m.fleet {
+			select {
+			case <-m.restore:
+			case <-ctx.Done():
+			}
+		}
 	}
-	return h.done, err
 }
 
 // errCut says that a test has requested a power cut.
@@ -569,6 +623,9 @@ func (m *machine) power(all context.Context, n int, h *hearing, stream io.Reader
 		cmd = m.emulator(ctx, words, n)
 	}
 	cmd.Stdout, cmd.Stderr = console, console
+	if m.fleet {
+		cmd.ExtraFiles = m.cable[n : n+1]
+	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -654,6 +711,8 @@ func (h *hearing) hear(ctx context.Context) (failed error) {
 					return errors.Join(failed, errCut)
 				}
 				failed = errors.Join(failed, errors.New("the machine has asked to be cut off, which an item may once, with a word"))
+			case "restore":
+				failed = errors.Join(failed, h.askRestore())
 			case "all":
 				whole = true
 				if words[2] != "0" {
@@ -742,6 +801,9 @@ func (m *machine) userModeLinux(ctx context.Context, words string, n int) *exec.
 	}
 	args = append(args, strings.Fields(words)...)
 	args = append(args, "boxd.out="+filepath.Join(m.dir, "out"))
+	if m.fleet {
+		args = append(args, fmt.Sprintf("vec0:transport=fd,fd=%d,mac=%s", plugged, address(n)))
+	}
 	cmd := m.command(ctx, "unshare", args...)
 	cmd.Cancel = func() error { return cmd.Process.Kill() } // which also ends everything it has started
 	return cmd
@@ -790,6 +852,9 @@ func (m *machine) emulator(ctx context.Context, words string, n int) *exec.Cmd {
 	args = append(args, "-device", "virtio-serial", "-device", "virtio-rng-pci")
 	for name, file := range map[string]string{"suite": "stream", "journal": "journal"} {
 		args = append(args, "-chardev", fmt.Sprintf("file,id=%s,append=on,path=%s", name, filepath.Join(out, fmt.Sprintf("%s.%d", file, n))), "-device", fmt.Sprintf("virtserialport,chardev=%s,name=%s", name, name))
+	}
+	if m.fleet {
+		args = append(args, "-netdev", fmt.Sprintf("dgram,id=cable,local.type=fd,local.str=%d", plugged), "-device", "virtio-net-pci,netdev=cable,mac="+address(n))
 	}
 	return m.command(ctx, m.qemu(), args...)
 }

@@ -53,6 +53,7 @@ type options struct {
 	ground    string         // of the machine; "": the best on this host
 	system    string         // of the machine
 	selinux   bool
+	fleet     bool // only pairTests, in two machines with a network between them
 	arch      string
 }
 
@@ -80,6 +81,7 @@ func start(ctx context.Context) error {
 	flag.StringVar(&o.ground, "ground", "", "ground of the machine: kvm, uml, emulation (default: the first that works)")
 	flag.StringVar(&o.system, "system", "bookworm", "system of the machine: bookworm, trixie")
 	flag.BoolVar(&o.selinux, "selinux", false, "the machine enforces SELinux and runs the tests of test/vm/selinux")
+	flag.BoolVar(&o.fleet, "fleet", false, "two machines with a network between them form a fleet, and nothing else is run")
 	flag.StringVar(&o.arch, "arch", "amd64", "architecture of the machine: amd64, arm64")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -152,6 +154,8 @@ func (o *options) read(skip, only string) error {
 		o.skip, o.only = []string{layerPackages, layerMachine, layerDemo}, nil
 	case o.bench != "":
 		o.skip, o.only = []string{layerPure, layerBoxes, layerPackages, layerDemo}, regexp.MustCompile("^TestTimesWhereTheKernelKeepsTheLimits$")
+	case o.fleet:
+		o.skip, o.only = []string{layerPure, layerBoxes, layerPackages, layerDemo}, regexp.MustCompile(exactly(pairTests))
 	case o.soak:
 		o.only = regexp.MustCompile("^(TestTwoHundredRoundsLeaveNothing|TestNothingIsLostWhateverIsKilled)$")
 	}

@@ -323,7 +323,7 @@ func (r *runner) summary() error {
 	if len(failed) > 0 {
 		return fmt.Errorf("FAILED: %s", strings.Join(failed, " "))
 	}
-	if len(unproven) == 0 || r.skips(layerBoxes) || r.skips(layerMachine) {
+	if len(unproven) == 0 || r.skips(layerBoxes) && !r.fleet || r.skips(layerMachine) {
 		return nil
 	}
 	for _, t := range unproven {

@@ -147,6 +147,7 @@ func TestAMachineThatBreaksOffHasFailed(t *testing.T) {
 		{"W begin 3-00-p-0; " + pass + "; all 0; W beat; ", "in the middle"}, // without the prefix it is output of a test
 		{"W cut 5; W all 0; ", "asked to be cut off"},
 		{"W begin 3-00-p-0; W cut; W end 3-00-p-0 0; W all 0; ", "asked to be cut off"},
+		{"W begin 3-00-p-0; " + pass + "; W restore; W end 3-00-p-0 0; W all 0; ", "asked for the power of another"},
 	} {
 		if _, err := hearingOf(t, tc.stream); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%q: %v, want %q", tc.stream, err, tc.want)
@@ -175,6 +176,54 @@ func TestAMachineThatIsCutOffGoesOn(t *testing.T) {
 	}
 	if !h.done["3-00-p-0"] || len(h.results) != 1 || h.promised != "" {
 		t.Errorf("done %v, results %v, promised %q", h.done, h.results, h.promised)
+	}
+}
+
+// Tests that need two machines are run where there are two, and nowhere else; where they are asked for, none may be missing.
+func TestTestsOfTwoMachinesAreAskedForByName(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t)
+	if r.asked("test/install", pairTests[0]) || !r.asked("test/install", "TestAFreshInstallation") {
+		t.Error("one machine runs what needs two, or leaves out what does not")
+	}
+	r.options = options{fleet: true, system: "bookworm", arch: "amd64"}
+	if err := r.options.read("", ""); err != nil {
+		t.Fatal(err)
+	}
+	if !r.asked("test/install", pairTests[0]) || !r.asked("test/install", pairTests[1]) || r.asked("test/install", "TestAFreshInstallation") {
+		t.Error("two machines run something else")
+	}
+	r.want("test/install", pairTests)
+	if err := r.summary(); err == nil {
+		t.Error("the tests have not run, and the summary has no error")
+	}
+}
+
+// A machine that was cut off gets its power when the other asks for it.
+func TestTheOtherMachineGetsItsPowerAgain(t *testing.T) {
+	t.Parallel()
+	m := &machine{runner: newRunner(t)}
+	if err := m.connect(); err != nil {
+		t.Fatal(err)
+	}
+	defer m.cable[0].Close()
+	defer m.cable[1].Close()
+	h := &hearing{machine: m, lines: bufio.NewReader(strings.NewReader("W restore\nW all 0\n"))}
+	h.word = "W"
+	if err := h.hear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-m.restore:
+	default:
+		t.Error("it gets none")
+	}
+	packet := make([]byte, 8)
+	if _, err := m.cable[0].Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := m.cable[1].Read(packet); err != nil || string(packet[:n]) != "hello" {
+		t.Errorf("the other end has %q, %v", packet[:n], err)
 	}
 }
 

@@ -59,6 +59,9 @@ var foreignSuites = []suite{
 	{"isolation/seccomp", 0, 3, 1},
 }
 
+// pairTests are the tests of test/install that need two machines, one each; only -fleet runs them.
+var pairTests = []string{"TestTwoMachinesAreAFleet", "TestTheSecondMachineOfAFleet"}
+
 // quickTests are the most useful tests of a minute: isolation of a box, life of a session, exit of a program, a process kept running.
 var quickTests = map[string]*regexp.Regexp{
 	"test/boxes":    regexp.MustCompile(`^TestT0[1-68]`),
@@ -68,6 +71,9 @@ var quickTests = map[string]*regexp.Regexp{
 
 // asked reports whether a test is to be run.
 func (r *runner) asked(pkg, name string) bool {
+	if slices.Contains(pairTests, name) != r.fleet {
+		return false
+	}
 	if r.chosen != nil {
 		return slices.Contains(r.chosen[pkg], name)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
@@ -140,9 +141,9 @@ func (u *discarding) name(l overlayDirs, at int, prefix, name string, depth int)
 		u.a.Removed++
 		return failAt(prefix+name, removeAllAt(at, name))
 	case isDir(is) && isDir(was):
-		if is.Mode != was.Mode {
+		if is.Mode != was.Mode || !sameOwner(was, is.Uid, is.Gid) {
 			u.a.Restored++
-			if err := chmodAt(at, name, was.Mode); err != nil {
+			if err := errors.Join(giveBack(at, name, was), chmodAt(at, name, was.Mode)); err != nil {
 				return failAt(prefix+name, err)
 			}
 		}
@@ -266,7 +267,9 @@ func (u *discarding) restore(image, at int, name string, was *unix.Stat_t) error
 	var err error
 	switch was.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
-		err = unix.Symlinkat(string(targetOf(image, name)), at, fresh)
+		if err = unix.Symlinkat(string(targetOf(image, name)), at, fresh); err == nil {
+			err = giveBack(at, fresh, was)
+		}
 	case unix.S_IFREG:
 		err = copyFile(image, name, at, fresh, was)
 	default:
@@ -293,7 +296,9 @@ func copyFile(image int, name string, at int, fresh string, was *unix.Stat_t) er
 		return err
 	}
 	to := os.NewFile(uintptr(out), fresh)
-	_, err = io.Copy(to, from)
+	if _, err = io.Copy(to, from); err == nil {
+		err = giveBack(at, fresh, was)
+	}
 	if err == nil {
 		err = unix.Fchmod(out, was.Mode&0o777)
 	}
@@ -331,5 +336,18 @@ func (u *discarding) restoreDir(image, at int, name string, was *unix.Stat_t) er
 			return err
 		}
 	}
-	return unix.Fchmod(to, was.Mode&0o7777)
+	return errors.Join(giveBack(at, name, was), unix.Fchmod(to, was.Mode&0o7777))
+}
+
+// giveBack gives what was restored to whom it belongs in the image; only root of a box can. What belongs to nobody it knows
+// becomes the box user's.
+func giveBack(at int, name string, was *unix.Stat_t) error {
+	if !isRootOfBox() {
+		return nil
+	}
+	err := unix.Fchownat(at, name, int(was.Uid), int(was.Gid), unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.EINVAL) {
+		err = unix.Fchownat(at, name, isolation.BoxUID, isolation.BoxGID, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	return err
 }

@@ -85,13 +85,16 @@ func isWhiteout(st *unix.Stat_t) bool {
 // isOwn reports whether this is part of what PID 1 puts into every box: only that belongs to in-box root.
 func isOwn(st *unix.Stat_t) bool { return st != nil && st.Uid == uidOfPID1() && !isWhiteout(st) }
 
-// uidOfPID1 returns the id that PID 1 has for this process. To one that runs as root of the box, PID 1 is nobody, and nothing else is.
+// uidOfPID1 returns the id that PID 1, which owns / of a box, has for this process: to one that runs as root of the box it is nobody,
+// and no other user is.
 func uidOfPID1() uint32 {
-	if unix.Getuid() == 0 {
-		return isolation.NobodyID
-	}
-	return 0
+	var st unix.Stat_t
+	_ = unix.Stat("/", &st) // cannot fail
+	return st.Uid
 }
+
+// isRootOfBox reports whether this process runs as root of its box.
+func isRootOfBox() bool { return unix.Getuid() == 0 && uidOfPID1() == isolation.NobodyID }
 
 // isOpaque reports whether a directory hides everything that the image has in its directory of that name.
 func isOpaque(dir int, name string) bool {

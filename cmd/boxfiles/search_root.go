@@ -54,7 +54,7 @@ func (d *difference) same(dir int, name string, is *fileState, st *unix.Statx_t,
 		return false
 	}
 	defer unix.Close(above)
-	return sameFile(above, was, dir, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}}, name)
+	return sameFile(above, was, dir, &unix.Stat_t{Mode: is.mode, Size: is.size, Uid: st.Uid, Gid: st.Gid, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}}, name)
 }
 
 // hidden reports the image's entries in a directory that was removed and made again, as far as they no longer exist.
@@ -100,7 +100,7 @@ func (d *difference) found(dir int, name string, is *fileState, st *unix.Statx_t
 		if isOpaqueDir(dir, name) {
 			d.hidden(dir, name, is.path)
 		}
-		both = is.mode != was.Mode // permissions
+		both = is.mode != was.Mode || !sameOwner(&was, st.Uid, st.Gid)
 	}
 	removed := is.mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev_major == 0 && st.Rdev_minor == 0
 	switch {

@@ -134,10 +134,15 @@ func removeAt(dir, name string, mustBeDirectory, recursive bool) error {
 // maxCompared bounds the size of files that are compared.
 const maxCompared = 64 << 20
 
+// sameOwner reports whether something still belongs to whom it did, as far as this process can change that.
+func sameOwner(was *unix.Stat_t, uid, gid uint32) bool {
+	return !isRootOfBox() || was.Uid == uid && was.Gid == gid
+}
+
 // sameFile reports whether a name in two directories stands for files with the same content,
-// permissions and time, or for the same link. Files that are too large count as different.
+// owner, permissions and time, or for the same link. Files that are too large count as different.
 func sameFile(oldDir int, was *unix.Stat_t, newDir int, is *unix.Stat_t, name string) bool {
-	if was.Mode != is.Mode || was.Size != is.Size {
+	if was.Mode != is.Mode || was.Size != is.Size || !sameOwner(was, is.Uid, is.Gid) {
 		return false
 	}
 	switch is.Mode & unix.S_IFMT {

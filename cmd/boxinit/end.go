@@ -142,6 +142,7 @@ func (s *server) release(p *program) {
 	}
 	if p.script != "" {
 		restore := asBoxUser()
+		asUser(p.root)
 		_ = unix.Unlink(p.script) // the program may have removed it
 		restore()
 		p.script = ""

@@ -298,6 +298,15 @@ func asBoxUser() func() {
 	return func() { setfs(0, 0) }
 }
 
+// asUser does the same for a user who has programs; asBoxUser has been called, and undoes it.
+func asUser(root bool) {
+	if root {
+		setfs(isolation.RootID, isolation.RootID)
+		return
+	}
+	setfs(isolation.BoxUID, isolation.BoxGID)
+}
+
 func setfs(uid, gid uintptr) {
 	// Raw system calls: the wrappers would change every thread.
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSGID, gid, 0, 0)

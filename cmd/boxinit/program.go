@@ -31,6 +31,7 @@ type program struct {
 	deadline time.Duration // 0: none
 	reason   isolation.Reason
 	keep     bool
+	root     bool            // it runs as root of the box
 	exit     *isolation.Exit // set once the program itself has ended; its other processes are dying, or dead if over
 	killed   bool            // by PID 1
 	conn     uint32          // the connection that knows the program
@@ -55,7 +56,7 @@ type program struct {
 func newProgram(id uint32, cmd *isolation.Command) *program {
 	return &program{
 		id: id, pidfd: -1, slave: -1, event: -1, private: -1, input: input{-1, -1}, journal: output.Journal{FD: -1},
-		keep: cmd.KeepRunning, durable: cmd.Durable, pace: isolation.Pace{Wait: cmd.Wait}, group: cgroup.Group{FD: -1},
+		root: cmd.Root, keep: cmd.KeepRunning, durable: cmd.Durable, pace: isolation.Pace{Wait: cmd.Wait}, group: cgroup.Group{FD: -1},
 	}
 }
 
@@ -79,7 +80,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	}
 	p := newProgram(id, cmd)
 	p.conn = s.conn
-	// As the box user, who then owns the pipes too: programs can open /dev/stdout.
+	// As the box user, or root of the box, who then owns the pipes too: programs can open /dev/stdout.
 	restore := asBoxUser()
 	defer restore()
 	if err := s.enter(cmd.Dir, cmd.Existing); err != nil {
@@ -87,10 +88,12 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	}
 	defer func() { _ = unix.Fchdir(s.root) }() // a working directory in a mount keeps it busy
 	if script >= 0 {
+		asUser(cmd.Root)
 		if err := s.writeScript(p, cmd, script); err != nil {
 			return stepError(isolation.StepScript, p.script, err)
 		}
 	}
+	asUser(false)
 	io, err := s.openStdio(p, cmd, stdin)
 	if err == nil {
 		err = s.start(p, cmd, io)
@@ -233,7 +236,8 @@ func (s *server) identity(p *program, cmd *isolation.Command) *identity {
 	}
 	if p.group.FD < 0 {
 		id.groups = append(id.groups, p.tag)
-		id.capabilities &^= 1 << unix.CAP_SETGID // it could leave the group that marks it
+		// It could leave the group that marks it, and what the kernel counts for a user is bounded by no control group.
+		id.capabilities &^= 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
 	}
 	return id
 }

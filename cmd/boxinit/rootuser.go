@@ -14,7 +14,7 @@ import (
 )
 
 // rootCapabilities are those of programs that run as root. They hold in the user namespace of such programs alone, which owns no
-// other namespace: so they are rights over files and processes whose ids it maps, which are those of the box. CAP_SETFCAP,
+// other namespace: so they are rights over files whose ids it maps, which are those of the box, and over processes that are in it. CAP_SETFCAP,
 // CAP_MKNOD and CAP_SYS_CHROOT would be of no use: the filter and the mounts of the box refuse what they allow.
 const rootCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID

@@ -59,6 +59,7 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 			}
 		}
 	}
+	asUser(cmd.Root) // after the rings, which may be in the workspace
 	if cmd.Terminal != nil {
 		slave, err := s.openTerminal(p, cmd.Terminal)
 		return stdio{slave, slave, slave}, err

@@ -340,6 +340,9 @@ func (p *Place) idOf(key string) (uint32, bool) {
 func (w *Workspaces) OpenFor(spec *isolation.Spec) (int, error) {
 	switch {
 	case spec.Space != "":
+		if err := w.Spaces.root.Lchown(spec.Space, isolation.BoxUID, isolation.BoxGID); err != nil { // see giveBack
+			return -1, err
+		}
 		return w.Spaces.OpenPath(spec.Space)
 	case spec.OwnDir():
 		return w.OpenPath(spec.Key + "/" + workName)
@@ -400,8 +403,8 @@ func (w *Workspaces) Resume(spec *isolation.Spec) error {
 			return err
 		}
 	}
-	if !spec.Writable {
-		return nil
+	if err := w.giveBack(spec); err != nil || !spec.Writable {
+		return err
 	}
 	dir, err := w.root.OpenRoot(spec.Key)
 	if err != nil {
@@ -412,6 +415,21 @@ func (w *Workspaces) Resume(spec *isolation.Spec) error {
 		return err
 	}
 	return w.makePart(spec.Key, overlay.Work, 0)
+}
+
+// giveBack gives the workspace of a box and its home to the box user: root of the box may have given them to another one, as whom
+// no program starts.
+func (w *Workspaces) giveBack(spec *isolation.Spec) error {
+	if !spec.OwnDir() {
+		return nil // there has been no root
+	}
+	for _, part := range []string{workName, homeName} {
+		err := w.root.Lchown(filepath.Join(spec.Key, part), isolation.BoxUID, isolation.BoxGID)
+		if err != nil && (part == workName || spec.DiskHome) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Sync writes the directory of a box that has ended to the disk, with everything in it. It is no error

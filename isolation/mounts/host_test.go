@@ -34,7 +34,26 @@ func TestNobodyIsInBoxRootInATreeOfTheHost(t *testing.T) {
 			host[id] = m.ContainerID + n
 		}
 	}
-	if host[isolation.BoxUID] != 0 || host[1] != 1 || host[isolation.IDRange-1] != isolation.BoxUID || host[65534] != 65534 || len(host) != isolation.IDRange-1 {
-		t.Errorf("the box user is %d, 1 is %d, the last is %d, nobody is %d, of %d", host[isolation.BoxUID], host[1], host[isolation.IDRange-1], host[65534], len(host))
+	for _, id := range []int{isolation.RootID, isolation.NobodyID} { // root of the box, and what PID 1 is to it
+		if was, has := host[id]; has {
+			t.Errorf("%d of the host is %d", was, id)
+		}
+	}
+	if host[isolation.BoxUID] != 0 || host[1] != 1 || host[isolation.IDRange-1] != isolation.BoxUID || host[isolation.RootID-1] != isolation.NobodyID || len(host) != isolation.IDRange-3 {
+		t.Errorf("the box user is %d, 1 is %d, the last is %d, nobody is %d, of %d", host[isolation.BoxUID], host[1], host[isolation.IDRange-1], host[isolation.RootID-1], len(host))
+	}
+}
+
+// A group of the host that is nobody's in a box is none that root of it can take (cmd/boxinit, rootMaps).
+func TestAGroupOfTheHostIsNobodysInABox(t *testing.T) {
+	t.Parallel()
+	const base = 7 * isolation.IDRange
+	o := Owner{uid: 500, gid: 500, dirGID: 2000, Mapped: true}
+	_, groups := o.maps(base)
+	if len(groups) != 2 || groups[0].HostID != base+isolation.BoxGID || groups[1].ContainerID != 2000 {
+		t.Fatalf("%+v", groups)
+	}
+	if gid := groups[1].HostID - base; gid < isolation.RootID || gid == isolation.RootID || gid == isolation.NobodyID || gid >= isolation.IDRange {
+		t.Errorf("it is %d in the box", gid)
 	}
 }

@@ -325,7 +325,7 @@ func WorkOwner() Owner {
 }
 
 // HostOwner is the owner of the trees of the host in boxes with a writable root. It is root of
-// the host; every other user has the same number in the box as on the host, and that of the box
-// user is the last. None of them is in-box root: overlay.enterHost needs a mounter that owns
+// the host; every other user has the same number in the box as on the host, but that of the box
+// user, which is the last, and nobody. None of them is in-box root: overlay.enterHost needs a mounter that owns
 // nothing.
 func HostOwner() Owner { return Owner{Mapped: true, host: true} }

@@ -64,18 +64,21 @@ func (u *UserNamespaces) closeLocked() {
 	u.open = map[idMap]int{}
 }
 
-// strangerGID is the group that a box sees on a mounted directory whose group is not its owner's. No program is ever in it.
-const strangerGID = isolation.BoxGID + 1
+// strangerGID is the group that a box sees on a mounted directory whose group is not its owner's. No program is ever in it: the last
+// id of the range is none that root of a box can become (isolation.RootID).
+const strangerGID = isolation.IDRange - 1
 
 // maps returns the id maps: ContainerID is the id on disk, and HostID the one of the box.
 func (o *Owner) maps(base int) (users, groups []syscall.SysProcIDMap) {
 	if o.host {
-		const last = isolation.IDRange - 1
+		// The ids of root of the box and what the kernel shows for none are nobody's here, so nobody of the host has another one.
+		const last, nobody = isolation.IDRange - 1, isolation.RootID - 1
 		all := []syscall.SysProcIDMap{
 			{ContainerID: 0, HostID: base + isolation.BoxUID, Size: 1},
 			{ContainerID: 1, HostID: base + 1, Size: isolation.BoxUID - 1},
 			{ContainerID: isolation.BoxUID, HostID: base + last, Size: 1},
-			{ContainerID: isolation.BoxUID + 1, HostID: base + isolation.BoxUID + 1, Size: last - isolation.BoxUID - 1},
+			{ContainerID: isolation.BoxUID + 1, HostID: base + isolation.BoxUID + 1, Size: nobody - isolation.BoxUID - 1},
+			{ContainerID: isolation.NobodyID, HostID: base + nobody, Size: 1},
 		}
 		return all, all
 	}

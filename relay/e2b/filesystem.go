@@ -165,7 +165,7 @@ func (f *filesystemService) do(ctx context.Context, req *files.Request) (*files.
 func absolute(ctx context.Context, text string) (string, error) {
 	sb := of(ctx)
 	if call, ok := connect.CallInfoForHandlerContext(ctx); ok {
-		if _, err := sb.user(call.RequestHeader()); err != nil {
+		if err := sb.user(call.RequestHeader()); err != nil {
 			return "", err
 		}
 	}
@@ -284,7 +284,7 @@ func (f *filesystemService) WatchDir(ctx context.Context, req *protocol.WatchDir
 		return f.server.rpcError(ctx, err)
 	}
 	defer leave()
-	if _, err := sb.user(header(ctx)); err != nil {
+	if err := sb.user(header(ctx)); err != nil {
 		return err
 	}
 	at := sb.path(req.Path)

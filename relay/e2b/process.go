@@ -78,13 +78,13 @@ func header(ctx context.Context) http.Header {
 // processService is the processes of a sandbox.
 type processService struct{ server *Server }
 
-// user is who a request is of, as its header has it; see become.
-func (sb *sandbox) user(h http.Header) (string, error) {
+// user makes the user that a header names the one of the request, see become.
+func (sb *sandbox) user(h http.Header) error {
 	name, err := basicUser(h)
 	if err != nil {
-		return "", err
+		return err
 	}
-	return name, sb.become(name)
+	return sb.become(name)
 }
 
 // basicUser is the user that a request names; "": it names none.
@@ -105,9 +105,9 @@ func basicUser(h http.Header) (string, error) {
 const rootHome = "/root"
 
 // become makes a user the one of the request: its paths and files are that user's. It refuses a user that a sandbox does not have.
-// In a box whose root cannot be written to, root is a name of the box user.
+// Where no program may be root of the box, root is a name of the box user.
 func (sb *sandbox) become(name string) error {
-	sb.root = name == session.RootUser && sessionfiles.MayHaveRoot(sb.Session)
+	sb.root = name == session.RootUser && sb.MayBeRoot()
 	if name == "" || name == "root" || name == "user" || name == sb.userName() {
 		return nil
 	}
@@ -184,6 +184,13 @@ func (p *processService) Start(ctx context.Context, req *protocol.StartRequest, 
 		n.what.Argv = ask.Exec.Argv
 	}
 	one, _, err := sb.StartProcess(ctx, ask)
+	if err == nil && sb.root && hasNoRoot(one.Started(ctx)) {
+		_ = sb.RemoveProcess(context.WithoutCancel(ctx), one) // it has not started
+		sb.root = false
+		if ask, err = sb.startRequest(header(ctx), req); err == nil {
+			one, _, err = sb.StartProcess(ctx, ask)
+		}
+	}
 	if err != nil {
 		return p.server.startError(ctx, sb, err)
 	}
@@ -194,6 +201,13 @@ func (p *processService) Start(ctx context.Context, req *protocol.StartRequest, 
 		return stream.Send(&protocol.StartResponse{Event: e})
 	}}
 	return out.run(ctx)
+}
+
+// hasNoRoot reports whether a program was not started because its box has no root after all: it is of an earlier version of boxd, or its
+// host allows none.
+func hasNoRoot(err error) bool {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	return ok && step.Step == isolation.StepUser
 }
 
 // Connect sends what a process writes from now on.
@@ -220,7 +234,16 @@ func (sb *sandbox) processRequest(h http.Header, req *protocol.StartRequest) (*s
 	if config == nil || config.Cmd == "" {
 		return nil, fault.Field("process.cmd", "", "the program to start")
 	}
-	name, err := sb.user(h)
+	if err := sb.user(h); err != nil {
+		return nil, err
+	}
+	return sb.startRequest(h, req)
+}
+
+// startRequest is processRequest once the user of the request is known.
+func (sb *sandbox) startRequest(h http.Header, req *protocol.StartRequest) (*session.ProcessRequest, error) {
+	config := req.Process
+	name, err := basicUser(h)
 	if err != nil {
 		return nil, err
 	}

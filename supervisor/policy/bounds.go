@@ -85,11 +85,12 @@ const (
 	ToolSkills    = "skills"
 	ToolNetwork   = "network"
 	ToolPorts     = "ports"
+	ToolRoot      = "root" // programs as root of the box, beside ToolExec and ToolProcesses
 )
 
 // Tools lists all of them.
 func Tools() []string {
-	return []string{ToolExec, ToolFiles, ToolProcesses, ToolSkills, ToolNetwork, ToolPorts}
+	return []string{ToolExec, ToolFiles, ToolProcesses, ToolSkills, ToolNetwork, ToolPorts, ToolRoot}
 }
 
 // DefaultPolicyName names the table for all principals that no other table names, admins excepted.

@@ -110,7 +110,7 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 			cmd.Dir = root.Dir
 		}
 	}
-	cmd.Existing = req.Existing || req.Dir != "" && !c.makes(req.Dir)
+	cmd.Existing = (req.Existing || req.Dir != "" && !c.makes(req.Dir)) && (!root || req.Dir != rootHome)
 	limit := c.Config.Exec.OutputLimit
 	if req.OutputLimit != nil {
 		limit = *req.OutputLimit
@@ -159,9 +159,18 @@ func (c *Context) user(user string) (root bool, env []string, err error) {
 			return false, nil, fault.Field("user", user, "left out in a session whose root cannot be written to (read_only_root)").
 				WithHint("create the session with read_only_root false: boxctl create --writable-root")
 		}
+		if err := c.Policy.May(policy.ToolRoot); err != nil {
+			return false, nil, err
+		}
 		return true, WithEnv(c.Env, map[string]string{"HOME": rootHome, "USER": RootUser, "LOGNAME": RootUser}), nil
 	}
 	return false, nil, fault.Field("user", user, fault.OneOf(name, RootUser)).WithHint("for another one, start su as root")
+}
+
+// MayBeRoot reports whether callers may run programs of a session as root.
+func (s *Session) MayBeRoot() bool {
+	root, _, err := s.context().user(RootUser)
+	return root && err == nil
 }
 
 // kept splits the limit of a stream into its beginning and its end.

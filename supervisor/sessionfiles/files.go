@@ -29,7 +29,7 @@ import (
 // User is who operations are performed as.
 type User bool
 
-// The users of a box. Root is BoxUser where a box has no root, see MayHaveRoot.
+// The users of a box. Root is BoxUser where a box has no root.
 const (
 	BoxUser User = false
 	Root    User = true
@@ -49,7 +49,10 @@ func Do(ctx context.Context, s *session.Session, as User, req *files.Request, bo
 	}
 	internal := session.InternalExec{
 		Tool: policy.ToolFiles, Timeout: time.Duration(limits.Timeout), Output: uint64(limits.MaxContent)*2 + files.MaxAnswer,
-		Root: (as == Root || req.Diff != nil || req.Discard != nil || req.Snapshot != nil || req.Changes != nil) && MayHaveRoot(s),
+		Root: (as == Root || req.Diff != nil || req.Discard != nil || req.Snapshot != nil || req.Changes != nil || dir != "") && mayHaveRoot(s),
+	}
+	if internal.Root { // its paths are absolute, and the workspace may be closed to the box user
+		dir = "/"
 	}
 	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir, Internal: &internal})
 	if err == nil && internal.Root && r.Failed != nil && r.Failed.Step == isolation.StepUser { // the box has no root after all
@@ -70,9 +73,9 @@ func Do(ctx context.Context, s *session.Session, as User, req *files.Request, bo
 	return a, content.Bytes(), nil
 }
 
-// MayHaveRoot reports whether programs of a session may run as root. What they keep from the box user, archives and what has changed
+// mayHaveRoot reports whether programs of a session may run as root. What they keep from the box user, archives and what has changed
 // in the root filesystem have nevertheless.
-func MayHaveRoot(s *session.Session) bool {
+func mayHaveRoot(s *session.Session) bool {
 	settings := s.Current()
 	return !settings.ReadOnlyRoot
 }
@@ -93,6 +96,9 @@ func encode(req *files.Request, body []byte) ([]byte, error) {
 func Pack(ctx context.Context, s *session.Session, req *files.Pack, w io.Writer) (*files.Archived, error) {
 	limits := &s.Config().Files
 	req.Bounds = bounds(limits)
+	if !path.IsAbs(string(req.Path)) {
+		req.Path = append([]byte(isolation.Workspace+"/"), req.Path...)
+	}
 	in, err := encode(&files.Request{Pack: req}, nil)
 	if err != nil {
 		return nil, err
@@ -180,9 +186,9 @@ type conversation struct {
 // start starts the program with a timeout; 0: none.
 func start(ctx context.Context, s *session.Session, as User, timeout time.Duration, req *session.ProcessRequest) (*conversation, error) {
 	internal := session.InternalExec{Tool: policy.ToolFiles, Timeout: timeout, Single: timeout == 0}
-	if as == Root && MayHaveRoot(s) {
+	if as == Root && mayHaveRoot(s) {
 		of := internal
-		of.Root = true
+		of.Root, req.Exec.Dir = true, "/"
 		c, err := startAs(ctx, s, &of, req)
 		if err != nil {
 			return nil, err
@@ -191,6 +197,7 @@ func start(ctx context.Context, s *session.Session, as User, timeout time.Durati
 			return c, nil
 		}
 		c.close() // the box has no root after all
+		req.Exec.Dir = ""
 	}
 	return startAs(ctx, s, &internal, req)
 }

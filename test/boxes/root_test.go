@@ -3,6 +3,7 @@
 package boxes_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -30,7 +31,7 @@ func TestProgramsRunAsRootOfTheirBox(t *testing.T) {
 		status := fields(lines(strings.ReplaceAll(b.asRoot("cat /proc/self/status"), ":\t", " ")))
 		capabilities := "00000000000000fb" // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID
 		if b.Enforcement["pids"] == "rlimit" {
-			capabilities = "00000000000000bb" // without cgroups a group tells to which program a process belongs
+			capabilities = "000000000000003b" // without cgroups a group tells to which program a process belongs, and limits are those of a user
 		}
 		for name, want := range map[string]string{
 			"CapInh": "0000000000000000", "CapPrm": capabilities, "CapEff": capabilities, "CapBnd": capabilities, "CapAmb": "0000000000000000",
@@ -97,6 +98,33 @@ func TestRootOfABoxIsNoWayOut(t *testing.T) {
 		// A directory of the host has one owner, whom root is not: it reads and changes what that owner could.
 		b.tryAs("root", attempt{"read=/mnt/file", "OK"}, attempt{"create=/mnt/roots", "EOVERFLOW|EACCES"}, attempt{"chown=33,/mnt/file", "EOVERFLOW|EINVAL|EPERM"}, attempt{"chmod=04755,/mnt/file", "EPERM"})
 		st := statOf(t, filepath.Join(h.rw, "file"))
+		// A group of the host that the directory has besides is nobody's in the box, whichever group root takes.
+		const group = 2000
+		put(t, filepath.Join(h.rw, "groups"), "secret", 0o640, 0)
+		put(t, filepath.Join(h.rw, "own"), "own", 0o644, owner)
+		if err := errors.Join(os.Chown(h.rw, owner, group), os.Chown(filepath.Join(h.rw, "groups"), 0, group)); err != nil {
+			t.Fatal(err)
+		}
+		c := h.box(writable, h.mounts())
+		const take = `
+import os, sys
+for gid in (0, 1000, 1001, 65532, 65533, 65534, 65535):
+    try: os.chown("/mnt/own", -1, gid)
+    except OSError: pass
+    if os.fork() == 0:
+        try: os.setgroups([gid]); os.setresgid(gid, gid, gid)
+        except OSError: pass
+        try: print(open("/mnt/groups").read())
+        except PermissionError: print("closed")
+        sys.exit()
+    os.wait()
+`
+		if got := c.d.Output(t, c.ID, api.ExecRequest{Argv: []string{"python3", "-uc", take}, User: "root"}); got != strings.Repeat("closed\n", 7) {
+			t.Errorf("what a group of the host may read: %q", got)
+		}
+		if st := statOf(t, filepath.Join(h.rw, "own")); st.Uid != owner || st.Gid != owner {
+			t.Errorf("a file of the host belongs to %d:%d", st.Uid, st.Gid)
+		}
 		if st.Uid != owner || st.Mode&0o7000 != 0 {
 			t.Errorf("the file of the host has owner %d, mode %o", st.Uid, st.Mode)
 		}

@@ -4,7 +4,10 @@ package sessions_test
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +91,71 @@ func TestAProcessOfRootStaysOne(t *testing.T) {
 	}
 	if diff, err := d.DiffRoot(t.Context(), "s", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
 		t.Errorf("undone: %+v, %v", diff, err)
+	}
+}
+
+// What root has given away or closed comes back: by a discard, by its owner's call, and with the next start.
+func TestWhatRootHasClosedIsOpened(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	dir := ofHost(t, "/usr/local", map[string]fs.FileMode{"file": 0o644, "sub/file": 0o600, "removed/file": 0o644, "groups": 0o644})
+	if err := errors.Join(os.Lchown(dir+"/groups", 0, 50), os.Symlink("file", dir+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false), HomeOnDisk: new(true)})
+	asRoot := func(line string) {
+		t.Helper()
+		d.Output(t, "s", api.ExecRequest{Argv: []string{"/bin/sh", "-euc", line}, User: "root", Cwd: "/"})
+	}
+	owners := func() string {
+		return d.Sh(t, "s", "cd "+dir+"; stat -c %u:%g . file sub link removed removed/file groups")
+	}
+	was := owners()
+	asRoot("cd " + dir + "; chown 33:33 file sub groups; chown -h 33:33 link; rm -r removed")
+	diff, err := d.DiffRoot(t.Context(), "s", &api.RootDiff{})
+	if err != nil || diff.Counts != (api.ChangeCounts{Changed: 4, Removed: 1}) {
+		t.Errorf("%+v, %v", diff, err)
+	}
+	if _, err := d.DiscardRoot(t.Context(), "s", &api.RootDiscard{}); err != nil {
+		t.Fatal(err)
+	}
+	if now := owners(); now != was {
+		t.Errorf("they belonged to %q, and now to %q", was, now)
+	}
+	d.Sh(t, "s", "cd "+dir+"; echo more >> file; echo more >> removed/file; rm -r removed sub")
+
+	d.Sh(t, "s", "echo kept > file")
+	asRoot("for at in /workspace /home/box; do chown 33:33 $at; chmod 0 $at; done")
+	if got := archiveOf(t, d, "s", "/workspace"); !strings.Contains(got, "file=kept") {
+		t.Errorf("a closed workspace is %q", got)
+	}
+	if err := d.ChmodFile(t.Context(), "s", &api.FileChmod{Path: "/workspace", Mode: "755"}); err != nil {
+		t.Error(err)
+	}
+	if got := d.Sh(t, "s", "cat file"); got != "kept\n" {
+		t.Errorf("opened by its owner: %q", got)
+	}
+	asRoot("chmod 700 /workspace /home/box")
+	stop(t, d, "s")
+	if _, err := d.StartSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.Sh(t, "s", "echo more >> file; echo x > ~/x; cat file ~/x; stat -c %u:%g . ~"); got != "kept\nmore\nx\n1000:1000\n1000:1000\n" {
+		t.Errorf("after a start: %q", got)
+	}
+}
+
+// A policy whose tools lack root forbids it, and nothing else.
+func TestAPolicyForbidsRoot(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[policy.ci]\nprincipals = [\"uid:4242\"]\ntools = [\"exec\", \"files\", \"processes\"]\n")
+	asRoot := func(user string) string {
+		return boxtest.Request("POST", "/v1/sessions/s/exec", `{"argv":["id","-u"],"user":"`+user+`"}`)
+	}
+	all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"s","read_only_root":false}`), asRoot("root"), asRoot(""), boxtest.Request("POST", "/v1/sessions/s/fs/diff", `{}`))
+	denied(t, all[1], http.StatusForbidden, "policy", "policy.ci.tools")
+	if all[2].Code != http.StatusOK || !strings.Contains(string(all[2].Body), `"stdout":"1000\n"`) || all[3].Code != http.StatusOK {
+		t.Errorf("%s, %s", all[2].Body, all[3].Body)
 	}
 }
 

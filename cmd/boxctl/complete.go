@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -132,6 +133,7 @@ func (a completer) arguments() map[string]cobra.CompletionFunc {
 		"fleet snapshot":     box,
 		"fleet restore":      a.arg(fleetSnapshots),
 		"fleet rm-snapshot":  a.args(fleetSnapshots),
+		"fleet output":       a.arg(fleetOutputs, fleetOutputs),
 		"fleet cordon":       a.arg(nodes(func(n *api.FleetNodeState) bool { return n.Cordon == nil })),
 		"fleet forget":       a.arg(nodes(func(n *api.FleetNodeState) bool { return n.State == api.FleetNodeLost })),
 		"fleet uncordon":     a.arg(nodes(func(n *api.FleetNodeState) bool { return n.Cordon != nil })),
@@ -372,6 +374,25 @@ func nodes(wanted func(*api.FleetNodeState) bool) source {
 func fleetSnapshots(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := c.FleetSnapshots(ctx)
 	return each(list, err, func(k *api.FleetSnapshot) (string, string) { return k.Name, "of " + k.Session })
+}
+
+// fleetOutputs offers the boxes of which output is kept, each once, or the processes of the one that is the first argument.
+func fleetOutputs(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+	list, err := c.FleetOutputs(ctx)
+	offered := map[string]bool{}
+	return each(list, err, func(k *api.FleetOutput) (word, what string) {
+		switch {
+		case len(args) == 0:
+			word, what = k.Session, "ended on "+k.Node
+		case k.Session == args[0]:
+			word, what = k.Process, cmp.Or(k.Status, k.State)
+		}
+		if offered[word] {
+			return "", ""
+		}
+		offered[word] = true
+		return word, what
+	})
 }
 
 // mounts offers the removable mounts of the box that is the first argument.

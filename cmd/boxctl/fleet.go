@@ -33,8 +33,8 @@ type fleetCommands struct{ *app }
 func (a *app) fleetCommand() *cobra.Command {
 	f := fleetCommands{a}
 	cmd := group("fleet", "Manage the hosts of a fleet", `fleet manages the nodes of a fleet: the hosts on which a gateway, boxfleet serve, places boxes.
---socket and --token select the gateway, as they select a boxd. All commands but nodes, and move and
-snapshots of your own boxes, need the role operator at the gateway.`,
+--socket and --token select the gateway, as they select a boxd. All commands but nodes, and move,
+snapshots and outputs of your own boxes, need the role operator at the gateway.`,
 		fleetList(f, &cobra.Command{
 			Use: "nodes", Short: "List nodes with their boxes and what they have left",
 			Long: `nodes lists the nodes of the fleet. CPUS are reserved by boxes, of all. MEMORY and DISK are
@@ -69,7 +69,8 @@ events. boxctl events shows the events of a boxd.`,
 		}, "", nil, (*client.Client).FleetEvents,
 			func(list []api.FleetEvent) any { return api.FleetEventList{Events: list} }, f.printEvents),
 		f.move(), f.cordon(), f.uncordon(), f.drain(), f.forget(),
-		f.snapshots(), f.snapshot(), f.restore(), f.removeSnapshot())
+		f.snapshots(), f.snapshot(), f.restore(), f.removeSnapshot(),
+		f.outputs(), f.output())
 	cmd.Example = `  export BOXD_SOCKET=http://127.0.0.1:5440 BOXD_TOKEN_FILE=/etc/boxd/token
   boxctl fleet nodes
   boxctl fleet drain web3 --reason 'new disks'

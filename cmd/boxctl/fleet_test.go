@@ -67,10 +67,44 @@ lo 0 0 0 0 0
 2026-11-27 01:02:03 session_lost b t silent
 2026-11-27 01:02:03 node_seen a - -
 `},
+		{func() error {
+			return f.printOutputs([]api.FleetOutput{
+				{Session: "s", Process: "web\x1b", Node: "a", State: "ended", Status: "exited", ExitCode: new(int), StartedAt: at, EndedAt: &at, Size: 2048, Why: "node b has claimed it"},
+				{Session: "s", Process: "job", Node: "a", State: "ended", Status: "signaled", Signal: "SIGKILL", StartedAt: at, EndedAt: &at},
+				{Session: "s", Process: "late", Node: "a", State: "stopping", StartedAt: at},
+			})
+		}, `BOX PROCESS NODE STARTED ENDED STATE SIZE REASON
+s "web\x1b" a 2026-11-27 01:02:03 2026-11-27 01:02:03 exited (0) 2KiB node b has claimed it
+s job a 2026-11-27 01:02:03 2026-11-27 01:02:03 signaled (SIGKILL) 0 -
+s late a 2026-11-27 01:02:03 - stopping 0 -
+`},
 	} {
 		out.Reset()
 		if err := tc.print(); err != nil || rows(out.String()) != tc.want {
 			t.Errorf("%v\n%s\nwant\n%s", err, out.String(), tc.want)
+		}
+	}
+}
+
+// Of several outputs of a process the newest is meant, and of several processes none.
+func TestWhichOutputIsMeant(t *testing.T) {
+	t.Parallel()
+	list := []api.FleetOutput{{Name: "1", Session: "s", Process: "p"}, {Name: "2", Session: "t", Process: "p"}, {Name: "3", Session: "t", Process: "q"}, {Name: "4", Session: "s", Process: "p"}}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"s"}, "4"},
+		{[]string{"s", "p"}, "4"},
+		{[]string{"t", "p"}, "2"},
+		{[]string{"t", "q"}, "3"},
+		{[]string{"t"}, "of several processes of the box: p, q"},
+		{[]string{"s", "q"}, `no output is kept of "s q"`},
+		{[]string{"u"}, `no output is kept of "u"`},
+	} {
+		k, err := newestOutput(list, tc.args)
+		if err == nil && k.Name != tc.want || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q: %+v, %v, want %s", tc.args, k, err, tc.want)
 		}
 	}
 }

@@ -88,12 +88,17 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 
 // logLines prints the output as it comes, one JSON value a line.
 func (a *app) logLines(ctx context.Context, c *client.Client, id, name string, o client.LogOptions) error {
+	return c.LogLines(ctx, id, name, o, a.printLines())
+}
+
+// printLines returns what prints output as JSON, one value a line.
+func (a *app) printLines() func(*api.LogLine) error {
 	to := json.NewEncoder(a.stdout)
 	to.SetEscapeHTML(false)
-	return c.LogLines(ctx, id, name, o, func(line *api.LogLine) error {
+	return func(line *api.LogLine) error {
 		if line.Base64 = !utf8.ValidString(line.Data); line.Base64 {
 			line.Data = base64.StdEncoding.EncodeToString([]byte(line.Data))
 		}
 		return to.Encode(line)
-	})
+	}
 }

@@ -79,7 +79,7 @@ var (
 	errAbandoned = errors.New("it took too long, and what was there of it has been removed")
 )
 
-// noStore is the failure of a store: "snapshots", "images", "skills" or "drives".
+// noStore is the failure of a store: "snapshots", "images", "skills", "drives" or "outputs".
 func noStore(what string, err error) error {
 	refused, ok := errors.AsType[*jetstream.APIError](err)
 	switch {
@@ -111,7 +111,10 @@ func (g *gateway) readArchives(ctx context.Context, bucket string) (*archiveStor
 	return s, err
 }
 
-func (s *archiveStore) streamName() string { return s.bucket + "_archives" }
+func (s *archiveStore) streamName() string { return archivesOf(s.bucket) }
+
+// archivesOf is the stream with the archives of a bucket.
+func archivesOf(bucket string) string { return bucket + "_archives" }
 
 // openArchives opens a store to write to it, of at most size bytes, and makes it where it is missing.
 func (g *gateway) openArchives(ctx context.Context, bucket, what string, size int64) (*archiveStore, error) {

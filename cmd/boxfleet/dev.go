@@ -179,6 +179,8 @@ size = "1GiB"
 size = "64MiB"
 [drives]
 size = "1GiB"
+[outputs]
+size = "64MiB"
 `, key, d.listen, filepath.Join(d.dir, "gateway"), d.nats.ClientURL(), tokens, devPrincipal)
 	path = filepath.Join(d.dir, "gateway.toml")
 	return path, secret, errors.Join(os.WriteFile(tokens, []byte(line), 0o600), os.WriteFile(path, []byte(text), 0o600))

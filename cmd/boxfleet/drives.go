@@ -496,7 +496,7 @@ func (g *gateway) contentFor(c *call, owner string, query url.Values) (io.ReadCl
 	case err != nil:
 		return nil, "", err
 	case claim.State == api.FleetClaimLost:
-		return nil, "", lost(claim)
+		return nil, "", g.lost(claim)
 	case claim.State == api.FleetClaimMoving:
 		return nil, "", moving(claim)
 	}

@@ -43,6 +43,7 @@ type gatewayOptions struct {
 	Snapshots, OwnerSnapshots int64
 	Skills, OwnerSkills       int64 // the same of the archives of skills
 	Drives, OwnerDrives       int64 // the same of the archives of drives
+	Outputs, OwnerOutputs     int64 // bytes of what processes have written whose session was ended for another
 	Images                    int64 // bytes of the archives of images; 0: there are none
 }
 
@@ -113,7 +114,17 @@ func newGateway(ctx context.Context, cfg *gatewayOptions) (*gateway, error) {
 		g.nc.Close()
 		return nil, err
 	}
-	g.transport = &http.Transport{
+	g.transport = g.newTransport()
+	if err := g.hearOutputs(); err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// newTransport returns what connects to nodes.
+func (g *gateway) newTransport() *http.Transport {
+	return &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			node, _, err := net.SplitHostPort(address)
 			if err != nil {
@@ -123,7 +134,6 @@ func newGateway(ctx context.Context, cfg *gatewayOptions) (*gateway, error) {
 		},
 		DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute,
 	}
-	return g, nil
 }
 
 // UseKey has the gateway sign with another key from now on.
@@ -386,8 +396,13 @@ func listClaims(ctx context.Context, claims jetstream.KeyValue) ([]*sessionClaim
 }
 
 // listEntries reads all of a bucket.
-func listEntries(ctx context.Context, kv jetstream.KeyValue) (all []jetstream.KeyValueEntry, err error) {
-	w, err := kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+func listEntries(ctx context.Context, kv jetstream.KeyValue) ([]jetstream.KeyValueEntry, error) {
+	return listMatching(ctx, kv, jetstream.AllKeys)
+}
+
+// listMatching reads what a bucket has of such keys: "*" is any one word of them.
+func listMatching(ctx context.Context, kv jetstream.KeyValue, keys string) (all []jetstream.KeyValueEntry, err error) {
+	w, err := kv.Watch(ctx, keys, jetstream.IgnoreDeletes())
 	if err != nil {
 		return nil, err
 	}

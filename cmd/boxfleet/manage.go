@@ -31,8 +31,8 @@ func (g *gateway) manage(c *call, path []string) error {
 		}
 		return g.move(c, id)
 	}
-	if len(path) > 0 && path[0] == "snapshots" {
-		return g.manageSnapshots(c, path[1:])
+	if of := g.kept(path); of != nil {
+		return of(c, path[1:])
 	}
 	least := access.Operator
 	if what == "GET nodes" {
@@ -84,6 +84,14 @@ func (g *gateway) manage(c *call, path []string) error {
 		return noRoute(c)
 	}
 	return nil
+}
+
+// kept returns what answers requests for what the fleet keeps of owners; nil: the request is for something else.
+func (g *gateway) kept(path []string) func(*call, []string) error {
+	if len(path) == 0 {
+		return nil
+	}
+	return map[string]func(*call, []string) error{"snapshots": g.manageSnapshots, "outputs": g.manageOutputs}[path[0]]
 }
 
 func noRoute(c *call) error {

@@ -116,7 +116,7 @@ func newSnapshot(g *gateway) *snapshot {
 		limit:      desc("queue_max", "Most requests that may wait."),
 		nodes:      desc("nodes", "Nodes, by state.", "state"),
 		spans:      desc("spans_total", "Spans of traces, by outcome: sent, dropped (too many waited) or failed (the collector did not take them).", "outcome"),
-		used:       desc("store_bytes", "Bytes of archives in NATS JetStream, by store: snapshots, skills, drives or images.", "store"),
+		used:       desc("store_bytes", "Bytes of archives in NATS JetStream, by store: snapshots, skills, drives, images or outputs.", "store"),
 		size:       desc("store_max_bytes", "Most bytes of archives in a store: size of its table in gateway.toml.", "store"),
 	}
 	gauge := func(name, help string, of func(*seen) float64) {
@@ -212,14 +212,20 @@ func (s *snapshot) stores(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(g.life, storesPatience)
 	defer cancel()
 	for _, store := range []struct {
-		name, bucket string
+		name, stream string
 		size         int64
-	}{{"snapshots", snapshotBucket, g.cfg.Snapshots}, {"skills", skillBucket, g.cfg.Skills}, {"drives", driveBucket, g.cfg.Drives}, {"images", imageBucket, g.cfg.Images}} {
+	}{
+		{"snapshots", archivesOf(snapshotBucket), g.cfg.Snapshots},
+		{"skills", archivesOf(skillBucket), g.cfg.Skills},
+		{"drives", archivesOf(driveBucket), g.cfg.Drives},
+		{"images", archivesOf(imageBucket), g.cfg.Images},
+		{"outputs", outputStream, g.cfg.Outputs},
+	} {
 		if store.size == 0 {
 			continue
 		}
 		used := 0.0
-		stream, err := g.js.Stream(ctx, (&archiveStore{bucket: store.bucket}).streamName())
+		stream, err := g.js.Stream(ctx, store.stream)
 		switch {
 		case err == nil: // what it is limited to counts: another gateway may have set that
 			is := stream.CachedInfo()

@@ -129,7 +129,7 @@ func (r *sessionMove) find() error {
 	case claim.Owner != r.owner || claim.ID != id: // nodes can write any claim
 		return noSession(id)
 	case claim.State == api.FleetClaimLost:
-		return lost(claim)
+		return r.g.lost(claim)
 	case claim.State == api.FleetClaimMoving:
 		return moving(claim)
 	case claim.State != api.FleetClaimLive:
@@ -720,7 +720,7 @@ func (r *sessionMove) change(ctx context.Context, what func(*sessionClaim)) erro
 	}
 	switch {
 	case conflict(err) && is != nil && is.State == api.FleetClaimLost:
-		return lost(is)
+		return r.g.lost(is)
 	case conflict(err):
 		return fault.Errorf(fault.Conflict, "the claim of session %s has changed meanwhile", fault.Show(next.ID)).WithHint("try again")
 	case err != nil:

@@ -271,7 +271,7 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 	}
 	remove := itself && c.r.Method == http.MethodDelete
 	if claim.State == api.FleetClaimLost && !remove {
-		return lost(claim)
+		return g.lost(claim)
 	}
 	if remove && claim.Workspace > 0 && claim.State != api.FleetClaimLost && !g.gaveUpLangBot(claim.Node) {
 		return cmp.Or(c.may("DELETE /v1/sessions/{id}", access.User), inUse(claim))
@@ -305,12 +305,16 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 }
 
 // lost is the refusal of what is asked of a session that is lost.
-func lost(claim *sessionClaim) error {
+func (g *gateway) lost(claim *sessionClaim) error {
 	err := fault.Errorf(fault.Conflict, "session %s is lost since %s: %s", fault.Show(claim.ID), claim.Since.UTC().Format(time.RFC3339), claim.Reason)
-	if claim.Snapshot != "" {
-		return err.WithHint("it returns with its node; to give it up, remove it, then restore its last snapshot %s", fault.Show(claim.Snapshot))
+	kept := ""
+	if g.cfg.Outputs > 0 {
+		kept = "; what its programs have written is then kept when its node returns: boxctl fleet outputs"
 	}
-	return err.WithHint("it returns with its node; to give it up, remove it, then create it again")
+	if claim.Snapshot != "" {
+		return err.WithHint("it returns with its node; to give it up, remove it, then restore its last snapshot %s%s", fault.Show(claim.Snapshot), kept)
+	}
+	return err.WithHint("it returns with its node; to give it up, remove it, then create it again%s", kept)
 }
 
 // inUse is the refusal to remove the claim of a Workspace whose node has it: its sessions would be nobody's.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -333,7 +334,7 @@ func (a *agent) giveUp(ctx context.Context, claims jetstream.KeyValue, bucket, k
 	of, life := *h, a.life
 	a.beside.Go(func() {
 		defer done()
-		if err := a.end(life, key, &of); err != nil {
+		if err := a.end(life, key, &of, why); err != nil {
 			a.log.Warn("cannot end a session that is no longer this node's; it is tried again", "session", of.ID, "owner", of.Owner, "error", err)
 		}
 	})
@@ -362,8 +363,8 @@ func (a *agent) isEnding(key string) bool {
 	return a.ending[key] || key == "" && len(a.ending) > 0
 }
 
-// end ends a session, and remembers that.
-func (a *agent) end(ctx context.Context, key string, h *held) error {
+// end ends a session whose output a gateway keeps, if it can, and remembers that.
+func (a *agent) end(ctx context.Context, key string, h *held, why string) error {
 	ctx, cancel := context.WithTimeout(ctx, endingFor)
 	defer cancel()
 	boxd := client.New(a.cfg.Socket)
@@ -376,6 +377,13 @@ func (a *agent) end(ctx context.Context, key string, h *held) error {
 			return err
 		}
 	}
+	var all sync.WaitGroup
+	for _, id := range ids {
+		if !h.Coming { // or it is a part of what the other node has
+			all.Go(func() { a.handOver(ctx, boxd, h, id, why) })
+		}
+	}
+	all.Wait()
 	for _, id := range ids {
 		if err := boxd.DeleteSession(ctx, id); err != nil && !errors.Is(err, client.NotFound) {
 			return err

@@ -55,7 +55,7 @@ func (r *reloader) reload() error {
 	r.gate.Use(state)
 	was, is := r.started.Gateway, next.Gateway
 	was.Key, was.ClientCRL = is.Key, is.ClientCRL
-	if was != is || !reflect.DeepEqual(r.started.NATS, next.NATS) || r.started.Traces != next.Traces || r.started.E2B != next.E2B || r.started.LangBot != next.LangBot || r.started.Snapshots != next.Snapshots || r.started.Images != next.Images || r.started.Skills != next.Skills || r.started.Drives != next.Drives {
+	if was != is || !reflect.DeepEqual(r.started.NATS, next.NATS) || r.started.Traces != next.Traces || r.started.E2B != next.E2B || r.started.LangBot != next.LangBot || r.started.Snapshots != next.Snapshots || r.started.Images != next.Images || r.started.Skills != next.Skills || r.started.Drives != next.Drives || r.started.Outputs != next.Outputs {
 		r.log.Warn("changed keys of tables other than [access] and [principals] take effect when boxfleet is restarted")
 	}
 	return nil

@@ -112,7 +112,7 @@ func (g *gateway) claim(c *call, place *placement, want *wanted, fields map[stri
 	if b := r.claim; b != nil {
 		switch {
 		case b.State == api.FleetClaimLost:
-			return lost(b)
+			return g.lost(b)
 		case b.State == api.FleetClaimMoving:
 			return moving(b)
 		case b.State == api.FleetClaimLive || g.young(b):

@@ -57,6 +57,7 @@ type gatewayConfig struct {
 	Snapshots storeSizes    `toml:"snapshots"`
 	Skills    storeSizes    `toml:"skills"`
 	Drives    storeSizes    `toml:"drives"`
+	Outputs   storeSizes    `toml:"outputs"`
 	Images    struct {
 		Size quantity.Size `toml:"size"` // bytes of the archives of all; 0: none are kept
 	} `toml:"images"`
@@ -112,7 +113,7 @@ func readGateway(path string) (*gatewayConfig, error) {
 	if r := cfg.NATS.Replicas; r < 0 || r > 5 {
 		return nil, fmt.Errorf("%s: nats.replicas = %d: must be 1 to 5, or 0: 3 if NATS is a cluster, otherwise 1", path, r)
 	}
-	for table, s := range map[string]storeSizes{"snapshots": cfg.Snapshots, "skills": cfg.Skills, "drives": cfg.Drives} {
+	for table, s := range map[string]storeSizes{"snapshots": cfg.Snapshots, "skills": cfg.Skills, "drives": cfg.Drives, "outputs": cfg.Outputs} {
 		if s.OwnerSize > s.Size {
 			return nil, fmt.Errorf("%s: %s.owner_size = %v: must be at most %s.size, %v", path, table, s.OwnerSize, table, s.Size)
 		}
@@ -194,6 +195,7 @@ func serve(ctx context.Context, args []string, log *slog.Logger) error {
 		Snapshots: int64(cfg.Snapshots.Size), OwnerSnapshots: int64(cmp.Or(cfg.Snapshots.OwnerSize, cfg.Snapshots.Size)), Images: int64(cfg.Images.Size),
 		Skills: int64(cfg.Skills.Size), OwnerSkills: int64(cmp.Or(cfg.Skills.OwnerSize, cfg.Skills.Size)),
 		Drives: int64(cfg.Drives.Size), OwnerDrives: int64(cmp.Or(cfg.Drives.OwnerSize, cfg.Drives.Size)),
+		Outputs: int64(cfg.Outputs.Size), OwnerOutputs: int64(cmp.Or(cfg.Outputs.OwnerSize, cfg.Outputs.Size)),
 		Servers: natsServers{Addresses: cfg.NATS.Servers, Credentials: cfg.NATS.Credentials, CA: cfg.NATS.CA, Name: "gateway_" + cfg.Gateway.Name},
 	})
 	if err != nil {

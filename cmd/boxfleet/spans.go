@@ -114,14 +114,14 @@ func (p *requestSpan) setRoute(path []string) {
 // fleetRoute is what of a route of the fleet itself may be in a name.
 func fleetRoute(path []string) string {
 	switch {
-	case len(path) == 1 && (path[0] == "nodes" || path[0] == "sessions" || path[0] == "owners" || path[0] == "events" || path[0] == "snapshots"):
+	case len(path) == 1 && (path[0] == "nodes" || path[0] == "sessions" || path[0] == "owners" || path[0] == "events" || path[0] == "snapshots" || path[0] == "outputs"):
 		return path[0]
 	case len(path) == 3 && path[0] == "nodes" && path[2] == "cordon":
 		return "nodes/{node}/cordon"
 	case len(path) == 3 && path[0] == "sessions" && path[2] == "move":
 		return "sessions/{id}/move"
-	case len(path) == 2 && path[0] == "snapshots":
-		return "snapshots/{name}"
+	case len(path) == 2 && (path[0] == "snapshots" || path[0] == "outputs"):
+		return path[0] + "/{name}"
 	case len(path) == 3 && path[0] == "snapshots" && path[2] == "restore":
 		return "snapshots/{name}/restore"
 	}

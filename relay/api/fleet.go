@@ -199,6 +199,32 @@ type FleetRestored struct {
 	Node    string  `json:"node"` // that has it
 }
 
+// FleetOutput is what a process had written, and how it had ended, when its node ended its session: another node had that by then, or it
+// was given up while the node was lost. The fleet keeps it for seven days.
+type FleetOutput struct {
+	Name      string     `json:"name"` // by which it is read
+	Owner     string     `json:"owner"`
+	Session   string     `json:"session"`
+	Node      string     `json:"node"` // that has ended the session
+	Process   string     `json:"process"`
+	Why       string     `json:"why"`              // the node has ended the session
+	State     string     `json:"state"`            // "ended", or what it was instead when its node had waited long enough
+	Reason    string     `json:"reason,omitempty"` // as that of a Process: "stopped" where the node has ended it
+	Status    string     `json:"status,omitempty"` // this and the next two as in an ExecResult
+	ExitCode  *int       `json:"exit_code,omitempty"`
+	Signal    string     `json:"signal,omitempty"`
+	StartedAt time.Time  `json:"started_at"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	KeptAt    time.Time  `json:"kept_at"`
+	Size      int64      `json:"size"`              // bytes of both streams
+	Omitted   int64      `json:"omitted,omitempty"` // that were written besides
+}
+
+// FleetOutputList is the answer of GET /v1/fleet/outputs: those of an owner, the oldest first.
+type FleetOutputList struct {
+	Outputs []FleetOutput `json:"outputs"`
+}
+
 // FleetEvent is something that a gateway has seen happen in the fleet.
 type FleetEvent struct {
 	Time    time.Time `json:"time"`

@@ -4,6 +4,10 @@ package client
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
 
 	"github.com/boxd-dev/boxd/relay/api"
@@ -58,6 +62,40 @@ func (c *Client) RestoreFleetSnapshot(ctx context.Context, name string, req *api
 func (c *Client) DeleteFleetSnapshot(ctx context.Context, name string) error {
 	_, err := c.do(ctx, http.MethodDelete, c.owned(about("/v1/fleet/snapshots", name, ""), nil), nil, nil)
 	return err
+}
+
+// FleetOutputs lists the output that the fleet keeps of processes of the caller, or of Owner if that is set, whose box its node has ended
+// since it was somebody else's by then; the oldest first.
+func (c *Client) FleetOutputs(ctx context.Context) ([]api.FleetOutput, error) {
+	list, err := ask[api.FleetOutputList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/fleet/outputs"}, nil), nil)
+	return list.Outputs, err
+}
+
+// FleetOutput passes such output to each, piece by piece.
+func (c *Client) FleetOutput(ctx context.Context, name string, each func(*api.LogLine) error) error {
+	body, err := c.open(ctx, http.MethodGet, c.owned(about("/v1/fleet/outputs", name, ""), nil), nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	for d := json.NewDecoder(body); ; {
+		var line api.LogLine
+		err := d.Decode(&line)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("%w: %w", ErrStreamEnded, err)
+		}
+		data, err := logData(&line)
+		if err != nil {
+			return err
+		}
+		line.Data, line.Base64 = string(data), false
+		if err := each(&line); err != nil {
+			return err
+		}
+	}
 }
 
 // Cordon keeps new sessions from a node, until Uncordon.

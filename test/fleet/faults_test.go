@@ -280,7 +280,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 	denied := []string{
 		"fleet.n.n1.fence", "$KV.boxd_nodes.n1", "fleet.archives.boxd_snapshots.X.0", "$KV.boxd_snapshots.X", "$JS.API.STREAM.DELETE.KV_boxd_claims", "$JS.API.STREAM.PURGE.KV_boxd_claims",
 		"$JS.API.DIRECT.GET.boxd_snapshots_archives.fleet.archives.boxd_snapshots.X.0", "$JS.API.STREAM.MSG.GET.boxd_snapshots_archives", "$JS.API.CONSUMER.CREATE.boxd_snapshots_archives.x", "$JS.API.CONSUMER.CREATE.KV_boxd_snapshots.x",
-		"$JS.API.STREAM.CREATE.x", "$JS.API.STREAM.UPDATE.KV_boxd_claims",
+		"$KV.boxd_outputs.X", "$JS.API.DIRECT.GET.KV_boxd_outputs.$KV.boxd_outputs.X", "$JS.API.CONSUMER.CREATE.KV_boxd_outputs.x", "$JS.API.STREAM.CREATE.x", "$JS.API.STREAM.UPDATE.KV_boxd_claims",
 	}
 	for _, subject := range denied {
 		if err := node.Publish(subject, []byte("{}")); err != nil {

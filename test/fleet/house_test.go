@@ -48,6 +48,7 @@ type house struct {
 	images    string                       // the [images] table of the gateway; nodes but n3 let it import images; "": none
 	skills    string                       // the [skills] table of the gateway; "": none
 	drives    string                       // the [drives] table of the gateway; "": none
+	outputs   string                       // the [outputs] table of the gateway; "": none
 	traces    string                       // the [traces] table of all nodes and of the gateway; "": none
 	more      map[string]string            // what box.toml of a node has besides
 	tokens    string                       // the file of tokens
@@ -312,6 +313,9 @@ images = %v
 	}
 	if h.drives != "" {
 		clients += "\n[drives]\n" + h.drives + "\n"
+	}
+	if h.outputs != "" {
+		clients += "\n[outputs]\n" + h.outputs + "\n"
 	}
 	if h.images != "" {
 		clients += "\n[images]\n" + h.images + "\n"

@@ -117,6 +117,8 @@ func changes(what, from, to string) error {
 		return os.Symlink(from, to)
 	case "mkdir":
 		return os.Mkdir(from, 0o755)
+	case "closed":
+		return os.Chmod(from, 0)
 	case "many", "fewer":
 		for i := range 250 {
 			var err error

@@ -157,7 +157,7 @@ func (c *Context) user(user string) (root bool, env []string, err error) {
 	case RootUser:
 		if c.Settings.ReadOnlyRoot {
 			return false, nil, fault.Field("user", user, "left out in a session whose root cannot be written to (read_only_root)").
-				WithHint("create the session with read_only_root false: boxctl create --writable-root")
+				WithHint("create one whose root can be written to: boxctl create --writable-root")
 		}
 		if err := c.Policy.May(policy.ToolRoot); err != nil {
 			return false, nil, err

@@ -81,9 +81,10 @@ type agent struct {
 	agreed string       // the bucket of claims with which the sessions here agree
 	now    access.Fleet // the table of box.toml, as it was asked for last
 	asked  time.Time
-	can    []string        // by doctor
-	again  map[string]bool // sessions that were stopped for a move, by the key of their claim: whether they run again
-	ending map[string]bool // sessions that are no longer this node's and are being ended, by the same key
+	can    []string          // by doctor
+	again  map[string]bool   // sessions that were stopped for a move, by the key of their claim: whether they run again
+	ending map[string]bool   // sessions that are no longer this node's and are being ended, by the same key
+	handed map[string]uint64 // generations of those whose output was handed over
 }
 
 // newAgent returns an agent. Run makes it work.
@@ -245,8 +246,8 @@ func (a *agent) fence(ctx context.Context, m *nats.Msg) {
 	if err == nil {
 		err = a.checkComing(ctx, &f)
 	}
-	if err == nil && f.Workspace > 0 && a.isEnding(claimKey(f.Owner, f.ID)) {
-		err = errors.New("it has not yet ended what it has of the Workspace")
+	if err == nil && a.isEnding(claimKey(f.Owner, f.ID)) {
+		err = errors.New("it has not yet ended what it has under that id")
 	}
 	switch {
 	case errors.Is(err, errLeftOver):

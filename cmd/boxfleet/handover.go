@@ -30,14 +30,16 @@ import (
 // Bounds of that. A session ends when the time is over, whatever was taken until then.
 const (
 	handOverFor   = 30 * time.Second
+	askFor        = 3 * time.Second         // of that: for a gateway that keeps output to be found, of others too
 	stopFor       = handOverFor / 2         // of that: for processes to end
 	partPatience  = requestPatience * 3 / 2 // for the answer of a gateway, which asks NATS
 	partPause     = 250 * time.Millisecond
-	maxHandingOut = 4 // sessions at a time: each is up to maxPacked in memory
+	maxHandingOut = 2 // sessions at a time: each is up to maxPacked in memory
+	maxRefused    = 4 // processes of a session whose output is refused, before the rest is not tried
 
 	maxKept   = int64(quantity.MiB) // bytes of a stream: its last ones, where there is more
-	partSize  = 512 << 10           // bytes; NATS takes messages of 1 MiB
-	maxParts  = 6
+	partSize  = 128 << 10           // bytes: announcements wait behind a part
+	maxParts  = 24
 	maxPacked = maxParts * partSize
 )
 
@@ -55,12 +57,14 @@ type outputPart struct {
 	Parts      int    `json:"parts"`          // that there are
 	Packed     int    `json:"packed"`         // bytes of all parts
 	Lost       string `json:"lost,omitempty"` // nothing of it is kept, for this reason: gateways tell that
+	Ask        bool   `json:"ask,omitempty"`  // it asks whether output is kept at all
 }
 
 // outputTaken is the answer to one.
 type outputTaken struct {
 	Error string `json:"error,omitempty"`
 	Again bool   `json:"again,omitempty"` // it may be taken later
+	Off   bool   `json:"off,omitempty"`   // this gateway keeps none; another one may
 }
 
 // errNotTaken is why a gateway takes nothing, now or later.
@@ -68,13 +72,21 @@ type errNotTaken struct{ reason string }
 
 func (e *errNotTaken) Error() string { return e.reason }
 
+// errNoTaker means that no gateway was found that keeps output.
+type errNoTaker struct{ reason string }
+
+func (e *errNoTaker) Error() string { return e.reason }
+
 // handOver has a gateway keep what the processes of a session have written that this node is about to end, for a bounded time. They end
-// first: the output is then whole, and does nothing beside the session that has its id now.
+// first: the output is then whole.
 func (a *agent) handOver(life context.Context, boxd *client.Client, h *held, session, why string) {
 	ctx, cancel := context.WithTimeout(life, a.patience)
 	defer cancel()
 	about := outputPart{FleetOutput: api.FleetOutput{Owner: h.Owner, Session: session, Node: a.name, Why: why}, Generation: h.Generation}
-	list, err := stopAll(ctx, boxd, session)
+	list, err := []api.Process(nil), a.askForTaker(ctx, &about)
+	if err == nil {
+		list, err = stopAll(ctx, boxd, session)
+	}
 	switch {
 	case errors.Is(err, client.NotFound):
 		return // it has ended
@@ -95,7 +107,12 @@ func (a *agent) handOver(life context.Context, boxd *client.Client, h *held, ses
 		a.outputLost(&about, err)
 		return
 	}
+	refused := 0
 	for i := range list {
+		if ctx.Err() != nil || refused == maxRefused {
+			a.outputLost(&about, fmt.Errorf("%d more of its processes were not handed over", len(list)-i))
+			return
+		}
 		part := about
 		part.describe(&list[i])
 		err := a.handOverProcess(ctx, boxd, &part)
@@ -105,11 +122,21 @@ func (a *agent) handOver(life context.Context, boxd *client.Client, h *held, ses
 		case errors.Is(err, client.NotFound): // its owner has removed it
 			continue
 		case err != nil:
+			if _, not := errors.AsType[*errNotTaken](err); not {
+				refused++
+			}
 			a.outputLost(&part, err)
 			continue
 		}
 		a.log.Info("a gateway keeps the output of a process", "session", session, "owner", h.Owner, "process", part.Process, "bytes", part.Size)
 	}
+}
+
+// askForTaker looks for a gateway that keeps output, so that nothing waits where none does.
+func (a *agent) askForTaker(ctx context.Context, about *outputPart) error {
+	asked := *about
+	asked.Ask = true
+	return a.sendPart(ctx, &asked, nil)
 }
 
 // outputLost says that output was not kept: in the log, and to a gateway, for its events. NATS may be away: then nobody hears it there.
@@ -220,9 +247,12 @@ func pack(ctx context.Context, boxd *client.Client, session, process string, las
 
 // sendPart has a gateway take a part, and tries again where that may help.
 func (a *agent) sendPart(ctx context.Context, p *outputPart, data []byte) error {
-	for {
+	for began := time.Now(); ; {
 		err := a.tryPart(ctx, p, data)
 		if _, refused := errors.AsType[*errNotTaken](err); err == nil || refused {
+			return err
+		}
+		if _, none := errors.AsType[*errNoTaker](err); none && p.Ask && time.Since(began) > askFor {
 			return err
 		}
 		select {
@@ -250,6 +280,9 @@ func (a *agent) tryPart(ctx context.Context, p *outputPart, data []byte) error {
 		return fmt.Errorf("no gateway is asked: %w", err)
 	}
 	answer, err := heard.NextMsgWithContext(ctx)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return &errNoTaker{"no gateway keeps output"}
+	}
 	if err != nil {
 		return fmt.Errorf("no gateway answers: %w", err)
 	}
@@ -259,6 +292,8 @@ func (a *agent) tryPart(ctx context.Context, p *outputPart, data []byte) error {
 		return err
 	case taken.Error == "":
 		return nil
+	case taken.Off:
+		return &errNoTaker{taken.Error}
 	case taken.Again:
 		return errors.New(taken.Error)
 	}

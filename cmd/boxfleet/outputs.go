@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -72,22 +73,29 @@ func (g *gateway) hearOutputs() error {
 // takeOutput answers a node that hands output over.
 func (g *gateway) takeOutput(m *nats.Msg) {
 	p, err := readPart(m)
-	if err == nil {
-		if _, ok := g.node(p.Node); !ok {
-			err = fault.Errorf(fault.Unavailable, "this gateway does not know node %s yet", fault.Show(p.Node)).WithHint("the node tries again")
-		}
+	if err != nil || p.Lost == "" && !strings.HasPrefix(m.Reply, nodeSubject+p.Node+".output.") { // a gateway publishes to no other subject because a node says so
+		g.log.Warn("a message about output is not one of a node", "error", err)
+		return
+	}
+	if _, ok := g.node(p.Node); !ok {
+		err = fault.Errorf(fault.Unavailable, "this gateway does not know node %s yet", fault.Show(p.Node)).WithHint("the node tries again")
 	}
 	if err == nil && p.Lost != "" {
 		g.events.add("output_lost", p.Node, p.Session, p.tell()+": "+p.Lost)
 		g.log.Warn("the output of a session that its node has ended is not kept", "node", p.Node, "session", p.Session, "owner", p.Owner, "process", p.Process, "reason", p.Lost)
-		return
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case p.Lost != "":
+		return
+	case g.cfg.Outputs == 0:
+		err = noOutputStore()
+	case !p.Ask:
 		err = g.keepPart(g.life, p, m.Data)
 	}
 	var out outputTaken
 	if err != nil {
-		out = outputTaken{Error: err.Error(), Again: fault.KindOf(err) == fault.Unavailable}
+		out = outputTaken{Error: err.Error(), Again: fault.KindOf(err) == fault.Unavailable, Off: fault.KindOf(err) == fault.Unsupported}
 	}
 	data, err := json.Marshal(&out)
 	if err == nil {

@@ -53,8 +53,8 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 }
 
 func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, lives bool) error {
-	if h.Workspace > 0 && a.isEnding(key) {
-		return nil // a claim that has come meanwhile waits for that
+	if a.isEnding(key) {
+		return nil // a claim that has come meanwhile waits for that, and what ends is claimed by nobody
 	}
 	claim, err := getClaim(ctx, claims, key)
 	if err != nil {
@@ -341,7 +341,7 @@ func (a *agent) giveUp(ctx context.Context, claims jetstream.KeyValue, bucket, k
 	return nil
 }
 
-// releasing has gateways that claim a Workspace again wait until it has ended here, when done is called.
+// releasing has gateways that claim a session or a Workspace again wait until it has ended here, when done is called.
 func (a *agent) releasing(key string) (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -377,9 +377,10 @@ func (a *agent) end(ctx context.Context, key string, h *held, why string) error 
 			return err
 		}
 	}
+	hand := !h.Coming && a.handOverOnce(key, h.Generation) // or it is a part of what the other node has
 	var all sync.WaitGroup
 	for _, id := range ids {
-		if !h.Coming { // or it is a part of what the other node has
+		if hand {
 			all.Go(func() { a.handOver(ctx, boxd, h, id, why) })
 		}
 	}
@@ -392,6 +393,23 @@ func (a *agent) end(ctx context.Context, key string, h *held, why string) error 
 	a.gaveUp.Add(1)
 	return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
 }
+
+// handOverOnce reports whether the output of a session is to be handed over: once, though its end may fail and be tried again.
+func (a *agent) handOverOnce(key string, generation uint64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.handed[key] >= generation {
+		return false
+	}
+	if a.handed == nil || len(a.handed) >= maxHanded {
+		a.handed = map[string]uint64{}
+	}
+	a.handed[key] = generation
+	return true
+}
+
+// maxHanded bounds how many sessions are remembered.
+const maxHanded = 1 << 16
 
 // getClaim reads a claim; nil: there is none.
 func getClaim(ctx context.Context, claims jetstream.KeyValue, key string) (*sessionClaim, error) {

@@ -289,7 +289,7 @@ func (m *machine) fill(ctx context.Context, suite string) ([]work, error) {
 
 // clientPackages are the npm packages that suites use in the machine.
 var clientPackages = map[string][]string{
-	"test/e2b":     {boxtest.E2BPackages, boxtest.OldE2BPackages, boxtest.ScaleboxPackages},
+	"test/e2b":     {boxtest.E2BPackages, boxtest.ScaleboxPackages},
 	"test/network": {boxtest.E2BPackages},
 }
 
@@ -303,6 +303,9 @@ func (m *machine) fillNode(ctx context.Context, suite string, items []work) erro
 	console := false
 	for _, w := range items {
 		packages = append(packages, clientPackages[w.pkg]...)
+		if slices.ContainsFunc(w.args, func(arg string) bool { return strings.Contains(arg, "TestOlderSDKsOfE2B") }) {
+			packages = append(packages, boxtest.OldE2BPackages)
+		}
 		console = console || w.pkg == "test/console"
 	}
 	_, err := exec.LookPath("npm")
@@ -330,7 +333,7 @@ func (m *machine) fillNode(ctx context.Context, suite string, items []work) erro
 	return err
 }
 
-// fillPackages adds npm packages. Where npm cannot fetch them, as without a network, only the tests that use them fail.
+// fillPackages adds npm packages. Where npm cannot fetch them, as without a network, the tests that use them are left out.
 func (m *machine) fillPackages(ctx context.Context, suite, packages string) error {
 	from, err := boxtest.FetchPackages(ctx, packages)
 	if err != nil {

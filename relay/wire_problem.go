@@ -157,7 +157,7 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 	}
 	switch s.Errno { //nolint:exhaustive // of a hundred
 	case unix.EACCES:
-		f.Hint = "its mode does not let the box user enter it: boxctl fs chmod ID 755 " + s.Item + ", or run with cwd /"
+		f.Hint = "its mode does not let the program's user enter it: boxctl fs chmod ID 755 " + s.Item + ", or run with cwd /"
 	case unix.ENOENT, unix.ENOTDIR, unix.EROFS, unix.ELOOP:
 		f.Text = fault.Field("cwd", s.Item, "an existing directory ("+s.Errno.Error()+")").Error()
 		f.Hint = "see what is there: boxctl fs ls ID " + path.Dir(s.Item)

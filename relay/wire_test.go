@@ -77,12 +77,17 @@ func TestABoxOfAnEarlierBoxdSaysWhatItLacks(t *testing.T) {
 	t.Parallel()
 	for want, step := range map[string]isolation.StepError{
 		`merge_output = true: must be left out in a box of an earlier version of boxd`:            {Step: isolation.StepStdio, Item: isolation.ItemMerged, Errno: unix.EOPNOTSUPP},
+		`user = "root": must be left out in a box of an earlier version of boxd`:                  {Step: isolation.StepUser, Item: "root", Errno: unix.EOPNOTSUPP},
 		`spool is given: must be left out in a box of an earlier version of boxd`:                 {Step: isolation.StepStdio, Item: isolation.ItemSpooled, Errno: unix.EOPNOTSUPP},
 		`cwd = "/x": must be given without cwd_must_exist in a box of an earlier version of boxd`: {Step: isolation.StepDirectory, Item: "/x", Errno: unix.EOPNOTSUPP},
 	} {
 		if f := startFailure(&step); f.Text != want || f.Hint != newPID1 || f.Errno != "ENOTSUP" {
 			t.Errorf("%+v, want %q", f, want)
 		}
+	}
+	refused := isolation.StepError{Step: isolation.StepUser, Item: "root", Errno: unix.ENOSPC}
+	if f := startFailure(&refused); f.Text != `user = "root": must be left out, since this host lets the box have no root: no space left on device` || f.Hint != "" {
+		t.Errorf("%+v", f)
 	}
 	full := isolation.StepError{Step: isolation.StepStdio, Item: "output", Errno: unix.EMFILE}
 	if f := startFailure(&full); f.Text != full.Error() || f.Hint != "" {

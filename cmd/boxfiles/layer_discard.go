@@ -157,6 +157,10 @@ func (u *discarding) name(l overlayDirs, at int, prefix, name string, depth int)
 	case sameFile(l.image, was, l.changed, is, name):
 		return nil
 	}
+	users := usersOf(prefix + name)
+	if users != nil && is.Mode == was.Mode && sameOwner(was, is.Uid, is.Gid) && isUsers(l.changed, name, users) {
+		return nil
+	}
 	u.a.Restored++
 	now, err := lstatAt(at, name)
 	if err == nil && now != nil && (isDir(now) || isDir(was)) {
@@ -165,7 +169,21 @@ func (u *discarding) name(l overlayDirs, at int, prefix, name string, depth int)
 	if err == nil {
 		err = u.restore(l.image, at, name, was)
 	}
+	if err == nil && users != nil {
+		err = rewrite(at, name, users)
+	}
 	return failAt(prefix+name, err)
+}
+
+// rewrite gives a file another text.
+func rewrite(at int, name string, text []byte) error {
+	fd, err := unix.Openat(at, name, unix.O_WRONLY|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
 }
 
 // missing restores what the image has under a name, if the root has nothing there.

@@ -5,11 +5,14 @@ package main
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
+	"path"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
@@ -133,6 +136,31 @@ func removeAt(dir, name string, mustBeDirectory, recursive bool) error {
 
 // maxCompared bounds the size of files that are compared.
 const maxCompared = 64 << 20
+
+// usersOf returns what a box has had from its start at a path that is relative to its root, where that is not what its image has
+// (cmd/boxinit, noteUsers); nil: nothing.
+func usersOf(at string) []byte {
+	if at != "etc/passwd" && at != "etc/group" {
+		return nil
+	}
+	text, err := os.ReadFile(isolation.RunDir + "/" + path.Base(at))
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
+// isUsers reports whether a file is as usersOf has it.
+func isUsers(dir int, name string, users []byte) bool {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, int64(len(users))+1))
+	return err == nil && bytes.Equal(text, users)
+}
 
 // sameOwner reports whether something still belongs to whom it did, as far as this process can change that.
 func sameOwner(was *unix.Stat_t, uid, gid uint32) bool {

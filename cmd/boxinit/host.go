@@ -68,13 +68,15 @@ func (b *box) showUser() (string, error) {
 		}
 		there[i] = name
 	}
-	for i, f := range b.setup.User.UserFiles(text[0], text[1]) {
-		if there[i] == "" {
+	shown := b.setup.User.UserFiles(text[0], text[1])
+	if b.writable {
+		b.noteUsers()
+	}
+	for i, f := range shown {
+		if there[i] == "" || b.writable && (f.Text == text[i] || b.change(there[i], f.Text) == nil) {
 			continue
 		}
-		if b.writable && (f.Text == text[i] || b.change(there[i], f.Text) == nil) {
-			continue
-		}
+		f.Name = "shown-" + f.Name
 		if item, err := writeAll([]isolation.BoxFile{f}); err != nil {
 			return item, err
 		}
@@ -83,6 +85,16 @@ func (b *box) showUser() (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// noteUsers writes down what PID 1 makes of the image's passwd and group: to boxfiles they are what the image has. What cannot be
+// written down counts as changed by programs.
+func (b *box) noteUsers() {
+	var text [2]string
+	for i, name := range []string{"/etc/passwd", "/etc/group"} {
+		text[i], _ = b.readUsers(isolation.RootImage[1:] + name)
+	}
+	_, _ = writeAll(b.setup.User.UserFiles(text[0], text[1]))
 }
 
 // change gives a file of a root that can be written to another text, as the box user.

@@ -83,7 +83,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	// As the box user, or root of the box, who then owns the pipes too: programs can open /dev/stdout.
 	restore := asBoxUser()
 	defer restore()
-	if err := s.enter(cmd.Dir, cmd.Existing); err != nil {
+	if err := s.enterAs(cmd); err != nil {
 		return stepError(isolation.StepDirectory, cmd.Dir, err)
 	}
 	defer func() { _ = unix.Fchdir(s.root) }() // a working directory in a mount keeps it busy
@@ -142,6 +142,20 @@ func attachments(cmd *isolation.Command, files []int) (script, stdin, private in
 	private = next(cmd.Durable)
 	ok = len(files) == 0 && (script >= 0) == (cmd.ScriptArg >= 0) && (stdin >= 0) == (cmd.Stdin == isolation.StdinFile)
 	return script, stdin, private, ok
+}
+
+// enterAs enters the directory of a command as its user, and as root of the box that failing as the box user: here it has no rights over
+// what belongs to others, as the workspace does.
+func (s *server) enterAs(cmd *isolation.Command) error {
+	if cmd.Root {
+		asUser(true)
+		err := s.enter(cmd.Dir, cmd.Existing)
+		asUser(false)
+		if err == nil {
+			return nil
+		}
+	}
+	return s.enter(cmd.Dir, cmd.Existing)
 }
 
 // enter makes dir the working directory of this thread. From here on only plain open is used: to
@@ -245,6 +259,10 @@ func (s *server) identity(p *program, cmd *isolation.Command) *identity {
 // start finds the executable, runs it and adds the process to the event loop.
 func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
 	path, err := isolation.LookPath(cmd.Argv[0], cmd.Env)
+	if err != nil && cmd.Root {
+		asUser(false) // as in enterAs
+		path, err = isolation.LookPath(cmd.Argv[0], cmd.Env)
+	}
 	if err != nil {
 		return stepError(isolation.StepLookup, cmd.Argv[0], err)
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -340,7 +341,7 @@ func (p *Place) idOf(key string) (uint32, bool) {
 func (w *Workspaces) OpenFor(spec *isolation.Spec) (int, error) {
 	switch {
 	case spec.Space != "":
-		if err := w.Spaces.root.Lchown(spec.Space, isolation.BoxUID, isolation.BoxGID); err != nil { // see giveBack
+		if err := giveToBoxUser(w.Spaces.root, spec.Space); err != nil {
 			return -1, err
 		}
 		return w.Spaces.OpenPath(spec.Space)
@@ -424,12 +425,24 @@ func (w *Workspaces) giveBack(spec *isolation.Spec) error {
 		return nil // there has been no root
 	}
 	for _, part := range []string{workName, homeName} {
-		err := w.root.Lchown(filepath.Join(spec.Key, part), isolation.BoxUID, isolation.BoxGID)
+		err := giveToBoxUser(w.root, filepath.Join(spec.Key, part))
 		if err != nil && (part == workName || spec.DiskHome) {
 			return err
 		}
 	}
 	return nil
+}
+
+// giveToBoxUser changes the owner of a directory, if that is another: whoever watches it hears of a change.
+func giveToBoxUser(root *os.Root, name string) error {
+	info, err := root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid == isolation.BoxUID && st.Gid == isolation.BoxGID {
+		return nil
+	}
+	return root.Lchown(name, isolation.BoxUID, isolation.BoxGID)
 }
 
 // Sync writes the directory of a box that has ended to the disk, with everything in it. It is no error

@@ -185,6 +185,7 @@ func (p *processService) Start(ctx context.Context, req *protocol.StartRequest, 
 	}
 	one, _, err := sb.StartProcess(ctx, ask)
 	if err == nil && sb.root && hasNoRoot(one.Started(ctx)) {
+		sb.HasNoRoot()
 		_ = sb.RemoveProcess(context.WithoutCancel(ctx), one) // it has not started
 		sb.root = false
 		if ask, err = sb.startRequest(header(ctx), req); err == nil {

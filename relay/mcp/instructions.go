@@ -80,7 +80,7 @@ func WriteInstructions(f *Facts) string {
 	if f.Box.ReadOnlyRoot {
 		add("Commands run as an ordinary user without root, sudo or capabilities.")
 	} else {
-		add("Commands run as an ordinary user without sudo; user \"root\" runs one as root of the box, for example to install packages.")
+		add("Commands run as an ordinary user without sudo; user \"root\" runs one as root of the box, for example to install packages, where its policy allows that.")
 	}
 	add("Long output is truncated in the middle; pass its URI to box_read to read the rest.")
 	if f.Any {

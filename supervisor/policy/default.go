@@ -10,11 +10,11 @@ import (
 
 // DefaultVariables returns the environment of programs where the operator sets none.
 func DefaultVariables() map[string]string {
-	return variablesOf(isolation.BoxUser, isolation.Home)
+	return VariablesOf(isolation.BoxUser, isolation.Home)
 }
 
-// variablesOf returns the same for another user name and home.
-func variablesOf(user, home string) map[string]string {
+// VariablesOf returns the environment of programs of a user with that name and home directory, where the operator sets none.
+func VariablesOf(user, home string) map[string]string {
 	return map[string]string{
 		"HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/sh", "LANG": "C.UTF-8",
 		"PATH":                      home + "/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -28,7 +28,7 @@ func variablesOf(user, home string) map[string]string {
 func (c *Config) VariablesFor(user, home string) map[string]string {
 	all := maps.Clone(c.Env)
 	builtIn := DefaultVariables()
-	for name, value := range variablesOf(user, home) {
+	for name, value := range VariablesOf(user, home) {
 		if old, ok := all[name]; ok && old == builtIn[name] {
 			all[name] = value
 		}

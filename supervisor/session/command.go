@@ -162,16 +162,34 @@ func (c *Context) user(user string) (root bool, env []string, err error) {
 		if err := c.Policy.May(policy.ToolRoot); err != nil {
 			return false, nil, err
 		}
-		return true, WithEnv(c.Env, map[string]string{"HOME": rootHome, "USER": RootUser, "LOGNAME": RootUser}), nil
+		return true, c.rootEnv(), nil
 	}
 	return false, nil, fault.Field("user", user, fault.OneOf(name, RootUser)).WithHint("for another one, start su as root")
+}
+
+// rootEnv returns the environment of root: variables that follow the name and the home of the box user follow root's.
+func (c *Context) rootEnv() []string {
+	usual, own := policy.VariablesOf(c.Settings.UserName(), c.Settings.HomeDir()), policy.VariablesOf(RootUser, rootHome)
+	env := map[string]string{"HOME": rootHome, "USER": RootUser, "LOGNAME": RootUser}
+	for _, variable := range c.Env {
+		if name, value, _ := strings.Cut(variable, "="); usual[name] == value && own[name] != value {
+			env[name] = own[name]
+		}
+	}
+	return WithEnv(c.Env, env)
 }
 
 // MayBeRoot reports whether callers may run programs of a session as root.
 func (s *Session) MayBeRoot() bool {
 	root, _, err := s.context().user(RootUser)
-	return root && err == nil
+	return root && err == nil && !s.IsRootless()
 }
+
+// HasNoRoot notes that the box of a session has no root, as one of an earlier version of boxd or on a host that allows none.
+func (s *Session) HasNoRoot() { s.rootless.Store(true) }
+
+// IsRootless reports whether HasNoRoot was called.
+func (s *Session) IsRootless() bool { return s.rootless.Load() }
 
 // kept splits the limit of a stream into its beginning and its end.
 func kept(limit quantity.Size, beginning bool) isolation.Output {

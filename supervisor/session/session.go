@@ -85,6 +85,7 @@ type Session struct {
 	profile  policy.Profile
 	made     *policy.Config // the configuration under which it was created or adopted
 	env      []string       // NAME=value, without variables of a single program
+	rootless atomic.Bool    // its box has no root after all
 	enforced map[string]policy.Mechanism
 
 	rested      time.Duration // how long it was stopped in all

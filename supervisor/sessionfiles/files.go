@@ -49,13 +49,14 @@ func Do(ctx context.Context, s *session.Session, as User, req *files.Request, bo
 	}
 	internal := session.InternalExec{
 		Tool: policy.ToolFiles, Timeout: time.Duration(limits.Timeout), Output: uint64(limits.MaxContent)*2 + files.MaxAnswer,
-		Root: (as == Root || req.Diff != nil || req.Discard != nil || req.Snapshot != nil || req.Changes != nil || dir != "") && mayHaveRoot(s),
+		Root: (as == Root || req.Diff != nil || req.Discard != nil || req.Snapshot != nil || req.Changes != nil || opens(s, req)) && mayHaveRoot(s),
 	}
 	if internal.Root { // its paths are absolute, and the workspace may be closed to the box user
 		dir = "/"
 	}
 	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir, Internal: &internal})
-	if err == nil && internal.Root && r.Failed != nil && r.Failed.Step == isolation.StepUser { // the box has no root after all
+	if err == nil && internal.Root && r.Failed != nil && r.Failed.Step == isolation.StepUser {
+		s.HasNoRoot()
 		internal.Root = false
 		r, err = s.Exec(ctx, &session.ExecRequest{Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir, Internal: &internal})
 	}
@@ -77,7 +78,18 @@ func Do(ctx context.Context, s *session.Session, as User, req *files.Request, bo
 // in the root filesystem have nevertheless.
 func mayHaveRoot(s *session.Session) bool {
 	settings := s.Current()
-	return !settings.ReadOnlyRoot
+	return !settings.ReadOnlyRoot && !s.IsRootless()
+}
+
+// opens reports whether a request changes the permissions of a directory that root of the box may have given away, and that no program
+// can replace.
+func opens(s *session.Session, req *files.Request) bool {
+	if req.Chmod == nil {
+		return false
+	}
+	settings := s.Current()
+	at := string(req.Chmod.Path)
+	return at == isolation.Workspace || at == settings.HomeDir()
 }
 
 func encode(req *files.Request, body []byte) ([]byte, error) {
@@ -196,7 +208,8 @@ func start(ctx context.Context, s *session.Session, as User, timeout time.Durati
 		if step, ok := errors.AsType[*isolation.StepError](c.p.Started(ctx)); !ok || step.Step != isolation.StepUser {
 			return c, nil
 		}
-		c.close() // the box has no root after all
+		c.close()
+		s.HasNoRoot()
 		req.Exec.Dir = ""
 	}
 	return startAs(ctx, s, &internal, req)

@@ -166,6 +166,16 @@ func TestAnImageIsMadeOfWhatRootHasDone(t *testing.T) {
 	if got := d.Sh(t, "a", "cat /etc/passwd"); got != "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n" {
 		t.Errorf("users: %q", got)
 	}
+	if diff, err := c.DiffRoot(t.Context(), "a", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
+		t.Errorf("nothing has been done: %+v, %v", diff, err)
+	}
+	d.Sh(t, "a", "echo x:x:7: >> /etc/group; echo x > /srv/old")
+	if done, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{}); err != nil || done != (api.RootDiscarded{Restored: 2}) {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if got := d.Sh(t, "a", "cat /etc/group /etc/passwd"); got != "root:x:0:\nuser:x:1000:\nroot:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n" {
+		t.Errorf("users after a discard: %q", got)
+	}
 	d.Output(t, "a", api.ExecRequest{User: "root", Argv: []string{"/bin/sh", "-euc", `
 		mkdir -m 700 /srv/closed; echo installed > /srv/closed/file; chmod 400 /srv/closed/file; chown 33:33 /srv/closed
 		cp /etc/passwd /etc/passwd.new; echo service:x:33:33::/srv/closed:/bin/sh >> /etc/passwd.new; mv /etc/passwd.new /etc/passwd

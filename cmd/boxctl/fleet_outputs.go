@@ -18,7 +18,7 @@ import (
 
 func (f fleetCommands) outputs() *cobra.Command {
 	return fleetList(f, &cobra.Command{
-		Use: "outputs", Short: "List the output kept of boxes that a returning node has ended",
+		Use: "outputs", Short: "List kept output of boxes that their nodes have ended",
 		Long: `outputs lists the stored output of your processes on nodes that were lost. If a lost node returns
 and a box of it has been given up (boxctl rm) or created again elsewhere, the node ends the box, and
 the output of its processes and of executions with an id is kept for seven days. The gateway must
@@ -52,7 +52,7 @@ func (f fleetCommands) printOutputs(list []api.FleetOutput) error {
 func (f fleetCommands) output() *cobra.Command {
 	var timestamps, raw bool
 	cmd := &cobra.Command{
-		Use: "output [flags] BOX [PROCESS]", Short: "Print the output kept of a box that a returning node has ended", Args: usage(names(cobra.RangeArgs(1, 2))),
+		Use: "output [flags] BOX [PROCESS]", Short: "Print kept output of a box that its node has ended", Args: usage(names(cobra.RangeArgs(1, 2))),
 		Long: `output prints the stored output of a process whose box a returning node has ended, as boxctl logs
 prints it: at most the last 1 MiB of each stream. If output of several processes with that name is
 kept, it prints the newest. PROCESS can be left out if the output of only one process is kept.`,

@@ -166,24 +166,34 @@ func (u *discarding) name(l overlayDirs, at int, prefix, name string, depth int)
 	if err == nil && now != nil && (isDir(now) || isDir(was)) {
 		err = removeAllAt(at, name)
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case users != nil:
+		err = restoreUsers(at, name, was, users)
+	default:
 		err = u.restore(l.image, at, name, was)
-	}
-	if err == nil && users != nil {
-		err = rewrite(at, name, users)
 	}
 	return failAt(prefix+name, err)
 }
 
-// rewrite gives a file another text.
-func rewrite(at int, name string, text []byte) error {
-	fd, err := unix.Openat(at, name, unix.O_WRONLY|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+// restoreUsers restores a file that had another text than the image's from the start.
+func restoreUsers(at int, name string, was *unix.Stat_t, text []byte) error {
+	fresh := stagePrefix + rand.Text()
+	fd, err := unix.Openat(at, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	_, err = f.Write(text)
-	return errors.Join(err, f.Close())
+	f := os.NewFile(uintptr(fd), fresh)
+	if _, err = f.Write(text); err == nil {
+		err = errors.Join(giveBack(at, fresh, was), unix.Fchmod(fd, was.Mode&0o777))
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = unix.Renameat(at, fresh, at, name)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(at, fresh, 0)
+	}
+	return err
 }
 
 // missing restores what the image has under a name, if the root has nothing there.

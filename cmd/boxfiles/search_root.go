@@ -49,8 +49,8 @@ func diffOverlay(req *files.Diff) (*files.ChangesAnswer, error) {
 // same reports whether a file is as in the image: it was opened for writing and nothing was
 // written, or it was restored.
 func (d *difference) same(dir int, name string, is *fileState, st *unix.Statx_t, was *unix.Stat_t) bool {
-	if users := usersOf(is.path); users != nil {
-		return is.mode == was.Mode && sameOwner(was, st.Uid, st.Gid) && isUsers(dir, name, users)
+	if users := usersOf(is.path); users != nil && is.mode == was.Mode && sameOwner(was, st.Uid, st.Gid) && isUsers(dir, name, users) {
+		return true
 	}
 	above, err := openat(d.image, path.Dir(is.path))
 	if err != nil {

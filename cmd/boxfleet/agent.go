@@ -84,6 +84,7 @@ type agent struct {
 	can    []string          // by doctor
 	again  map[string]bool   // sessions that were stopped for a move, by the key of their claim: whether they run again
 	ending map[string]bool   // sessions that are no longer this node's and are being ended, by the same key
+	given  map[string]bool   // those of them that are other nodes'
 	handed map[string]uint64 // generations of those whose output was handed over
 }
 
@@ -246,7 +247,7 @@ func (a *agent) fence(ctx context.Context, m *nats.Msg) {
 	if err == nil {
 		err = a.checkComing(ctx, &f)
 	}
-	if err == nil && a.isEnding(claimKey(f.Owner, f.ID)) {
+	if key := claimKey(f.Owner, f.ID); err == nil && (f.Workspace > 0 && a.isEnding(key) || a.isGivenUp(key)) {
 		err = errors.New("it has not yet ended what it has under that id")
 	}
 	switch {

@@ -30,7 +30,7 @@ import (
 // Bounds of that. A session ends when the time is over, whatever was taken until then.
 const (
 	handOverFor   = 30 * time.Second
-	askFor        = 3 * time.Second         // of that: for a gateway that keeps output to be found, of others too
+	askFor        = 3 * time.Second         // of that: for a gateway that keeps output to be there
 	stopFor       = handOverFor / 2         // of that: for processes to end
 	partPatience  = requestPatience * 3 / 2 // for the answer of a gateway, which asks NATS
 	partPause     = 250 * time.Millisecond
@@ -46,8 +46,11 @@ const (
 // outputHeader is the header of a message with an outputPart.
 const outputHeader = "Boxd-Output"
 
-// outputSubject is where gateways hear of output; one of them answers.
-const outputSubject = gatewaySubject + ".output"
+// Subjects of gateways: where one answers that keeps output, and where one hears that output was not kept.
+const (
+	outputSubject = gatewaySubject + ".output"
+	lostSubject   = outputSubject + ".lost"
+)
 
 // outputPart is what a message with a part of the output of a process is about.
 type outputPart struct {
@@ -64,7 +67,6 @@ type outputPart struct {
 type outputTaken struct {
 	Error string `json:"error,omitempty"`
 	Again bool   `json:"again,omitempty"` // it may be taken later
-	Off   bool   `json:"off,omitempty"`   // this gateway keeps none; another one may
 }
 
 // errNotTaken is why a gateway takes nothing, now or later.
@@ -72,26 +74,26 @@ type errNotTaken struct{ reason string }
 
 func (e *errNotTaken) Error() string { return e.reason }
 
-// errNoTaker means that no gateway was found that keeps output.
-type errNoTaker struct{ reason string }
-
-func (e *errNoTaker) Error() string { return e.reason }
+// errNoTaker means that no gateway is there that keeps output.
+var errNoTaker = errors.New("no gateway keeps output, or none is connected: [outputs] of gateway.toml")
 
 // handOver has a gateway keep what the processes of a session have written that this node is about to end, for a bounded time. They end
-// first: the output is then whole.
-func (a *agent) handOver(life context.Context, boxd *client.Client, h *held, session, why string) {
+// first: the output is then whole. again: boxd did not answer, and if it does not end the session either it may be tried again.
+func (a *agent) handOver(life context.Context, boxd *client.Client, h *held, session, why string) (again bool) {
 	ctx, cancel := context.WithTimeout(life, a.patience)
 	defer cancel()
 	about := outputPart{FleetOutput: api.FleetOutput{Owner: h.Owner, Session: session, Node: a.name, Why: why}, Generation: h.Generation}
-	list, err := []api.Process(nil), a.askForTaker(ctx, &about)
-	if err == nil {
-		list, err = stopAll(ctx, boxd, session)
+	list, err := hasWritten(ctx, boxd, session)
+	if err == nil && len(list) > 0 {
+		if err = a.askForTaker(ctx, &about); err == nil {
+			list, err = stopAll(ctx, boxd, session, list)
+		}
 	}
 	switch {
 	case errors.Is(err, client.NotFound):
-		return // it has ended
+		return false // it has ended
 	case err == nil && len(list) == 0:
-		return
+		return false
 	case err == nil:
 		select {
 		case a.handing <- struct{}{}:
@@ -101,24 +103,25 @@ func (a *agent) handOver(life context.Context, boxd *client.Client, h *held, ses
 		}
 	}
 	if life.Err() != nil {
-		return // this agent ends, and the next one ends the session
+		return false // this agent ends, and the next one ends the session
 	}
 	if err != nil {
 		a.outputLost(&about, err)
-		return
+		_, refused := errors.AsType[*errNotTaken](err)
+		return !refused && ctx.Err() == nil && !errors.Is(err, errNoTaker)
 	}
 	refused := 0
 	for i := range list {
 		if ctx.Err() != nil || refused == maxRefused {
 			a.outputLost(&about, fmt.Errorf("%d more of its processes were not handed over", len(list)-i))
-			return
+			return false
 		}
 		part := about
 		part.describe(&list[i])
 		err := a.handOverProcess(ctx, boxd, &part)
 		switch {
 		case life.Err() != nil:
-			return
+			return false
 		case errors.Is(err, client.NotFound): // its owner has removed it
 			continue
 		case err != nil:
@@ -130,6 +133,7 @@ func (a *agent) handOver(life context.Context, boxd *client.Client, h *held, ses
 		}
 		a.log.Info("a gateway keeps the output of a process", "session", session, "owner", h.Owner, "process", part.Process, "bytes", part.Size)
 	}
+	return false
 }
 
 // askForTaker looks for a gateway that keeps output, so that nothing waits where none does.
@@ -144,7 +148,7 @@ func (a *agent) outputLost(p *outputPart, err error) {
 	p.Lost = err.Error()
 	p.Lost = strings.ToValidUTF8(p.Lost[:min(len(p.Lost), maxReason)], "")
 	a.log.Warn("the output of a session that ends is not kept", "session", p.Session, "owner", p.Owner, "process", p.Process, "reason", p.Lost)
-	m, err := p.message(outputSubject, nil)
+	m, err := p.message(lostSubject, nil)
 	if err == nil {
 		err = a.nc.PublishMsg(m)
 	}
@@ -153,16 +157,17 @@ func (a *agent) outputLost(p *outputPart, err error) {
 	}
 }
 
-// stopAll ends the processes of a session, and lists them as they are then. Those that take too long are listed as they are.
-func stopAll(ctx context.Context, boxd *client.Client, session string) ([]api.Process, error) {
+// hasWritten lists the processes of a session that may have output.
+func hasWritten(ctx context.Context, boxd *client.Client, session string) ([]api.Process, error) {
 	is, err := boxd.Session(ctx, session)
 	if err != nil || is.StoppedAt != nil { // then there is no output any more
 		return nil, err
 	}
-	list, err := boxd.Processes(ctx, session)
-	if err != nil {
-		return nil, err
-	}
+	return boxd.Processes(ctx, session)
+}
+
+// stopAll ends processes of a session, and lists all as they are then. Those that take too long are listed as they are.
+func stopAll(ctx context.Context, boxd *client.Client, session string, list []api.Process) ([]api.Process, error) {
 	stopping, cancel := context.WithTimeout(ctx, stopFor)
 	defer cancel()
 	var all sync.WaitGroup
@@ -172,7 +177,7 @@ func stopAll(ctx context.Context, boxd *client.Client, session string) ([]api.Pr
 		}
 	}
 	all.Wait()
-	list, err = boxd.Processes(ctx, session)
+	list, err := boxd.Processes(ctx, session)
 	slices.SortStableFunc(list, func(a, b api.Process) int { return a.StartedAt.Compare(b.StartedAt) })
 	return list, err
 }
@@ -252,7 +257,7 @@ func (a *agent) sendPart(ctx context.Context, p *outputPart, data []byte) error 
 		if _, refused := errors.AsType[*errNotTaken](err); err == nil || refused {
 			return err
 		}
-		if _, none := errors.AsType[*errNoTaker](err); none && p.Ask && time.Since(began) > askFor {
+		if errors.Is(err, errNoTaker) && p.Ask && time.Since(began) > askFor {
 			return err
 		}
 		select {
@@ -281,7 +286,7 @@ func (a *agent) tryPart(ctx context.Context, p *outputPart, data []byte) error {
 	}
 	answer, err := heard.NextMsgWithContext(ctx)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return &errNoTaker{"no gateway keeps output"}
+		return errNoTaker
 	}
 	if err != nil {
 		return fmt.Errorf("no gateway answers: %w", err)
@@ -292,8 +297,6 @@ func (a *agent) tryPart(ctx context.Context, p *outputPart, data []byte) error {
 		return err
 	case taken.Error == "":
 		return nil
-	case taken.Off:
-		return &errNoTaker{taken.Error}
 	case taken.Again:
 		return errors.New(taken.Error)
 	}

@@ -64,38 +64,49 @@ func noOutputStore() error {
 	return fault.Errorf(fault.Unsupported, "this gateway keeps no output of boxes that nodes end").WithHint("the operator can set size in [outputs] of gateway.toml")
 }
 
-// hearOutputs begins to answer nodes, until the connection to NATS is closed. One message is taken at a time.
+// hearOutputs begins to answer nodes, until the connection to NATS is closed, if this gateway keeps output; that output was lost it hears
+// anyway. One message is taken at a time.
 func (g *gateway) hearOutputs() error {
-	_, err := g.nc.QueueSubscribe(outputSubject, "gateways", g.takeOutput)
+	_, err := g.nc.QueueSubscribe(lostSubject, "gateways", g.hearLost)
+	if err == nil && g.cfg.Outputs > 0 {
+		_, err = g.nc.QueueSubscribe(outputSubject, "gateways", g.takeOutput)
+	}
 	return err
+}
+
+// hearLost notes that output was not kept.
+func (g *gateway) hearLost(m *nats.Msg) {
+	p, err := readPart(m)
+	if err != nil {
+		g.log.Warn("a message about output is not one of a node", "error", err)
+		return
+	}
+	if _, ok := g.node(p.Node); !ok {
+		return
+	}
+	g.events.add("output_lost", p.Node, p.Session, p.tell()+": "+p.Lost)
+	g.log.Warn("the output of a session that its node has ended is not kept", "node", p.Node, "session", p.Session, "owner", p.Owner, "process", p.Process, "reason", p.Lost)
 }
 
 // takeOutput answers a node that hands output over.
 func (g *gateway) takeOutput(m *nats.Msg) {
 	p, err := readPart(m)
-	if err != nil || p.Lost == "" && !strings.HasPrefix(m.Reply, nodeSubject+p.Node+".output.") { // a gateway publishes to no other subject because a node says so
+	if err == nil && !strings.HasPrefix(m.Reply, nodeSubject+p.Node+".output.") { // a gateway publishes to no other subject because a node says so
+		err = fmt.Errorf("node %q wants its answer at %q", p.Node, m.Reply)
+	}
+	if err != nil {
 		g.log.Warn("a message about output is not one of a node", "error", err)
 		return
 	}
-	if _, ok := g.node(p.Node); !ok {
+	switch _, known := g.node(p.Node); {
+	case !known:
 		err = fault.Errorf(fault.Unavailable, "this gateway does not know node %s yet", fault.Show(p.Node)).WithHint("the node tries again")
-	}
-	if err == nil && p.Lost != "" {
-		g.events.add("output_lost", p.Node, p.Session, p.tell()+": "+p.Lost)
-		g.log.Warn("the output of a session that its node has ended is not kept", "node", p.Node, "session", p.Session, "owner", p.Owner, "process", p.Process, "reason", p.Lost)
-	}
-	switch {
-	case err != nil:
-	case p.Lost != "":
-		return
-	case g.cfg.Outputs == 0:
-		err = noOutputStore()
 	case !p.Ask:
 		err = g.keepPart(g.life, p, m.Data)
 	}
 	var out outputTaken
 	if err != nil {
-		out = outputTaken{Error: err.Error(), Again: fault.KindOf(err) == fault.Unavailable, Off: fault.KindOf(err) == fault.Unsupported}
+		out = outputTaken{Error: err.Error(), Again: fault.KindOf(err) == fault.Unavailable}
 	}
 	data, err := json.Marshal(&out)
 	if err == nil {

@@ -15,6 +15,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,7 +35,8 @@ type talkingBoxd struct {
 	has     []api.Process            // that it has
 	written map[string][]api.LogLine // by each
 	hangs   bool                     // it does not tell what they have written
-	asked   func()                   // for that; nil: nothing
+	away    bool                     // it is being started
+	asked   func()                   // called when it is asked for that; nil: nothing
 	does    []string
 }
 
@@ -43,6 +45,8 @@ func (b *talkingBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch name, _, _ := strings.Cut(strings.TrimPrefix(what, "/"), "/"); {
+	case b.away:
+		w.WriteHeader(http.StatusServiceUnavailable)
 	case r.Method == http.MethodDelete:
 		b.does = append(b.does, "end")
 		w.WriteHeader(http.StatusNoContent)
@@ -71,6 +75,9 @@ func (b *talkingBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		b.mu.Lock()
 	default:
+		if b.asked != nil {
+			b.asked()
+		}
 		b.does = append(b.does, "read "+name+" "+r.URL.Query().Get("tail"))
 		b.tell(w, name, r.URL.Query().Get("tail"))
 	}
@@ -202,7 +209,7 @@ func (h *handing) told(kind string, n int) (details []string) {
 	eventually(h.t, fmt.Sprintf("%d events %s", n, kind), func() bool {
 		details = nil
 		for _, e := range h.g.events.all() {
-			if e.Type == kind {
+			if e.Type == kind && e.Session != barrier {
 				details = append(details, e.Detail)
 			}
 		}
@@ -211,19 +218,22 @@ func (h *handing) told(kind string, n int) (details []string) {
 	return details
 }
 
-// lostNothing fails the test if the gateway has been told of output that was not kept. Its answer to a question that follows says that it
-// has heard all of it.
+// barrier is a session that is lost after all others.
+const barrier = "barrier"
+
+// lostNothing fails the test if the gateway has been told of output that was not kept.
 func (h *handing) lostNothing() {
 	h.t.Helper()
-	if err := h.a.askForTaker(h.t.Context(), &outputPart{FleetOutput: api.FleetOutput{Owner: "ci", Session: "s", Node: "a"}}); err != nil {
-		h.t.Fatal(err)
-	}
+	h.a.outputLost(&outputPart{FleetOutput: api.FleetOutput{Owner: "ci", Session: barrier, Node: "a"}}, errors.New("a test"))
+	eventually(h.t, "the gateway has heard all", func() bool {
+		return slices.ContainsFunc(h.g.events.all(), func(e api.FleetEvent) bool { return e.Session == barrier })
+	})
 	if lost := h.told("output_lost", 0); len(lost) > 0 {
 		h.t.Errorf("lost: %q", lost)
 	}
 }
 
-// What was handed over is not handed over again when its session could not be ended.
+// What was handed over is not handed over again when its session could not be ended; what boxd has not told is.
 func TestOutputIsHandedOverOnce(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
@@ -231,16 +241,16 @@ func TestOutputIsHandedOverOnce(t *testing.T) {
 	h.ends(1)
 	for _, again := range []struct {
 		generation uint64
-		read       bool
-	}{{1, false}, {2, true}} {
+		away, read bool
+	}{{1, false, false}, {2, false, true}, {3, true, false}, {3, false, true}, {1, false, true}} {
 		h.boxd.mu.Lock()
-		h.boxd.does = nil
+		h.boxd.does, h.boxd.away = nil, again.away
 		h.boxd.mu.Unlock()
-		if err := h.a.end(t.Context(), "key", &held{Owner: "ci", ID: "s", Generation: again.generation}, "why"); err != nil {
-			t.Error(err)
+		if err := h.a.end(t.Context(), "key", &held{Owner: "ci", ID: "s", Generation: again.generation}, "why"); (err != nil) != again.away {
+			t.Errorf("generation %d: %v", again.generation, err)
 		}
 		h.boxd.mu.Lock()
-		if slices.Contains(h.boxd.does, "read p ") != again.read || !slices.Contains(h.boxd.does, "end") {
+		if slices.Contains(h.boxd.does, "read p ") != again.read || slices.Contains(h.boxd.does, "end") == again.away {
 			t.Errorf("of generation %d boxd was asked for %q", again.generation, h.boxd.does)
 		}
 		h.boxd.mu.Unlock()
@@ -252,7 +262,16 @@ func TestAGatewayAnswersTheNodeAlone(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
 	p := outputPart{FleetOutput: api.FleetOutput{Owner: "ci", Session: "s", Node: "a"}, Ask: true}
+	lost := p
+	lost.Node, lost.Lost, lost.Ask = "unknown", "a reason", false
 	for _, elsewhere := range []string{"$KV.boxd_nodes.b", nodeSubject + "b.output.x", nodeSubject + "a.outputs", ""} {
+		if m, err := lost.message(lostSubject, nil); err == nil {
+			m.Reply = elsewhere
+			err = h.a.nc.PublishMsg(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 		m, err := p.message(outputSubject, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -462,9 +481,15 @@ func TestASessionEndsWhoseOutputNobodyTakes(t *testing.T) {
 			h := &handing{t: t, boxd: &talkingBoxd{written: map[string][]api.LogLine{}}}
 			h.a = anAgent(t, js, h.boxd)
 			h.a.patience = 300 * time.Millisecond
-			lost, err := js.Conn().SubscribeSync(outputSubject)
+			lost, err := js.Conn().SubscribeSync(lostSubject)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if name == "boxd hangs" || name == "no turn" {
+				h.a.patience = 3 * time.Second
+				if _, err := js.Conn().Subscribe(outputSubject, func(m *nats.Msg) { _ = m.Respond([]byte("{}")) }); err != nil { // a gateway that takes all
+					t.Fatal(err)
+				}
 			}
 			h.wrote("p", "text")
 			breaks(h, js.Conn())
@@ -495,7 +520,7 @@ func TestASessionEndsWhoseOutputNobodyTakes(t *testing.T) {
 func TestAnAgentThatEndsLosesNoOutput(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
-	told, err := h.a.nc.SubscribeSync(outputSubject)
+	told, err := h.a.nc.SubscribeSync(lostSubject)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -515,14 +540,8 @@ func TestAnAgentThatEndsLosesNoOutput(t *testing.T) {
 	if err := h.a.nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	for n, _, err := told.Pending(); n > 0; n, _, err = told.Pending() {
-		m, bad := told.NextMsg(time.Minute)
-		if err = errors.Join(err, bad); err != nil {
-			t.Fatal(err)
-		}
-		if p, err := readPart(m); err != nil || !p.Ask {
-			t.Errorf("it says %+v, %v", p, err)
-		}
+	if n, _, err := told.Pending(); err != nil || n > 0 {
+		t.Errorf("%d messages, %v", n, err)
 	}
 	h.ends(1)
 	if kept := h.kept("ci"); len(kept) != 1 {
@@ -534,10 +553,12 @@ func TestAnAgentThatEndsLosesNoOutput(t *testing.T) {
 func TestAPartIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
-	h.g.mu.Lock()
 	node := h.g.nodes["a"]
-	delete(h.g.nodes, "a")
-	h.g.mu.Unlock()
+	h.boxd.asked = sync.OnceFunc(func() { // it has been said that output is kept
+		h.g.mu.Lock()
+		defer h.g.mu.Unlock()
+		delete(h.g.nodes, "a")
+	})
 	tried, err := h.a.nc.SubscribeSync(outputSubject)
 	if err != nil {
 		t.Fatal(err)
@@ -548,13 +569,17 @@ func TestAPartIsTriedAgain(t *testing.T) {
 		defer close(done)
 		h.ends(1)
 	}()
-	for range 2 {
+	for parts := 0; parts < 2; {
 		m, err := tried.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p, err := readPart(m); err != nil || p.Part != 0 {
+		p, err := readPart(m)
+		if err != nil || p.Part != 0 {
 			t.Fatalf("%+v, %v: the first part was not taken", p, err)
+		}
+		if !p.Ask {
+			parts++
 		}
 	}
 	h.g.mu.Lock()

@@ -53,7 +53,7 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 }
 
 func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, lives bool) error {
-	if a.isEnding(key) {
+	if h.Workspace > 0 && a.isEnding(key) || a.isGivenUp(key) {
 		return nil // a claim that has come meanwhile waits for that, and what ends is claimed by nobody
 	}
 	claim, err := getClaim(ctx, claims, key)
@@ -330,7 +330,7 @@ func (a *agent) giveUp(ctx context.Context, claims jetstream.KeyValue, bucket, k
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
 	}
 	a.log.Warn("ending a session that is no longer this node's", "session", h.ID, "owner", h.Owner, "reason", why)
-	done := a.releasing(key)
+	done := a.givingUp(key)
 	of, life := *h, a.life
 	a.beside.Go(func() {
 		defer done()
@@ -341,7 +341,7 @@ func (a *agent) giveUp(ctx context.Context, claims jetstream.KeyValue, bucket, k
 	return nil
 }
 
-// releasing has gateways that claim a session or a Workspace again wait until it has ended here, when done is called.
+// releasing has gateways that claim a Workspace again wait until it has ended here, when done is called.
 func (a *agent) releasing(key string) (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -354,6 +354,30 @@ func (a *agent) releasing(key string) (done func()) {
 		defer a.mu.Unlock()
 		delete(a.ending, key)
 	}
+}
+
+// givingUp is releasing of what is another node's.
+func (a *agent) givingUp(key string) (done func()) {
+	released := a.releasing(key)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.given == nil {
+		a.given = map[string]bool{}
+	}
+	a.given[key] = true
+	return func() {
+		a.mu.Lock()
+		delete(a.given, key)
+		a.mu.Unlock()
+		released()
+	}
+}
+
+// isGivenUp reports whether a session is being ended that is another node's.
+func (a *agent) isGivenUp(key string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.given[key]
 }
 
 // isEnding reports whether a session is being ended; "": whether any is.
@@ -381,7 +405,13 @@ func (a *agent) end(ctx context.Context, key string, h *held, why string) error 
 	var all sync.WaitGroup
 	for _, id := range ids {
 		if hand {
-			all.Go(func() { a.handOver(ctx, boxd, h, id, why) })
+			all.Go(func() {
+				if a.handOver(ctx, boxd, h, id, why) {
+					a.mu.Lock()
+					defer a.mu.Unlock()
+					delete(a.handed, key)
+				}
+			})
 		}
 	}
 	all.Wait()
@@ -398,7 +428,7 @@ func (a *agent) end(ctx context.Context, key string, h *held, why string) error 
 func (a *agent) handOverOnce(key string, generation uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.handed[key] >= generation {
+	if a.handed[key] == generation {
 		return false
 	}
 	if a.handed == nil || len(a.handed) >= maxHanded {

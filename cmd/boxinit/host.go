@@ -91,10 +91,15 @@ func (b *box) showUser() (string, error) {
 // written down counts as changed by programs.
 func (b *box) noteUsers() {
 	var text [2]string
+	var errs [2]error
 	for i, name := range []string{"/etc/passwd", "/etc/group"} {
-		text[i], _ = b.readUsers(isolation.RootImage[1:] + name)
+		text[i], errs[i] = b.readUsers(isolation.RootImage[1:] + name)
 	}
-	_, _ = writeAll(b.setup.User.UserFiles(text[0], text[1]))
+	for i, f := range b.setup.User.UserFiles(text[0], text[1]) {
+		if errs[i] == nil {
+			_, _ = writeAll([]isolation.BoxFile{f})
+		}
+	}
 }
 
 // change gives a file of a root that can be written to another text, as the box user.

@@ -151,8 +151,8 @@ func (s *server) enterAs(cmd *isolation.Command) error {
 		asUser(true)
 		err := s.enter(cmd.Dir, cmd.Existing)
 		asUser(false)
-		if err == nil {
-			return nil
+		if !errors.Is(err, unix.EACCES) {
+			return err
 		}
 	}
 	return s.enter(cmd.Dir, cmd.Existing)
@@ -259,7 +259,7 @@ func (s *server) identity(p *program, cmd *isolation.Command) *identity {
 // start finds the executable, runs it and adds the process to the event loop.
 func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
 	path, err := isolation.LookPath(cmd.Argv[0], cmd.Env)
-	if err != nil && cmd.Root {
+	if errors.Is(err, unix.EACCES) && cmd.Root {
 		asUser(false) // as in enterAs
 		path, err = isolation.LookPath(cmd.Argv[0], cmd.Env)
 	}

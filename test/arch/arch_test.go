@@ -129,7 +129,7 @@ func maxSize() map[string]int64 {
 // maxLinesOurs and maxLinesAll bound what runs as root of the host: lines of Go without tests and the standard library, of this
 // module and of all modules. docs/design/privilege.md says what they are and which could go.
 const (
-	maxLinesOurs = 20_550
+	maxLinesOurs = 20_600
 	maxLinesAll  = 43_100
 )
 

@@ -176,7 +176,7 @@ func TestRootIsLimitedAsOthersAre(t *testing.T) {
 if os.path.exists("/sys/fs/cgroup/cgroup.procs"): os.setgroups([]); os.setgid(33); os.setuid(33)
 print("up", flush=True); time.sleep(1000)`
 	r := d.Result(t, "s1", api.ExecRequest{
-		Command: new("(setsid sh -c 'exec sleep 1000' &); (setsid python3 -c '" + others + "' &); sleep 1000"), User: "root", Timeout: new(quantity.Duration(10 * time.Second)),
+		Command: new("(setsid sh -c 'exec sleep 1000' &); (setsid python3 -c '" + others + "' &); sleep 1000"), User: "root", Timeout: new(quantity.Duration(15 * time.Second)),
 	})
 	if r.Status != "timed_out" || r.Stdout != "up\n" {
 		t.Errorf("%s", boxtest.Show(r))

@@ -317,6 +317,28 @@ func TestWhatHasComeIsClaimedInANewBucket(t *testing.T) {
 	}
 }
 
+// What a node is just ending, as another has it, the node claims in no new bucket: or the other one would end its own.
+func TestWhatIsBeingEndedIsNotClaimed(t *testing.T) {
+	t.Parallel()
+	a, claims, _ := leftOver(t, "before")
+	if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "s", Generation: 2}); err != nil || !ok {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	done := a.givingUp(claimKey("ci", "s"))
+	for _, ended := range []bool{false, true} {
+		if ended {
+			done()
+		}
+		if err := a.beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.beside.Wait()
+		if claim, err := getClaim(t.Context(), claims, claimKey("ci", "s")); err != nil || (claim != nil) != ended {
+			t.Errorf("ended %v: %+v, %v", ended, claim, err)
+		}
+	}
+}
+
 // A bucket that is removed and made again while a node reads it has released nothing.
 func TestABucketIsMadeAnewWhileItIsRead(t *testing.T) {
 	t.Parallel()

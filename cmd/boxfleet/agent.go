@@ -83,8 +83,7 @@ type agent struct {
 	asked  time.Time
 	can    []string          // by doctor
 	again  map[string]bool   // sessions that were stopped for a move, by the key of their claim: whether they run again
-	ending map[string]bool   // sessions that are no longer this node's and are being ended, by the same key
-	given  map[string]bool   // those of them that are other nodes'
+	ending map[string]bool   // sessions that are being ended, by the same key: whether another node has them
 	handed map[string]uint64 // generations of those whose output was handed over
 }
 

@@ -324,7 +324,7 @@ func TestWhatIsBeingEndedIsNotClaimed(t *testing.T) {
 	if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "s", Generation: 2}); err != nil || !ok {
 		t.Fatalf("%v, %v", ok, err)
 	}
-	done := a.givingUp(claimKey("ci", "s"))
+	done := a.releasing(claimKey("ci", "s"), true)
 	for _, ended := range []bool{false, true} {
 		if ended {
 			done()

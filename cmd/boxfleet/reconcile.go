@@ -79,7 +79,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		if lives, err := a.lives(ctx, h); err != nil || lives { // it was made after boxd had listed its sessions
 			return err
 		}
-		defer a.releasing(key)()
+		defer a.releasing(key, false)()
 		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); err != nil && !conflict(err) {
 			return fmt.Errorf("release the claim of %s: %w", h.ID, err)
 		}
@@ -176,7 +176,7 @@ func (a *agent) releaseIdle(ctx context.Context, claims jetstream.KeyValue, buck
 		if lives, err := a.lives(ctx, h); err != nil || lives {
 			return err
 		}
-		defer a.releasing(key)()
+		defer a.releasing(key, false)()
 		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); conflict(err) {
 			return nil // a gateway has asked for it
 		} else if err != nil {
@@ -330,7 +330,7 @@ func (a *agent) giveUp(ctx context.Context, claims jetstream.KeyValue, bucket, k
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
 	}
 	a.log.Warn("ending a session that is no longer this node's", "session", h.ID, "owner", h.Owner, "reason", why)
-	done := a.givingUp(key)
+	done := a.releasing(key, true)
 	of, life := *h, a.life
 	a.beside.Go(func() {
 		defer done()
@@ -341,14 +341,15 @@ func (a *agent) giveUp(ctx context.Context, claims jetstream.KeyValue, bucket, k
 	return nil
 }
 
-// releasing has gateways that claim a Workspace again wait until it has ended here, when done is called.
-func (a *agent) releasing(key string) (done func()) {
+// releasing has gateways that claim a Workspace again, or what is given up since another node has it, wait until it has ended here, when
+// done is called.
+func (a *agent) releasing(key string, givenUp bool) (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ending == nil {
 		a.ending = map[string]bool{}
 	}
-	a.ending[key] = true
+	a.ending[key] = givenUp
 	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -356,35 +357,19 @@ func (a *agent) releasing(key string) (done func()) {
 	}
 }
 
-// givingUp is releasing of what is another node's.
-func (a *agent) givingUp(key string) (done func()) {
-	released := a.releasing(key)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.given == nil {
-		a.given = map[string]bool{}
-	}
-	a.given[key] = true
-	return func() {
-		a.mu.Lock()
-		delete(a.given, key)
-		a.mu.Unlock()
-		released()
-	}
-}
-
 // isGivenUp reports whether a session is being ended that is another node's.
 func (a *agent) isGivenUp(key string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.given[key]
+	return a.ending[key]
 }
 
 // isEnding reports whether a session is being ended; "": whether any is.
 func (a *agent) isEnding(key string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ending[key] || key == "" && len(a.ending) > 0
+	_, ends := a.ending[key]
+	return ends || key == "" && len(a.ending) > 0
 }
 
 // end ends a session whose output a gateway keeps, if it can, and remembers that.

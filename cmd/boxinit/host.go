@@ -53,7 +53,7 @@ func (b *box) writeFiles() (string, error) {
 
 // showUser replaces the image's passwd and group with ones for the name and home directory of the box user, if these differ. If
 // the image has no such file, there are no users to look up. In a root that can be written to they are changed, as far as there is
-// room, so that useradd can change them too: it renames another file to their place, which a mount would forbid.
+// room, so that root of the box can replace them: to rename another file to their place is what a mount would forbid.
 func (b *box) showUser() (string, error) {
 	if b.setup.User == (isolation.User{}) {
 		return "", nil

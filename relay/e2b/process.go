@@ -101,9 +101,6 @@ func basicUser(h http.Header) (string, error) {
 	return name, nil
 }
 
-// rootHome is the home directory of root.
-const rootHome = "/root"
-
 // become makes a user the one of the request: its paths and files are that user's. It refuses a user that a sandbox does not have.
 // Where no program may be root of the box, root is a name of the box user.
 func (sb *sandbox) become(name string) error {
@@ -130,7 +127,7 @@ func (sb *sandbox) as() sessionfiles.User { return sessionfiles.User(sb.root) }
 // home is where relative paths begin.
 func (sb *sandbox) home() string {
 	if sb.root {
-		return rootHome
+		return session.RootHome
 	}
 	return sb.variable("HOME")
 }

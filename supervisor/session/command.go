@@ -110,7 +110,7 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 			cmd.Dir = root.Dir
 		}
 	}
-	cmd.Existing = (req.Existing || req.Dir != "" && !c.makes(req.Dir)) && (!root || req.Dir != rootHome)
+	cmd.Existing = (req.Existing || req.Dir != "" && !c.makes(req.Dir)) && (!root || req.Dir != RootHome)
 	limit := c.Config.Exec.OutputLimit
 	if req.OutputLimit != nil {
 		limit = *req.OutputLimit
@@ -142,10 +142,10 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	return spec, nil
 }
 
-// RootUser is the name of the user that programs with the rights of root over their box run as, and rootHome its home directory.
+// RootUser is the name of the user that programs with the rights of root over their box run as, and RootHome its home directory.
 const (
 	RootUser = "root"
-	rootHome = "/root"
+	RootHome = "/root"
 )
 
 // user reports whether a program of a user runs as root, and returns that user's environment.
@@ -169,8 +169,8 @@ func (c *Context) user(user string) (root bool, env []string, err error) {
 
 // rootEnv returns the environment of root: variables that follow the name and the home of the box user follow root's.
 func (c *Context) rootEnv() []string {
-	usual, own := policy.VariablesOf(c.Settings.UserName(), c.Settings.HomeDir()), policy.VariablesOf(RootUser, rootHome)
-	env := map[string]string{"HOME": rootHome, "USER": RootUser, "LOGNAME": RootUser}
+	usual, own := policy.VariablesOf(c.Settings.UserName(), c.Settings.HomeDir()), policy.VariablesOf(RootUser, RootHome)
+	env := map[string]string{"HOME": RootHome, "USER": RootUser, "LOGNAME": RootUser}
 	for _, variable := range c.Env {
 		if name, value, _ := strings.Cut(variable, "="); usual[name] == value && own[name] != value {
 			env[name] = own[name]

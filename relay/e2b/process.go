@@ -182,7 +182,7 @@ func (p *processService) Start(ctx context.Context, req *protocol.StartRequest, 
 	}
 	one, _, err := sb.StartProcess(ctx, ask)
 	if err == nil && sb.root && hasNoRoot(one.Started(ctx)) {
-		sb.HasNoRoot()
+		sb.MarkRootless()
 		_ = sb.RemoveProcess(context.WithoutCancel(ctx), one) // it has not started
 		sb.root = false
 		if ask, err = sb.startRequest(header(ctx), req); err == nil {

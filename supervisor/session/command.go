@@ -185,10 +185,10 @@ func (s *Session) MayBeRoot() bool {
 	return root && err == nil && !s.IsRootless()
 }
 
-// HasNoRoot notes that the box of a session has no root, as one of an earlier version of boxd or on a host that allows none.
-func (s *Session) HasNoRoot() { s.rootless.Store(true) }
+// MarkRootless notes that the box of a session has no root, as one of an earlier version of boxd or on a host that allows none.
+func (s *Session) MarkRootless() { s.rootless.Store(true) }
 
-// IsRootless reports whether HasNoRoot was called.
+// IsRootless reports whether MarkRootless was called.
 func (s *Session) IsRootless() bool { return s.rootless.Load() }
 
 // kept splits the limit of a stream into its beginning and its end.

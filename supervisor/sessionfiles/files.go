@@ -56,7 +56,7 @@ func Do(ctx context.Context, s *session.Session, as User, req *files.Request, bo
 	}
 	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir, Internal: &internal})
 	if err == nil && internal.Root && r.Failed != nil && r.Failed.Step == isolation.StepUser {
-		s.HasNoRoot()
+		s.MarkRootless()
 		internal.Root = false
 		r, err = s.Exec(ctx, &session.ExecRequest{Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir, Internal: &internal})
 	}
@@ -74,8 +74,8 @@ func Do(ctx context.Context, s *session.Session, as User, req *files.Request, bo
 	return a, content.Bytes(), nil
 }
 
-// mayHaveRoot reports whether programs of a session may run as root. What they keep from the box user, archives and what has changed
-// in the root filesystem have nevertheless.
+// mayHaveRoot reports whether programs of a session may run as root: then archives, diffs and commits are made as root, and include
+// what the box user may not read.
 func mayHaveRoot(s *session.Session) bool {
 	settings := s.Current()
 	return !settings.ReadOnlyRoot && !s.IsRootless()
@@ -209,7 +209,7 @@ func start(ctx context.Context, s *session.Session, as User, timeout time.Durati
 			return c, nil
 		}
 		c.close()
-		s.HasNoRoot()
+		s.MarkRootless()
 		req.Exec.Dir = ""
 	}
 	return startAs(ctx, s, &internal, req)

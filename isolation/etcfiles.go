@@ -35,7 +35,7 @@ func (u *User) UserFiles(passwd, group string) []BoxFile {
 	id := strconv.Itoa(BoxUID)
 	return []BoxFile{
 		{"passwd", withEntry(passwd, u.Name, u.Name+":x:"+id+":"+strconv.Itoa(BoxGID)+":"+u.Name+":"+u.Home+":"+shellOf(passwd, id))},
-		{"group", withEntry(group, u.Name, u.Name+":x:"+strconv.Itoa(BoxGID)+":")},
+		{"group", withEntry(group, u.Name, u.Name+":x:"+strconv.Itoa(BoxGID)+":root")}, // as boxinit gives it to programs that run as root
 	}
 }
 

@@ -195,6 +195,10 @@ func (c *copier) file(from, to int, name string, mode uint32) error {
 		return err
 	}
 	defer unix.Close(in)
+	var st unix.Stat_t
+	if err := unix.Fstat(in, &st); err != nil {
+		return err
+	}
 	out := -1
 	err = c.make(func() (err error) {
 		out, err = unix.Openat(to, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, mode)
@@ -206,8 +210,13 @@ func (c *copier) file(from, to int, name string, mode uint32) error {
 	defer unix.Close(out)
 	for {
 		n, err := unix.Sendfile(out, in, nil, 1<<20)
-		if err != nil || n == 0 {
+		if err != nil {
 			return err
+		}
+		if n == 0 { // by its time a file that a box has restored is still as in the next copy
+			c.as(isolation.BoxUID)
+			defer c.as(c.reader)
+			return unix.UtimesNanoAt(to, name, []unix.Timespec{{Nsec: unix.UTIME_OMIT}, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 		}
 		if c.bytes -= int64(n); c.bytes < 0 {
 			return unix.ENOSPC

@@ -122,11 +122,43 @@ func (u *discarding) directory(l overlayDirs, at int, prefix string, depth int) 
 			return err
 		}
 	}
+	if prefix != "etc/" {
+		return nil
+	}
+	for name := range isolation.RootLinks() { // where the image has nothing of that name, a removed one leaves no whiteout
+		if linkOf(name) != "" {
+			if err := u.link(at, name); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
+}
+
+// link makes a link of PID 1 in /etc again. It belongs to the box user now, but is still no change to the root.
+func (u *discarding) link(etc int, name string) error {
+	base, target := path.Base(name), linkOf(name)
+	now, err := lstatAt(etc, base)
+	switch {
+	case err != nil:
+		return failAt(name, err)
+	case now != nil && string(targetOf(etc, base)) == target:
+		return nil
+	case now != nil:
+		err = removeAllAt(etc, base)
+	}
+	u.a.Restored++
+	if err == nil {
+		err = unix.Symlinkat(target, etc, base)
+	}
+	return failAt(name, errors.Join(err, giveBack(etc, base, &unix.Stat_t{Uid: isolation.BoxUID, Gid: isolation.BoxGID})))
 }
 
 // name undoes the changes to one name in a directory.
 func (u *discarding) name(l overlayDirs, at int, prefix, name string, depth int) error {
+	if linkOf(prefix+name) != "" {
+		return u.link(at, prefix+name)
+	}
 	is, was, err := l.both(name)
 	if err != nil || is == nil {
 		return failAt(prefix+name, errors.Join(err, u.missing(l.image, at, name, was)))

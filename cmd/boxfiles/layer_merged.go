@@ -7,6 +7,7 @@ package main
 
 import (
 	"errors"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,6 +81,20 @@ func isRegular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFRE
 // the kernel).
 func isWhiteout(st *unix.Stat_t) bool {
 	return st != nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
+}
+
+// linkOf returns the target of a link of /etc that PID 1 makes in every box, and that programs may remove or replace; "": it is none.
+func linkOf(name string) string {
+	if path.Dir(name) != "etc" {
+		return ""
+	}
+	return isolation.RootLinks()[name]
+}
+
+// isLinkOf reports whether an entry is such a link, whoever has made it.
+func isLinkOf(name string, dir int, at string) bool {
+	target := linkOf(name)
+	return target != "" && string(targetOf(dir, at)) == target
 }
 
 // isOwn reports whether this is part of what PID 1 puts into every box: only that belongs to in-box root.
@@ -178,8 +193,8 @@ type origin struct {
 	implied        bool         // a directory that an image need not contain
 }
 
-// find returns what a name of the root is.
-func (l overlayDirs) find(name string) (o origin, err error) {
+// find returns what a name of a directory of the root is; prefix is the path of that directory with a slash at its end.
+func (l overlayDirs) find(prefix, name string) (o origin, err error) {
 	was, err := lstatAt(l.image, name)
 	if err != nil {
 		return o, err
@@ -203,7 +218,7 @@ func (l overlayDirs) find(name string) (o origin, err error) {
 			return old, err
 		}
 		return origin{st: is, changed: true, implied: true}, err
-	case isOwn(is):
+	case isOwn(is), isLinkOf(prefix+name, l.changed, name):
 		return old, nil
 	case isDir(is) && isDir(was) && !isOpaque(l.changed, name):
 		return origin{st: is, image: true, changed: true}, nil

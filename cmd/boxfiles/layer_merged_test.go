@@ -129,6 +129,12 @@ func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
 			[]string{"^etc/", "^etc/hosts->../run/box/hosts", "^etc/mtab->m", "^var/", "^var/run/", "^var/lib/", "^proc/", "^opt/", "^home/", "^home/box/"},
 			"etc/ etc/hosts=h etc/passwd=p opt=file proc->/usr var/ var/run->/run", 0,
 		},
+		{
+			"links of every box that were made again or replaced",
+			[]string{"etc/hosts=h", "etc/mtab->x", "d/hosts=1"},
+			[]string{"^etc/", "etc/hosts->../run/box/hosts", "etc/hostname=mine", "etc/mtab->../proc/mounts", "d/hosts->../run/box/hosts"},
+			"d/ d/hosts->../run/box/hosts etc/ etc/hostname=mine etc/hosts=h etc/mtab->../proc/mounts", 0,
+		},
 		{"what programs have put there", []string{"opt=file"}, []string{"^opt/", "opt/tool/x=1", "^var/", "^var/lib/", "var/lib/db=2"}, "opt/tool/ opt/tool/x=1 var/lib/db=2", 0},
 		{"names of one file", []string{"a=1", "b<a"}, []string{"c=2", "d<c", "b=other"}, "a=1 b=other c=2 d<c", 0},
 		{"names that would take something away", []string{"a=1", ".wh.x=1"}, []string{".wh.a=", ".wh..wh..opq="}, "a=1", 3},

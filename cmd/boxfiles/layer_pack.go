@@ -55,7 +55,7 @@ func (p *commitPacker) directory(l overlayDirs, prefix string, depth int) error 
 			p.stats.Skipped++
 			continue
 		}
-		o, err := l.find(name)
+		o, err := l.find(prefix, name)
 		if err == nil && o.st != nil {
 			err = p.entry(l, o, prefix, name, depth)
 		}

@@ -117,7 +117,7 @@ func emptyDir(dir int) error {
 const (
 	boxUID    = "1000"
 	boxUser   = "box:x:1000:1000:box:/home/box:/bin/sh\n"
-	boxGroup  = "box:x:1000:\n"
+	boxGroup  = "box:x:1000:root\n" // as boxinit gives it to programs that run as root
 	rootUser  = "root:x:0:0:root:/root:/bin/sh\n"
 	rootGroup = "root:x:0:\n"
 	maxLookup = 1 << 20

@@ -107,7 +107,7 @@ func (d *difference) found(dir int, name string, is *fileState, st *unix.Statx_t
 	}
 	removed := is.mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev_major == 0 && st.Rdev_minor == 0
 	switch {
-	case st.Uid == uidOfPID1() && !removed: // part of what every box has
+	case (st.Uid == uidOfPID1() || isLinkOf(is.path, dir, name)) && !removed: // part of what every box has
 	case removed && there:
 		d.a.Removed++
 		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + is.path), Type: typeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})

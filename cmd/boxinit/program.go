@@ -246,7 +246,8 @@ func (s *server) writeScript(p *program, cmd *isolation.Command, from int) error
 func (s *server) identity(p *program, cmd *isolation.Command) *identity {
 	id := &identity{namespace: -1, uid: isolation.BoxUID, gid: isolation.BoxGID, groups: []uint32{isolation.BoxGID}}
 	if cmd.Root {
-		*id = identity{namespace: s.rootUser, groups: []uint32{isolation.RootID}, capabilities: rootCapabilities}
+		// The box user's group has what that may write to of PID 1's (overlay.Skeleton).
+		*id = identity{namespace: s.rootUser, groups: []uint32{isolation.RootID, isolation.BoxGID}, capabilities: rootCapabilities}
 	}
 	if p.group.FD < 0 {
 		id.groups = append(id.groups, p.tag)

@@ -275,7 +275,7 @@ func (b *rootBuilder) etc(show []string) error {
 		"passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\n" +
 			"box:x:1000:1000:box:" + isolation.Home + ":/bin/sh\n" +
 			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-		"group":         "root:x:0:\ntty:x:5:\nbox:x:1000:\nnogroup:x:65534:\n",
+		"group":         "root:x:0:\ntty:x:5:\nbox:x:1000:root\nnogroup:x:65534:\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
 		"shells":        "/bin/sh\n/bin/bash\n",
 		// A repository mounted from the host belongs to a user of the host, whom git would not

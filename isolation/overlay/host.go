@@ -128,12 +128,13 @@ func (h *host) mount() (m int, item string, err error) {
 		return -1, rootName, err
 	}
 	defer unix.Close(upper)
-	if err := unix.Fchmodat(upper, ".", 0o1777, 0); err != nil { // as Skeleton makes the other ones that programs may write to
-		return -1, rootName, err
-	}
+	dirs := []directory{{".", sticky}}
 	for _, t := range h.trees { // the changes of each tree are shown there
-		if err := makeDir(upper, directory{t.name, false}); err != nil {
-			return -1, t.name, err
+		dirs = append(dirs, directory{t.name, 0o755})
+	}
+	for _, d := range dirs {
+		if err := makeDir(upper, d); err != nil {
+			return -1, d.path, err
 		}
 	}
 	m, err = stack("/"+imagePlace, whole.part(), upperPlace+"/"+Work+"/"+rootName)

@@ -7,6 +7,7 @@ package overlay
 
 import (
 	"errors"
+	"path"
 
 	"golang.org/x/sys/unix"
 
@@ -113,33 +114,44 @@ func stack(lower, upper, work string) (int, error) {
 
 // directory is a directory of the skeleton.
 type directory struct {
-	path   string
-	shared bool // programs may create entries in it, but cannot remove or rename those of PID 1
+	path string
+	mode uint32
 }
 
-// Skeleton makes what every box has, whatever the image has there: its directories are merged
-// with those of the image, and hide anything else. It belongs to PID 1, in directories with the
-// sticky bit: so no program can replace a mount point, or the program that serves files. It is in
-// the upper layer of an image, and in the base of the host's programs. What is there already is left as it is.
+// Modes of directories that the box user and programs of root, who have its group, may create entries in. Others may not: where everybody
+// may, with the sticky bit, the two could not follow each other's symbolic links (fs.protected_symlinks in sysctl/fs.rst of the kernel).
+const (
+	sticky = 0o1775 // programs cannot remove or rename what PID 1 has there
+	shared = 0o775  // they can
+)
+
+// etc is not sticky, or fs.protected_regular, which systemd sets to 2, would keep root from opening the box user's files in it with O_CREAT.
+// PID 1 has only links there, which nothing depends on, and gives them to the box user.
+const etc = "etc"
+
+// Skeleton makes what every box has, whatever the image has there: its directories are merged with those of the image, and hide anything
+// else. It belongs to PID 1, in directories with the sticky bit: so no program can replace a mount point, or the program that serves files.
+// It is in the upper layer of an image, and in the base of the host's programs. What is there already is left as it is. Links of /etc that
+// programs have removed are made again.
 func Skeleton(upper int) (item string, err error) {
-	dirs := []directory{{isolation.SkillsDir[1:], false}, {isolation.DrivesDir[1:], false}, {"var/lib", true}, {"var/lib/boxd", false}, {isolation.RootImage[1:], false}, {isolation.RootChanged[1:], false}}
+	dirs := []directory{{isolation.SkillsDir[1:], 0o755}, {isolation.DrivesDir[1:], 0o755}, {"var/lib", sticky}, {"var/lib/boxd", 0o755}, {isolation.RootImage[1:], 0o755}, {isolation.RootChanged[1:], 0o755}}
 	for _, d := range isolation.Roots() {
-		dirs = append(dirs, directory{d[1:], true})
+		dirs = append(dirs, directory{d[1:], sticky})
 	}
 	for _, d := range isolation.RootDirs() {
-		dirs = append([]directory{{d, true}}, dirs...) // parents first
+		mode := uint32(sticky)
+		if d == etc {
+			mode = shared
+		}
+		dirs = append([]directory{{d, mode}}, dirs...) // parents first
 	}
-	for _, d := range append(dirs, directory{".", true}) {
+	for _, d := range append(dirs, directory{".", sticky}) {
 		if err := makeDir(upper, d); err != nil {
 			return d.path, err
 		}
 	}
 	for name, target := range isolation.RootLinks() {
-		err := unix.Symlinkat(target, upper, name)
-		if errors.Is(err, unix.EEXIST) {
-			err = sameLink(upper, name, target)
-		}
-		if err != nil {
+		if err := makeLink(upper, name, target); err != nil {
 			return name, err
 		}
 	}
@@ -167,6 +179,25 @@ func ownEntry(upper int, name string, kind uint32) error {
 	return nil
 }
 
+// makeLink makes a symbolic link in a directory of the skeleton.
+func makeLink(upper int, name, target string) error {
+	inEtc, st := path.Dir(name) == etc, unix.Stat_t{}
+	if inEtc && unix.Fstatat(upper, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		if st.Mode&unix.S_IFMT != unix.S_IFCHR {
+			return nil // programs have put it there, or an earlier PID 1
+		}
+		_ = unix.Unlinkat(upper, name, 0) // a whiteout: programs have removed the link, and the image has such a file
+	}
+	err := unix.Symlinkat(target, upper, name)
+	if inEtc && err == nil {
+		return unix.Fchownat(upper, name, isolation.BoxUID, isolation.BoxGID, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if !inEtc && errors.Is(err, unix.EEXIST) {
+		return sameLink(upper, name, target)
+	}
+	return err
+}
+
 // sameLink refuses another symbolic link than an earlier PID 1 has made.
 func sameLink(upper int, name, target string) error {
 	if err := ownEntry(upper, name, unix.S_IFLNK); err != nil {
@@ -190,14 +221,17 @@ func makeDir(upper int, d directory) error {
 			return err
 		}
 	}
-	if !d.shared {
+	if d.mode == 0o755 {
 		return nil
 	}
 	var st unix.Stat_t
-	if err := unix.Fstatat(upper, d.path, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&0o7777 == 0o1777 {
+	if err := unix.Fstatat(upper, d.path, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&0o7777 == d.mode && st.Gid == isolation.BoxGID {
 		return err // unchanged it is not copied up
 	}
-	return unix.Fchmodat(upper, d.path, 0o1777, 0)
+	if err := unix.Fchownat(upper, d.path, 0, isolation.BoxGID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	return unix.Fchmodat(upper, d.path, d.mode, 0)
 }
 
 // shown is something of the old tree that the new one has too.

@@ -224,7 +224,7 @@ func TestEtcTellsNothingOfTheHost(t *testing.T) {
 	for path, want := range map[string]string{
 		"/etc/passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nbox:x:1000:1000:box:/home/box:/bin/sh\n" +
 			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-		"/etc/group":    "root:x:0:\ntty:x:5:\nbox:x:1000:\nnogroup:x:65534:\n",
+		"/etc/group":    "root:x:0:\ntty:x:5:\nbox:x:1000:root\nnogroup:x:65534:\n",
 		"/etc/hostname": "known\n",
 		"/etc/hosts":    "127.0.0.1\tlocalhost known\n::1\tlocalhost known\n",
 	} {

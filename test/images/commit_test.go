@@ -173,7 +173,7 @@ func TestAnImageIsMadeOfWhatRootHasDone(t *testing.T) {
 	if done, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{}); err != nil || done != (api.RootDiscarded{Restored: 2}) {
 		t.Errorf("%+v, %v", done, err)
 	}
-	if got := d.Sh(t, "a", "cat /etc/group /etc/passwd"); got != "root:x:0:\nuser:x:1000:\nroot:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n" {
+	if got := d.Sh(t, "a", "cat /etc/group /etc/passwd"); got != "root:x:0:\nuser:x:1000:root\nroot:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n" {
 		t.Errorf("users after a discard: %q", got)
 	}
 	d.Output(t, "a", api.ExecRequest{User: "root", Argv: []string{"/bin/sh", "-euc", `

@@ -46,7 +46,7 @@ func TestABoxIsMadeOfAnImage(t *testing.T) {
 		t.Errorf("in the box:\n%s\nwant\n%s", got, want)
 	}
 	got = runs(t, d, "tools:1", "cat=/etc/passwd", "cat=/etc/group", "cat=/etc/hostname", "write=/opt/x", "write=/bin/program", "write=/x", "mknod=/tmp/null", "write=/tmp/x", "write=/workspace/x", "cat=/tmp/x", "cat=/dev/null")
-	if !strings.HasPrefix(got, "root:x:0:0::/root:/bin/sh\nbox:x:1000:1000:box:/home/box:/bin/sh\nroot:x:0:\nbox:x:1000:\n") || strings.Count(got, "read-only file system") != 3 ||
+	if !strings.HasPrefix(got, "root:x:0:0::/root:/bin/sh\nbox:x:1000:1000:box:/home/box:/bin/sh\nroot:x:0:\nbox:x:1000:root\n") || strings.Count(got, "read-only file system") != 3 ||
 		strings.Count(got, "operation not permitted") != 1 || !strings.HasSuffix(got, "written") {
 		t.Errorf("users and writes: %q", got)
 	}

@@ -142,7 +142,7 @@ func TestAUserOfAnImageHasTheNameAndTheHomeOfItsSession(t *testing.T) {
 	} {
 		id := fmt.Sprintf("s%d", i)
 		d.NewSession(t, api.SessionRequest{ID: id, Image: new("node:1"), UserName: new("user"), Home: &tc.home, ReadOnlyRoot: new(!tc.writable)})
-		if got, want := does(t, d, id, "cat=/etc/passwd", "cat=/etc/group"), fmt.Sprintf(users, tc.home)+"root:x:0:\nuser:x:1000:\n"; got != want {
+		if got, want := does(t, d, id, "cat=/etc/passwd", "cat=/etc/group"), fmt.Sprintf(users, tc.home)+"root:x:0:\nuser:x:1000:root\n"; got != want {
 			t.Errorf("%+v: %q, want %q", tc, got, want)
 		}
 		if got := cats(t, d, id, "/home/node/kept"); (got == "kept") != (tc.others != "") {

@@ -94,6 +94,82 @@ func TestAProcessOfRootStaysOne(t *testing.T) {
 	}
 }
 
+// Root adds users, and writes to files of others in /etc, on a host that keeps root from doing that in sticky directories
+// (fs.protected_regular) as well. Links of /etc may be replaced: what stands in their place stays, those that are gone come back with the next start, and
+// a discard brings back all.
+func TestRootChangesEtc(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	s := d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false)})
+	asRoot := func(line string) string {
+		t.Helper()
+		return d.Output(t, "s", api.ExecRequest{Argv: []string{"/bin/sh", "-euc", line}, User: "root", Cwd: "/"})
+	}
+	if got := asRoot("echo '# mine' >> /etc/nsswitch.conf; tail -n1 /etc/nsswitch.conf; useradd -m -U -s /bin/sh added; getent passwd added | cut -d: -f1,6,7; stat -c %U /home/added"); got != "# mine\nadded:/home/added:/bin/sh\nadded\n" {
+		t.Errorf("%q", got)
+	}
+	// In the directories at the top, the two follow each other's symbolic links, which fs.protected_symlinks forbids where everybody can write.
+	d.Sh(t, "s", "ln -s /usr/bin /opt/users; ln -s /usr/bin /users; cd /bin")
+	asRoot("ls -d /lib/ /opt/users/ /users/ >&2; cd /bin; ln -s /usr/lib /opt/roots; ln -s /usr/lib /roots; ln -s /usr/lib /etc/roots; rm -f /opt/users")
+	if got := d.Sh(t, "s", "ls -d /opt/roots/ /roots/ /etc/roots/; ls /users/true; id -nG root; touch /opt/mine /var/mine /mine"); got != "/etc/roots/\n/opt/roots/\n/roots/\n/users/true\nroot box\n" {
+		t.Errorf("%q", got)
+	}
+	if s.Enforcement["pids"] != "rlimit" { // without cgroups root becomes nobody else
+		asRoot("setpriv --reuid=added --regid=added --init-groups sh -c '! touch /etc/x; ! touch /x; ! touch /opt/x; ! touch /home/x; ! rm /etc/nsswitch.conf'")
+		if got := asRoot("setpriv --reuid=added --regid=added --init-groups sh -c 'id -un; cd ~added; touch own; stat -c %U own'"); got != "added\nadded\n" {
+			t.Errorf("the user that it has added: %q", got)
+		}
+	}
+	asRoot("userdel -r added; ! getent passwd added")
+	if _, err := d.DiscardRoot(t.Context(), "s", &api.RootDiscard{}); err != nil {
+		t.Fatal(err)
+	}
+	const look = "cat /etc/hosts; cat /etc/hostname; readlink /etc/hosts /etc/hostname /etc/resolv.conf /etc/mtab || true"
+	fresh := d.Sh(t, "s", look)
+	changes := func(what, want string) {
+		t.Helper()
+		diff, err := d.DiffRoot(t.Context(), "s", &api.RootDiff{})
+		var paths []string
+		for _, f := range diff.Created {
+			paths = append(paths, "+"+f.Path)
+		}
+		for _, f := range diff.Changed {
+			paths = append(paths, "*"+f.Path)
+		}
+		for _, f := range diff.Removed {
+			paths = append(paths, "-"+f.Path)
+		}
+		if got := strings.Join(paths, " "); err != nil || got != want {
+			t.Errorf("%s, what has changed: %q, %v, want %q", what, got, err, want)
+		}
+	}
+	changes("undone", "")
+	d.Sh(t, "s", "sed -i s/localhost/here/ /etc/hosts; rm /etc/mtab; ! mv /etc /moved; ! rm -r /etc/../var/run")
+	asRoot("mv /etc/hostname /etc/was; rm /etc/resolv.conf; mkdir /etc/resolv.conf; echo x > /etc/resolv.conf/x")
+	stop(t, d, "s")
+	if _, err := d.StartSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := d.Sh(t, "s", "cat /etc/hosts; readlink /etc/hostname /etc/mtab; ls /etc/resolv.conf"), "../run/box/hostname\n../proc/self/mounts\nx\n"; !strings.Contains(got, "\there ") || !strings.HasSuffix(got, want) {
+		t.Errorf("after a start: %q", got)
+	}
+	changes("after a start", "+/etc/resolv.conf/x +/etc/was */etc/hosts */etc/resolv.conf")
+	if _, err := d.DiscardRoot(t.Context(), "s", &api.RootDiscard{Paths: []string{"/etc/hosts"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.Sh(t, "s", "readlink /etc/hosts"); got != "../run/box/hosts\n" {
+		t.Errorf("one link is undone: %q", got)
+	}
+	d.Sh(t, "s", "rm /etc/mtab")
+	if done, err := d.DiscardRoot(t.Context(), "s", &api.RootDiscard{}); err != nil || done != (api.RootDiscarded{Removed: 1, Restored: 2}) {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if got := d.Sh(t, "s", look); got != fresh {
+		t.Errorf("undone it is %q, and was %q", got, fresh)
+	}
+	changes("all undone", "")
+}
+
 // What root has given away or closed comes back: by a discard, by its owner's call, and with the next start.
 func TestWhatRootHasClosedIsOpened(t *testing.T) {
 	t.Parallel()

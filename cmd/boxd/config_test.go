@@ -157,6 +157,8 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		{"HTTP for everybody", "[daemon]\nhttp = \"0.0.0.0:5410\"\n", []string{"daemon.http", "loopback"}},
 		{"HTTP by name", "[daemon]\nhttp = \"localhost:5410\"\n", []string{"daemon.http"}},
 		{"a fleet in the clear", "[fleet]\nservers = [\"nats://10.0.0.1:4222\"]\n", []string{"fleet.servers", "tls://"}},
+		{"a node where nobody can connect to", "[fleet]\nlisten = \"0.0.0.0:7443\"\n", []string{"fleet.listen", `"0.0.0.0:7443"`, "10.0.0.5:7443"}},
+		{"a node without a port for gateways", "[fleet]\nlisten = \"10.0.0.5\"\n", []string{"fleet.listen", `"10.0.0.5"`, "10.0.0.5:7443"}},
 		{"a node with a name that is no subject", "[fleet]\nname = \"a.b\"\n", []string{"fleet.name", `"a.b"`, "0-9 and -"}},
 		{"a gateway with a short key", "[fleet.gateways.main]\nkey = \"AAAA\"\n", []string{"fleet.gateways.main.key", "32 bytes"}},
 		{"a gateway that speaks for users", "[fleet.gateways.main]\nprincipals = [\"uid:1\"]\n", []string{"fleet.gateways.main.principals", `"uid:1"`}},

@@ -65,6 +65,8 @@ type agent struct {
 	lease   nameLease
 	ends    *endpoint          // nil: the name is not its own
 	fencing *nats.Subscription // beside ends
+	direct  *directListener    // nil: there is none
+	unheard string             // why not, as it was logged last
 
 	patience time.Duration // of the end of a session: how long its output may be on its way
 	handing  chan struct{} // one for each session whose output is on its way
@@ -443,6 +445,9 @@ func (a *agent) agree(id string) {
 
 func (a *agent) announce(ctx context.Context, nodes jetstream.KeyValue, n *api.FleetNode) error {
 	n.Name, n.Instance, n.Host, n.Labels, n.Time = a.name, a.instance, a.host, a.cfg.Fleet.Labels, time.Now()
+	if a.direct != nil {
+		n.Direct = &api.FleetDirect{Address: a.cfg.Fleet.Listen, Key: a.direct.key}
+	}
 	data, err := json.Marshal(n)
 	if err != nil {
 		return err

@@ -56,6 +56,7 @@ type gateway struct {
 	bulk      jetstream.JetStream // for what is published without waiting for each acknowledgement
 	ends      *endpoint
 	transport *http.Transport
+	directs   directs // beside ends
 	queue     queue
 	lookups   chan struct{}   // see askLastChange
 	life      context.Context //nolint:containedctx // of the gateway: what is sent to nodes goes on without the caller who needed it first
@@ -96,7 +97,7 @@ type seen struct {
 
 // newGateway connects to NATS. Close must follow.
 func newGateway(ctx context.Context, cfg *gatewayOptions) (*gateway, error) {
-	g := &gateway{cfg: *cfg, log: cfg.Log, nodes: map[string]*seen{}, starts: map[string]start{}, now: time.Now, turns: make(chan struct{}, retries), lookups: make(chan struct{}, maxLookups), copies: newCopies()}
+	g := &gateway{cfg: *cfg, log: cfg.Log, nodes: map[string]*seen{}, directs: newDirects(), starts: map[string]start{}, now: time.Now, turns: make(chan struct{}, retries), lookups: make(chan struct{}, maxLookups), copies: newCopies()}
 	g.metrics = newMetrics(g)
 	g.life, g.end = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
@@ -130,6 +131,11 @@ func (g *gateway) newTransport() *http.Transport {
 			if err != nil {
 				return nil, err
 			}
+			if n, ok := g.node(node); ok {
+				if conn := g.directs.dial(ctx, &n, g.key(), g.log); conn != nil {
+					return conn, nil
+				}
+			}
 			return g.ends.Dial(ctx, nodeSubject+node)
 		},
 		DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute,
@@ -141,6 +147,12 @@ func (g *gateway) UseKey(key ed25519.PrivateKey) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.cfg.Key = key
+}
+
+func (g *gateway) key() ed25519.PrivateKey {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cfg.Key
 }
 
 // Close ends what goes through the gateway.
@@ -246,8 +258,13 @@ func (g *gateway) heard(entry jetstream.KeyValueEntry) {
 	before := g.nodes[n.Name]
 	// One of a node that is dead may have been there for long. Clocks of others do not say so: it is lost when no other follows.
 	g.nodes[n.Name] = &seen{FleetNode: n, at: now, offset: n.Time.Sub(now)}
-	if before != nil && before.Instance != n.Instance {
+	switch {
+	case before == nil:
+	case before.Instance != n.Instance:
 		g.transport.CloseIdleConnections() // those to the agent that was there before lead nowhere
+		g.directs.forget(n.Name)
+	case (before.Direct == nil) != (n.Direct == nil):
+		g.transport.CloseIdleConnections() // the next goes another way
 	}
 	switch {
 	case before == nil:
@@ -342,6 +359,7 @@ func (g *gateway) lose(ctx context.Context, claims jetstream.KeyValue, node stri
 	if n != nil {
 		n.lost = true
 		since = n.at
+		g.directs.forget(node)
 	}
 	g.mu.Unlock()
 	if first {

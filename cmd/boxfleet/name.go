@@ -117,6 +117,7 @@ func (a *agent) mayTake(ctx context.Context, nodes jetstream.KeyValue) error {
 
 // answer begins to answer what is for this node, since the name is its own; stopAnswering ends that.
 func (a *agent) answer(ctx context.Context) (err error) {
+	a.answerDirect(ctx)
 	if a.ends != nil {
 		return nil
 	}
@@ -130,7 +131,27 @@ func (a *agent) answer(ctx context.Context) (err error) {
 	return err
 }
 
+// answerDirect listens at the node's own address, if it has one. One that cannot be used yet is tried again with the next announcement.
+func (a *agent) answerDirect(ctx context.Context) {
+	if a.cfg.Fleet.Listen == "" || a.direct != nil {
+		return
+	}
+	direct, err := a.listenDirect(ctx)
+	if err != nil {
+		if err.Error() != a.unheard {
+			a.unheard = err.Error()
+			a.log.Error("gateways cannot connect to fleet.listen, and go over NATS", "address", a.cfg.Fleet.Listen, "error", err)
+		}
+		return
+	}
+	a.direct, a.unheard = direct, ""
+}
+
 func (a *agent) stopAnswering() {
+	if a.direct != nil {
+		_ = a.direct.Close() // nobody waits for what it would say
+		a.direct = nil
+	}
 	if a.ends == nil {
 		return
 	}

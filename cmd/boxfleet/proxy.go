@@ -398,9 +398,7 @@ func (c *call) anonymous() bool { return c.e2b != nil && c.e2b.data }
 
 // speak signs for whom a request is.
 func (g *gateway) speak(c *call, n *seen, out *http.Request) error {
-	g.mu.Lock()
-	key := g.cfg.Key
-	g.mu.Unlock()
+	key := g.key()
 	a := access.Assertion{
 		Gateway: g.cfg.Name, Node: n.Name, Principal: c.pass.Name, Role: c.pass.Role, Token: c.pass.Token, Routes: c.pass.Routes(),
 		Method: out.Method, Target: out.URL.RequestURI(), Image: c.imports,

@@ -26,6 +26,7 @@ type FleetNode struct {
 	Reason   string            `json:"reason,omitempty"`
 	Claims   string            `json:"claims"` // the bucket of claims that it agrees with; "": none
 	Labels   map[string]string `json:"labels,omitempty"`
+	Direct   *FleetDirect      `json:"direct,omitempty"` // nil: gateways reach it over NATS alone
 
 	Capabilities []string `json:"capabilities"`   // what boxctl doctor has proved
 	Warm         []string `json:"warm,omitempty"` // profiles with a box that waits
@@ -53,6 +54,12 @@ type FleetNode struct {
 	Agent    FleetAgent `json:"agent"`
 
 	Owners []FleetOwner `json:"owners,omitempty"` // of its sessions; only gateways see them here
+}
+
+// FleetDirect is where gateways connect to a node without NATS between.
+type FleetDirect struct {
+	Address string `json:"address"` // HOST:PORT: fleet.listen of its box.toml
+	Key     string `json:"key"`     // of its agent: Ed25519, 32 bytes in base64; another after each start
 }
 
 // States of a node. The last is what a gateway says of one that it has not heard of.

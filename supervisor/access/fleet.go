@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -26,6 +27,7 @@ type Fleet struct {
 	Servers     []string           `toml:"servers"`     // of NATS
 	Credentials string             `toml:"credentials"` // file for NATS
 	CA          string             `toml:"ca"`          // CA file for the servers' certificates; "": the host's CAs
+	Listen      string             `toml:"listen"`      // HOST:PORT where gateways connect to boxfleet without NATS between; "": nowhere
 	Labels      map[string]string  `toml:"labels,omitempty"`
 	Gateways    map[string]Gateway `toml:"gateways,omitempty"`
 }
@@ -93,6 +95,9 @@ func (f *Fleet) Validate() error {
 			bad(key, strconv.Quote(path), "an absolute path, or empty")
 		}
 	}
+	if f.Listen != "" && !reachable(f.Listen) {
+		bad("listen", strconv.Quote(f.Listen), `the address of this host for gateways, such as "10.0.0.5:7443", or empty`)
+	}
 	for name, value := range f.Labels {
 		if !validName(name) || len(value) > maxName || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 			bad("labels", fmt.Sprintf("{%s = %q}", name, value), fmt.Sprintf("names of letters, digits and . _ @ - with values of at most %d characters without spaces", maxName))
@@ -113,6 +118,17 @@ func (f *Fleet) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// reachable reports whether somebody else can connect to what is listened at: a host, or its address, with a port.
+func reachable(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" || strings.ContainsAny(host, " /*") {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	ip := net.ParseIP(host)
+	return err == nil && n > 0 && (ip == nil || !ip.IsUnspecified() && !ip.IsMulticast())
 }
 
 func isLoopbackHost(host string) bool {

@@ -134,7 +134,13 @@ func newLink(t *testing.T, to func() string) *link {
 // buildLinked is build for two nodes, one of which reaches NATS by a link.
 func buildLinked(t *testing.T, node string) (*house, *link) {
 	t.Helper()
-	h := &house{t: t, dir: boxtest.TempDir(t)}
+	return buildLinkedListening(t, node, nil)
+}
+
+// buildLinkedListening is the same with addresses of nodes where gateways connect to them; "": any.
+func buildLinkedListening(t *testing.T, node string, listen map[string]string) (*house, *link) {
+	t.Helper()
+	h := &house{t: t, dir: boxtest.TempDir(t), listen: listen}
 	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, "")
 	l := newLink(t, func() string { return h.nats.Addr().String() })
 	h.via = map[string]string{node: l.address}

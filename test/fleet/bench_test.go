@@ -15,7 +15,14 @@ import (
 // BenchmarkExecThroughTheGateway reports how many times as long an execution takes through the gateway as on the node: the ratio
 // of the medians of alternating executions, so that other load on the host affects both.
 func BenchmarkExecThroughTheGateway(b *testing.B) {
-	h := build(b, 1)
+	for name, listen := range map[string]map[string]string{"over NATS": nil, "directly": {"n1": ""}} {
+		b.Run(name, func(b *testing.B) { execThroughTheGateway(b, listen) })
+	}
+}
+
+func execThroughTheGateway(b *testing.B, listen map[string]string) {
+	b.Helper()
+	h := buildListening(b, 1, listen)
 	h.makes("s", "n1")
 	far, near := h.client(), h.on("n1").boxd.Client
 	near.Owner = "ci"

@@ -51,6 +51,7 @@ type house struct {
 	outputs   string                       // the [outputs] table of the gateway; "": none
 	traces    string                       // the [traces] table of all nodes and of the gateway; "": none
 	more      map[string]string            // what box.toml of a node has besides
+	listen    map[string]string            // fleet.listen of nodes
 	tokens    string                       // the file of tokens
 	token     string                       // of the principal ci, an operator at the gateway and a user on nodes
 	// Other tokens: user of another principal; viewer and few of ci, one with a lower role and one for the routes of /v1/fleet only.
@@ -185,6 +186,14 @@ func buildOn(t testing.TB, nodes int, accounts string) *house {
 	return h.fill(nodes)
 }
 
+// buildListening is like build, with addresses of nodes where gateways connect to them; "": any.
+func buildListening(t testing.TB, nodes int, listen map[string]string) *house {
+	t.Helper()
+	h := &house{t: t, dir: boxtest.TempDir(t), listen: listen}
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, "")
+	return h.fill(nodes)
+}
+
 // buildOnThree is like build, with a cluster of three NATS servers; snapshots are the settings of that table.
 func buildOnThree(t testing.TB, nodes int, snapshots string) *house {
 	t.Helper()
@@ -254,6 +263,12 @@ func (h *house) fill(nodes int) *house {
 		speaks += `, "langbot"`
 	}
 	h.start = func(name, dir string) *host {
+		if h.listen == nil && os.Getenv("BOXD_TEST_FLEET_DIRECT") != "" { // all tests of a fleet, without NATS between gateway and node
+			h.listen = map[string]string{}
+		}
+		if h.listen != nil && h.listen[name] == "" {
+			h.listen[name] = boxtest.FreeAddress(t, "127.0.0.1")
+		}
 		at := servers(name)
 		if via := h.via[name]; via != "" {
 			at = `"nats://` + via + `"`
@@ -267,6 +282,7 @@ role = "user"
 socket = "%%DIR%%/fleet"
 name = %q
 servers = [%s]
+listen = %q
 %s
 [fleet.labels]
 zone = %q
@@ -278,7 +294,7 @@ images = %v
 %s
 %s
 %s
-`, name, at, h.secrets(name), name, strings.TrimSpace(string(public)), speaks, h.images != "" && name != "n3", h.traces, sandboxes, h.more[name]))
+`, name, at, h.listen[name], h.secrets(name), name, strings.TrimSpace(string(public)), speaks, h.images != "" && name != "n3", h.traces, sandboxes, h.more[name]))
 		return &host{name: name, boxd: d, log: filepath.Join(h.dir, dir+".log"), agent: startProgram(t, filepath.Join(h.dir, dir+".log"), "node", "-socket", d.Socket, "-state", filepath.Join(h.dir, dir))}
 	}
 	h.nodes = make([]*host, nodes)

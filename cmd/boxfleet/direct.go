@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Connections of gateways to nodes without NATS between them, where a node has an address for that (fleet.listen of box.toml). They
+// are TLS 1.3 of which each end knows the key of the other: that of a gateway is in box.toml of the node, with which it signs for callers too; that
+// of a node is made when its agent starts, and announced over NATS. So they need no authority that signs certificates, and no clock.
+
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// Bounds and times of these connections.
+const (
+	maxDirect     = 1024            // that a node has at the same time
+	maxHandshakes = 64              // of those, whose other end has not proved yet who it is
+	directDial    = time.Second     // until a gateway has one, or goes over NATS
+	directShake   = 5 * time.Second // until a node knows who is there
+	directAvoided = 5 * time.Second // how long a gateway goes over NATS to a node where that has failed
+)
+
+// certificate returns a certificate for a key, which has nothing else in it: whoever gets it compares the key.
+func certificate(key ed25519.PrivateKey) (tls.Certificate, error) {
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(1)}, &x509.Certificate{SerialNumber: big.NewInt(1)}, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("certificate: %w", err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
+
+// ofKey makes a handshake fail with whom does not have a key that is known; the handshake itself proves that it has it.
+func ofKey(known func(ed25519.PublicKey) bool) func(tls.ConnectionState) error {
+	return func(s tls.ConnectionState) error {
+		if len(s.PeerCertificates) > 0 {
+			if key, ok := s.PeerCertificates[0].PublicKey.(ed25519.PublicKey); ok && known(key) {
+				return nil
+			}
+		}
+		return errors.New("the other end has another key")
+	}
+}
+
+// endIsSeen has the kernel find out within streamTimeout that the other end is gone, also while it is sent something (TCP_USER_TIMEOUT in tcp(7)).
+func endIsSeen(_, _ string, raw syscall.RawConn) error {
+	var err error
+	bad := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(streamTimeout.Milliseconds()))
+	})
+	return errors.Join(bad, err)
+}
+
+func aliveConfig() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: streamTimeout / 3, Interval: streamTimeout / 3, Count: 2}
+}
+
+// directListener is where a node accepts connections of gateways.
+type directListener struct {
+	net.Listener
+	key    string // of the node, as access.FleetKey has it
+	tls    *tls.Config
+	known  func() bool       // whether the node takes connections just now
+	carry  func(c *tls.Conn) // owns a connection
+	log    *slog.Logger
+	places chan struct{} // one for each connection
+	shakes chan struct{} // one for each handshake
+	end    context.CancelFunc
+	all    sync.WaitGroup
+}
+
+// listenDirect listens at an address. Close must follow.
+func (a *agent) listenDirect(ctx context.Context) (*directListener, error) {
+	public, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	own, err := certificate(key)
+	if err != nil {
+		return nil, err
+	}
+	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
+	listener, err := (&net.ListenConfig{Control: endIsSeen, KeepAliveConfig: aliveConfig()}).Listen(ctx, "tcp", a.cfg.Fleet.Listen)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	d := &directListener{
+		Listener: listener, key: access.FleetKey(public), known: a.serves, carry: a.carryDirect, log: a.log, end: end,
+		places: make(chan struct{}, maxDirect), shakes: make(chan struct{}, maxHandshakes),
+		tls: &tls.Config{
+			Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true,
+			ClientAuth: tls.RequireAnyClientCert, VerifyConnection: ofKey(func(key ed25519.PublicKey) bool { return a.isGateway(ctx, key) }),
+		},
+	}
+	d.all.Go(func() { d.accept(ctx) })
+	return d, nil
+}
+
+// Close ends all connections.
+func (d *directListener) Close() error {
+	d.end()
+	err := d.Listener.Close()
+	d.all.Wait()
+	return err
+}
+
+// accept takes connections until the listener is closed. Those that find no place, or a node that takes none, are closed before anything is said: the
+// gateway goes over NATS, where it hears why.
+func (d *directListener) accept(ctx context.Context) {
+	for {
+		conn, err := d.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // too many open files, or a connection that is gone already
+			select {
+			case <-time.After(directDial):
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		if !d.known() || !enter(d.places) {
+			conn.Close()
+			continue
+		}
+		if !enter(d.shakes) {
+			<-d.places
+			conn.Close()
+			continue
+		}
+		d.all.Go(func() {
+			defer func() { <-d.places }()
+			d.serve(ctx, conn)
+		})
+	}
+}
+
+func enter(places chan struct{}) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// serve finds out who is there, and carries the connection.
+func (d *directListener) serve(ctx context.Context, conn net.Conn) {
+	far := tls.Server(conn, d.tls)
+	shaking, cancel := context.WithTimeout(ctx, directShake)
+	err := far.HandshakeContext(shaking)
+	cancel()
+	<-d.shakes
+	if err != nil {
+		d.log.Debug("a connection to fleet.listen is of no gateway", "remote", conn.RemoteAddr().String(), "error", err)
+		conn.Close()
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	d.carry(far)
+}
+
+// isGateway reports whether box.toml has a gateway with that key. The operator may have added it just now.
+func (a *agent) isGateway(ctx context.Context, key ed25519.PublicKey) bool {
+	ok, old := a.hasGateway(key)
+	if !ok && old && a.askAgain(ctx) == nil {
+		ok, _ = a.hasGateway(key)
+	}
+	return ok
+}
+
+// hasGateway reports whether it had such a gateway when it was asked for last, and whether that was long ago.
+func (a *agent) hasGateway(key ed25519.PublicKey) (ok, old bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	old = time.Since(a.asked) > renewEvery
+	for _, g := range a.now.Gateways {
+		if known, err := access.ParseFleetKey(g.Key); err == nil && known.Equal(key) {
+			return true, old
+		}
+	}
+	return false, old
+}
+
+// carryDirect connects a gateway with boxd, as carry does.
+func (a *agent) carryDirect(far *tls.Conn) {
+	defer func() { _ = far.Close() }() // twice, where it got that far
+	a.streams.Add(1)
+	defer a.streams.Add(-1)
+	near, err := net.Dial("unix", a.cfg.Fleet.Socket) //nolint:noctx // answers or refuses at once
+	if err != nil {
+		a.log.Warn("cannot reach boxd", "socket", a.cfg.Fleet.Socket, "error", err)
+		return
+	}
+	var up sync.WaitGroup
+	up.Go(func() {
+		_, _ = io.Copy(near, &whileServing{far, a}) // either end, or the node, has ended it
+		_ = near.Close()                            // who has gone wants no answer
+	})
+	_, _ = io.Copy(far, near)
+	_ = far.Close()
+	_ = near.Close()
+	up.Wait()
+}
+
+// whileServing is what a gateway sends, as long as the node may take it: a connection carries one request after the other.
+type whileServing struct {
+	from io.Reader
+	a    *agent
+}
+
+// errFenced ends a connection of a node that may have been taken for lost.
+var errFenced = errors.New("the node is not ready: its sessions are not yet reconciled with the fleet")
+
+// Read reads.
+func (r *whileServing) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	if n > 0 && !r.a.serves() {
+		return 0, errFenced
+	}
+	return n, err
+}
+
+// directs are the connections of a gateway to nodes without NATS between.
+type directs struct {
+	mu     sync.Mutex
+	open   map[string]map[*directConn]bool // by the name of the node
+	failed map[string]directFailure        // by the same
+}
+
+func newDirects() directs {
+	return directs{open: map[string]map[*directConn]bool{}, failed: map[string]directFailure{}}
+}
+
+// directFailure is when a gateway has failed to connect to a node, and where.
+type directFailure struct {
+	at    time.Time
+	where api.FleetDirect
+}
+
+// directConn is one of them.
+type directConn struct {
+	*tls.Conn
+	node string
+	all  *directs
+}
+
+// Close ends it.
+func (c *directConn) Close() error {
+	c.all.mu.Lock()
+	delete(c.all.open[c.node], c)
+	c.all.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// dial connects to a node; nil: over NATS. An address that did not answer is left alone for a while.
+func (d *directs) dial(ctx context.Context, n *seen, key ed25519.PrivateKey, log *slog.Logger) net.Conn {
+	if n.Direct == nil {
+		return nil
+	}
+	where := *n.Direct
+	d.mu.Lock()
+	last, before := d.failed[n.Name]
+	d.mu.Unlock()
+	if before = before && last.where == where; before && time.Since(last.at) < directAvoided {
+		return nil
+	}
+	conn, err := dialDirect(ctx, &where, key)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		if ctx.Err() != nil { // the caller has gone
+			return nil
+		}
+		d.failed[n.Name] = directFailure{time.Now(), where}
+		if !before {
+			log.Warn("cannot connect to a node at its own address; going over NATS", "node", n.Name, "address", where.Address, "error", err)
+		}
+		return nil
+	}
+	delete(d.failed, n.Name)
+	c := &directConn{conn, n.Name, d}
+	if d.open[n.Name] == nil {
+		d.open[n.Name] = map[*directConn]bool{}
+	}
+	d.open[n.Name][c] = true
+	return c
+}
+
+// dialDirect connects to an address where somebody must have a key.
+func dialDirect(ctx context.Context, where *api.FleetDirect, key ed25519.PrivateKey) (*tls.Conn, error) {
+	public, err := access.ParseFleetKey(where.Key)
+	if err != nil {
+		return nil, err
+	}
+	own, err := certificate(key)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, directDial)
+	defer cancel()
+	conn, err := (&net.Dialer{Control: endIsSeen, KeepAliveConfig: aliveConfig()}).DialContext(ctx, "tcp", where.Address)
+	if err != nil {
+		return nil, err
+	}
+	far := tls.Client(conn, &tls.Config{
+		Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13,
+		InsecureSkipVerify: true, VerifyConnection: ofKey(func(k ed25519.PublicKey) bool { return public.Equal(k) }), //nolint:gosec // the key is compared instead
+	})
+	if err := far.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return far, nil
+}
+
+// forget closes connections to a node that is lost, or to an agent that was there before. The kernel would not tell of an agent that does nothing.
+func (d *directs) forget(node string) {
+	d.mu.Lock()
+	gone := d.open[node]
+	delete(d.open, node)
+	delete(d.failed, node)
+	d.mu.Unlock()
+	for c := range gone {
+		_ = c.NetConn().Close() // a TLS connection may wait before it closes
+	}
+}

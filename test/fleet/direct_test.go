@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// direct returns where a gateway connects to a node; nil: nowhere.
+func (h *house) direct(name string) *api.FleetDirect {
+	h.t.Helper()
+	var list api.FleetNodeList
+	h.get("GET", "/v1/fleet/nodes", nil, &list)
+	i := slices.IndexFunc(list.Nodes, func(n api.FleetNodeState) bool { return n.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return list.Nodes[i].Direct
+}
+
+// frames counts what goes over NATS for streams to a node and back.
+func (h *house) frames(name string) *atomic.Int64 {
+	h.t.Helper()
+	n := &atomic.Int64{}
+	nc := connect(h.t, h.login("gateway"))
+	if _, err := nc.Subscribe("fleet.n."+name+".s.*", func(*nats.Msg) { n.Add(1) }); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		h.t.Fatal(err)
+	}
+	return n
+}
+
+// A node with an address of its own is reached there: executions, input, large files, and what else callers do. Without that address, all of it goes over
+// NATS, and a new agent is found by its new key.
+func TestAGatewayConnectsToANodeItself(t *testing.T) {
+	t.Parallel()
+	h := buildListening(t, 1, map[string]string{"n1": ""})
+	c, frames := h.client(), h.frames("n1")
+	at := h.direct("n1")
+	if at == nil || at.Address != h.listen["n1"] {
+		t.Fatalf("announced is %+v", at)
+	}
+	h.makes("s", "n1")
+	works := func(what string) {
+		t.Helper()
+		h.runs("s")
+		data := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+		r, err := c.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"cat"}, Stdin: string(data)})
+		if err != nil || r.Stdout != string(data) {
+			t.Errorf("%s: %d bytes, %v", what, len(r.Stdout), err)
+		}
+	}
+	works("directly")
+	if n := frames.Load(); n != 0 {
+		t.Errorf("%d frames went over NATS", n)
+	}
+	n := h.on("n1")
+	n.agent.kill()
+	n.agent.start()
+	boxtest.Eventually(t, "a new agent has a new key", func() bool { now := h.direct("n1"); return now != nil && now.Key != at.Key })
+	h.ready(1)
+	works("with the new agent")
+	if n := frames.Load(); n != 0 {
+		t.Errorf("%d frames went over NATS to the new agent", n)
+	}
+
+	// Somebody else has the address: an agent that cannot listen there says so, and the gateway goes over NATS.
+	n.agent.kill()
+	other, err := net.Listen("tcp", h.listen["n1"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.agent.start()
+	boxtest.Eventually(t, "an agent without its address", func() bool { return h.direct("n1") == nil })
+	h.ready(1)
+	works("over NATS")
+	if frames.Load() == 0 {
+		t.Error("nothing went over NATS")
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "the address is its own again", func() bool { return h.direct("n1") != nil })
+	boxtest.Eventually(t, "it is used again", func() bool {
+		before := frames.Load()
+		h.runs("s")
+		return frames.Load() == before
+	})
+}
+
+// Nobody but a gateway of box.toml gets to boxd by the address of a node; and nobody but the node is taken for it.
+func TestOnlyAGatewayConnectsToANode(t *testing.T) {
+	t.Parallel()
+	h := buildListening(t, 1, map[string]string{"n1": ""})
+	h.makes("s", "n1")
+	own := func(key ed25519.PrivateKey) []tls.Certificate {
+		der, err := x509.CreateCertificate(nil, &x509.Certificate{SerialNumber: big.NewInt(1)}, &x509.Certificate{SerialNumber: big.NewInt(1)}, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
+	}
+	_, strange, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, certificates := range map[string][]tls.Certificate{"nothing": nil, "a key that is nobody's": own(strange)} {
+		conn, err := tls.Dial("tcp", h.listen["n1"], &tls.Config{Certificates: certificates, InsecureSkipVerify: true})
+		if err == nil { // the client's part of a handshake of TLS 1.3 ends before the server has looked
+			_, _ = io.WriteString(conn, "GET /v1/status HTTP/1.1\r\nHost: boxd\r\n\r\n")
+			var some [1]byte
+			_, err = conn.Read(some[:])
+			_ = conn.Close()
+		}
+		if err == nil || errors.Is(err, io.EOF) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	plain, err := net.Dial("tcp", h.listen["n1"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	_, _ = io.WriteString(plain, "GET /v1/status HTTP/1.1\r\nHost: boxd\r\n\r\n")
+	if answer, _ := io.ReadAll(plain); strings.Contains(string(answer), "200") {
+		t.Errorf("without TLS: %q", answer)
+	}
+
+	// Strangers who say nothing take no place of a gateway for long, and stop nobody.
+	for range 200 {
+		conn, err := net.Dial("tcp", h.listen["n1"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	h.runs("s")
+
+	// An impostor at the address of a node that is away hears nothing of a caller.
+	h.on("n1").agent.kill()
+	listener, err := tls.Listen("tcp", h.listen["n1"], &tls.Config{Certificates: own(strange), ClientAuth: tls.RequestClientCert})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	heard := make(chan string, 16)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+			text, _ := io.ReadAll(conn)
+			heard <- string(text)
+			_ = conn.Close()
+		}
+	}()
+	if code := h.get("POST", "/v1/sessions/s/exec", map[string]any{"argv": []string{"true"}}, nil); code != http.StatusServiceUnavailable {
+		t.Errorf("with an impostor: %d", code)
+	}
+	if text := <-heard; text != "" {
+		t.Errorf("an impostor hears %q", text)
+	}
+}
+
+// NATS loses a node that the gateway still reaches: the node takes nothing more from it before others think it lost, and what was given up and made
+// again elsewhere exists once.
+func TestANodeThatNATSHasLostTakesNothingDirectly(t *testing.T) {
+	t.Parallel()
+	h, l := buildLinkedListening(t, "n1", map[string]string{"n1": ""})
+	c := h.client()
+	h.makes("s", "n1")
+	n := h.on("n1")
+	n.boxd.Owner = "ci"
+	h.runs("s")
+	l.set(func() { l.cut = true })
+	var p api.Problem
+	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("s").State == api.FleetClaimLost })
+	if code := h.get("POST", "/v1/sessions/s/exec", map[string]any{"argv": []string{"true"}}, &p); code != http.StatusConflict || !strings.Contains(p.Detail, "lost since") {
+		t.Errorf("%d %+v", code, p)
+	}
+	if err := c.DeleteSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	if code := h.get("POST", "/v1/sessions", map[string]any{"id": "s"}, nil); code != http.StatusCreated || h.where("s").Node != "n2" {
+		t.Fatalf("%d, %+v", code, h.where("s"))
+	}
+	if conn, err := tls.Dial("tcp", h.listen["n1"], &tls.Config{InsecureSkipVerify: true}); err == nil {
+		var some [1]byte
+		if _, err := conn.Read(some[:]); err == nil {
+			t.Error("the node answers")
+		}
+		_ = conn.Close()
+	}
+	l.set(func() { l.cut = false })
+	boxtest.Eventually(t, "the node is back, and has ended what another has", func() bool {
+		_, err := n.boxd.Session(t.Context(), "s")
+		return errors.Is(err, client.NotFound)
+	})
+	h.ready(2)
+	h.runs("s")
+}

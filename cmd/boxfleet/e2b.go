@@ -420,7 +420,7 @@ func (f *e2bFront) data(w http.ResponseWriter, r *http.Request, to wire.Destinat
 	if to.Port == wire.PortEnvd || to.Port == wire.PortCode { // what is for a program's port is no request to boxd
 		defer f.begin(c)()
 	}
-	if err := f.g.pass(c, of.node, nil); err != nil {
+	if err := f.g.pass(c, of.node, nil); err != nil { //nolint:contextcheck // the call has its request, and that its context
 		failE2B(c.w, err)
 	}
 	return nil

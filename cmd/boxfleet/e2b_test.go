@@ -43,7 +43,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 	put("ci", "ione", "n1")
 	theirs := put("other", "ione", "n2")
 	put("ci", "no id of a sandbox", "n1")
-	heard, err := g.watchClaims(t.Context(), claims, bucket)
+	heard, err := watchClaims(t.Context(), claims, bucket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 	hears := func(until func() bool) {
 		t.Helper()
 		for !until() {
-			g.applyClaim(heard, <-heard.changes())
+			g.applyClaim(heard, <-heard.watch.Updates())
 		}
 	}
 	found := func(id string) (list []string) {

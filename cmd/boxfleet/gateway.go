@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -75,7 +76,8 @@ type gateway struct {
 	nodes   map[string]*seen
 	placing map[string]int   // requests about to have a node take something, where that counts
 	starts  map[string]start // claims of others that are starting, by key
-	byID    *claimIndex      // of sessions, where requests do not name owners; nil: nobody needs it
+	heardOf *claimIndex      // what this gateway has heard of claims; nil: not all yet
+	wrote   *atomic.Uint64   // the last revision in bucket that this gateway has written
 
 	cordoned map[string]*api.FleetCordon // nodes
 	copies   *places.Limit               // of archives that are made or restored
@@ -201,16 +203,16 @@ func (g *gateway) follow(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	if g.bucket != id {
-		g.opened = g.now()
+		g.opened, g.wrote = g.now(), &atomic.Uint64{}
 	}
-	g.claims, g.bucket = claims, id
+	g.claims, g.bucket = ownWrites{claims, g.wrote}, id
 	g.mu.Unlock()
 	w, err := nodes.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
 	defer func() { _ = w.Stop() }() // of a bucket that may be gone
-	watch, err := g.watchClaims(ctx, claims, id)
+	watch, err := watchClaims(ctx, claims, id)
 	if err != nil {
 		return err
 	}
@@ -230,7 +232,7 @@ func (g *gateway) follow(ctx context.Context) error {
 			default:
 				g.removed(entry.Key())
 			}
-		case entry, ok := <-watch.changes():
+		case entry, ok := <-watch.watch.Updates():
 			if !ok {
 				return errors.New("the watch of claims has ended")
 			}

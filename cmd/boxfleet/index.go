@@ -17,20 +17,20 @@ import (
 	"github.com/boxd-dev/boxd/relay/e2b/wire"
 )
 
-// claimIndex finds claims of sandboxes by id, for requests that do not name the owner. JetStream delivers changes to it, so it can
-// be late: see gateway.located.
+// claimIndex has the claims, so that not every request has to read one. It also finds those of sandboxes by id, for requests that do not name the
+// owner. JetStream delivers changes to it, so it can be late: see gateway.believed and gateway.located.
 type claimIndex struct {
 	bucket string // of the claims
 
 	mu    sync.Mutex
-	ids   map[string][]api.FleetClaim // two owners may both have one
-	keys  map[string]api.FleetClaim   // by the keys of claims
+	ids   map[string][]api.FleetClaim // of sandboxes; two owners may both have one
+	keys  map[string]sessionClaim     // all, by their keys
 	upTo  uint64                      // sequence of the last change that was delivered
 	moved chan struct{}               // closed with the next change
 }
 
 func newClaimIndex(bucket string, upTo uint64) *claimIndex {
-	return &claimIndex{bucket: bucket, ids: map[string][]api.FleetClaim{}, keys: map[string]api.FleetClaim{}, upTo: upTo, moved: make(chan struct{})}
+	return &claimIndex{bucket: bucket, ids: map[string][]api.FleetClaim{}, keys: map[string]sessionClaim{}, upTo: upTo, moved: make(chan struct{})}
 }
 
 // note applies a change.
@@ -50,9 +50,11 @@ func (x *claimIndex) note(entry jetstream.KeyValueEntry) {
 		}
 	}
 	if entry.Operation() == jetstream.KeyValuePut {
-		if c, err := readClaim(entry); err == nil && c.Sandbox && wire.ValidID(c.ID) && claimKey(c.Owner, c.ID) == entry.Key() {
-			x.keys[entry.Key()] = c.FleetClaim
-			x.ids[c.ID] = append(slices.Clip(x.ids[c.ID]), c.FleetClaim)
+		if c, err := readClaim(entry); err == nil && claimKey(c.Owner, c.ID) == entry.Key() {
+			x.keys[entry.Key()] = *c
+			if c.Sandbox && wire.ValidID(c.ID) {
+				x.ids[c.ID] = append(slices.Clip(x.ids[c.ID]), c.FleetClaim)
+			}
 		}
 	}
 	x.upTo = max(x.upTo, entry.Revision())
@@ -67,13 +69,21 @@ func (x *claimIndex) find(id string) (list []api.FleetClaim, upTo uint64, moved 
 	return x.ids[id], x.upTo, x.moved
 }
 
-// nodesOf returns the nodes that have claims of an owner.
+// live returns the claim of a session that is live, if the index has heard of all changes up to one.
+func (x *claimIndex) live(key string, upTo uint64) (sessionClaim, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	c, ok := x.keys[key]
+	return c, ok && c.State == api.FleetClaimLive && x.upTo >= upTo
+}
+
+// nodesOf returns the nodes that have sandboxes of an owner.
 func (x *claimIndex) nodesOf(owner string) map[string]bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	nodes := map[string]bool{}
 	for _, c := range x.keys {
-		if c.Owner == owner {
+		if c.Owner == owner && c.Sandbox {
 			nodes[c.Node] = true
 		}
 	}
@@ -86,11 +96,8 @@ type claimWatch struct {
 	watch jetstream.KeyWatcher
 }
 
-// watchClaims starts to watch the claims of a bucket; nil: E2B is not served, so nothing needs the index. Only follow uses it.
-func (g *gateway) watchClaims(ctx context.Context, claims jetstream.KeyValue, bucket string) (*claimWatch, error) {
-	if !g.cfg.E2B {
-		return nil, nil //nolint:nilnil // as said
-	}
+// watchClaims starts to watch the claims of a bucket. Only follow uses it.
+func watchClaims(ctx context.Context, claims jetstream.KeyValue, bucket string) (*claimWatch, error) {
 	last, err := lastChange(ctx, claims)
 	if err != nil {
 		return nil, err
@@ -102,18 +109,8 @@ func (g *gateway) watchClaims(ctx context.Context, claims jetstream.KeyValue, bu
 	return &claimWatch{newClaimIndex(bucket, last), w}, nil
 }
 
-// changes is the channel of changes, nil for a nil watch.
-func (w *claimWatch) changes() <-chan jetstream.KeyValueEntry {
-	if w == nil {
-		return nil
-	}
-	return w.watch.Updates()
-}
-
 func (w *claimWatch) stop() {
-	if w != nil {
-		_ = w.watch.Stop() // of a bucket that may be gone
-	}
+	_ = w.watch.Stop() // of a bucket that may be gone
 }
 
 // applyClaim applies a change. The index is used from when all existing claims have been delivered.
@@ -124,7 +121,7 @@ func (g *gateway) applyClaim(w *claimWatch, entry jetstream.KeyValueEntry) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.byID = w.index
+	g.heardOf = w.index
 }
 
 // lastChange is the sequence of the last change of a bucket.
@@ -158,10 +155,10 @@ func (g *gateway) askLastChange(ctx context.Context, claims jetstream.KeyValue) 
 func (g *gateway) index() *claimIndex {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.byID == nil || g.byID.bucket != g.bucket {
+	if g.heardOf == nil || g.heardOf.bucket != g.bucket {
 		return nil
 	}
-	return g.byID
+	return g.heardOf
 }
 
 func noIndex() error {

@@ -41,6 +41,10 @@ type call struct {
 	langBot bool
 	// imports says that the gateway itself has a node import an image of the fleet.
 	imports bool
+	// believed is the claim by which the request goes to a node, if it was not read for this request, and outdated whether it was found to
+	// be another by now.
+	believed *sessionClaim
+	outdated bool
 }
 
 // fail answers with an error as the caller's protocol has it.
@@ -256,6 +260,11 @@ func (c *call) may(route string, least access.Role) error {
 
 // session passes a request for a session on to the node that has it.
 func (g *gateway) session(c *call, owner, id string, itself bool) error {
+	if claim := g.believed(c, owner, id); claim != nil && !itself {
+		if answered, err := g.passBelieved(c, claim); answered || err != nil {
+			return err
+		}
+	}
 	claim, err := g.claimed(c.r.Context(), owner, id)
 	if err == nil && c.e2b != nil && !claim.Sandbox {
 		err = noSession(id)
@@ -360,6 +369,9 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			if c.refused(resp) {
 				return refusal(resp)
 			}
+			if err := g.checkBelieved(c, resp.StatusCode); err != nil {
+				return err
+			}
 			c.span.answered(resp)
 			resp.Header.Del(api.RouteHeader)
 			resp.Header.Del(rpc.HeaderRefused) // it is for the gateway
@@ -372,7 +384,14 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			if refused == nil && !errors.Is(err, errOutdated) && c.r.Context().Err() == nil {
+				err = cmp.Or(g.checkBelieved(c, 0), err)
+			}
 			switch {
+			case errors.Is(err, errOutdated):
+				c.outdated = true
+			case fault.KindOf(err) == fault.Unavailable: // what the claim is cannot be read
+				c.fail(w, err)
 			case c.anonymous() && refused == nil:
 				if c.r.Context().Err() == nil { // or the client has gone
 					g.log.Warn("a sandbox cannot be reached", "node", name, "error", err)

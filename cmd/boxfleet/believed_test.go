@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// believing is a gateway with the nodes a and b, of which the test plays the boxd, and a bucket of claims whose changes it hears when the test says so.
+type believing struct {
+	t      *testing.T
+	g      *gateway
+	claims jetstream.KeyValue
+	watch  *claimWatch
+	reads  atomic.Int64 // of claims
+
+	mu      sync.Mutex
+	answers map[string]int // status, by node
+	asked   []string       // node and body of each request
+}
+
+// countedReads counts what is read of a bucket.
+type countedReads struct {
+	jetstream.KeyValue
+	n *atomic.Int64
+}
+
+func (c countedReads) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, error) {
+	c.n.Add(1)
+	return c.KeyValue.Get(ctx, key)
+}
+
+func newBelieving(t *testing.T) *believing {
+	t.Helper()
+	js := startServer(t)
+	claims, id, err := openBucket(t.Context(), js, claimsConfig(0), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &believing{t: t, answers: map[string]int{"a": 200, "b": 200}}
+	h.g = aGateway(js, &clock{})
+	h.g.wrote = &atomic.Uint64{}
+	h.claims = ownWrites{countedReads{claims, &h.reads}, h.g.wrote}
+	h.g.cfg.Key, h.g.claims, h.g.bucket = key, h.claims, id
+	nodes := map[string]*httptest.Server{}
+	for _, name := range []string{"a", "b"} {
+		nodes[name] = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.asked = append(h.asked, name+":"+string(body))
+			w.WriteHeader(h.answers[name])
+			_, _ = io.WriteString(w, name)
+		}))
+		t.Cleanup(nodes[name].Close)
+		h.g.nodes[name] = &seen{FleetNode: api.FleetNode{Name: name, Claims: id}, at: h.g.now()}
+	}
+	h.g.transport = &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		node, _, _ := strings.Cut(address, ":")
+		return new(net.Dialer).DialContext(ctx, network, nodes[node].Listener.Addr().String())
+	}}
+	t.Cleanup(h.g.transport.CloseIdleConnections)
+	if h.watch, err = watchClaims(t.Context(), claims, id); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.watch.stop)
+	h.hear(0)
+	return h
+}
+
+// hear lets the gateway hear of changes up to a revision; 0: of those that were there.
+func (h *believing) hear(revision uint64) {
+	h.t.Helper()
+	for h.g.index() == nil || revision > 0 && func() bool { h.g.index().mu.Lock(); defer h.g.index().mu.Unlock(); return h.g.index().upTo < revision }() {
+		h.g.applyClaim(h.watch, <-h.watch.watch.Updates())
+	}
+}
+
+// put writes the claim of ci's session s, as another gateway does unless own says that it is this one.
+func (h *believing) put(own bool, node, state string) uint64 {
+	h.t.Helper()
+	into := h.claims
+	if !own {
+		into = into.(ownWrites).KeyValue
+	}
+	now, err := getClaim(h.t.Context(), into, claimKey("ci", "s"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	next := &sessionClaim{FleetClaim: api.FleetClaim{Owner: "ci", ID: "s", Node: node, Generation: 1, State: state}, key: claimKey("ci", "s")}
+	if now != nil {
+		next.revision, next.Generation = now.revision, now.Generation+1
+	}
+	revision, err := putClaim(h.t.Context(), into, next)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return revision
+}
+
+// exec sends a request with a body to the session, and returns the status and which nodes have got what.
+func (h *believing) exec(body io.Reader) (status int, asked string, reads int64) {
+	h.t.Helper()
+	before := h.reads.Load()
+	w := httptest.NewRecorder()
+	c := &call{w: w, r: httptest.NewRequestWithContext(h.t.Context(), http.MethodPost, "/v1/sessions/s/exec", body), pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}
+	if err := h.g.session(c, "ci", "s", false); err != nil {
+		status = statusOf(fault.KindOf(err))
+	} else {
+		status = w.Code
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	asked, h.asked = strings.Join(h.asked, " "), nil
+	return status, asked, h.reads.Load() - before
+}
+
+// A request goes to the node of which the gateway has heard, without a claim being read; where that node says no, the claim is read, and the request goes where it
+// belongs, or nowhere.
+func TestClaimsAreReadWhenANodeSaysNo(t *testing.T) {
+	t.Parallel()
+	h := newBelieving(t)
+	large := func() io.Reader { return strings.NewReader(strings.Repeat("x", maxKeptBody+1)) }
+	expect := func(what string, body io.Reader, status int, asked string, reads int64) {
+		t.Helper()
+		gotStatus, gotAsked, gotReads := h.exec(body)
+		if len(gotAsked) > maxKeptBody {
+			gotAsked = gotAsked[:2] + "large"
+		}
+		if gotStatus != status || gotAsked != asked || gotReads != reads {
+			t.Errorf("%s: %d, %q, %d reads, want %d, %q, %d", what, gotStatus, gotAsked, gotReads, status, asked, reads)
+		}
+	}
+	answer := func(node string, status int) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.answers[node] = status
+	}
+	expect("no claim", strings.NewReader("1"), 404, "", 1)
+	revision := h.put(false, "a", api.FleetClaimLive)
+	expect("a claim that was not heard of", strings.NewReader("2"), 200, "a:2", 1)
+	h.hear(revision)
+	expect("one that was", strings.NewReader("3"), 200, "a:3", 0)
+	expect("one that was, for a large body", large(), 200, "a:large", 0)
+	answer("a", 404)
+	expect("the node says no of something else", strings.NewReader("4"), 404, "a:4", 1)
+	answer("a", 500)
+	expect("the node fails", strings.NewReader("5"), 500, "a:5", 0)
+
+	// Another gateway has moved it, and this one has not heard of that.
+	revision = h.put(false, "b", api.FleetClaimLive)
+	for _, status := range []int{404, 409, 503} {
+		answer("a", status)
+		expect("moved, and the old node says so", strings.NewReader("6"), 200, "a:6 b:6", 2)
+	}
+	expect("the same without a body", nil, 200, "a: b:", 2)
+	expect("the same with a large body", large(), 503, "a:large", 1)
+	h.hear(revision)
+	expect("heard", strings.NewReader("7"), 200, "b:7", 0)
+
+	// It is moved, lost or removed just now.
+	answer("b", 404)
+	h.put(false, "b", api.FleetClaimMoving)
+	expect("it is moving, unheard", strings.NewReader("8"), 409, "b:8", 2)
+	h.hear(h.put(false, "b", api.FleetClaimLost))
+	expect("it is lost", strings.NewReader("9"), 409, "", 1)
+	h.hear(h.put(false, "b", api.FleetClaimLive))
+	if err := h.claims.Delete(t.Context(), claimKey("ci", "s")); err != nil {
+		t.Fatal(err)
+	}
+	expect("it is removed, unheard", strings.NewReader("10"), 404, "b:10", 2)
+
+	// What this gateway has written itself it knows, although it has not heard of it.
+	answer("b", 200)
+	h.hear(h.put(false, "a", api.FleetClaimLive))
+	answer("a", 200)
+	h.put(true, "b", api.FleetClaimLive)
+	expect("its own change", strings.NewReader("11"), 200, "b:11", 1)
+
+	// A node that is lost is not asked.
+	h.hear(h.put(false, "b", api.FleetClaimLive))
+	expect("before", strings.NewReader("12"), 200, "b:12", 0)
+	h.g.mu.Lock()
+	h.g.nodes["b"].lost = true
+	h.g.mu.Unlock()
+	expect("a node that is lost", strings.NewReader("13"), 503, "", 1)
+}
+
+// A claim that cannot be read is not taken for none.
+func TestANoIsNotBelievedWithoutAClaim(t *testing.T) {
+	t.Parallel()
+	h := newBelieving(t)
+	h.hear(h.put(false, "a", api.FleetClaimLive))
+	h.answers["a"] = 404
+	if err := h.g.js.DeleteKeyValue(t.Context(), claimBucket); err != nil {
+		t.Fatal(err)
+	}
+	if status, asked, _ := h.exec(strings.NewReader("1")); status != 503 || asked != "a:1" {
+		t.Errorf("%d, %q", status, asked)
+	}
+	h.answers["a"] = 200
+	if status, asked, reads := h.exec(strings.NewReader("2")); status != 200 || asked != "a:2" || reads != 0 {
+		t.Errorf("what the node does: %d, %q, %d reads", status, asked, reads)
+	}
+}

@@ -151,7 +151,10 @@ func (u *discarding) link(etc int, name string) error {
 	if err == nil {
 		err = unix.Symlinkat(target, etc, base)
 	}
-	return failAt(name, errors.Join(err, giveBack(etc, base, &unix.Stat_t{Uid: isolation.BoxUID, Gid: isolation.BoxGID})))
+	if err == nil { // what could not be removed keeps its owner
+		err = giveBack(etc, base, &unix.Stat_t{Uid: isolation.BoxUID, Gid: isolation.BoxGID})
+	}
+	return failAt(name, err)
 }
 
 // name undoes the changes to one name in a directory.

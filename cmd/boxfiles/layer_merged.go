@@ -161,8 +161,8 @@ func tooMany(allowed int) error {
 	return &files.Failure{Kind: files.TooLarge, Text: "there are more than " + strconv.Itoa(allowed) + " files and directories (images.max_entries)", Hint: "remove what the image does not need"}
 }
 
-// holdsVisible reports whether programs have put anything into a directory that every box has.
-func holdsVisible(dir int, name string, depth int) (bool, error) {
+// holdsVisible reports whether programs have put anything into a directory that every box has. prefix is as for find.
+func holdsVisible(dir int, prefix, name string, depth int) (bool, error) {
 	fd, err := openLayerDir(dir, name)
 	if err != nil || depth > mergedMaxDepth {
 		return false, err
@@ -175,10 +175,11 @@ func holdsVisible(dir int, name string, depth int) (bool, error) {
 		case bad != nil:
 			return false, bad
 		case st == nil || isWhiteout(st):
+		case isLinkOf(prefix+name+"/"+below, fd, below):
 		case !isOwn(st):
 			return true, nil
 		case isDir(st):
-			if found, err := holdsVisible(fd, below, depth+1); found || err != nil {
+			if found, err := holdsVisible(fd, prefix+name+"/", below, depth+1); found || err != nil {
 				return found, err
 			}
 		}
@@ -213,7 +214,7 @@ func (l overlayDirs) find(prefix, name string) (o origin, err error) {
 		if isDir(was) {
 			return origin{st: was, image: true, changed: true}, nil
 		}
-		used, err := holdsVisible(l.changed, name, 0)
+		used, err := holdsVisible(l.changed, prefix, name, 0)
 		if !used { // boxes hide what the image has there
 			return old, err
 		}

@@ -135,6 +135,8 @@ func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
 			[]string{"^etc/", "etc/hosts->../run/box/hosts", "etc/hostname=mine", "etc/mtab->../proc/mounts", "d/hosts->../run/box/hosts"},
 			"d/ d/hosts->../run/box/hosts etc/ etc/hostname=mine etc/hosts=h etc/mtab->../proc/mounts", 0,
 		},
+		{"an /etc that is a link, which boxes hide", []string{"etc->usr/etc", "usr/etc/a=1"}, []string{"^etc/", "etc/hosts->../run/box/hosts", "etc/mtab->../proc/self/mounts"}, "etc->usr/etc usr/ usr/etc/ usr/etc/a=1", 0},
+		{"an /etc that is a link, and what programs have put there", []string{"etc->usr/etc"}, []string{"^etc/", "etc/hosts->../run/box/hosts", "etc/mine=1"}, "etc/mine=1", 0},
 		{"what programs have put there", []string{"opt=file"}, []string{"^opt/", "opt/tool/x=1", "^var/", "^var/lib/", "var/lib/db=2"}, "opt/tool/ opt/tool/x=1 var/lib/db=2", 0},
 		{"names of one file", []string{"a=1", "b<a"}, []string{"c=2", "d<c", "b=other"}, "a=1 b=other c=2 d<c", 0},
 		{"names that would take something away", []string{"a=1", ".wh.x=1"}, []string{".wh.a=", ".wh..wh..opq="}, "a=1", 3},

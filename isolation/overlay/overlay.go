@@ -181,21 +181,39 @@ func ownEntry(upper int, name string, kind uint32) error {
 
 // makeLink makes a symbolic link in a directory of the skeleton.
 func makeLink(upper int, name, target string) error {
-	inEtc, st := path.Dir(name) == etc, unix.Stat_t{}
-	if inEtc && unix.Fstatat(upper, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
-		if st.Mode&unix.S_IFMT != unix.S_IFCHR {
-			return nil // programs have put it there, or an earlier PID 1
-		}
-		_ = unix.Unlinkat(upper, name, 0) // a whiteout: programs have removed the link, and the image has such a file
+	if path.Dir(name) == etc {
+		return makeLinkOfEtc(upper, name, target)
 	}
 	err := unix.Symlinkat(target, upper, name)
-	if inEtc && err == nil {
-		return unix.Fchownat(upper, name, isolation.BoxUID, isolation.BoxGID, unix.AT_SYMLINK_NOFOLLOW)
-	}
-	if !inEtc && errors.Is(err, unix.EEXIST) {
+	if errors.Is(err, unix.EEXIST) {
 		return sameLink(upper, name, target)
 	}
 	return err
+}
+
+// makeLinkOfEtc makes a link of the box user, as far as there is room: programs that remove one can use up their quota, and their box starts
+// again without it.
+func makeLinkOfEtc(upper int, name, target string) error {
+	var st unix.Stat_t
+	_ = unix.Fstatat(upper, name, &st, unix.AT_SYMLINK_NOFOLLOW) // if nothing is there it stays empty
+	kind := st.Mode & unix.S_IFMT
+	switch {
+	case kind == unix.S_IFCHR: // a whiteout: programs have removed the link, and the image has such a file
+		_ = unix.Unlinkat(upper, name, 0)
+	case kind != 0 && (kind != unix.S_IFLNK || st.Uid != 0):
+		return nil // programs have put it there, or an earlier PID 1
+	}
+	var err error
+	if kind != unix.S_IFLNK { // otherwise an earlier version has kept the link for itself
+		err = unix.Symlinkat(target, upper, name)
+	}
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return nil
+	case err != nil:
+		return err
+	}
+	return unix.Fchownat(upper, name, isolation.BoxUID, isolation.BoxGID, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 // sameLink refuses another symbolic link than an earlier PID 1 has made.

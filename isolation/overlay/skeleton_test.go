@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -98,5 +99,52 @@ func TestLinksOfEtcAreMadeAgain(t *testing.T) {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode()&(os.ModePerm|os.ModeSticky) != want || info.Sys().(*syscall.Stat_t).Gid != isolation.BoxGID {
 			t.Errorf("%s is %+v, %v", name, info, err)
 		}
+	}
+}
+
+// A link that programs have removed does not keep their box from starting when they have used up what room there is. It comes back when there is some.
+func TestASkeletonNeedsNoRoomToStartAgain(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireRoot(t)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=64"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	upper, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(upper)
+	if item, err := Skeleton(upper); err != nil {
+		t.Fatalf("%s: %v", item, err)
+	}
+	hosts, mtab, spare := filepath.Join(dir, "etc/hosts"), filepath.Join(dir, "etc/mtab"), filepath.Join(dir, "workspace/spare")
+	if err := errors.Join(os.Remove(hosts), os.Remove(mtab), os.Lchown(filepath.Join(dir, "etc/hostname"), 0, 0), os.WriteFile(spare, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; err == nil; i++ {
+		err = os.WriteFile(filepath.Join(dir, "workspace", strconv.Itoa(i)), nil, 0o600)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	if item, err := Skeleton(upper); err != nil {
+		t.Fatalf("without room, %s: %v", item, err)
+	}
+	if err := os.Remove(spare); err != nil {
+		t.Fatal(err)
+	}
+	if item, err := Skeleton(upper); err != nil {
+		t.Fatalf("with room for one, %s: %v", item, err)
+	}
+	_, first := os.Lstat(hosts)
+	_, second := os.Lstat(mtab)
+	if (first == nil) == (second == nil) {
+		t.Errorf("there is room for one link: %v, %v", first, second)
+	}
+	// A link that an earlier version has kept for PID 1 is the box user's as well: elsewhere, what belongs to PID 1 counts as no change of a program.
+	if info, err := os.Lstat(filepath.Join(dir, "etc/hostname")); err != nil || info.Sys().(*syscall.Stat_t).Uid != isolation.BoxUID {
+		t.Errorf("%+v, %v", info, err)
 	}
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -80,4 +81,41 @@ func FuzzApply(f *testing.F) {
 			t.Error(werr)
 		}
 	})
+}
+
+// An image has a user and a group with the box user's number, and root is in that group: else a program of root loses what the group may do in its
+// box as soon as su or cron gives it the groups of /etc/group.
+func TestAnImageKnowsTheUsersOfItsBox(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ passwd, group, wantPasswd, wantGroup string }{
+		{"", "", rootUser + boxUser, rootGroup + boxGroup},
+		{"root:x:0:0::/:", "root:x:0:\nx:x:7:", "root:x:0:0::/:\n" + boxUser, "root:x:0:\nx:x:7:\n" + boxGroup},
+		{"node:x:1000:1000::/:\nx:x:7:7::/:", "node:x:1000:\nx:x:7:a\n", "node:x:1000:1000::/:\nx:x:7:7::/:", "node:x:1000:root\nx:x:7:a\n"},
+		{"node:x:1000:7::/:\n", "x:x:7:\nnode:x:1000:node,x", "node:x:1000:7::/:\n", "x:x:7:\nnode:x:1000:node,x,root\n"},
+		{boxUser, "node:x:1000:a,root,b\n", boxUser, "node:x:1000:a,root,b\n"},
+		{boxUser, "node:x:1000\n", boxUser, "node:x:1000\n"},
+	} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{"passwd": tc.passwd, "group": tc.group} {
+			if err := errors.Join(os.MkdirAll(filepath.Join(dir, "etc"), 0o755), os.WriteFile(filepath.Join(dir, "etc", name), []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if text == "" {
+				if err := os.Remove(filepath.Join(dir, "etc", name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = (&layerTree{root: root, limits: layerLimits{Entries: 64}}).finish("/srv")
+		unix.Close(root)
+		passwd, perr := os.ReadFile(filepath.Join(dir, "etc/passwd"))
+		group, gerr := os.ReadFile(filepath.Join(dir, "etc/group"))
+		if err := errors.Join(err, perr, gerr); err != nil || string(passwd) != tc.wantPasswd || string(group) != tc.wantGroup {
+			t.Errorf("of %q and %q: %v\n%q\n%q", tc.passwd, tc.group, err, passwd, group)
+		}
+	}
 }

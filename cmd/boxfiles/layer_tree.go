@@ -3,11 +3,11 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -145,7 +145,7 @@ func (t *layerTree) finish(dir string) error {
 	return errors.Join(addLine(etc, "passwd", rootUser, boxUser), addLine(etc, "group", rootGroup, boxGroup))
 }
 
-// addLine adds a line to passwd or group if it has no entry with that number. Anything but a regular file is left alone.
+// addLine adds a line to passwd or group if it has no entry with that number (withLine). Anything but a regular file is left alone.
 func addLine(etc int, name, first, line string) error {
 	fd, err := openat2(etc, name, unix.O_RDONLY|unix.O_NONBLOCK, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 	old := []byte(first)
@@ -160,16 +160,12 @@ func addLine(etc int, name, first, line string) error {
 		old, err = io.ReadAll(io.LimitReader(f, maxLookup+1))
 		f.Close()
 		if err != nil || len(old) > maxLookup {
-			return nil // a directory, or of no use for looking up users
+			return nil //nolint:nilerr // a directory, or of no use for looking up users
 		}
 	}
-	for l := range bytes.Lines(old) {
-		if parts := bytes.Split(bytes.TrimSpace(l), []byte(":")); len(parts) > 2 && string(parts[2]) == boxUID {
-			return nil
-		}
-	}
-	if n := len(old); n > 0 && old[n-1] != '\n' {
-		old = append(old, '\n')
+	text := withLine(string(old), name == "group", line)
+	if text == "" {
+		return nil
 	}
 	if err := removeEntry(etc, name); err != nil {
 		return err
@@ -178,6 +174,24 @@ func addLine(etc int, name, first, line string) error {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), name)
-	_, err = f.Write(append(old, line...))
+	_, err = f.WriteString(text)
 	return errors.Join(err, f.Close())
+}
+
+// withLine returns a text of passwd(5) or group(5) with an entry that has the box user's number; empty: it has one already. To a group with
+// that number it adds root, as line has it: programs of root may lose the group otherwise, for instance by su.
+func withLine(text string, group bool, line string) string {
+	var b strings.Builder
+	for l := range strings.Lines(text) {
+		l = strings.TrimSuffix(l, "\n")
+		if parts := strings.Split(strings.TrimSpace(l), ":"); len(parts) > 2 && parts[2] == boxUID {
+			if !group || len(parts) != 4 || slices.Contains(strings.Split(parts[3], ","), "root") {
+				return ""
+			}
+			parts[3] = strings.TrimPrefix(parts[3]+",root", ",")
+			l, line = strings.Join(parts, ":"), ""
+		}
+		b.WriteString(l + "\n")
+	}
+	return b.String() + line
 }

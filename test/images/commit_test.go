@@ -191,3 +191,20 @@ func TestAnImageIsMadeOfWhatRootHasDone(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// Root of a box keeps the group that may write to /, /etc and other directories of PID 1 when su, cron and the like give it the groups of
+// /etc/group, also if the image has another name for it.
+func TestRootOfAnImageIsInTheGroupOfTheBoxUser(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	entries := append(installed(t, "sh", "touch", "id", "setpriv"), entry{name: "etc/passwd", content: "root:x:0:0:root:/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\n"}, entry{name: "etc/group", content: "root:x:0:\nnode:x:1000:\n"})
+	imports(t, d, simple(t, "node:1", layer(t, entries...)).layout(t), "")
+	s := d.NewSession(t, api.SessionRequest{ID: "a", Image: new("node:1"), ReadOnlyRoot: new(false)})
+	again := ""
+	if s.Enforcement["pids"] != "rlimit" { // without cgroups root sets no groups
+		again = "setpriv --reuid=0 --regid=0 --init-groups "
+	}
+	if got := d.Output(t, "a", api.ExecRequest{User: "root", Argv: []string{"/bin/sh", "-euc", again + "sh -euc 'touch /x /etc/x /opt/x /var/lib/x; id -nG root'"}}); got != "root node\n" {
+		t.Errorf("%q", got)
+	}
+}

@@ -50,15 +50,22 @@ func shellOf(passwd, id string) string {
 }
 
 // withEntry returns a text of passwd(5) or group(5) with one entry in the place of those of its
-// name and of the box's id.
+// name and of the box's id. If that is the only one of them already, perhaps with more members of the group, the text stays as it is.
 func withEntry(text, name, entry string) string {
 	var b strings.Builder
+	found, same := 0, false
 	for line := range strings.Lines(text) {
-		part := strings.Split(strings.TrimSuffix(line, "\n"), ":")
+		line = strings.TrimSuffix(line, "\n")
+		part := strings.Split(line, ":")
 		if part[0] == name || len(part) > 2 && part[2] == strconv.Itoa(BoxUID) {
+			found++
+			same = line == entry || strings.HasPrefix(line, entry+",")
 			continue
 		}
-		b.WriteString(strings.TrimSuffix(line, "\n") + "\n")
+		b.WriteString(line + "\n")
+	}
+	if same && found == 1 {
+		return text
 	}
 	return b.String() + entry + "\n"
 }

@@ -23,6 +23,11 @@ func TestTheFilesOfUsersHaveOneOfTheNameAndOneOfTheID(t *testing.T) {
 			"user:x:7:7::/var:/bin/false\nnode:x:1000:1000::/home/node:\nlast:x:8:8::/:/bin/sh", "user:x:7:node\nnode:x:1000:\nusers:x:100:user\n",
 			"last:x:8:8::/:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n", "users:x:100:user\nuser:x:1000:root\n",
 		},
+		"of one that a program has added to": {
+			"user:x:1000:1000:user:/home/user:/bin/sh\nlast:x:8:8::/:/bin/sh\n", "user:x:1000:root,last\nlast:x:8:\n",
+			"user:x:1000:1000:user:/home/user:/bin/sh\nlast:x:8:8::/:/bin/sh\n", "user:x:1000:root,last\nlast:x:8:\n",
+		},
+		"of one that a program has given another number": {"user:x:8:8::/:\n", "user:x:1000:root,last\nlast:x:1000:\n", "user:x:1000:1000:user:/home/user:/bin/sh\n", "user:x:1000:root\n"},
 		"of no lines of it": {"\nx\n:::\n", "\n", "\nx\n:::\nuser:x:1000:1000:user:/home/user:/bin/sh\n", "\nuser:x:1000:root\n"},
 	} {
 		want := []BoxFile{{"passwd", tc.wantPasswd}, {"group", tc.wantGroup}}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"path"
 	"strings"
 	"syscall"
 
@@ -102,14 +103,47 @@ func (b *box) noteUsers() {
 	}
 }
 
-// change gives a file of a root that can be written to another text, as the box user.
+// change gives a file of a root that can be written to another text, as the box user. One that this may not write to, such as one of
+// root, is replaced.
 func (b *box) change(name, text string) error {
 	defer asBoxUser()()
 	fd, err := linux.OpenBeneath(b.root, name, unix.O_WRONLY|unix.O_NONBLOCK)
+	if errors.Is(err, unix.EACCES) {
+		return b.replace(name, text)
+	}
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
+	return fill(fd, text)
+}
+
+// replace puts another file in the place of one, whose directory the box user may write to.
+func (b *box) replace(name, text string) error {
+	dir, err := linux.OpenBeneath(b.root, path.Dir(name), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	name = path.Base(name)
+	fresh := ".boxd-" + name
+	_ = unix.Unlinkat(dir, fresh, 0) // of a start that did not come so far
+	fd, err := unix.Openat(dir, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err = fill(fd, text); err == nil {
+		err = unix.Renameat(dir, fresh, dir, name)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(dir, fresh, 0)
+	}
+	return err
+}
+
+// fill gives a file a text.
+func fill(fd int, text string) error {
 	n, err := unix.Pwrite(fd, []byte(text), 0)
 	if err == nil && n < len(text) {
 		err = unix.ENOSPC
@@ -124,6 +158,9 @@ func (b *box) change(name, text string) error {
 // looking up users.
 func (b *box) readUsers(name string) (string, error) {
 	fd, err := linux.OpenBeneath(b.root, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if errors.Is(err, unix.ENXIO) { // a socket
+		err = unix.EINVAL
+	}
 	if err != nil {
 		return "", err
 	}

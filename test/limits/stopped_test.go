@@ -67,3 +67,27 @@ func TestAStoppedSessionKeepsItsQuota(t *testing.T) {
 	}
 	d.NothingLeft(before)
 }
+
+// A session whose programs have removed links of boxd in /etc and used up their quota starts again, without them. They come back when there is room.
+func TestAStoppedSessionThatIsFullStartsAgain(t *testing.T) {
+	d := start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false), HomeOnDisk: new(true), Patch: limits.Patch{WorkspaceQuota: new(32 * quantity.MiB), WorkspaceInodes: new(300)}})
+	again := func() {
+		t.Helper()
+		if _, err := d.StopSession(t.Context(), "s"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.StartSession(t.Context(), "s"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Sh(t, "s", "cd /workspace; rm /etc/hosts /etc/mtab /etc/hostname; i=0; while [ $i -lt 400 ] && true > $i; do i=$((i+1)); done 2>/dev/null; [ $i -gt 100 ]; [ $i -lt 400 ]; ! true > more")
+	again()
+	if got := d.Sh(t, "s", "cd /workspace; ! true > more; ls 1; rm -f ?? ???"); got != "1\n" {
+		t.Errorf("%q", got)
+	}
+	again()
+	if got := d.Sh(t, "s", "readlink /etc/hosts /etc/mtab /etc/hostname"); got != "../run/box/hosts\n../proc/self/mounts\n../run/box/hostname\n" {
+		t.Errorf("with room, the links are %q", got)
+	}
+}

@@ -273,3 +273,39 @@ print("up", flush=True); time.sleep(1000)`
 	}
 	d.NothingLeft(before)
 }
+
+// Whatever programs put in the place of the files of users, and of the links that boxd has in /etc, their session starts again.
+func TestASessionStartsWhateverIsInItsEtc(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false), UserName: new("user"), Home: new("/home/user")})
+	for what, make := range map[string]string{
+		"nothing":      "",
+		"a socket":     `python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' $f`,
+		"a pipe":       "mkfifo $f",
+		"a directory":  "mkdir $f; touch $f/x",
+		"a link":       "ln -s /proc/1/environ $f",
+		"a long file":  "head -c 2M /dev/zero > $f",
+		"a closed one": `printf 'user:x:1000:1000::/:/bin/sh\n' > $f; chmod 0 $f`,
+		"one of root":  `echo root:x:0: > $f; chown 0:0 $f; chmod 600 $f`,
+	} {
+		line := "cd /etc; rm -rf passwd group hosts hostname mtab resolv.conf; for f in passwd group hosts hostname mtab resolv.conf; do " + make + "\n:; done"
+		if r := d.Result(t, "s", api.ExecRequest{Argv: []string{"/bin/sh", "-euc", line}, User: "root", Cwd: "/"}); r.ExitCode == nil || *r.ExitCode != 0 {
+			t.Errorf("%s: %s", what, boxtest.Show(r))
+		}
+		stop(t, d, "s")
+		if _, err := d.StartSession(t.Context(), "s"); err != nil {
+			t.Fatalf("with %s: %v", what, err)
+		}
+		// A mount would keep root from replacing a file of users, and a discard from restoring it.
+		if got := d.Sh(t, "s", "grep -c ' /etc/' /proc/self/mountinfo || true"); got != "0\n" {
+			t.Errorf("with %s, mounts in /etc: %q", what, got)
+		}
+	}
+	if _, err := d.DiscardRoot(t.Context(), "s", &api.RootDiscard{}); err != nil {
+		t.Error(err)
+	}
+	if got := d.Sh(t, "s", "id -un; head -n1 /etc/hosts"); got != "user\n127.0.0.1\tlocalhost s\n" {
+		t.Errorf("undone: %q", got)
+	}
+}

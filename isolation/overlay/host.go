@@ -145,6 +145,7 @@ func (h *host) mount() (m int, item string, err error) {
 		unix.Close(m)
 		return -1, item, err
 	}
+	keepSpare(h.old)
 	if err := linux.AttachMount(m, h.old, rootPlace); err != nil {
 		unix.Close(m)
 		return -1, rootPlace, err

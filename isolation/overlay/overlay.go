@@ -8,6 +8,7 @@ package overlay
 import (
 	"errors"
 	"path"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -100,6 +101,7 @@ func (l *layers) mount() (m int, item string, err error) {
 	if err != nil {
 		return -1, "overlay", err
 	}
+	keepSpare(l.old)
 	if err := linux.AttachMount(m, l.old, rootPlace); err != nil {
 		unix.Close(m)
 		return -1, rootPlace, err
@@ -110,6 +112,19 @@ func (l *layers) mount() (m int, item string, err error) {
 // stack makes a writable overlay.
 func stack(lower, upper, work string) (int, error) {
 	return linux.NewMount("overlay", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "lowerdir", lower, "upperdir", "/"+upper, "workdir", "/"+work, "userxattr", "", "volatile", "")
+}
+
+// spareFiles is how many empty files a root keeps beside its work directory. They go with that when its box is started again, so that there is
+// room for what overlayfs makes for a moment while it is mounted, and for the links of /etc, however full the quota is.
+const spareFiles = 8
+
+// keepSpare makes them, as far as there is room.
+func keepSpare(old int) {
+	for i := range spareFiles {
+		if fd, err := unix.Openat(old, upperPlace+"/"+Work+"/.spare"+strconv.Itoa(i), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600); err == nil {
+			unix.Close(fd)
+		}
+	}
 }
 
 // directory is a directory of the skeleton.

@@ -129,8 +129,8 @@ func maxSize() map[string]int64 {
 // maxLinesOurs and maxLinesAll bound what runs as root of the host: lines of Go without tests and the standard library, of this
 // module and of all modules. docs/design/privilege.md says what they are and which could go.
 const (
-	maxLinesOurs = 20_600
-	maxLinesAll  = 43_100
+	maxLinesOurs = 20_700
+	maxLinesAll  = 43_200
 )
 
 // maxWritable is the maximum of data and bss of PID 1 of a box, in bytes.

@@ -53,12 +53,15 @@ func TestSessionsAreListedInLines(t *testing.T) {
 	}
 	forever := s
 	forever.ID, forever.ExpiresAt, forever.LastUsedAt = "a\nb", nil, now.Add(time.Second) // a clock that was set back
-	if err := Sessions(&out, []api.Session{s, forever}, now); err != nil {
+	agents := s
+	agents.Owner, agents.OwnerUID = "agents", 0 // a principal of box.toml, whatever user it has
+	if err := Sessions(&out, []api.Session{s, forever, agents}, now); err != nil {
 		t.Fatal(err)
 	}
 	const want = `ID      OWNER           PROFILE  STATE  RUNNING  MEMORY  CPUS  PIDS  LAST USED  EXPIRES IN
 work    uid:4294967294  default  ready  2        512MiB  1.5   64    3m ago     60m
 "a\nb"  uid:4294967294  default  ready  2        512MiB  1.5   64    0s ago     -
+work    agents          default  ready  2        512MiB  1.5   64    3m ago     60m
 `
 	if got := out.String(); got != want {
 		t.Errorf("%s", cmp.Diff(want, got))

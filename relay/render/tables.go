@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os/user"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,17 +27,10 @@ func Sessions(out io.Writer, list []api.Session, now time.Time) error {
 		if s.ExpiresAt != nil {
 			left = Roughly(s.ExpiresAt.Sub(now))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%g\t%d\t%s ago\t%s\n", Printable(s.ID), ownerName(s), s.Profile, s.State, s.Running,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%g\t%d\t%s ago\t%s\n", Printable(s.ID), Person(s.Owner), s.Profile, s.State, s.Running,
 			s.Memory, s.CPUs, s.Pids, Roughly(now.Sub(s.LastUsedAt)), left)
 	}
 	return w.print(out, style.headed("STATE", trouble))
-}
-
-func ownerName(s api.Session) string {
-	if u, err := user.LookupId(strconv.FormatUint(uint64(s.OwnerUID), 10)); err == nil {
-		return u.Username
-	}
-	return s.Owner
 }
 
 // Person returns a readable name of a principal: the user name, if uid:N is a user of this host.

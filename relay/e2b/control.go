@@ -117,7 +117,7 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 	op, id, known := find(r)
 	pass, err := s.caller(w, r, &op, nil)
 	if err == nil && !known {
-		err = refusal(http.StatusNotImplemented, fmt.Sprintf("%s %s is not served by boxd: see docs/guide/e2b.md for what is", r.Method, fault.Show(r.URL.Path)))
+		err = unserved(r)
 	}
 	if err != nil {
 		s.fail(w, r, err)
@@ -160,6 +160,40 @@ func find(r *http.Request) (operation, string, bool) {
 		}
 	}
 	return operation{role: access.Viewer}, "", false
+}
+
+// Why parts of the control plane are not there.
+const (
+	noSnapshots = "boxd keeps no images of memory; pause with keepMemory: false keeps files, and the operator makes images (boxctl commit)"
+	noTemplates = "the operator prepares images and names them in [e2b.templates] of box.toml"
+	noVolumes   = "the operator's profiles mount directories, workspaces and drives"
+	noSecrets   = "the operator's profiles give secrets to boxes"
+)
+
+// unserved refuses a request that is no operation, by the name of what it is for where clients have one.
+func unserved(r *http.Request) error {
+	path := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if (path[0] == "v2" || path[0] == "v3") && len(path) > 1 {
+		path = path[1:]
+	}
+	if len(path) == 3 && path[0] == "sandboxes" {
+		path = path[2:]
+	}
+	switch {
+	case path[0] == "fork":
+		return unsupported("a fork", noSnapshots)
+	case path[0] == "snapshots":
+		return unsupported("a snapshot", noSnapshots)
+	case path[0] == "templates" && r.Method == http.MethodDelete && len(path) == 2: // by which clients remove a snapshot, too
+		return unsupported("the removal of a template or snapshot", noSnapshots)
+	case path[0] == "templates":
+		return unsupported("a build, tag or list of templates", noTemplates)
+	case path[0] == "volumes", path[0] == "volumecontent":
+		return unsupported("a volume", noVolumes)
+	case path[0] == "secrets":
+		return unsupported("a secret", noSecrets)
+	}
+	return refusal(http.StatusNotImplemented, fmt.Sprintf("%s %s is not served by boxd: see docs/guide/e2b.md for what is", r.Method, fault.Show(r.URL.Path)))
 }
 
 // caller is who has sent a request to the control plane; before is who that was when it came, nil when it comes.

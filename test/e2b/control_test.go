@@ -170,9 +170,14 @@ func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 		}
 	}
 	h.create(t, "agent", `{"metadata":null,"mcp":null,"network":{},"somethingNew":{"a":1}}`)
-	for _, route := range []string{"POST /v3/templates", "GET /snapshots", "POST /volumes", "POST /sandboxes/x/fork", "GET /nothing", "POST /files/compose"} {
+	for route, names := range map[string]string{
+		"POST /sandboxes/x/fork": "a fork is not served by boxd: boxd keeps no images of memory", "POST /sandboxes/x/snapshots": "a snapshot is not served by boxd: boxd keeps no images of memory",
+		"GET /snapshots": "images of memory", "DELETE /templates/x": "removal of a template or snapshot", "POST /v3/templates": "[e2b.templates]", "GET /templates/x/builds/y/status": "[e2b.templates]",
+		"POST /volumes": "a volume is not", "GET /volumecontent/x": "profiles mount", "POST /secrets": "a secret is not", "GET /nothing": "docs/guide/e2b.md", "GET /v2": "docs/guide/e2b.md",
+		"POST /files/compose": "docs/guide/e2b.md", "POST /sandboxes/x/nothing": "docs/guide/e2b.md",
+	} {
 		method, path, _ := strings.Cut(route, " ")
-		if status, text, _ := h.asks(t, "agent", method, path, "{}"); status != 501 || !strings.Contains(text, `"code":501`) {
+		if status, text, _ := h.asks(t, "agent", method, path, "{}"); status != 501 || !strings.Contains(text, `"code":501`) || !strings.Contains(text, names) {
 			t.Errorf("%s: %d %s", route, status, text)
 		}
 	}

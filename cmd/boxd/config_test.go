@@ -172,6 +172,8 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		{"a template of E2B with such a profile", "[e2b.templates.x]\nprofile = \"gone\"\n", []string{"e2b.templates.x.profile"}},
 		{"a kernel of Python that is none", "[e2b]\npython_kernel = \"jupyter\"\n", []string{"e2b.python_kernel", "auto, ipykernel or own"}},
 		{"a template with such a kernel", "[e2b.templates.x]\npython_kernel = \"jupyter\"\n", []string{"e2b.templates.x.python_kernel"}},
+		{"a template that begins nowhere", "[e2b.templates.x]\ncwd = \"app\"\n", []string{"e2b.templates.x.cwd", "absolute path"}},
+		{"a template with a language that is none", "[e2b.templates.x]\nlanguages = [\"python\", \"r\"]\n", []string{"e2b.templates.x.languages", "bash, javascript, python or typescript"}},
 		{"two templates of one name", "[e2b.templates.x]\naliases = [\"y\"]\n[e2b.templates.y]\n", []string{"e2b.templates.y", "e2b.templates.x"}},
 		{"TLS where clients speak none", "[e2b]\ntls_listen = \"127.0.0.1:5443\"\n", []string{"e2b.tls_listen", "127.0.0.2:5443"}},
 		{"TLS without a certificate", "[e2b]\ntls_listen = \"127.0.0.2:5443\"\n", []string{"e2b.certificate", "absolute path"}},

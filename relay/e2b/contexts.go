@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -103,12 +104,32 @@ func (c *Contexts) of(sb *sandbox) *boxContexts {
 		}
 	}
 	for _, language := range []string{languagePython, languageJavaScript} {
-		if _, _, err := parseLanguage(language); err == nil && b.find(language) == nil {
-			b.list = append(b.list, newContext(language, language, sb.home(), madeDefault, time.Time{}))
+		if sb.runs(language) && b.find(language) == nil {
+			b.list = append(b.list, newContext(language, language, sb.dir(), madeDefault, time.Time{}))
 		}
 	}
 	slices.SortStableFunc(b.list, func(x, y *codeContext) int { return cmp.Compare(x.order(), y.order()) })
 	return b
+}
+
+// language is parseLanguage for code of the sandbox, whose template may have it run some languages alone, and by default the first of these.
+func (sb *sandbox) language(written string) (language, runs string, err error) {
+	list := sb.template.Languages
+	if len(list) == 0 {
+		return parseLanguage(written)
+	}
+	if language, runs, err = parseLanguage(cmp.Or(strings.TrimSpace(written), list[0])); err != nil || !slices.Contains(list, language) {
+		return "", "", fault.Field("language", written, fault.OneOf(slices.Sorted(slices.Values(list))...)).Of(fault.Unsupported)
+	}
+	return language, runs, nil
+}
+
+// runs reports whether code of the sandbox may need the kernel of a language.
+func (sb *sandbox) runs(kernel string) bool {
+	return len(sb.template.Languages) == 0 || slices.ContainsFunc(sb.template.Languages, func(language string) bool {
+		_, runs, err := parseLanguage(language)
+		return err == nil && runs == kernel
+	})
 }
 
 // order puts the default contexts of a list first.
@@ -152,18 +173,15 @@ func noContext(id string) error {
 	return fault.Errorf(fault.NotFound, "Context %s not found", fault.Show(id)).WithHint("list contexts: GET /contexts")
 }
 
-// create makes a context and starts its kernel. An empty language is python, an empty dir the home of the sandbox. An implicit one
+// create makes a context and starts its kernel. An empty language is that of the template, an empty dir where programs start. An implicit one
 // takes the place of the implicit one that was longest not used if there are too many.
 func (c *Contexts) create(ctx context.Context, sb *sandbox, language, dir string, implicit bool) (*codeContext, error) {
-	_, runs, err := parseLanguage(language)
+	_, runs, err := sb.language(language)
 	if err != nil {
 		return nil, err
 	}
-	if dir == "" {
-		dir = sb.home()
-	}
 	if !path.IsAbs(dir) {
-		dir = path.Join(sb.home(), dir)
+		dir = path.Join(sb.dir(), dir)
 	}
 	made := madeExplicit
 	if implicit {
@@ -244,7 +262,7 @@ func (c *Contexts) fallback(ctx context.Context, sb *sandbox, runs string) (*cod
 	if x, err := c.get(sb, runs); err == nil {
 		return x, nil
 	}
-	x := newContext(runs, runs, sb.home(), madeDefault, time.Now())
+	x := newContext(runs, runs, sb.dir(), madeDefault, time.Now())
 	if err := c.add(ctx, sb, x); err != nil {
 		return nil, err
 	}

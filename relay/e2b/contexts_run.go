@@ -176,13 +176,13 @@ func (c *Contexts) choose(ctx context.Context, sb *sandbox, req *executeRequest)
 		if err != nil || req.Language == "" {
 			return x, "", err
 		}
-		language, runs, err := parseLanguage(req.Language)
+		language, runs, err := sb.language(req.Language)
 		if err == nil && runs != x.Language {
 			err = fault.Field("language", req.Language, "left out, or that of the context, which is "+x.Language)
 		}
 		return x, language, err
 	}
-	language, runs, err := parseLanguage(req.Language)
+	language, runs, err := sb.language(req.Language)
 	if err != nil {
 		return nil, "", err
 	}

@@ -77,6 +77,11 @@ func kernels() map[string]kernel {
 	}
 }
 
+// languages are the names of those that code may be in.
+func languages() []string {
+	return []string{languageBash, languageJavaScript, languagePython, languageTypeScript}
+}
+
 // parseLanguage returns the name of a language of which somebody has written the name, and the one whose kernel runs it: code of
 // TypeScript shares the state of JavaScript.
 func parseLanguage(written string) (language, runs string, err error) {
@@ -98,9 +103,7 @@ func parseLanguage(written string) (language, runs string, err error) {
 		runs = languageJavaScript
 	}
 	if _, ok := kernels()[runs]; !ok {
-		known := slices.Sorted(maps.Keys(kernels()))
-		known = append(known, languageTypeScript) // which the kernel of JavaScript runs
-		return "", "", fault.Field("language", written, fault.OneOf(known...)).Of(fault.Unsupported)
+		return "", "", fault.Field("language", written, fault.OneOf(languages()...)).Of(fault.Unsupported)
 	}
 	return language, runs, nil
 }

@@ -3,6 +3,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -124,7 +125,10 @@ func (sb *sandbox) variable(name string) string {
 // as is who the operations on files of the request are performed as.
 func (sb *sandbox) as() sessionfiles.User { return sessionfiles.User(sb.root) }
 
-// home is where relative paths begin.
+// dir is where programs start and relative paths begin.
+func (sb *sandbox) dir() string { return cmp.Or(sb.template.Cwd, sb.home()) }
+
+// home is the home directory of the user of the request.
 func (sb *sandbox) home() string {
 	if sb.root {
 		return session.RootHome
@@ -134,7 +138,7 @@ func (sb *sandbox) home() string {
 
 func (sb *sandbox) userName() string { return sb.variable("USER") }
 
-// path makes a path absolute as envd does: ~ is the home directory, and so is where relative ones begin.
+// path makes a path absolute as envd does: ~ is the home directory.
 func (sb *sandbox) path(text string) string {
 	switch {
 	case text == "~":
@@ -144,7 +148,7 @@ func (sb *sandbox) path(text string) string {
 	case strings.HasPrefix(text, "/"):
 		return path.Clean(text)
 	}
-	return path.Join(sb.home(), text)
+	return path.Join(sb.dir(), text)
 }
 
 // List lists the processes that clients have started and that live.
@@ -259,7 +263,7 @@ func (sb *sandbox) startRequest(h http.Header, req *protocol.StartRequest) (*ses
 			}
 		}
 	}
-	dir := sb.home()
+	dir := sb.dir()
 	if config.Cwd != nil && *config.Cwd != "" {
 		dir = sb.path(*config.Cwd)
 	}

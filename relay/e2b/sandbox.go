@@ -31,6 +31,8 @@ type sandbox struct {
 	pass   access.Pass
 	limits *conns.Limits
 	root   bool // the request is of the user root, whom the box has
+
+	template Template // that it was made of; empty if it is gone
 }
 
 // index knows which sandboxes there are, by their ids: requests do not name their owners.
@@ -201,7 +203,11 @@ func (s *Server) enter(r *http.Request, of *session.Session, stated *access.Pass
 	limits, unshare := callers.Share(pass.Name)
 	ctx, unwatch := s.cfg.Gate.Watch(r.Context(), &pass, again)
 	leave = sync.OnceFunc(func() { unwatch(); unshare() })
-	return ctx, &sandbox{of, pass, limits, false}, leave, nil
+	_, template, ok := s.cfg.template(of.Current().Labels[wire.LabelTemplate])
+	if !ok {
+		template = &Template{}
+	}
+	return ctx, &sandbox{of, pass, limits, false, *template}, leave, nil
 }
 
 // holder is on whose behalf the bearer of a sandbox's token acts: its owner, by the API key that has made or connected it,

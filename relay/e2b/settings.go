@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,6 +109,27 @@ type Template struct {
 	// PythonKernel runs its Python code; "": that of the table.
 	PythonKernel string `toml:"python_kernel"`
 	PublicPorts  *bool  `toml:"public_ports"` // left out: as the table says
+	// Cwd is where programs and code start whose client does not say where, and where relative paths begin; "": the home directory.
+	Cwd string `toml:"cwd"`
+	// Languages are those of code, the first of code whose client names none; empty: all that boxd runs, Python first.
+	Languages []string `toml:"languages"`
+}
+
+// validate names each of these keys that is wrong; key is that of the template.
+func (t *Template) validate(key string) error {
+	var errs []error
+	if t.PythonKernel != "" {
+		errs = append(errs, checkPythonKernel(key+".python_kernel", t.PythonKernel))
+	}
+	if t.Cwd != "" && (!path.IsAbs(t.Cwd) || path.Clean(t.Cwd) != t.Cwd || strings.Contains(t.Cwd, "\x00")) {
+		errs = append(errs, fault.Field(key+".cwd", t.Cwd, "the absolute path of a directory of the sandbox, without . and .., or empty"))
+	}
+	for _, language := range t.Languages {
+		if !slices.Contains(languages(), language) {
+			errs = append(errs, fault.Field(key+".languages", language, fault.OneOf(languages()...)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // The templates that clients name by themselves.
@@ -160,10 +182,8 @@ func (c *Settings) Validate(has func(profile string) bool) error {
 		t := c.Templates[name]
 		key := "e2b.templates." + name
 		check(key+".profile", t.Profile)
-		if t.PythonKernel != "" {
-			if err := checkPythonKernel(key+".python_kernel", t.PythonKernel); err != nil {
-				errs = append(errs, err)
-			}
+		if err := t.validate(key); err != nil {
+			errs = append(errs, err)
 		}
 		for _, n := range append([]string{name}, t.Aliases...) {
 			other, taken := names[n]

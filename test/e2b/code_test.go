@@ -350,6 +350,38 @@ func TestCodeContextsAreApart(t *testing.T) {
 	}
 }
 
+// The template of a sandbox sets where its programs and its code start, where relative paths begin, and the languages of code.
+func TestATemplateSaysWhereProgramsStartAndInWhat(t *testing.T) {
+	t.Parallel()
+	i := startInterpreter(t, "[e2b.templates.app]\ncwd = \"/opt\"\nlanguages = [\"bash\", \"python\"]\naliases = [\"other\"]\n")
+	i.sandbox = i.host.create(t, "agent", `{"templateID":"other"}`)
+	if got := i.sandbox.sh(t, "pwd; cd; pwd").stdout.String(); got != "/opt\n/home/user\n" {
+		t.Errorf("%q", got)
+	}
+	for name, path := range map[string]string{"here": "/opt/here", "~/there": "/home/user/there"} {
+		if status, text, _ := i.sandbox.sent(t, "POST", "/files?path="+name, "x"); status != http.StatusOK || !strings.Contains(text, `"path":"`+path+`"`) {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	if list := i.contexts(); len(list) != 1 || list[0].Language != "python" || list[0].Cwd != "/opt" {
+		t.Errorf("%+v", list)
+	}
+	if c := i.create(map[string]string{"cwd": "sub/.."}); c.Language != "bash" || c.Cwd != "/opt" {
+		t.Errorf("%+v", c)
+	}
+	if o := i.run("pwd; echo $BASH_VERSION"); !strings.HasPrefix(o.out, "/opt\n") || len(o.out) < len("/opt\n5") {
+		t.Errorf("%+v", o)
+	}
+	if o := i.begin(codeRequest{Code: "import os; os.getcwd()", Language: "py"}).end(); o.text != "/opt" {
+		t.Errorf("%+v", o)
+	}
+	for _, path := range []string{"/execute", "/contexts"} {
+		if status, text := i.do("POST", path, map[string]string{"code": "1", "language": "js"}); status != http.StatusInternalServerError || text != `language = "js": must be bash or python` {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+}
+
 // If a sandbox ends while code runs, the answer breaks off, and does not report that the code has ended.
 func TestCodeOfASandboxThatEnds(t *testing.T) {
 	t.Parallel()

@@ -323,6 +323,57 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 	}
 }
 
+// Of thousands of watches a sandbox has 16, and the others are refused and leave nothing.
+func TestThousandsOfWatchesAreRefused(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	fs := sb.filesystem()
+	var ids []string
+	watched, peak := 0, 0
+	for n := range 2000 {
+		var err error
+		if n%2 == 0 {
+			var w *protocol.CreateWatcherResponse
+			if w, err = fs.CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: "/tmp", Recursive: true}); err == nil {
+				ids = append(ids, w.WatcherId)
+			}
+		} else {
+			var stream *connect.ServerStreamForClient[protocol.WatchDirResponse]
+			if stream, err = fs.WatchDir(t.Context(), &protocol.WatchDirRequest{Path: "/tmp", Recursive: true}); err != nil {
+				t.Fatal(err)
+			}
+			defer stream.Close()
+			if !stream.Receive() {
+				err = stream.Err()
+			}
+		}
+		switch {
+		case err == nil:
+			watched++
+		case connect.CodeOf(err) != connect.CodeResourceExhausted:
+			t.Fatalf("watch %d: %v", n, err)
+		}
+		if n == 20 {
+			peak = residentPeak(t, h.PID())
+		}
+	}
+	if watched != 16 {
+		t.Errorf("%d watches", watched)
+	}
+	if grown := residentPeak(t, h.PID()) - peak; grown > 32<<10 {
+		t.Errorf("boxd has grown by %d KiB", grown)
+	}
+	for _, id := range ids {
+		if _, err := fs.RemoveWatcher(t.Context(), &protocol.RemoveWatcherRequest{WatcherId: id}); err != nil {
+			t.Error(err)
+		}
+	}
+	boxtest.Eventually(t, "there is room again", func() bool {
+		_, err := fs.CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: "/tmp"})
+		return err == nil
+	})
+}
+
 // halted is the rest of an upload that stalls.
 type halted <-chan struct{}
 
@@ -332,27 +383,50 @@ func (r halted) Read([]byte) (int, error) {
 	return 0, context.Canceled
 }
 
-// An upload of any size, also after decompression, passes through boxd without being kept in memory.
+// An upload or download of any size, also after decompression, passes through boxd without being kept in memory.
 func TestAnUploadDoesNotStayInBoxd(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
 	const size = 2 << 30 // more than a signed 32-bit number holds
-	sent := new(bytes.Buffer)
-	packed := gzip.NewWriter(sent)
-	for range size >> 20 {
-		_, _ = packed.Write(make([]byte, 1<<20))
+	packed := func(before string, size int, after string) string {
+		sent := new(bytes.Buffer)
+		w, err := gzip.NewWriterLevel(sent, gzip.BestSpeed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(w, before)
+		for range size >> 20 {
+			_, _ = w.Write(make([]byte, 1<<20))
+		}
+		_, _ = io.WriteString(w, after)
+		_ = w.Close()
+		return sent.String()
 	}
-	_ = packed.Close()
 	before := residentPeak(t, h.PID())
-	status, text, _ := h.sends(t, "POST", "/files?path=/home/user/big", sent.String(), append(sb.of("49983"), "Content-Encoding", "gzip")...)
-	if status != http.StatusOK {
-		t.Fatalf("%d %s", status, text)
+	for _, tc := range []struct {
+		size        int
+		body, media string
+	}{
+		{size / 8, packed("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\n", size/8, "\r\n--b--\r\n"), "multipart/form-data; boundary=b"},
+		{size, packed("", size, ""), "application/octet-stream"},
+	} {
+		if status, text, _ := sb.sent(t, "POST", "/files?path=/home/user/big", tc.body, "Content-Encoding", "gzip", "Content-Type", tc.media); status != http.StatusOK {
+			t.Fatalf("%s: %d %s", tc.media, status, text)
+		}
+		if o := sb.sh(t, "stat -c %s /home/user/big"); o.stdout.String() != fmt.Sprintln(tc.size) {
+			t.Errorf("%s: %s%s", tc.media, o.stdout.String(), o.stderr.String())
+		}
+	}
+	resp, err := (&http.Client{Transport: sb}).Get("http://" + h.address + "/files?path=/home/user/big")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if n, err := io.Copy(io.Discard, resp.Body); err != nil || n != size {
+		t.Errorf("of the download %d bytes came: %v", n, err)
 	}
 	if grown := residentPeak(t, h.PID()) - before; grown > 64<<10 {
 		t.Errorf("boxd has grown by %d KiB", grown)
-	}
-	if o := sb.sh(t, "stat -c %s /home/user/big"); o.stdout.String() != fmt.Sprintln(size) {
-		t.Errorf("%s%s", o.stdout.String(), o.stderr.String())
 	}
 }
 

@@ -294,6 +294,36 @@ func TestEveryRequestForASandboxProvesItself(t *testing.T) {
 	}
 }
 
+// A sandbox tells its client what it was given and what it uses, and has nothing of what E2B's own cloud asks its agent.
+func TestASandboxDescribesItself(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{"envVars":{"A":"1","B":"x=y"}}`)
+	for route, want := range map[string]struct {
+		status int
+		text   string
+	}{
+		"GET /health": {204, ""}, "GET /envs": {200, `{"A":"1","B":"x=y"}`}, "POST /envs": {404, "no route"}, "POST /init": {404, "no route"}, "POST /freeze": {404, "no route"}, "GET /nothing": {404, "no route"},
+	} {
+		method, path, _ := strings.Cut(route, " ")
+		if status, text, _ := sb.sent(t, method, path, ""); status != want.status || want.status == 200 && text != want.text || !strings.Contains(text, want.text) {
+			t.Errorf("%s: %d %s", route, status, text)
+		}
+	}
+	status, text, _ := sb.sent(t, "GET", "/metrics", "")
+	var metrics map[string]float64
+	if err := json.Unmarshal([]byte(text), &metrics); status != http.StatusOK || err != nil || metrics["cpu_count"] != 2 || metrics["mem_total"] != 1<<30 || metrics["mem_total_mib"] != 1<<10 || metrics["disk_total"] != 4<<30 || time.Since(time.Unix(int64(metrics["ts"]), 0)) > time.Minute {
+		t.Errorf("%d %s, %v", status, text, err)
+	}
+	for _, name := range []string{"cpu_used_pct", "mem_used", "mem_used_mib", "mem_cache", "disk_used"} {
+		if _, there := metrics[name]; !there {
+			t.Errorf("%s lacks %s", text, name)
+		}
+	}
+	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/resume", `{"timeout":2000}`); status != http.StatusOK || !strings.Contains(text, sb.Token) || !near(h.detail(t, sb.ID).EndAt, 2000) {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
 // A port of a sandbox is reached by its host name, with the traffic token, which is not passed on to the server there.
 func TestAPortIsReachedByItsName(t *testing.T) {
 	h := start(t)

@@ -82,7 +82,7 @@ func TestWhatCannotBeStartedIsRefused(t *testing.T) {
 	}
 }
 
-// A process survives the stream that started it, and is found by pid and by tag.
+// A process survives the stream that started it, and is found by pid and by tag. Another stream has what it writes from then on.
 func TestAProcessOutlivesItsStream(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
@@ -92,6 +92,13 @@ func TestAProcessOutlivesItsStream(t *testing.T) {
 		t.Fatal(err, stream.Err())
 	}
 	pid := stream.Msg().GetEvent().GetStart().GetPid()
+	before := &protocol.ProcessInput{Input: &protocol.ProcessInput_Stdin{Stdin: []byte("before\n")}}
+	if _, err := sb.processes().SendInput(t.Context(), &protocol.SendInputRequest{Process: &protocol.ProcessSelector{Selector: &protocol.ProcessSelector_Pid{Pid: pid}}, Input: before}); err != nil {
+		t.Fatal(err)
+	}
+	if !stream.Receive() || string(stream.Msg().GetEvent().GetData().GetStdout()) != "before\n" { // which the next stream has not
+		t.Fatalf("%v, %v", stream.Err(), stream.Msg())
+	}
 	cancel()
 	by := &protocol.ProcessSelector{Selector: &protocol.ProcessSelector_Tag{Tag: "one"}}
 	again, err := sb.processes().Connect(t.Context(), &protocol.ConnectRequest{Process: by})

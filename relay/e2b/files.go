@@ -20,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/relay/e2b/wire"
+	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
@@ -39,7 +40,11 @@ const headerMetadata = "X-Metadata-"
 func (s *Server) files(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 	upload := r.Method == http.MethodPost
 	s.recorded(w, r, sb.pass, call{route: map[bool]string{true: "POST", false: "GET"}[upload] + " /files", session: sb.ID, alters: upload}, func(w http.ResponseWriter, r *http.Request) error {
-		if err := sb.become(r.URL.Query().Get(parameterUser)); err != nil {
+		user := r.URL.Query().Get(parameterUser)
+		if user == session.RootUser && r.URL.Path != wire.FilesPath { // clients of Scalebox always say so, and programs that they start are the box user
+			user = ""
+		}
+		if err := sb.become(user); err != nil {
 			return refusal(http.StatusUnauthorized, err.Error())
 		}
 		leave, err := sb.limits.Stream()

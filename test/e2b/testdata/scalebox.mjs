@@ -42,6 +42,13 @@ step('downloadUrl', async () => {
   const got = await fetch(await sbx.downloadUrl(dir + '/d/a.txt'))
   assert.equal(await got.text(), 'hello')
 })
+step('uploadUrl', async () => {
+  const form = new FormData()
+  form.append('file', new Blob(['sent']), 'u.txt')
+  const dir = (await sbx.commands.run('pwd')).stdout.trim()
+  assert.equal((await fetch(await sbx.uploadUrl(dir + '/u.txt'), { method: 'POST', body: form })).status, 200)
+  assert.equal((await sbx.commands.run('echo " and changed" >> u.txt; cat u.txt')).stdout, 'sent and changed\n')
+})
 step('runCode', async () => {
   const r = await sbx.runCode('print("out")\n1 + 1', { language: 'python' })
   assert.deepEqual([r.text.trim(), r.exitCode, r.logs.stdout.trim()], ['2', 0, 'out'])

@@ -18,9 +18,10 @@ import (
 
 // Published packages that clients of E2B and Scalebox use, as npm is asked for them. test/run also fetches them for its machine.
 const (
-	E2BPackages      = "e2b@2.51.0 @e2b/code-interpreter@2.8.0"
-	OldE2BPackages   = "e2b@2.45.0 @e2b/code-interpreter@2.7.0"
-	ScaleboxPackages = "@scalebox/sdk@3.7.0"
+	E2BPackages         = "e2b@2.51.0 @e2b/code-interpreter@2.8.0"
+	OldE2BPackages      = "e2b@2.45.0 @e2b/code-interpreter@2.7.0"
+	ScaleboxPackages    = "@scalebox/sdk@3.7.0"
+	OldScaleboxPackages = "@scalebox/sdk@3.4.0"
 )
 
 // npmVariable names a directory that has node, and packages that npm has fetched, for a machine that has neither npm nor a network:

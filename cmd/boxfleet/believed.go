@@ -16,8 +16,8 @@ import (
 )
 
 // Most requests for a session go to its node by what this gateway has heard of its claim, without reading it: a node that answers for a session has it,
-// since it serves nothing while it is not sure of its claims, and ends what another has. Only where the node says no, the claim is read: it may have
-// changed, and JetStream not told of it yet.
+// since it serves nothing while it is not sure of its claims, and ends what another has. Only where the node has not found what was asked for, the claim is read: it may have
+// changed, and JetStream not told of it yet. Then nothing has been done, which another error, or none, does not say.
 
 // ownWrites is the bucket of claims; it keeps in mind what this gateway has written last, which it may not have heard of yet.
 type ownWrites struct {
@@ -101,7 +101,7 @@ func (c *call) keepBody() (func() bool, error) {
 	}
 	data := make([]byte, c.r.ContentLength)
 	if _, err := io.ReadFull(c.r.Body, data); err != nil {
-		return nil, fault.Errorf(fault.Invalid, "the body of the request ends early: %w", err)
+		return nil, fault.Errorf(fault.Invalid, "the body of the request ends early: %w", err).WithHint("send all of its Content-Length")
 	}
 	restore := func() bool {
 		c.r.Body = io.NopCloser(bytes.NewReader(data))
@@ -111,10 +111,10 @@ func (c *call) keepBody() (func() bool, error) {
 	return restore, nil
 }
 
-// checkBelieved looks at an answer, of status 0 if there is none, to a request that went to a node by a claim that was not read. Where that says no, it reads the claim:
+// checkBelieved looks at the answer to a request that went to a node by a claim that was not read. If nothing was found, it reads the claim:
 // its error is errOutdated if that is another, and says why if it cannot be read.
 func (g *gateway) checkBelieved(c *call, status int) error {
-	if c.believed == nil || status != 0 && status != http.StatusNotFound && status != http.StatusConflict && status != http.StatusServiceUnavailable {
+	if c.believed == nil || status != http.StatusNotFound {
 		return nil
 	}
 	now, err := g.claimOf(c.r.Context(), c.believed.Owner, c.believed.ID)

@@ -384,9 +384,6 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			if refused == nil && !errors.Is(err, errOutdated) && c.r.Context().Err() == nil {
-				err = cmp.Or(g.checkBelieved(c, 0), err)
-			}
 			switch {
 			case errors.Is(err, errOutdated):
 				c.outdated = true

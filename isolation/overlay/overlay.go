@@ -115,8 +115,8 @@ func stack(lower, upper, work string) (int, error) {
 }
 
 // spareFiles is how many empty files a root keeps beside its work directory. They go with that when its box is started again, so that there is
-// room for what overlayfs makes for a moment while it is mounted, and for the links of /etc, however full the quota is.
-const spareFiles = 8
+// room for what overlayfs makes for a moment while it is mounted, however full the quota is. Linux 6.12 needs one.
+const spareFiles = 2
 
 // keepSpare makes them, as far as there is room.
 func keepSpare(old int) {

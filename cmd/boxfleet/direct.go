@@ -16,10 +16,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net"
+	"slices"
 	"sync"
-	"syscall"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,15 +60,50 @@ func ofKey(known func(ed25519.PublicKey) bool) func(tls.ConnectionState) error {
 	}
 }
 
-// endIsSeen has the kernel find out within streamTimeout that the other end is gone, also while it is sent something (TCP_USER_TIMEOUT in tcp(7)).
-func endIsSeen(_, _ string, raw syscall.RawConn) error {
-	var err error
-	bad := raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(streamTimeout.Milliseconds()))
-	})
-	return errors.Join(bad, err)
+// lookAfter closes a connection whose other end acknowledges nothing for streamTimeout, and calls gone when that has closed it, until over is closed. Nobody else
+// sees either while this end does not read. TCP_USER_TIMEOUT would be for the first, and also ends a connection whose other end only reads nothing (tcp(7)).
+func lookAfter(conn *net.TCPConn, over <-chan struct{}, gone func()) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return
+	}
+	look := time.NewTicker(streamPing)
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+		case <-over:
+			return
+		}
+		closed, dead := false, false
+		if raw.Control(func(fd uintptr) {
+			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+			n, err := unix.Poll(poll, 0)
+			closed = err == nil && n > 0
+			info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			dead = err == nil && isDead(info)
+		}) != nil {
+			return
+		}
+		if dead {
+			_ = conn.Close()
+		}
+		if closed || dead {
+			gone()
+			return
+		}
+	}
 }
 
+// unanswered is how often the kernel has sent the same again before isDead takes the other end for dead. It does so twelve times as late as the first time by then.
+const unanswered = 3
+
+// isDead reports whether the other end of a connection is not heard of any more. One that reads nothing answers: the kernel asks it, less and less often.
+func isDead(i *unix.TCPInfo) bool {
+	return time.Duration(i.Last_ack_recv)*time.Millisecond >= streamTimeout && (i.Retransmits >= unanswered || i.Probes >= unanswered)
+}
+
+// aliveConfig has the kernel find out within streamTimeout that the other end of an idle connection is gone.
 func aliveConfig() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: streamTimeout / 3, Interval: streamTimeout / 3, Count: 2}
 }
@@ -76,8 +113,8 @@ type directListener struct {
 	net.Listener
 	key    string // of the node, as access.FleetKey has it
 	tls    *tls.Config
-	known  func() bool       // whether the node takes connections just now
-	carry  func(c *tls.Conn) // owns a connection
+	known  func() bool                            // whether the node takes connections just now
+	carry  func(ctx context.Context, c *tls.Conn) // owns a connection
 	log    *slog.Logger
 	places chan struct{} // one for each connection
 	shakes chan struct{} // one for each handshake
@@ -96,7 +133,7 @@ func (a *agent) listenDirect(ctx context.Context) (*directListener, error) {
 		return nil, err
 	}
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
-	listener, err := (&net.ListenConfig{Control: endIsSeen, KeepAliveConfig: aliveConfig()}).Listen(ctx, "tcp", a.cfg.Fleet.Listen)
+	listener, err := (&net.ListenConfig{KeepAliveConfig: aliveConfig()}).Listen(ctx, "tcp", a.cfg.Fleet.Listen)
 	if err != nil {
 		end()
 		return nil, err
@@ -176,7 +213,7 @@ func (d *directListener) serve(ctx context.Context, conn net.Conn) {
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	d.carry(far)
+	d.carry(ctx, far)
 }
 
 // isGateway reports whether box.toml has a gateway with that key. The operator may have added it just now.
@@ -201,31 +238,55 @@ func (a *agent) hasGateway(key ed25519.PublicKey) (ok, old bool) {
 	return false, old
 }
 
-// carryDirect connects a gateway with boxd, as carry does.
-func (a *agent) carryDirect(far *tls.Conn) {
+// carryDirect connects a gateway with boxd, as carry does, until ctx ends.
+func (a *agent) carryDirect(ctx context.Context, far *tls.Conn) {
 	defer func() { _ = far.Close() }() // twice, where it got that far
 	a.streams.Add(1)
 	defer a.streams.Add(-1)
-	near, err := net.Dial("unix", a.cfg.Fleet.Socket) //nolint:noctx // answers or refuses at once
+	conn, err := net.Dial("unix", a.cfg.Fleet.Socket) //nolint:noctx // answers or refuses at once
 	if err != nil {
 		a.log.Warn("cannot reach boxd", "socket", a.cfg.Fleet.Socket, "error", err)
 		return
 	}
-	var up sync.WaitGroup
-	up.Go(func() {
-		_, _ = io.Copy(near, &whileServing{far, a}) // either end, or the node, has ended it
-		_ = near.Close()                            // who has gone wants no answer
+	near, raw := conn.(*net.UnixConn), far.NetConn().(*net.TCPConn) //nolint:forcetypeassert // they are
+	defer context.AfterFunc(ctx, func() { _ = near.Close() })()     // boxd may read nothing just now
+	over := make(chan struct{})
+	var watch, up sync.WaitGroup
+	watch.Go(func() {
+		lookAfter(raw, over, func() { _ = near.SetDeadline(time.Now().Add(gonePatience)) }) // as in carry
 	})
-	_, _ = io.Copy(far, near)
-	_ = far.Close()
-	_ = near.Close()
+	up.Go(func() {
+		_, err := io.Copy(near, &whileServing{far, a.serves})
+		switch {
+		case err == nil: // it has closed its sending side, and may still hear
+			_ = near.CloseWrite()
+			_, _ = io.Copy(io.Discard, raw) // after its end TLS has nothing more
+		case errors.Is(err, errFenced):
+			_ = raw.Close()
+		default: // of boxd: what that has said would be lost with a connection that is closed before all is read
+			_, _ = io.Copy(io.Discard, far)
+		}
+		_ = near.Close() // who has gone wants no answer
+	})
+	_, err = io.Copy(far, &whileServing{near, func() bool { return !a.fenced() }})
+	if err != nil {
+		_ = near.Close()
+	}
+	if errors.Is(err, errFenced) {
+		_ = raw.Close()
+	}
+	// What boxd has said is to arrive: the gateway closes the connection when it has heard it.
+	_ = far.CloseWrite()
+	_ = raw.CloseWrite()
 	up.Wait()
+	close(over)
+	watch.Wait()
 }
 
-// whileServing is what a gateway sends, as long as the node may take it: a connection carries one request after the other.
+// whileServing is what a gateway sends, or boxd, as long as the node may take or say it: a connection carries one request after the other.
 type whileServing struct {
 	from io.Reader
-	a    *agent
+	may  func() bool
 }
 
 // errFenced ends a connection of a node that may have been taken for lost.
@@ -234,7 +295,7 @@ var errFenced = errors.New("the node is not ready: its sessions are not yet reco
 // Read reads.
 func (r *whileServing) Read(p []byte) (int, error) {
 	n, err := r.from.Read(p)
-	if n > 0 && !r.a.serves() {
+	if n > 0 && !r.may() {
 		return 0, errFenced
 	}
 	return n, err
@@ -262,14 +323,31 @@ type directConn struct {
 	*tls.Conn
 	node string
 	all  *directs
+	over func()      // once
+	said atomic.Bool // whether it has said all that it has to say
 }
 
-// Close ends it.
+// CloseWrite says that nothing more comes. What was sent is to arrive.
+func (c *directConn) CloseWrite() error {
+	c.said.Store(true)
+	return c.Conn.CloseWrite()
+}
+
+// Close ends it. What was sent and not said to be all is given up: the kernel would first wait until a node takes it, which may not be soon, and then tell it the end.
 func (c *directConn) Close() error {
 	c.all.mu.Lock()
 	delete(c.all.open[c.node], c)
 	c.all.mu.Unlock()
+	c.over()
+	if !c.said.Load() {
+		c.giveUp()
+	}
 	return c.Conn.Close()
+}
+
+// giveUp has the end of the connection told at once.
+func (c *directConn) giveUp() {
+	_ = c.NetConn().(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // it is one
 }
 
 // dial connects to a node; nil: over NATS. An address that did not answer is left alone for a while.
@@ -280,8 +358,13 @@ func (d *directs) dial(ctx context.Context, n *seen, key ed25519.PrivateKey, log
 	where := *n.Direct
 	d.mu.Lock()
 	last, before := d.failed[n.Name]
+	before = before && last.where == where
+	avoided := before && time.Since(last.at) < directAvoided
+	if before && !avoided {
+		d.failed[n.Name] = directFailure{time.Now(), where} // one tries it again, and nobody else waits for that
+	}
 	d.mu.Unlock()
-	if before = before && last.where == where; before && time.Since(last.at) < directAvoided {
+	if avoided {
 		return nil
 	}
 	conn, err := dialDirect(ctx, &where, key)
@@ -298,7 +381,9 @@ func (d *directs) dial(ctx context.Context, n *seen, key ed25519.PrivateKey, log
 		return nil
 	}
 	delete(d.failed, n.Name)
-	c := &directConn{conn, n.Name, d}
+	over := make(chan struct{})
+	c := &directConn{Conn: conn, node: n.Name, all: d, over: sync.OnceFunc(func() { close(over) })}
+	go lookAfter(conn.NetConn().(*net.TCPConn), over, func() {}) //nolint:forcetypeassert // it is one
 	if d.open[n.Name] == nil {
 		d.open[n.Name] = map[*directConn]bool{}
 	}
@@ -318,7 +403,7 @@ func dialDirect(ctx context.Context, where *api.FleetDirect, key ed25519.Private
 	}
 	ctx, cancel := context.WithTimeout(ctx, directDial)
 	defer cancel()
-	conn, err := (&net.Dialer{Control: endIsSeen, KeepAliveConfig: aliveConfig()}).DialContext(ctx, "tcp", where.Address)
+	conn, err := (&net.Dialer{KeepAliveConfig: aliveConfig()}).DialContext(ctx, "tcp", where.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -333,6 +418,16 @@ func dialDirect(ctx context.Context, where *api.FleetDirect, key ed25519.Private
 	return far, nil
 }
 
+// close closes all connections.
+func (d *directs) close() {
+	d.mu.Lock()
+	nodes := slices.Collect(maps.Keys(d.open))
+	d.mu.Unlock()
+	for _, node := range nodes {
+		d.forget(node)
+	}
+}
+
 // forget closes connections to a node that is lost, or to an agent that was there before. The kernel would not tell of an agent that does nothing.
 func (d *directs) forget(node string) {
 	d.mu.Lock()
@@ -341,6 +436,7 @@ func (d *directs) forget(node string) {
 	delete(d.failed, node)
 	d.mu.Unlock()
 	for c := range gone {
+		c.giveUp()
 		_ = c.NetConn().Close() // a TLS connection may wait before it closes
 	}
 }

@@ -3,17 +3,21 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -23,6 +27,7 @@ import (
 // listening is a node that listens for gateways, whose boxd answers with what it is sent.
 type listening struct {
 	agent   *agent
+	direct  *directListener
 	at      *seen
 	gateway ed25519.PrivateKey
 	late    atomic.Int64 // how much later it is for the agent, of time.Duration
@@ -62,9 +67,43 @@ func newListening(t *testing.T) *listening {
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.direct = d
 	t.Cleanup(func() { d.Close() })
 	l.at = &seen{FleetNode: api.FleetNode{Name: "n", Direct: &api.FleetDirect{Address: d.Addr().String(), Key: d.key}}}
 	return l
+}
+
+// by has another boxd answer, which serves each connection as the function does.
+func (l *listening) by(t *testing.T, serve func(net.Conn)) {
+	t.Helper()
+	l.agent.renewed.Store(int64(time.Hour)) // it is not fenced before that
+	l.agent.cfg.Fleet.Socket = filepath.Join(boxtest.TempDir(t), "s")
+	boxd, err := net.Listen("unix", l.agent.cfg.Fleet.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { boxd.Close() })
+	go func() {
+		for {
+			conn, err := boxd.Accept()
+			if err != nil {
+				return
+			}
+			go serve(conn)
+		}
+	}()
+}
+
+// connect connects a gateway with the node.
+func (l *listening) connect(t *testing.T) *directConn {
+	t.Helper()
+	d := newDirects()
+	conn := d.dial(t.Context(), l.at, l.gateway, slog.New(slog.DiscardHandler))
+	if conn == nil {
+		t.Fatal("no connection")
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn.(*directConn)
 }
 
 // echoed reports what comes back of a word.
@@ -194,4 +233,202 @@ func TestStrangersTakeNoPlaceOfAGateway(t *testing.T) {
 		conn, err := dialDirect(t.Context(), l.at.Direct, l.gateway)
 		return err == nil && conn.Close() == nil
 	})
+}
+
+// Who reads nothing for long is there all the same, in each direction, and gets all.
+func TestADirectConnectionWaitsForItsReader(t *testing.T) {
+	t.Parallel()
+	const size = 32 << 20
+	for name, up := range map[string]bool{"the gateway reads nothing": false, "the node reads nothing": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, read, got := newListening(t), make(chan struct{}), make(chan int64, 1)
+			l.by(t, func(boxd net.Conn) {
+				defer boxd.Close()
+				if up {
+					<-read
+					n, _ := io.Copy(io.Discard, boxd)
+					got <- n
+					return
+				}
+				_, _ = boxd.Write(make([]byte, size))
+			})
+			conn := l.connect(t)
+			go func() {
+				if up {
+					_, _ = conn.Write(make([]byte, size))
+					_ = conn.CloseWrite()
+					return
+				}
+				<-read
+				n, _ := io.Copy(io.Discard, conn)
+				got <- n
+			}()
+			<-time.After(2 * streamTimeout) // what is to happen is that nothing does
+			close(read)
+			if n := <-got; n != size {
+				t.Errorf("%d bytes of %d", n, size)
+			}
+		})
+	}
+}
+
+// boxd may take nothing, as a program does that reads no input: that holds up neither an agent that ends, nor does it keep the connection of a gateway that has gone.
+func TestADirectConnectionToABoxdThatReadsNothingEnds(t *testing.T) {
+	t.Parallel()
+	l := newListening(t)
+	gone := make(chan struct{}, 2)
+	l.by(t, func(boxd net.Conn) {
+		for { // until the other end is closed, without reading
+			poll := []unix.PollFd{{Fd: fdOf(t, boxd)}}
+			if n, err := unix.Poll(poll, -1); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+				gone <- struct{}{}
+				return
+			}
+		}
+	})
+	fill := func(conn net.Conn) {
+		last := int64(-1)
+		var sent atomic.Int64
+		go func() {
+			for {
+				n, err := conn.Write(make([]byte, 64<<10))
+				sent.Add(int64(n))
+				if err != nil {
+					return
+				}
+			}
+		}()
+		boxtest.Eventually(t, "no more is taken", func() bool {
+			now := sent.Load()
+			full := now == last && now > 0
+			last = now
+			return full
+		})
+	}
+	first := l.connect(t)
+	fill(first)
+	_ = first.Close()
+	<-gone
+	fill(l.connect(t))
+	if err := l.direct.Close(); err != nil {
+		t.Error(err)
+	}
+	<-gone
+}
+
+// fdOf returns the descriptor of a connection.
+func fdOf(t *testing.T, conn net.Conn) (fd int32) {
+	t.Helper()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err == nil {
+		err = raw.Control(func(n uintptr) { fd = int32(n) })
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return fd
+}
+
+// What boxd answers arrives, also if it answers before it has read all and then closes the connection; and after the gateway has closed its sending side, as who
+// connects to a port of a box may.
+func TestAnAnswerOfADirectConnectionArrives(t *testing.T) {
+	t.Parallel()
+	l, answer := newListening(t), bytes.Repeat([]byte("answer"), 64<<10)
+	l.agent.renewed.Store(int64(time.Hour))
+	front := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusRequestEntityTooLarge)
+		_, _ = w.Write(answer)
+	})}
+	t.Cleanup(func() { front.Close() })
+	l.agent.cfg.Fleet.Socket = filepath.Join(boxtest.TempDir(t), "s")
+	boxd, err := net.Listen("unix", l.agent.cfg.Fleet.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = front.Serve(boxd) }()
+	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return l.connect(t), nil }}
+	for range 100 {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://n/", io.LimitReader(zeros{}, 8<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := transport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || !bytes.Equal(got, answer) {
+			t.Fatalf("%d bytes of %d, %v", len(got), len(answer), err)
+		}
+	}
+
+	l.by(t, func(boxd net.Conn) {
+		defer boxd.Close()
+		if got, err := io.ReadAll(boxd); err == nil {
+			_, _ = boxd.Write(got)
+		}
+	})
+	conn := l.connect(t)
+	if _, err := conn.Write(answer); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(conn); err != nil || !bytes.Equal(got, answer) {
+		t.Errorf("%d bytes of %d, %v", len(got), len(answer), err)
+	}
+}
+
+// zeros is a stream of them.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// A node that may have been taken for lost says nothing more either, of a program whose output somebody reads: another node may have the session by now, and a
+// gateway that NATS has lost too closes nothing.
+func TestANodeThatIsFencedSaysNothingDirectly(t *testing.T) {
+	t.Parallel()
+	l, say := newListening(t), make(chan string)
+	l.by(t, func(boxd net.Conn) {
+		defer boxd.Close()
+		for word := range say {
+			if _, err := io.WriteString(boxd, word); err != nil {
+				return
+			}
+		}
+	})
+	conn := l.connect(t)
+	say <- "word"
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	l.late.Store(int64(time.Hour + fencedAfter))
+	say <- "more"
+	if n, err := conn.Read(make([]byte, 4)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	close(say)
+}
+
+// An end that is asked in vain is dead; one that has only not been sent anything for long is not, nor one that is asked seldom as it reads nothing.
+func TestAnEndThatAcknowledgesNothingIsDead(t *testing.T) {
+	t.Parallel()
+	late := uint32(streamTimeout.Milliseconds())
+	for want, list := range map[bool][]unix.TCPInfo{
+		true:  {{Last_ack_recv: late, Retransmits: unanswered}, {Last_ack_recv: late, Probes: unanswered}},
+		false: {{Last_ack_recv: 100 * late}, {Last_ack_recv: late - 1, Retransmits: 15}, {Last_ack_recv: 4 * late, Probes: 1, Backoff: 10}},
+	} {
+		for _, info := range list {
+			if isDead(&info) != want {
+				t.Errorf("%+v: not %v", info, want)
+			}
+		}
+	}
 }

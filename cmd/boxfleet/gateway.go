@@ -162,6 +162,7 @@ func (g *gateway) Close() {
 	g.end()
 	g.transport.CloseIdleConnections()
 	g.ends.Close()
+	g.directs.close()
 	g.work.Wait()
 	g.nc.Close()
 }

@@ -49,7 +49,7 @@ func (b ownWrites) wrote(revision uint64) uint64 {
 // believed returns the claim of a live session as this gateway has heard of it; nil: it has to be read.
 func (g *gateway) believed(c *call, owner, id string) *sessionClaim {
 	x := g.index()
-	if x == nil || !g.nc.IsConnected() || c.r.Method == http.MethodPut { // by which skills and drives are attached
+	if x == nil || !g.nc.IsConnected() || x.renewal != g.nc.Stats().Reconnects || c.r.Method == http.MethodPut { // by which skills and drives are attached
 		return nil
 	}
 	g.mu.Lock()

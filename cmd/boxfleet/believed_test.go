@@ -16,6 +16,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
@@ -79,7 +80,7 @@ func newBelieving(t *testing.T) *believing {
 		return new(net.Dialer).DialContext(ctx, network, nodes[node].Listener.Addr().String())
 	}}
 	t.Cleanup(h.g.transport.CloseIdleConnections)
-	if h.watch, err = watchClaims(t.Context(), claims, id); err != nil {
+	if h.watch, err = watchClaims(t.Context(), h.g.nc, claims, id); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.watch.stop)
@@ -223,4 +224,43 @@ func TestANoIsNotBelievedWithoutAClaim(t *testing.T) {
 	if status, asked, reads := h.exec(strings.NewReader("2")); status != 200 || asked != "a:2" || reads != 0 {
 		t.Errorf("what the node does: %d, %q, %d reads", status, asked, reads)
 	}
+}
+
+// After the connection to NATS was made again, JetStream may tell of changes late: claims are read until the watch is a new one.
+func TestClaimsAreReadAfterNATSWasAway(t *testing.T) {
+	t.Parallel()
+	h := newBelieving(t)
+	h.hear(h.put(false, "a", api.FleetClaimLive))
+	expect := func(want int64) {
+		t.Helper()
+		if status, asked, reads := h.exec(strings.NewReader("1")); status != 200 || asked != "a:1" || reads != want {
+			t.Errorf("%d, %q, %d reads, want %d", status, asked, reads, want)
+		}
+	}
+	expect(0)
+	if err := h.g.nc.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "another connection", func() bool { return h.g.nc.IsConnected() && h.g.nc.Stats().Reconnects == 1 })
+	expect(1)
+
+	// The gateway begins a new watch by itself.
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	followed := make(chan struct{})
+	go func() {
+		defer close(followed)
+		h.g.Run(ctx)
+	}()
+	again := func(times uint64) {
+		t.Helper()
+		boxtest.Eventually(t, "another watch", func() bool { x := h.g.index(); return x != nil && x.renewal == times })
+	}
+	again(1)
+	if err := h.g.nc.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	again(2)
+	end()
+	<-followed
 }

@@ -43,7 +43,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 	put("ci", "ione", "n1")
 	theirs := put("other", "ione", "n2")
 	put("ci", "no id of a sandbox", "n1")
-	heard, err := watchClaims(t.Context(), claims, bucket)
+	heard, err := watchClaims(t.Context(), js.Conn(), claims, bucket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -213,11 +213,11 @@ func (g *gateway) follow(ctx context.Context) error {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
 	defer func() { _ = w.Stop() }() // of a bucket that may be gone
-	watch, err := watchClaims(ctx, claims, id)
+	watch, err := watchClaims(ctx, g.nc, claims, id)
 	if err != nil {
 		return err
 	}
-	defer watch.stop()
+	defer func() { watch.stop() }()
 	look := time.NewTicker(renewEvery)
 	defer look.Stop()
 	for {
@@ -239,6 +239,9 @@ func (g *gateway) follow(ctx context.Context) error {
 			}
 			g.applyClaim(watch, entry)
 		case <-look.C:
+			if watch, err = g.rewatch(ctx, watch, claims, id); err != nil {
+				return err
+			}
 			if err := g.look(ctx, nodesID, id); err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -21,6 +22,8 @@ import (
 // owner. JetStream delivers changes to it, so it can be late: see gateway.believed and gateway.located.
 type claimIndex struct {
 	bucket string // of the claims
+	// renewal is how often the connection to NATS had been made again when the watch began: since another time, changes may come late.
+	renewal uint64
 
 	mu    sync.Mutex
 	ids   map[string][]api.FleetClaim // of sandboxes; two owners may both have one
@@ -97,7 +100,8 @@ type claimWatch struct {
 }
 
 // watchClaims starts to watch the claims of a bucket. Only follow uses it.
-func watchClaims(ctx context.Context, claims jetstream.KeyValue, bucket string) (*claimWatch, error) {
+func watchClaims(ctx context.Context, conn *nats.Conn, claims jetstream.KeyValue, bucket string) (*claimWatch, error) {
+	renewal := conn.Stats().Reconnects
 	last, err := lastChange(ctx, claims)
 	if err != nil {
 		return nil, err
@@ -106,11 +110,30 @@ func watchClaims(ctx context.Context, claims jetstream.KeyValue, bucket string) 
 	if err != nil {
 		return nil, fmt.Errorf("watch claims: %w", err)
 	}
-	return &claimWatch{newClaimIndex(bucket, last), w}, nil
+	index := newClaimIndex(bucket, last)
+	index.renewal = renewal
+	return &claimWatch{index, w}, nil
+}
+
+// rewatch returns a watch of the connection that there is now. One of a connection before hears only after a while that JetStream has forgotten it.
+func (g *gateway) rewatch(ctx context.Context, w *claimWatch, claims jetstream.KeyValue, bucket string) (*claimWatch, error) {
+	if w.index.renewal == g.nc.Stats().Reconnects {
+		return w, nil
+	}
+	next, err := watchClaims(ctx, g.nc, claims, bucket)
+	if err != nil {
+		return w, err
+	}
+	w.stop()
+	return next, nil
 }
 
 func (w *claimWatch) stop() {
 	_ = w.watch.Stop() // of a bucket that may be gone
+	go func() {
+		for range w.watch.Updates() { // it waits for somebody to take what it has, and ends then
+		}
+	}()
 }
 
 // applyClaim applies a change. The index is used from when all existing claims have been delivered.

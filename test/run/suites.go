@@ -46,8 +46,8 @@ var suites = []suite{
 	{"test/e2b", 1, 3, 2},
 	{"test/fleet", 2, 0, 0},
 	{"test/buckets", 1, 0, 0},
-	{"test/console", 2, 3, 2},
-	{"test/clients", 2, 0, 0},
+	{"test/console", 1, 3, 2},
+	{"test/clients", 1, 0, 0},
 }
 
 // raced are the suites in which boxd has the race detector on this host; with -whole it has in all. It doubles the processor time

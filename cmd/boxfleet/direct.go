@@ -39,6 +39,9 @@ const (
 	directAvoided = 5 * time.Second // how long a gateway goes over NATS to a node where that has failed
 )
 
+// welcome is what a node says first: that it takes the connection. The gateway's part of a handshake is over before the node has looked at its key.
+const welcome = "+"
+
 // certificate returns a certificate for a key, which has nothing else in it: whoever gets it compares the key.
 func certificate(key ed25519.PrivateKey) (tls.Certificate, error) {
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(1)}, &x509.Certificate{SerialNumber: big.NewInt(1)}, key.Public(), key)
@@ -206,6 +209,9 @@ func (d *directListener) serve(ctx context.Context, conn net.Conn) {
 	err := far.HandshakeContext(shaking)
 	cancel()
 	<-d.shakes
+	if err == nil {
+		_, err = io.WriteString(far, welcome) // the kernel has room for that
+	}
 	if err != nil {
 		d.log.Debug("a connection to fleet.listen is of no gateway", "remote", conn.RemoteAddr().String(), "error", err)
 		conn.Close()
@@ -411,7 +417,10 @@ func dialDirect(ctx context.Context, where *api.FleetDirect, key ed25519.Private
 		Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13,
 		InsecureSkipVerify: true, VerifyConnection: ofKey(func(k ed25519.PublicKey) bool { return public.Equal(k) }), //nolint:gosec // the key is compared instead
 	})
-	if err := far.HandshakeContext(ctx); err != nil {
+	if err = far.HandshakeContext(ctx); err == nil {
+		err = welcomed(ctx, far)
+	}
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -426,6 +435,22 @@ func (d *directs) close() {
 	for _, node := range nodes {
 		d.forget(node)
 	}
+}
+
+// welcomed waits until a node says that it takes a connection.
+func welcomed(ctx context.Context, far *tls.Conn) error {
+	stop := context.AfterFunc(ctx, func() { _ = far.SetReadDeadline(time.Now()) })
+	var said [len(welcome)]byte
+	_, err := io.ReadFull(far, said[:])
+	switch {
+	case !stop(): // the deadline is over, or will be
+		return ctx.Err()
+	case err != nil:
+		return err
+	case string(said[:]) != welcome:
+		return errors.New("it speaks another protocol")
+	}
+	return nil
 }
 
 // forget closes connections to a node that is lost, or to an agent that was there before. The kernel would not tell of an agent that does nothing.

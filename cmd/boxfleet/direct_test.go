@@ -168,11 +168,8 @@ func TestBothEndsOfADirectConnectionAreKnownByTheirKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if conn, err := dialDirect(t.Context(), l.at.Direct, strange); err == nil {
-		if err := echoed(conn); err == nil {
-			t.Error("a stranger reaches boxd")
-		}
-		conn.Close()
+	if _, err := dialDirect(t.Context(), l.at.Direct, strange); err == nil {
+		t.Error("a stranger is let in")
 	}
 	other := *l.at.Direct
 	other.Key = access.FleetKey(strange.Public().(ed25519.PublicKey))
@@ -188,19 +185,14 @@ func TestBothEndsOfADirectConnectionAreKnownByTheirKeys(t *testing.T) {
 	l.agent.now.Gateways = nil
 	l.agent.asked = time.Now()
 	l.agent.mu.Unlock()
-	conn, err := dialDirect(t.Context(), l.at.Direct, l.gateway)
-	if err == nil {
-		err = echoed(conn)
-		conn.Close()
-	}
-	if err == nil {
-		t.Error("a gateway that was removed reaches boxd")
+	if _, err := dialDirect(t.Context(), l.at.Direct, l.gateway); err == nil {
+		t.Error("a gateway that was removed is let in")
 	}
 	// One that was added just now is asked for.
 	l.agent.mu.Lock()
 	l.agent.asked = time.Time{}
 	l.agent.mu.Unlock()
-	conn, err = dialDirect(t.Context(), l.at.Direct, l.gateway)
+	conn, err := dialDirect(t.Context(), l.at.Direct, l.gateway)
 	if err == nil {
 		err = echoed(conn)
 		conn.Close()

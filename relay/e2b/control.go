@@ -164,7 +164,7 @@ func find(r *http.Request) (operation, string, bool) {
 
 // Why parts of the control plane are not there.
 const (
-	noSnapshots = "boxd keeps no images of memory; pause with keepMemory: false keeps files, and the operator makes images (boxctl commit)"
+	noSnapshots = "boxd keeps no images of memory; pause with keepMemory: false keeps files, and the operator makes images (boxctl images commit)"
 	noTemplates = "the operator prepares images and names them in [e2b.templates] of box.toml"
 	noVolumes   = "the operator's profiles mount directories, workspaces and drives"
 	noSecrets   = "the operator's profiles give secrets to boxes"

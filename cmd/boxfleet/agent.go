@@ -62,11 +62,11 @@ type agent struct {
 	beside  sync.WaitGroup   // sessions that are being started again, or ended
 
 	// Of its name; only renew uses these.
-	lease   nameLease
-	ends    *endpoint          // nil: the name is not its own
-	fencing *nats.Subscription // beside ends
-	direct  *directListener    // nil: there is none
-	unheard string             // why not, as it was logged last
+	lease       nameLease
+	ends        *endpoint          // nil: the name is not its own
+	fencing     *nats.Subscription // beside ends
+	direct      *directListener    // nil: there is none
+	listenError string             // why not, as it was logged last
 
 	patience time.Duration // of the end of a session: how long its output may be on its way
 	handing  chan struct{} // one for each session whose output is on its way

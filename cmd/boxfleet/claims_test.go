@@ -35,7 +35,8 @@ type claiming struct {
 	made   int      // requests for a session that reached a node
 }
 
-func newClaiming(t *testing.T) *claiming {
+// gatewayWithClaims returns a gateway that has a key and an empty bucket of claims.
+func gatewayWithClaims(t *testing.T, c *clock) *gateway {
 	t.Helper()
 	js := startServer(t)
 	claims, id, err := openBucket(t.Context(), js, claimsConfig(0), "b")
@@ -46,10 +47,17 @@ func newClaiming(t *testing.T) *claiming {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &claiming{t: t, clock: &clock{t: time.Unix(1e9, 0)}, id: id}
-	h.g = aGateway(js, h.clock)
-	h.g.cfg.Key, h.g.starts, h.g.turns = key, map[string]start{}, make(chan struct{}, 1)
-	h.g.claims, h.g.bucket, h.g.opened = claims, id, h.clock.now()
+	g := aGateway(js, c)
+	g.cfg.Key, g.claims, g.bucket = key, claims, id
+	return g
+}
+
+func newClaiming(t *testing.T) *claiming {
+	t.Helper()
+	h := &claiming{t: t, clock: &clock{t: time.Unix(1e9, 0)}}
+	h.g = gatewayWithClaims(t, h.clock)
+	h.id = h.g.bucket
+	h.g.starts, h.g.turns, h.g.opened = map[string]start{}, make(chan struct{}, 1), h.clock.now()
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.made++; w.WriteHeader(http.StatusCreated) }))
 	t.Cleanup(node.Close)
 	h.g.transport = &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Connections of gateways to nodes without NATS between them, where a node has an address for that (fleet.listen of box.toml). They
-// are TLS 1.3 of which each end knows the key of the other: that of a gateway is in box.toml of the node, with which it signs for callers too; that
-// of a node is made when its agent starts, and announced over NATS. So they need no authority that signs certificates, and no clock.
+// Direct connections of gateways to nodes, without NATS between them, where a node has an address for that (fleet.listen of box.toml): mutual
+// TLS 1.3 with pinned keys. The public key of a gateway is in box.toml of the node; the gateway signs requests for callers with it as well. The
+// key of a node is made when its agent starts, and announced over NATS. So no authority has to sign certificates, and clocks do not matter.
 
 package main
 
@@ -32,17 +32,18 @@ import (
 
 // Bounds and times of these connections.
 const (
-	maxDirect     = 1024            // that a node has at the same time
-	maxHandshakes = 64              // of those, whose other end has not proved yet who it is
-	directDial    = time.Second     // until a gateway has one, or goes over NATS
-	directShake   = 5 * time.Second // until a node knows who is there
-	directAvoided = 5 * time.Second // how long a gateway goes over NATS to a node where that has failed
+	maxDirect              = 1024            // that a node has at the same time
+	maxHandshakes          = 64              // of those, whose other end has not proved yet who it is
+	directDialTimeout      = time.Second     // until a gateway has one, or goes over NATS
+	directHandshakeTimeout = 5 * time.Second // until a node knows who is there
+	directRetryAfter       = 5 * time.Second // how long a gateway goes over NATS to a node where that has failed
 )
 
-// welcome is what a node says first: that it takes the connection. The gateway's part of a handshake is over before the node has looked at its key.
-const welcome = "+"
+// greeting is the first byte that a node sends, when it has accepted a connection: the client's side of a handshake of TLS 1.3 is complete before the
+// server has verified the client's certificate (RFC 8446, section 2).
+const greeting = "+"
 
-// certificate returns a certificate for a key, which has nothing else in it: whoever gets it compares the key.
+// certificate returns a self-signed certificate with a key and nothing else: peers compare the key.
 func certificate(key ed25519.PrivateKey) (tls.Certificate, error) {
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(1)}, &x509.Certificate{SerialNumber: big.NewInt(1)}, key.Public(), key)
 	if err != nil {
@@ -51,21 +52,21 @@ func certificate(key ed25519.PrivateKey) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// ofKey makes a handshake fail with whom does not have a key that is known; the handshake itself proves that it has it.
-func ofKey(known func(ed25519.PublicKey) bool) func(tls.ConnectionState) error {
+// verifyKey fails the handshake of a peer whose certificate does not have a known key. That the peer has the private key the handshake proves.
+func verifyKey(known func(ed25519.PublicKey) bool) func(tls.ConnectionState) error {
 	return func(s tls.ConnectionState) error {
 		if len(s.PeerCertificates) > 0 {
 			if key, ok := s.PeerCertificates[0].PublicKey.(ed25519.PublicKey); ok && known(key) {
 				return nil
 			}
 		}
-		return errors.New("the other end has another key")
+		return errors.New("the certificate of the peer has an unexpected key")
 	}
 }
 
-// lookAfter closes a connection whose other end acknowledges nothing for streamTimeout, and calls gone when that has closed it, until over is closed. Nobody else
+// monitor closes a connection whose other end acknowledges nothing for streamTimeout, and calls gone when that has closed it, until over is closed. Nobody else
 // sees either while this end does not read. TCP_USER_TIMEOUT would be for the first, and also ends a connection whose other end only reads nothing (tcp(7)).
-func lookAfter(conn *net.TCPConn, over <-chan struct{}, gone func()) {
+func monitor(conn *net.TCPConn, over <-chan struct{}, gone func()) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return
@@ -106,23 +107,23 @@ func isDead(i *unix.TCPInfo) bool {
 	return time.Duration(i.Last_ack_recv)*time.Millisecond >= streamTimeout && (i.Retransmits >= unanswered || i.Probes >= unanswered)
 }
 
-// aliveConfig has the kernel find out within streamTimeout that the other end of an idle connection is gone.
-func aliveConfig() net.KeepAliveConfig {
+// keepAlive has the kernel find out within streamTimeout that the other end of an idle connection is gone.
+func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: streamTimeout / 3, Interval: streamTimeout / 3, Count: 2}
 }
 
 // directListener is where a node accepts connections of gateways.
 type directListener struct {
 	net.Listener
-	key    string // of the node, as access.FleetKey has it
-	tls    *tls.Config
-	known  func() bool                            // whether the node takes connections just now
-	carry  func(ctx context.Context, c *tls.Conn) // owns a connection
-	log    *slog.Logger
-	places chan struct{} // one for each connection
-	shakes chan struct{} // one for each handshake
-	end    context.CancelFunc
-	all    sync.WaitGroup
+	key        string // of the node, as access.FleetKey has it
+	tls        *tls.Config
+	serving    func() bool                            // whether the node takes connections just now
+	carry      func(ctx context.Context, c *tls.Conn) // owns a connection
+	log        *slog.Logger
+	slots      chan struct{} // one for each connection
+	handshakes chan struct{} // one for each handshake
+	end        context.CancelFunc
+	all        sync.WaitGroup
 }
 
 // listenDirect listens at an address. Close must follow.
@@ -136,17 +137,17 @@ func (a *agent) listenDirect(ctx context.Context) (*directListener, error) {
 		return nil, err
 	}
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
-	listener, err := (&net.ListenConfig{KeepAliveConfig: aliveConfig()}).Listen(ctx, "tcp", a.cfg.Fleet.Listen)
+	listener, err := (&net.ListenConfig{KeepAliveConfig: keepAlive()}).Listen(ctx, "tcp", a.cfg.Fleet.Listen)
 	if err != nil {
 		end()
 		return nil, err
 	}
 	d := &directListener{
-		Listener: listener, key: access.FleetKey(public), known: a.serves, carry: a.carryDirect, log: a.log, end: end,
-		places: make(chan struct{}, maxDirect), shakes: make(chan struct{}, maxHandshakes),
+		Listener: listener, key: access.FleetKey(public), serving: a.serves, carry: a.carryDirect, log: a.log, end: end,
+		slots: make(chan struct{}, maxDirect), handshakes: make(chan struct{}, maxHandshakes),
 		tls: &tls.Config{
 			Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true,
-			ClientAuth: tls.RequireAnyClientCert, VerifyConnection: ofKey(func(key ed25519.PublicKey) bool { return a.isGateway(ctx, key) }),
+			ClientAuth: tls.RequireAnyClientCert, VerifyConnection: verifyKey(func(key ed25519.PublicKey) bool { return a.isGateway(ctx, key) }),
 		},
 	}
 	d.all.Go(func() { d.accept(ctx) })
@@ -171,31 +172,31 @@ func (d *directListener) accept(ctx context.Context) {
 		}
 		if err != nil { // too many open files, or a connection that is gone already
 			select {
-			case <-time.After(directDial):
+			case <-time.After(directDialTimeout):
 				continue
 			case <-ctx.Done():
 				return
 			}
 		}
-		if !d.known() || !enter(d.places) {
+		if !d.serving() || !tryAcquire(d.slots) {
 			conn.Close()
 			continue
 		}
-		if !enter(d.shakes) {
-			<-d.places
+		if !tryAcquire(d.handshakes) {
+			<-d.slots
 			conn.Close()
 			continue
 		}
 		d.all.Go(func() {
-			defer func() { <-d.places }()
+			defer func() { <-d.slots }()
 			d.serve(ctx, conn)
 		})
 	}
 }
 
-func enter(places chan struct{}) bool {
+func tryAcquire(slots chan struct{}) bool {
 	select {
-	case places <- struct{}{}:
+	case slots <- struct{}{}:
 		return true
 	default:
 		return false
@@ -205,15 +206,15 @@ func enter(places chan struct{}) bool {
 // serve finds out who is there, and carries the connection.
 func (d *directListener) serve(ctx context.Context, conn net.Conn) {
 	far := tls.Server(conn, d.tls)
-	shaking, cancel := context.WithTimeout(ctx, directShake)
+	shaking, cancel := context.WithTimeout(ctx, directHandshakeTimeout)
 	err := far.HandshakeContext(shaking)
 	cancel()
-	<-d.shakes
+	<-d.handshakes
 	if err == nil {
-		_, err = io.WriteString(far, welcome) // the kernel has room for that
+		_, err = io.WriteString(far, greeting) // the kernel has room for that
 	}
 	if err != nil {
-		d.log.Debug("a connection to fleet.listen is of no gateway", "remote", conn.RemoteAddr().String(), "error", err)
+		d.log.Debug("refused a connection to fleet.listen: its peer is no gateway of box.toml", "remote", conn.RemoteAddr().String(), "error", err)
 		conn.Close()
 		return
 	}
@@ -259,10 +260,10 @@ func (a *agent) carryDirect(ctx context.Context, far *tls.Conn) {
 	over := make(chan struct{})
 	var watch, up sync.WaitGroup
 	watch.Go(func() {
-		lookAfter(raw, over, func() { _ = near.SetDeadline(time.Now().Add(gonePatience)) }) // as in carry
+		monitor(raw, over, func() { _ = near.SetDeadline(time.Now().Add(gonePatience)) }) // as in carry
 	})
 	up.Go(func() {
-		_, err := io.Copy(near, &whileServing{far, a.serves})
+		_, err := io.Copy(near, &guardedReader{far, a.serves})
 		switch {
 		case err == nil: // it has closed its sending side, and may still hear
 			_ = near.CloseWrite()
@@ -274,7 +275,7 @@ func (a *agent) carryDirect(ctx context.Context, far *tls.Conn) {
 		}
 		_ = near.Close() // who has gone wants no answer
 	})
-	_, err = io.Copy(far, &whileServing{near, func() bool { return !a.fenced() }})
+	_, err = io.Copy(far, &guardedReader{near, func() bool { return !a.fenced() }})
 	if err != nil {
 		_ = near.Close()
 	}
@@ -289,19 +290,19 @@ func (a *agent) carryDirect(ctx context.Context, far *tls.Conn) {
 	watch.Wait()
 }
 
-// whileServing is what a gateway sends, or boxd, as long as the node may take or say it: a connection carries one request after the other.
-type whileServing struct {
-	from io.Reader
-	may  func() bool
+// guardedReader is what a gateway sends, or boxd, as long as the node may take or say it: a connection carries one request after the other.
+type guardedReader struct {
+	from    io.Reader
+	allowed func() bool
 }
 
 // errFenced ends a connection of a node that may have been taken for lost.
 var errFenced = errors.New("the node is not ready: its sessions are not yet reconciled with the fleet")
 
 // Read reads.
-func (r *whileServing) Read(p []byte) (int, error) {
+func (r *guardedReader) Read(p []byte) (int, error) {
 	n, err := r.from.Read(p)
-	if n > 0 && !r.may() {
+	if n > 0 && !r.allowed() {
 		return 0, errFenced
 	}
 	return n, err
@@ -309,13 +310,16 @@ func (r *whileServing) Read(p []byte) (int, error) {
 
 // directs are the connections of a gateway to nodes without NATS between.
 type directs struct {
+	monitors sync.WaitGroup // one for each connection
+
 	mu     sync.Mutex
 	open   map[string]map[*directConn]bool // by the name of the node
 	failed map[string]directFailure        // by the same
+	closed bool
 }
 
-func newDirects() directs {
-	return directs{open: map[string]map[*directConn]bool{}, failed: map[string]directFailure{}}
+func newDirects() *directs {
+	return &directs{open: map[string]map[*directConn]bool{}, failed: map[string]directFailure{}}
 }
 
 // directFailure is when a gateway has failed to connect to a node, and where.
@@ -327,15 +331,15 @@ type directFailure struct {
 // directConn is one of them.
 type directConn struct {
 	*tls.Conn
-	node string
-	all  *directs
-	over func()      // once
-	said atomic.Bool // whether it has said all that it has to say
+	node        string
+	all         *directs
+	over        func()      // once
+	writeClosed atomic.Bool // whether it has said all that it has to say
 }
 
 // CloseWrite says that nothing more comes. What was sent is to arrive.
 func (c *directConn) CloseWrite() error {
-	c.said.Store(true)
+	c.writeClosed.Store(true)
 	return c.Conn.CloseWrite()
 }
 
@@ -345,14 +349,14 @@ func (c *directConn) Close() error {
 	delete(c.all.open[c.node], c)
 	c.all.mu.Unlock()
 	c.over()
-	if !c.said.Load() {
-		c.giveUp()
+	if !c.writeClosed.Load() {
+		c.resetOnClose()
 	}
 	return c.Conn.Close()
 }
 
-// giveUp has the end of the connection told at once.
-func (c *directConn) giveUp() {
+// resetOnClose has the end of the connection told at once.
+func (c *directConn) resetOnClose() {
 	_ = c.NetConn().(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // it is one
 }
 
@@ -365,7 +369,7 @@ func (d *directs) dial(ctx context.Context, n *seen, key ed25519.PrivateKey, log
 	d.mu.Lock()
 	last, before := d.failed[n.Name]
 	before = before && last.where == where
-	avoided := before && time.Since(last.at) < directAvoided
+	avoided := before && time.Since(last.at) < directRetryAfter
 	if before && !avoided {
 		d.failed[n.Name] = directFailure{time.Now(), where} // one tries it again, and nobody else waits for that
 	}
@@ -382,14 +386,18 @@ func (d *directs) dial(ctx context.Context, n *seen, key ed25519.PrivateKey, log
 		}
 		d.failed[n.Name] = directFailure{time.Now(), where}
 		if !before {
-			log.Warn("cannot connect to a node at its own address; going over NATS", "node", n.Name, "address", where.Address, "error", err)
+			log.Warn("cannot connect to a node directly; using NATS", "node", n.Name, "address", where.Address, "error", err)
 		}
 		return nil
 	}
 	delete(d.failed, n.Name)
+	if d.closed {
+		_ = conn.NetConn().Close() // a TLS connection may wait before it closes
+		return nil
+	}
 	over := make(chan struct{})
 	c := &directConn{Conn: conn, node: n.Name, all: d, over: sync.OnceFunc(func() { close(over) })}
-	go lookAfter(conn.NetConn().(*net.TCPConn), over, func() {}) //nolint:forcetypeassert // it is one
+	d.monitors.Go(func() { monitor(conn.NetConn().(*net.TCPConn), over, func() {}) }) //nolint:forcetypeassert // it is one
 	if d.open[n.Name] == nil {
 		d.open[n.Name] = map[*directConn]bool{}
 	}
@@ -407,18 +415,18 @@ func dialDirect(ctx context.Context, where *api.FleetDirect, key ed25519.Private
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, directDial)
+	ctx, cancel := context.WithTimeout(ctx, directDialTimeout)
 	defer cancel()
-	conn, err := (&net.Dialer{KeepAliveConfig: aliveConfig()}).DialContext(ctx, "tcp", where.Address)
+	conn, err := (&net.Dialer{KeepAliveConfig: keepAlive()}).DialContext(ctx, "tcp", where.Address)
 	if err != nil {
 		return nil, err
 	}
 	far := tls.Client(conn, &tls.Config{
 		Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13,
-		InsecureSkipVerify: true, VerifyConnection: ofKey(func(k ed25519.PublicKey) bool { return public.Equal(k) }), //nolint:gosec // the key is compared instead
+		InsecureSkipVerify: true, VerifyConnection: verifyKey(func(k ed25519.PublicKey) bool { return public.Equal(k) }), //nolint:gosec // the key is compared instead
 	})
 	if err = far.HandshakeContext(ctx); err == nil {
-		err = welcomed(ctx, far)
+		err = readGreeting(ctx, far)
 	}
 	if err != nil {
 		conn.Close()
@@ -427,41 +435,44 @@ func dialDirect(ctx context.Context, where *api.FleetDirect, key ed25519.Private
 	return far, nil
 }
 
-// close closes all connections.
+// close closes all connections; dial opens no more.
 func (d *directs) close() {
+	defer d.monitors.Wait()
 	d.mu.Lock()
+	d.closed = true
 	nodes := slices.Collect(maps.Keys(d.open))
 	d.mu.Unlock()
 	for _, node := range nodes {
-		d.forget(node)
+		d.closeNode(node)
 	}
 }
 
-// welcomed waits until a node says that it takes a connection.
-func welcomed(ctx context.Context, far *tls.Conn) error {
+// readGreeting waits until a node has accepted a connection.
+func readGreeting(ctx context.Context, far *tls.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = far.SetReadDeadline(time.Now()) })
-	var said [len(welcome)]byte
+	var said [len(greeting)]byte
 	_, err := io.ReadFull(far, said[:])
 	switch {
 	case !stop(): // the deadline is over, or will be
 		return ctx.Err()
 	case err != nil:
 		return err
-	case string(said[:]) != welcome:
-		return errors.New("it speaks another protocol")
+	case string(said[:]) != greeting:
+		return errors.New("the peer speaks another protocol")
 	}
 	return nil
 }
 
-// forget closes connections to a node that is lost, or to an agent that was there before. The kernel would not tell of an agent that does nothing.
-func (d *directs) forget(node string) {
+// closeNode closes connections to a node that is lost, or to an agent that was there before. The kernel would not tell of an agent that does nothing.
+func (d *directs) closeNode(node string) {
 	d.mu.Lock()
 	gone := d.open[node]
 	delete(d.open, node)
 	delete(d.failed, node)
 	d.mu.Unlock()
 	for c := range gone {
-		c.giveUp()
+		c.over()
+		c.resetOnClose()
 		_ = c.NetConn().Close() // a TLS connection may wait before it closes
 	}
 }

@@ -24,45 +24,31 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// listening is a node that listens for gateways, whose boxd answers with what it is sent.
-type listening struct {
+// directNode is a node that listens for gateways, whose boxd answers with what it is sent.
+type directNode struct {
 	agent   *agent
 	direct  *directListener
 	at      *seen
 	gateway ed25519.PrivateKey
-	late    atomic.Int64 // how much later it is for the agent, of time.Duration
+	late    atomic.Int64 // the time of the agent's clock, which stands still otherwise; of time.Duration
 }
 
-func newListening(t *testing.T) *listening {
+func newDirectNode(t *testing.T) *directNode {
 	t.Helper()
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := filepath.Join(boxtest.TempDir(t), "s")
-	boxd, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { boxd.Close() })
-	go func() {
-		for {
-			conn, err := boxd.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				_, _ = io.Copy(conn, conn)
-			}()
-		}
-	}()
-	l := &listening{gateway: key}
-	fleet := access.Fleet{Listen: "127.0.0.1:0", Socket: socket, Gateways: map[string]access.Gateway{"main": {Key: access.FleetKey(public)}}}
+	l := &directNode{gateway: key}
+	fleet := access.Fleet{Listen: "127.0.0.1:0", Gateways: map[string]access.Gateway{"main": {Key: access.FleetKey(public)}}}
 	l.agent = &agent{
 		cfg: agentOptions{Fleet: fleet, Ask: func(context.Context) (access.Fleet, error) { return fleet, nil }}, now: fleet, agreed: "claims", log: slog.New(slog.DiscardHandler),
-		began: time.Now(), clock: func() time.Time { return time.Now().Add(time.Duration(l.late.Load())) },
+		clock: func() time.Time { return time.Time{}.Add(time.Duration(l.late.Load())) },
 	}
+	l.by(t, func(boxd net.Conn) {
+		defer boxd.Close()
+		_, _ = io.Copy(boxd, boxd)
+	})
 	d, err := l.agent.listenDirect(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -73,10 +59,9 @@ func newListening(t *testing.T) *listening {
 	return l
 }
 
-// by has another boxd answer, which serves each connection as the function does.
-func (l *listening) by(t *testing.T, serve func(net.Conn)) {
+// by sets the boxd of the node, which serves each connection by a function.
+func (l *directNode) by(t *testing.T, serve func(net.Conn)) {
 	t.Helper()
-	l.agent.renewed.Store(int64(time.Hour)) // it is not fenced before that
 	l.agent.cfg.Fleet.Socket = filepath.Join(boxtest.TempDir(t), "s")
 	boxd, err := net.Listen("unix", l.agent.cfg.Fleet.Socket)
 	if err != nil {
@@ -95,7 +80,7 @@ func (l *listening) by(t *testing.T, serve func(net.Conn)) {
 }
 
 // connect connects a gateway with the node.
-func (l *listening) connect(t *testing.T) *directConn {
+func (l *directNode) connect(t *testing.T) *directConn {
 	t.Helper()
 	d := newDirects()
 	conn := d.dial(t.Context(), l.at, l.gateway, slog.New(slog.DiscardHandler))
@@ -120,7 +105,7 @@ func echoed(conn net.Conn) error {
 // one. Its gateway goes over NATS then, where it hears why, and tries again later.
 func TestANodeThatIsFencedIsNotReachedDirectly(t *testing.T) {
 	t.Parallel()
-	l, d, log := newListening(t), newDirects(), slog.New(slog.DiscardHandler)
+	l, d, log := newDirectNode(t), newDirects(), slog.New(slog.DiscardHandler)
 	conn := d.dial(t.Context(), l.at, l.gateway, log)
 	if conn == nil {
 		t.Fatal("no connection")
@@ -140,7 +125,7 @@ func TestANodeThatIsFencedIsNotReachedDirectly(t *testing.T) {
 	if conn := d.dial(t.Context(), l.at, l.gateway, log); conn != nil {
 		t.Error("an address that has just failed is tried again at once")
 	}
-	d.forget("n")
+	d.closeNode("n")
 	if conn = d.dial(t.Context(), l.at, l.gateway, log); conn == nil {
 		t.Fatal("no connection later")
 	}
@@ -154,7 +139,7 @@ func TestANodeThatIsFencedIsNotReachedDirectly(t *testing.T) {
 		_, err := conn.Read(make([]byte, 1))
 		over <- err
 	}()
-	d.forget("n")
+	d.closeNode("n")
 	if err := <-over; err == nil {
 		t.Error("a connection to a lost node goes on")
 	}
@@ -163,7 +148,7 @@ func TestANodeThatIsFencedIsNotReachedDirectly(t *testing.T) {
 // Each end has to have the key that the other expects.
 func TestBothEndsOfADirectConnectionAreKnownByTheirKeys(t *testing.T) {
 	t.Parallel()
-	l := newListening(t)
+	l := newDirectNode(t)
 	_, strange, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +190,7 @@ func TestBothEndsOfADirectConnectionAreKnownByTheirKeys(t *testing.T) {
 // A node has a bounded number of connections, and waits for nobody who does not say who it is.
 func TestStrangersTakeNoPlaceOfAGateway(t *testing.T) {
 	t.Parallel()
-	l := newListening(t)
+	l := newDirectNode(t)
 	var strangers []net.Conn
 	for range 2 * maxHandshakes {
 		conn, err := net.Dial("tcp", l.at.Direct.Address)
@@ -234,7 +219,7 @@ func TestADirectConnectionWaitsForItsReader(t *testing.T) {
 	for name, up := range map[string]bool{"the gateway reads nothing": false, "the node reads nothing": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l, read, got := newListening(t), make(chan struct{}), make(chan int64, 1)
+			l, read, got := newDirectNode(t), make(chan struct{}), make(chan int64, 1)
 			l.by(t, func(boxd net.Conn) {
 				defer boxd.Close()
 				if up {
@@ -268,7 +253,7 @@ func TestADirectConnectionWaitsForItsReader(t *testing.T) {
 // boxd may take nothing, as a program does that reads no input: that holds up neither an agent that ends, nor does it keep the connection of a gateway that has gone.
 func TestADirectConnectionToABoxdThatReadsNothingEnds(t *testing.T) {
 	t.Parallel()
-	l := newListening(t)
+	l := newDirectNode(t)
 	gone := make(chan struct{}, 2)
 	l.by(t, func(boxd net.Conn) {
 		for { // until the other end is closed, without reading
@@ -326,8 +311,7 @@ func fdOf(t *testing.T, conn net.Conn) (fd int32) {
 // connects to a port of a box may.
 func TestAnAnswerOfADirectConnectionArrives(t *testing.T) {
 	t.Parallel()
-	l, answer := newListening(t), bytes.Repeat([]byte("answer"), 64<<10)
-	l.agent.renewed.Store(int64(time.Hour))
+	l, answer := newDirectNode(t), bytes.Repeat([]byte("answer"), 64<<10)
 	front := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusRequestEntityTooLarge)
 		_, _ = w.Write(answer)
@@ -386,7 +370,7 @@ func (zeros) Read(p []byte) (int, error) {
 // gateway that NATS has lost too closes nothing.
 func TestANodeThatIsFencedSaysNothingDirectly(t *testing.T) {
 	t.Parallel()
-	l, say := newListening(t), make(chan string)
+	l, say := newDirectNode(t), make(chan string)
 	l.by(t, func(boxd net.Conn) {
 		defer boxd.Close()
 		for word := range say {
@@ -401,7 +385,7 @@ func TestANodeThatIsFencedSaysNothingDirectly(t *testing.T) {
 	if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil {
 		t.Fatal(err)
 	}
-	l.late.Store(int64(time.Hour + fencedAfter))
+	l.late.Store(int64(fencedAfter))
 	say <- "more"
 	if n, err := conn.Read(make([]byte, 4)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%d bytes, %v", n, err)

@@ -57,7 +57,7 @@ type gateway struct {
 	bulk      jetstream.JetStream // for what is published without waiting for each acknowledgement
 	ends      *endpoint
 	transport *http.Transport
-	directs   directs // beside ends
+	directs   *directs // beside ends
 	queue     queue
 	lookups   chan struct{}   // see askLastChange
 	life      context.Context //nolint:containedctx // of the gateway: what is sent to nodes goes on without the caller who needed it first
@@ -76,7 +76,7 @@ type gateway struct {
 	nodes   map[string]*seen
 	placing map[string]int   // requests about to have a node take something, where that counts
 	starts  map[string]start // claims of others that are starting, by key
-	heardOf *claimIndex      // what this gateway has heard of claims; nil: not all yet
+	cache   *claimIndex      // all claims; nil: not all have been delivered yet
 	wrote   *atomic.Uint64   // the last revision in bucket that this gateway has written
 
 	cordoned map[string]*api.FleetCordon // nodes
@@ -268,7 +268,7 @@ func (g *gateway) heard(entry jetstream.KeyValueEntry) {
 	case before == nil:
 	case before.Instance != n.Instance:
 		g.transport.CloseIdleConnections() // those to the agent that was there before lead nowhere
-		g.directs.forget(n.Name)
+		g.directs.closeNode(n.Name)
 	case (before.Direct == nil) != (n.Direct == nil):
 		g.transport.CloseIdleConnections() // the next goes another way
 	}
@@ -365,7 +365,7 @@ func (g *gateway) lose(ctx context.Context, claims jetstream.KeyValue, node stri
 	if n != nil {
 		n.lost = true
 		since = n.at
-		g.directs.forget(node)
+		g.directs.closeNode(node)
 	}
 	g.mu.Unlock()
 	if first {

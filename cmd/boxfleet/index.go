@@ -19,7 +19,7 @@ import (
 )
 
 // claimIndex has the claims, so that not every request has to read one. It also finds those of sandboxes by id, for requests that do not name the
-// owner. JetStream delivers changes to it, so it can be late: see gateway.believed and gateway.located.
+// owner. JetStream delivers changes to it, so it can be late: see gateway.cachedClaim and gateway.located.
 type claimIndex struct {
 	bucket string // of the claims
 	// renewal is how often the connection to NATS had been made again when the watch began: since another time, changes may come late.
@@ -144,7 +144,7 @@ func (g *gateway) applyClaim(w *claimWatch, entry jetstream.KeyValueEntry) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.heardOf = w.index
+	g.cache = w.index
 }
 
 // lastChange is the sequence of the last change of a bucket.
@@ -178,10 +178,10 @@ func (g *gateway) askLastChange(ctx context.Context, claims jetstream.KeyValue) 
 func (g *gateway) index() *claimIndex {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.heardOf == nil || g.heardOf.bucket != g.bucket {
+	if g.cache == nil || g.cache.bucket != g.bucket {
 		return nil
 	}
-	return g.heardOf
+	return g.cache
 }
 
 func noIndex() error {

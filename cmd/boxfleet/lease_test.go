@@ -48,7 +48,7 @@ func (c *clock) pass(d time.Duration) {
 
 // aGateway returns a gateway of a NATS server that knows no node yet.
 func aGateway(js jetstream.JetStream, c *clock) *gateway {
-	g := &gateway{cfg: gatewayOptions{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, now: c.now, lookups: make(chan struct{}, maxLookups), copies: newCopies()}
+	g := &gateway{cfg: gatewayOptions{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, directs: newDirects(), now: c.now, lookups: make(chan struct{}, maxLookups), copies: newCopies()}
 	g.metrics = newMetrics(g)
 	g.life = context.Background()
 	g.nc, g.js, g.bulk = js.Conn(), js, js

@@ -138,13 +138,13 @@ func (a *agent) answerDirect(ctx context.Context) {
 	}
 	direct, err := a.listenDirect(ctx)
 	if err != nil {
-		if err.Error() != a.unheard {
-			a.unheard = err.Error()
-			a.log.Error("gateways cannot connect to fleet.listen, and go over NATS", "address", a.cfg.Fleet.Listen, "error", err)
+		if err.Error() != a.listenError {
+			a.listenError = err.Error()
+			a.log.Error("cannot listen on fleet.listen; gateways use NATS", "address", a.cfg.Fleet.Listen, "error", err)
 		}
 		return
 	}
-	a.direct, a.unheard = direct, ""
+	a.direct, a.listenError = direct, ""
 }
 
 func (a *agent) stopAnswering() {

@@ -41,10 +41,9 @@ type call struct {
 	langBot bool
 	// imports says that the gateway itself has a node import an image of the fleet.
 	imports bool
-	// believed is the claim by which the request goes to a node, if it was not read for this request, and outdated whether it was found to
-	// be another by now.
-	believed *sessionClaim
-	outdated bool
+	// cached is the claim by which the request is routed, if it was not read for this request, and stale whether it has changed.
+	cached *sessionClaim
+	stale  bool
 }
 
 // fail answers with an error as the caller's protocol has it.
@@ -260,8 +259,8 @@ func (c *call) may(route string, least access.Role) error {
 
 // session passes a request for a session on to the node that has it.
 func (g *gateway) session(c *call, owner, id string, itself bool) error {
-	if claim := g.believed(c, owner, id); claim != nil && !itself {
-		if answered, err := g.passBelieved(c, claim); answered || err != nil {
+	if claim := g.cachedClaim(c, owner, id); claim != nil && !itself {
+		if answered, err := g.passCached(c, claim); answered || err != nil {
 			return err
 		}
 	}
@@ -369,7 +368,7 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			if c.refused(resp) {
 				return refusal(resp)
 			}
-			if err := g.checkBelieved(c, resp.StatusCode); err != nil {
+			if err := g.checkCached(c, resp.StatusCode); err != nil {
 				return err
 			}
 			c.span.answered(resp)
@@ -385,8 +384,8 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			switch {
-			case errors.Is(err, errOutdated):
-				c.outdated = true
+			case errors.Is(err, errStale):
+				c.stale = true
 			case fault.KindOf(err) == fault.Unavailable: // what the claim is cannot be read
 				c.fail(w, err)
 			case c.anonymous() && refused == nil:

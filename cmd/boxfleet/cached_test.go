@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"crypto/ed25519"
 	"io"
 	"net"
 	"net/http"
@@ -22,8 +21,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// believing is a gateway with the nodes a and b, of which the test plays the boxd, and a bucket of claims whose changes it hears when the test says so.
-type believing struct {
+// cachingGateway is a gateway with the nodes a and b, of which the test plays the boxd, and a bucket of claims whose changes it hears when the test says so.
+type cachingGateway struct {
 	t      *testing.T
 	g      *gateway
 	claims jetstream.KeyValue
@@ -46,22 +45,14 @@ func (c countedReads) Get(ctx context.Context, key string) (jetstream.KeyValueEn
 	return c.KeyValue.Get(ctx, key)
 }
 
-func newBelieving(t *testing.T) *believing {
+func newCachingGateway(t *testing.T) *cachingGateway {
 	t.Helper()
-	js := startServer(t)
-	claims, id, err := openBucket(t.Context(), js, claimsConfig(0), "b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &believing{t: t, answers: map[string]int{"a": 200, "b": 200}}
-	h.g = aGateway(js, &clock{})
+	h := &cachingGateway{t: t, answers: map[string]int{"a": 200, "b": 200}}
+	h.g = gatewayWithClaims(t, &clock{})
 	h.g.wrote = &atomic.Uint64{}
+	claims, id := h.g.claims, h.g.bucket
 	h.claims = ownWrites{countedReads{claims, &h.reads}, h.g.wrote}
-	h.g.cfg.Key, h.g.claims, h.g.bucket = key, h.claims, id
+	h.g.claims = h.claims
 	nodes := map[string]*httptest.Server{}
 	for _, name := range []string{"a", "b"} {
 		nodes[name] = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -80,6 +71,7 @@ func newBelieving(t *testing.T) *believing {
 		return new(net.Dialer).DialContext(ctx, network, nodes[node].Listener.Addr().String())
 	}}
 	t.Cleanup(h.g.transport.CloseIdleConnections)
+	var err error
 	if h.watch, err = watchClaims(t.Context(), h.g.nc, claims, id); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +81,7 @@ func newBelieving(t *testing.T) *believing {
 }
 
 // hear lets the gateway hear of changes up to a revision; 0: of those that were there.
-func (h *believing) hear(revision uint64) {
+func (h *cachingGateway) hear(revision uint64) {
 	h.t.Helper()
 	for h.g.index() == nil || revision > 0 && func() bool { h.g.index().mu.Lock(); defer h.g.index().mu.Unlock(); return h.g.index().upTo < revision }() {
 		h.g.applyClaim(h.watch, <-h.watch.watch.Updates())
@@ -97,7 +89,7 @@ func (h *believing) hear(revision uint64) {
 }
 
 // put writes the claim of ci's session s, as another gateway does unless own says that it is this one.
-func (h *believing) put(own bool, node, state string) uint64 {
+func (h *cachingGateway) put(own bool, node, state string) uint64 {
 	h.t.Helper()
 	into := h.claims
 	if !own {
@@ -119,7 +111,7 @@ func (h *believing) put(own bool, node, state string) uint64 {
 }
 
 // exec sends a request with a body to the session, and returns the status and which nodes have got what.
-func (h *believing) exec(body io.Reader) (status int, asked string, reads int64) {
+func (h *cachingGateway) exec(body io.Reader) (status int, asked string, reads int64) {
 	h.t.Helper()
 	before := h.reads.Load()
 	w := httptest.NewRecorder()
@@ -139,7 +131,7 @@ func (h *believing) exec(body io.Reader) (status int, asked string, reads int64)
 // request goes where it belongs, or nowhere.
 func TestClaimsAreReadWhenANodeDoesNotFindASession(t *testing.T) {
 	t.Parallel()
-	h := newBelieving(t)
+	h := newCachingGateway(t)
 	large := func() io.Reader { return strings.NewReader(strings.Repeat("x", maxKeptBody+1)) }
 	expect := func(what string, body io.Reader, status int, asked string, reads int64) {
 		t.Helper()
@@ -209,9 +201,9 @@ func TestClaimsAreReadWhenANodeDoesNotFindASession(t *testing.T) {
 }
 
 // A claim that cannot be read is not taken for none.
-func TestANoIsNotBelievedWithoutAClaim(t *testing.T) {
+func TestNotFoundIsCheckedAgainstTheClaim(t *testing.T) {
 	t.Parallel()
-	h := newBelieving(t)
+	h := newCachingGateway(t)
 	h.hear(h.put(false, "a", api.FleetClaimLive))
 	h.answers["a"] = 404
 	if err := h.g.js.DeleteKeyValue(t.Context(), claimBucket); err != nil {
@@ -229,7 +221,7 @@ func TestANoIsNotBelievedWithoutAClaim(t *testing.T) {
 // After the connection to NATS was made again, JetStream may tell of changes late: claims are read until the watch is a new one.
 func TestClaimsAreReadAfterNATSWasAway(t *testing.T) {
 	t.Parallel()
-	h := newBelieving(t)
+	h := newCachingGateway(t)
 	h.hear(h.put(false, "a", api.FleetClaimLive))
 	expect := func(want int64) {
 		t.Helper()

@@ -15,9 +15,9 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// Most requests for a session go to its node by what this gateway has heard of its claim, without reading it: a node that answers for a session has it,
-// since it serves nothing while it is not sure of its claims, and ends what another has. Only where the node has not found what was asked for, the claim is read: it may have
-// changed, and JetStream not told of it yet. Then nothing has been done, which another error, or none, does not say.
+// Most requests for a session are routed by a cached claim, which a watch of JetStream keeps up to date: a node that answers for a session has it,
+// since it serves nothing while it is not sure of its claims, and ends what another has. If the node answers 404, the claim is read, as it may have changed
+// without the watch having delivered that. After 404 nothing has been done, so the request can be sent to another node; after another error, or none, it cannot.
 
 // ownWrites is the bucket of claims; it keeps in mind what this gateway has written last, which it may not have heard of yet.
 type ownWrites struct {
@@ -46,8 +46,8 @@ func (b ownWrites) wrote(revision uint64) uint64 {
 	}
 }
 
-// believed returns the claim of a live session as this gateway has heard of it; nil: it has to be read.
-func (g *gateway) believed(c *call, owner, id string) *sessionClaim {
+// cachedClaim returns the cached claim of a live session; nil: it has to be read.
+func (g *gateway) cachedClaim(c *call, owner, id string) *sessionClaim {
 	x := g.index()
 	if x == nil || !g.nc.IsConnected() || x.renewal != g.nc.Stats().Reconnects || c.r.Method == http.MethodPut { // by which skills and drives are attached
 		return nil
@@ -65,22 +65,22 @@ func (g *gateway) believed(c *call, owner, id string) *sessionClaim {
 	return &claim
 }
 
-// errOutdated means that a node was asked by a claim that is another by now. Nothing has been answered.
-var errOutdated = errors.New("the claim has changed")
+// errStale means that a request was routed by a cached claim which has changed. Nothing has been answered.
+var errStale = errors.New("the claim has changed")
 
-// passBelieved sends a request to the node of a claim that was not read. It reports false if the node has said no and the claim is another: then the
-// request is as it was before.
-func (g *gateway) passBelieved(c *call, claim *sessionClaim) (answered bool, err error) {
+// passCached passes a request on to the node of a cached claim. It reports false if the claim was stale: then nothing was answered, and the request is as it was
+// before.
+func (g *gateway) passCached(c *call, claim *sessionClaim) (answered bool, err error) {
 	restore, err := c.keepBody()
 	if err != nil {
 		return true, err
 	}
-	c.believed = claim
+	c.cached = claim
 	err = g.pass(c, claim.Node, nil)
-	outdated := c.outdated
-	c.believed, c.outdated = nil, false
+	stale := c.stale
+	c.cached, c.stale = nil, false
 	switch {
-	case err != nil || !outdated:
+	case err != nil || !stale:
 		return true, err
 	case !restore():
 		return true, fault.Errorf(fault.Unavailable, "session %s has just changed its node", fault.Show(claim.ID)).WithHint("send the request again")
@@ -111,18 +111,18 @@ func (c *call) keepBody() (func() bool, error) {
 	return restore, nil
 }
 
-// checkBelieved looks at the answer to a request that went to a node by a claim that was not read. If nothing was found, it reads the claim:
-// its error is errOutdated if that is another, and says why if it cannot be read.
-func (g *gateway) checkBelieved(c *call, status int) error {
-	if c.believed == nil || status != http.StatusNotFound {
+// checkCached checks the status of an answer to a request that was routed by a cached claim. If that is 404, it reads the claim: its error is errStale if that has
+// changed, and says why if it cannot be read.
+func (g *gateway) checkCached(c *call, status int) error {
+	if c.cached == nil || status != http.StatusNotFound {
 		return nil
 	}
-	now, err := g.claimOf(c.r.Context(), c.believed.Owner, c.believed.ID)
+	now, err := g.claimOf(c.r.Context(), c.cached.Owner, c.cached.ID)
 	if err != nil {
 		return err
 	}
-	if now == nil || now.Node != c.believed.Node || now.Generation != c.believed.Generation || now.State != c.believed.State {
-		return errOutdated
+	if now == nil || now.Node != c.cached.Node || now.Generation != c.cached.Generation || now.State != c.cached.State {
+		return errStale
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 func TestCommandsOfTheGuideDoWhatItSays(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
+	boxtest.RequireSources(t)
 	for _, program := range []string{"bash", "curl", "python3", "tar"} {
 		boxtest.RequireProgram(t, program)
 	}

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
 // inCode matches a command in a text for people: in code in a document, and in what an error or a log says, where it follows a bracket or a mark.
@@ -19,6 +21,7 @@ var inCode, inString = regexp.MustCompile("`boxctl ([^`\n]*)`"), regexp.MustComp
 
 // What the guide, the README and errors tell people to run exists.
 func TestCommandsThatTextsNameExist(t *testing.T) {
+	boxtest.RequireSources(t)
 	root := shippedRoot(t)
 	named := 0
 	check := func(at, line string) {

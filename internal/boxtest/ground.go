@@ -36,6 +36,15 @@ func RequireSpeed(t testing.TB) {
 	}
 }
 
+// RequireSources leaves a test that reads files of this repository to a ground that has them. A machine has the test programs and
+// little else; see test/run.
+func RequireSources(t testing.TB) {
+	t.Helper()
+	if _, err := os.Stat("../../go.mod"); err != nil {
+		Missing(t, "the sources of boxd")
+	}
+}
+
 // Lacks begins the message of a test that is skipped, or fails, if there is no other machine.
 const Lacks = "missing: "
 

@@ -48,6 +48,7 @@ func examples(t *testing.T, path string) (list []example) {
 // The examples of the guide work: run in one shell they print the output shown there.
 func TestTheGuideIsTrue(t *testing.T) {
 	t.Parallel()
+	boxtest.RequireSources(t)
 	boxtest.RequireProgram(t, "curl")
 	boxtest.RequireProgram(t, "python3")
 	d := boxtest.Start(t)

@@ -4,9 +4,7 @@ package e2b_test
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,12 +25,9 @@ const frameworks = boxtest.E2BPackages + " @langchain/core@1.4.0 zod@4.6.7 @comp
 
 // Each JavaScript program of the E2B page runs unchanged, with the packages that it imports, and prints what the page says.
 func TestProgramsOfTheGuideRun(t *testing.T) {
+	boxtest.RequireSources(t)
 	boxtest.RequireProgram(t, "python3")
-	const page = "../../docs/guide/e2b.md"
-	text, err := os.ReadFile(page)
-	if errors.Is(err, fs.ErrNotExist) {
-		boxtest.Missing(t, page)
-	}
+	text, err := os.ReadFile("../../docs/guide/e2b.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,6 +41,7 @@ func TestTheSDKOfPython(t *testing.T) {
 
 // Each Python program of the page that prints something prints what the page says.
 func TestPythonProgramsOfTheGuideRun(t *testing.T) {
+	boxtest.RequireSources(t)
 	text, err := os.ReadFile("../../docs/guide/e2b.md")
 	if err != nil {
 		t.Fatal(err)

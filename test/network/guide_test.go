@@ -12,6 +12,7 @@ import (
 // The commands of the guide's page about networks do what it says, for a user other than root, in a world with the servers of
 // example.org.
 func TestCommandsOfTheGuideToNetworksDoWhatItSays(t *testing.T) {
+	boxtest.RequireSources(t)
 	for _, program := range []string{"bash", "curl"} {
 		boxtest.RequireProgram(t, program)
 	}

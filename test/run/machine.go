@@ -422,6 +422,9 @@ func (m *machine) installs() bool {
 	return m.arch == runtime.GOARCH // the list for another architecture has none
 }
 
+// machineFiles are the files of this repository that tests read in the machine, where they are at the same paths.
+var machineFiles = []string{"box.toml", "packaging/man", "packaging/completion", "packaging/selinux", "systemd/units"}
+
 // fillPrograms adds other files: the package under test, an earlier version of it, and files that tests read.
 func (m *machine) fillPrograms(ctx context.Context, suite string) error {
 	formats, installs := []string{"deb", "rpm"}, m.installs()
@@ -455,11 +458,15 @@ func (m *machine) fillPrograms(ctx context.Context, suite string) error {
 		}
 	}
 	_, err = m.do(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + m.arch}, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(suite, "bin")+"/", "./test/boxes/probe", "./test/survival/mcpserver")
-	for _, files := range [][]string{{".", "box.toml", "test/vm/guest.sh"}, {"packaging", "packaging/man", "packaging/completion", "packaging/selinux"}, {"systemd", "systemd/units"}} {
+	for _, file := range machineFiles {
 		if err == nil {
-			_, err = m.do(ctx, nil, "cp", slices.Concat([]string{"-r", "-t", filepath.Join(suite, files[0])}, files[1:])...)
+			_, err = m.do(ctx, nil, "cp", "-r", "-t", filepath.Join(suite, filepath.Dir(file)), file)
 		}
 	}
+	if err != nil {
+		return err
+	}
+	_, err = m.do(ctx, nil, "cp", "-t", suite, "test/vm/guest.sh")
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -364,5 +365,44 @@ func TestPackagesOfNPMAreInTheSuite(t *testing.T) {
 				t.Errorf("the suite has %q: %v", got, err)
 			}
 		})
+	}
+}
+
+// A test of a suite that reads a file which the machine has not says so, and is left to this host.
+func TestTestsInTheMachineReadWhatItHas(t *testing.T) {
+	t.Parallel()
+	there := func(path string) bool {
+		return slices.ContainsFunc(machineFiles, func(file string) bool {
+			return path == file || strings.HasPrefix(file, path+"/") || strings.HasPrefix(path, file+"/")
+		})
+	}
+	found := 0
+	for _, s := range suites {
+		if s.machine == 0 {
+			continue
+		}
+		files, err := filepath.Glob(filepath.Join("../..", s.pkg, "*_test.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s has no tests (%v)", s.pkg, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			asks := regexp.MustCompile(`\b(boxtest\.R|r)equireSources\(t\)`).Match(text)
+			for _, m := range regexp.MustCompile(`"\.\./\.\./([^"]+)"`).FindAllStringSubmatch(string(text), -1) {
+				if _, err := os.Stat(filepath.Join("../..", m[1])); err != nil || strings.HasPrefix(m[1], "..") {
+					continue // what a test tries on boxd
+				}
+				found++
+				if !asks && !there(m[1]) {
+					t.Errorf("%s reads %s, which the machine has not: boxtest.RequireSources leaves the test to this host", file, m[1])
+				}
+			}
+		}
+	}
+	if found < 8 {
+		t.Errorf("only %d paths are found", found)
 	}
 }

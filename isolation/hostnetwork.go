@@ -65,18 +65,7 @@ func ScopeSockets(host bool) (item string, err error) {
 	if !host || !CanScopeSockets() {
 		return "", nil
 	}
-	return scope(unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
-}
-
-// ScopeAll is ScopeSockets for processes that must not send signals to other processes either. All threads of a process must have
-// the same scope, so the calling thread must execute a program next.
-func ScopeAll() error {
-	_, err := scope(unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL)
-	return err
-}
-
-func scope(what uint64) (item string, err error) {
-	rules := struct{ fs, net, scoped uint64 }{scoped: what}
+	rules := unix.LandlockRulesetAttr{Scoped: unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET}
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&rules)), unsafe.Sizeof(rules), 0)
 	if errno != 0 {
 		return "landlock", errno

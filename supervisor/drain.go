@@ -38,9 +38,9 @@ type DrainSwitch struct {
 	closed *Drained   // nil: boxd is not drained; the value is never modified
 }
 
-// OpenDrainSwitch reads the switch as it was left in a state directory.
+// OpenDrainSwitch reads the switch as it was left in a directory, which it makes if there is none.
 func OpenDrainSwitch(state string) (*DrainSwitch, error) {
-	root, err := os.OpenRoot(state)
+	root, err := durable.Directory(state)
 	if err != nil {
 		return nil, fmt.Errorf("drain switch: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/places"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/quota"
@@ -118,7 +120,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	if err != nil {
 		return nil, err
 	}
-	closed, err := OpenDrainSwitch(parts.StateDir)
+	closed, err := OpenDrainSwitch(filepath.Join(parts.StateDir, statedir.Daemon))
 	if err != nil {
 		found.Close()
 		return nil, err

@@ -54,6 +54,8 @@ type Config struct {
 	Fleet      access.Fleet           `toml:"fleet"`
 	Traces     trace.Config           `toml:"traces"`
 	Principals map[string]access.Rule `toml:"principals"`
+	// Confined says that boxd runs in its unit, where it confines itself; see confine.
+	Confined bool `toml:"-"`
 	// Origins says where each set key comes from: a file and its line, or a variable.
 	Origins map[string]string `toml:"-"`
 }

@@ -57,15 +57,17 @@ func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) erro
 }
 
 // checks returns doctor's checks of the front.
-func (w *front) checks(cfg *Config) []isolation.Check {
-	public := cfg.E2B.Public()
-	if public == "" || !cfg.E2B.On(len(w.sockets.E2B) > 0) {
-		return nil
+func (w *front) checks(cfg *Config) (list []isolation.Check) {
+	if cfg.Confined {
+		list = append(list, checkConfined())
 	}
-	return []isolation.Check{{
-		Name: "e2b ports", Level: isolation.CheckWarn, Detail: public + " need no token, only the id of the sandbox",
-		Hint: "set e2b.public_ports = false in box.toml, unless this is wanted",
-	}}
+	if public := cfg.E2B.Public(); public != "" && cfg.E2B.On(len(w.sockets.E2B) > 0) {
+		list = append(list, isolation.Check{
+			Name: "e2b ports", Level: isolation.CheckWarn, Detail: public + " need no token, only the id of the sandbox",
+			Hint: "set e2b.public_ports = false in box.toml, unless this is wanted",
+		})
+	}
+	return list
 }
 
 // makeE2B makes the server for E2B clients, if it is enabled. gateways is its handler for requests on the socket of

@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/boxd-dev/boxd/supervisor/access"
-
+	"github.com/boxd-dev/boxd/isolation/statedir"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/images"
 )
 
@@ -34,7 +35,7 @@ func openGate(cfg *Config, log *slog.Logger) (*access.Gate, *os.Root, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	dir, err := os.OpenRoot(cfg.Daemon.StateDir)
+	dir, err := os.OpenRoot(filepath.Join(cfg.Daemon.StateDir, statedir.Daemon))
 	if err != nil {
 		return nil, nil, fmt.Errorf("state directory: %w", err)
 	}

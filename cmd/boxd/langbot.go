@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/boxd-dev/boxd/isolation/statedir"
 	"github.com/boxd-dev/boxd/relay/actionrpc"
-
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -63,7 +63,7 @@ func (w *front) makeLangBot(cfg *Config, seen *notes, sup *supervisor.Supervisor
 	if !cfg.LangBot.On(len(w.sockets.LangBot) > 0) {
 		return nil
 	}
-	w.langBot = actionrpc.New(actionrpc.Config{Settings: cfg.LangBot, Telemetry: seen.Telemetry, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log, Marker: actionrpc.Marker(filepath.Join(cfg.Daemon.StateDir, actionrpc.MarkerFile)), Taken: filepath.Join(cfg.Daemon.StateDir, "langbot-skills-taken")})
+	w.langBot = actionrpc.New(actionrpc.Config{Settings: cfg.LangBot, Telemetry: seen.Telemetry, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log, Marker: actionrpc.Marker(filepath.Join(cfg.Daemon.StateDir, statedir.Daemon, actionrpc.MarkerFile)), Taken: filepath.Join(cfg.Daemon.StateDir, statedir.Daemon, "langbot-skills-taken")})
 	if !cfg.LangBot.Fleet {
 		return nil
 	}

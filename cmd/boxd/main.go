@@ -64,11 +64,6 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println("boxd", version) //nolint:forbidigo // what was asked for
 		return nil
 	}
-	if *unit && !*check { // a keeper that it starts would be confined too, with its boxes
-		if err := confine(); err != nil {
-			return err
-		}
-	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: boxd takes flags only", flags.Arg(0))
 	}
@@ -84,6 +79,7 @@ func run(ctx context.Context, args []string) error {
 		if err == nil {
 			err = chooseKeeper(&cfg, *unit || *be)
 		}
+		cfg.Confined = *unit
 		return cfg, err
 	}
 	cfg, err := load()
@@ -110,6 +106,11 @@ func run(ctx context.Context, args []string) error {
 	}
 	if *be {
 		return becomeKeeper(&cfg)
+	}
+	if cfg.Confined { // without its unit it would confine the keeper that it starts, with its boxes
+		if err := confine(&cfg, *path); err != nil {
+			return err
+		}
 	}
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP) // from here on: it would end a starting boxd
@@ -138,6 +139,9 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 		return err
 	}
 	defer lock.Close()
+	if err := makeOwnDirs(cfg.Daemon.StateDir); err != nil {
+		return err
+	}
 	in, err := openFront(ctx, cfg, log)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -84,6 +85,9 @@ func (r *reloader) run(ctx context.Context, hangups <-chan os.Signal) {
 // reload applies a configuration: all of it or nothing. Living sessions keep their settings in any case.
 func (r *reloader) reload(ctx context.Context) {
 	next, err := r.load()
+	if dirs := next.elsewhere(r.started); err == nil && len(dirs) > 0 {
+		err = fmt.Errorf("boxd may not read %s, which it would since its restart: systemctl restart boxd", strings.Join(dirs, ", "))
+	}
 	if err == nil {
 		err = r.apply(&next)
 	}

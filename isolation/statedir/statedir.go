@@ -20,6 +20,9 @@ const (
 	BuiltInOwner = "builtin" // owner of the skills that come with boxd; no principal has this name
 )
 
+// Daemon has boxd's own small records: its keys, grants and switches.
+const Daemon = "daemon"
+
 // Trees of images are in ImageTrees beside the workspaces; ImageRoot in a tree becomes / of a
 // box.
 const (

@@ -41,8 +41,13 @@ func confine(cfg *Config, path string) error {
 	}
 	err = makeOwnDirs(cfg.Daemon.StateDir)
 	lock.Close()
+	for _, dir := range []string{cfg.Daemon.RuntimeDir, filepath.Dir(cfg.Daemon.Socket)} { // a rule is for what is there
+		if err == nil {
+			err = os.MkdirAll(dir, 0o755)
+		}
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("confine boxd: %w", err)
 	}
 	runtime.LockOSThread() // execve keeps the restrictions of this thread
 	err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -37,6 +37,7 @@ func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 		"test -e /run/systemd/private", "test -e /run/dbus", "test -e /var/run/dbus/system_bus_socket", "test -e /run/systemd/userdb",
 		"SYSTEMCTL_FORCE_BUS=1 systemctl list-units", "systemctl list-units", "systemctl start nothing.service", "systemd-run true",
 		"ls /run/boxd/boxes", "cat " + records[0], "echo x >" + records[0], "mkdir /run/boxd/boxes/x", "rmdir /run/boxd/boxes", "mv /run/boxd/boxes /run/boxd/other",
+		"touch /run/boxd/box.toml.d/x.toml", "mkdir /run/boxd/box.toml.d/x", "rmdir /run/boxd/box.toml.d", "mv /run/boxd/box.toml.d /run/boxd/other", "touch /usr/lib/boxd/box.toml.d/x.toml", "touch /etc/boxd/box.toml.d/x.toml",
 		"mount -t tmpfs none /run", "umount /run/boxd/boxes", "touch /run/x", "touch /etc/x", "touch /usr/lib/systemd/system/x.service",
 	} {
 		if r := takenOver(t, line); r.code == 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -27,7 +28,7 @@ const confinedVariable = "BOXD_CONFINED"
 // sockets, and open files that it does not need, as far as the kernel supports that (Landlock). What the keeper has below the state
 // directory is among those files. It executes boxd again: all its threads must have the same restrictions, and the runtime's own signals
 // between them must arrive. Files that a configuration names later must be where boxd may read already; see readable.
-func confine(cfg *Config, path string) error {
+func confine(cfg *Config, config string) error {
 	if os.Getenv(confinedVariable) != "" {
 		return os.Unsetenv(confinedVariable) // no child may inherit it
 	}
@@ -39,20 +40,15 @@ func confine(cfg *Config, path string) error {
 	if err != nil {
 		return err
 	}
-	err = makeOwnDirs(cfg.Daemon.StateDir)
 	lock.Close()
-	for _, dir := range []string{cfg.Daemon.RuntimeDir, filepath.Dir(cfg.Daemon.Socket)} { // a rule is for what is there
-		if err == nil {
-			err = os.MkdirAll(dir, 0o755)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("confine boxd: %w", err)
-	}
+	// A rule is for what is there.
+	err = errors.Join(os.MkdirAll(cfg.Daemon.RuntimeDir, 0o755), os.MkdirAll(filepath.Dir(cfg.Daemon.Socket), 0o755))
 	runtime.LockOSThread() // execve keeps the restrictions of this thread
-	err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	if err == nil {
-		err = restrict(append(cfg.fileRules(path), fileRule{own, runFile}))
+		err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	}
+	if err == nil {
+		err = restrict(append(cfg.fileRules(config), fileRule{own, runFile}))
 	}
 	if err != nil {
 		return fmt.Errorf("confine boxd: %w", err)
@@ -70,43 +66,50 @@ var ownDirs = []string{statedir.Daemon, "audit", statedir.DriveStore, "images", 
 // ownFiles are those of statedir.Daemon. Before boxd 0.2 they were in the state directory itself.
 var ownFiles = []string{"drained.json", "grants.json", "langbot-admission", "langbot-skills-taken", "previews.json", "secrets.json"}
 
-// makeOwnDirs makes boxd's directories below the state directory, and moves there what an earlier boxd has left in the state directory. A
+// makeOwnDirs makes boxd's directories in the state directory, and moves to them what an earlier boxd has left in the state directory itself. A
 // file at its earlier place is newer than one at its place: then an earlier boxd has run meanwhile.
 func makeOwnDirs(state string) error {
+	dir, err := os.OpenRoot(state)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
 	for _, name := range ownDirs {
-		if err := os.Mkdir(filepath.Join(state, name), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("state directory: %w", err)
+		if err := dir.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
 		}
 	}
 	for _, name := range ownFiles {
-		from, to := filepath.Join(state, name), filepath.Join(state, statedir.Daemon, name)
-		err := os.Rename(from, to)
-		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) { // a directory of markers: those that are here already stay
-			err = moveInto(from, to)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := move(dir, name, path.Join(statedir.Daemon, name)); err != nil {
 			return fmt.Errorf("move a record of an earlier boxd: %w", err)
 		}
 	}
 	return nil
 }
 
-// moveInto moves the entries of a directory into another, and removes it.
-func moveInto(from, to string) error {
-	entries, err := os.ReadDir(from)
+// move renames a file, if it exists, or a directory. The entries of a directory are added to those of one that is there.
+func move(dir *os.Root, from, to string) error {
+	err := dir.Rename(from, to)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST):
+		return err
+	}
+	entries, err := fs.ReadDir(dir.FS(), from)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if err := os.Rename(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+		if err := dir.Rename(path.Join(from, e.Name()), path.Join(to, e.Name())); err != nil {
 			return err
 		}
 	}
-	return os.Remove(from)
+	return dir.Remove(from)
 }
 
-// fileRules are the files that a confined boxd may open.
-func (c *Config) fileRules(path string) []fileRule {
+// fileRules are the files that a boxd with this configuration may open if it is confined.
+func (c *Config) fileRules(config string) []fileRule {
 	state := c.Daemon.StateDir
 	rules := []fileRule{
 		{state, listFiles}, // of the workspaces it reads the names
@@ -124,9 +127,9 @@ func (c *Config) fileRules(path string) []fileRule {
 	for _, name := range ownDirs {
 		rules = append(rules, fileRule{filepath.Join(state, name), writeFiles})
 	}
-	dropIn := dropInDirs(path)
+	dropIn := dropInDirs(config)
 	found, _ := dropIns(dropIn) // the configuration has been read
-	for _, dir := range slices.Concat(dropIn, dirsOf(append(found, path)), c.readable()) {
+	for _, dir := range slices.Concat(dropIn, dirsOf(append(found, config)), c.readable()) {
 		rules = append(rules, fileRule{dir, readFiles})
 	}
 	return rules

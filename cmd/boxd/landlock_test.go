@@ -107,8 +107,11 @@ func restricted(dir string) {
 	runtime.LockOSThread()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	err := errors.Join(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), restrict([]fileRule{
-		{at("own"), writeFiles}, {at("seen"), readFiles}, {at("names"), listFiles},
-		{at("lock"), useFile}, {at("missing"), writeFiles},
+		{at("own"), writeFiles},
+		{at("seen"), readFiles},
+		{at("names"), listFiles},
+		{at("lock"), useFile},
+		{at("missing"), writeFiles},
 	}))
 	if err != nil {
 		fmt.Println(err)

@@ -107,19 +107,19 @@ func run(ctx context.Context, args []string) error {
 	if *be {
 		return becomeKeeper(&cfg)
 	}
-	if cfg.Confined { // without its unit it would confine the keeper that it starts, with its boxes
-		if err := confine(&cfg, *path); err != nil {
-			return err
-		}
-	}
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP) // from here on: it would end a starting boxd
 	defer signal.Stop(reloads)
-	return start(ctx, &cfg, load, reloads)
+	return start(ctx, &cfg, *path, load, reloads)
 }
 
-// start opens the log and telemetry, then serves.
-func start(ctx context.Context, cfg *Config, load func() (Config, error), reloads <-chan os.Signal) error {
+// start opens the log and telemetry, then serves. path is that of the configuration.
+func start(ctx context.Context, cfg *Config, path string, load func() (Config, error), reloads <-chan os.Signal) error {
+	if cfg.Confined { // without its unit it would confine the keeper that it starts, with its boxes
+		if err := confine(cfg, path); err != nil {
+			return err
+		}
+	}
 	seen, err := openNotes(cfg)
 	if err != nil {
 		return err
@@ -139,9 +139,6 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 		return err
 	}
 	defer lock.Close()
-	if err := makeOwnDirs(cfg.Daemon.StateDir); err != nil {
-		return err
-	}
 	in, err := openFront(ctx, cfg, log)
 	if err != nil {
 		return err
@@ -225,7 +222,8 @@ func watch(ctx, serving context.Context, check func(context.Context) error, log 
 	}
 }
 
-// lockState makes the state directory and locks out every other boxd, after waiting for one that is ending.
+// lockState makes the state directory and locks out every other boxd, after waiting for one that is ending. Then it makes boxd's own
+// directories there.
 func lockState(dir string, patience time.Duration) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
@@ -244,6 +242,10 @@ func lockState(dir string, patience time.Duration) (*os.File, error) {
 	if err := linux.Lock(int(f.Fd()), patience); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("state directory %s is in use by another boxd: %w", dir, err)
+	}
+	if err := makeOwnDirs(dir); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	return f, nil
 }

@@ -21,6 +21,7 @@ type KeeperConfig struct {
 	Store    uint64 // size of the store in bytes, where the state directory has no quotas; 0: no store
 	// StoreFilesystem is the type of a store that has yet to be made: StoreExt4 or StoreXFS.
 	StoreFilesystem string
+	Workspaces      int // most workspaces, named ones and images included; 0: any number
 
 	Group    string // cgroup that has been delegated to boxd, an absolute path; "": none
 	Allow    []string
@@ -52,7 +53,7 @@ func (c *KeeperConfig) Flags() []string {
 		"-run=" + c.RunDir, "-state=" + c.StateDir, "-boxinit=" + c.BoxInit,
 		"-id-base=" + strconv.FormatUint(uint64(c.IDBase), 10), "-id-count=" + strconv.FormatUint(uint64(c.IDCount), 10), "-id-lock=" + c.IDLock,
 		"-ahead=" + strconv.Itoa(c.Ahead), "-store=" + strconv.FormatUint(c.Store, 10), "-store-filesystem=" + c.StoreFilesystem, "-group=" + c.Group, "-patience=" + c.Patience.String(),
-		"-file-locks=" + strconv.Itoa(c.FileLocks),
+		"-file-locks=" + strconv.Itoa(c.FileLocks), "-workspaces=" + strconv.Itoa(c.Workspaces),
 	}
 	if c.AIO {
 		flags = append(flags, "-aio")

@@ -8,6 +8,9 @@ import "strconv"
 // outlive them.
 const SpacesDir = "spaces"
 
+// FieldWorkspaces is the field of the refusal to make one more workspace than KeeperConfig.Workspaces.
+const FieldWorkspaces = "workspaces"
+
 // ChangeSpace makes a named workspace, or removes one, which no box may be using.
 type ChangeSpace struct {
 	Key    string

@@ -141,9 +141,16 @@ func (c *Groups) Path() string {
 
 // Workspaces configures the store of workspaces.
 type Workspaces struct {
+	Max             int           `toml:"max"` // all of this host, those of stopped sessions and images included
 	StoreSize       quantity.Size `toml:"store_size"`
 	StoreFilesystem string        `toml:"store_filesystem"` // for a store that has yet to be made
 }
+
+// workspaces.max: by default the number of quotas that workspaces can have, which bounds them where they have one; and the most.
+const (
+	defaultWorkspaces = 1 << 16
+	mostWorkspaces    = 1_000_000
+)
 
 // Limits of the store: it must hold a filesystem, and be within the maximum of ext4.
 const (
@@ -210,7 +217,7 @@ func DefaultConfig() Config {
 		Daemon: Daemon{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperAuto, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
 		IDs:    IDs{Base: 0x70000000, Count: defaultIDs, Lock: "/run/boxd-ids"},
 		Groups: Groups{Driver: driverAuto, Parent: "box.slice/boxd-boxes.service"},
-		Work:   Workspaces{StoreSize: 16 * quantity.GiB, StoreFilesystem: isolation.StoreExt4},
+		Work:   Workspaces{Max: defaultWorkspaces, StoreSize: 16 * quantity.GiB, StoreFilesystem: isolation.StoreExt4},
 		Mounts: Mounts{Allow: []Rule{{Path: "{home}"}}, Patience: quantity.Duration(5 * time.Second), QuotaRoots: []string{}},
 		Image: Image{Etc: []string{
 			"@packages",
@@ -258,6 +265,9 @@ func (c *Config) Check(path string) error {
 	}
 	if n := c.Sessions.Max; n > defaultIDs && n > int(c.IDs.Count) { // up to the default it was always allowed, even if sessions find no ids
 		errs = append(errs, fmt.Errorf("sessions.max = %d: must be 1 to %d, the number of id ranges (ids.count)", n, max(defaultIDs, c.IDs.Count)))
+	}
+	if n := c.Work.Max; n < c.Sessions.Max || n > mostWorkspaces {
+		errs = append(errs, fmt.Errorf("workspaces.max = %d: must be %d (sessions.max) to %d", n, c.Sessions.Max, mostWorkspaces))
 	}
 	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
 		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: must be 0, or %v to %v", n, leastStore, mostStore))

@@ -192,6 +192,7 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		{"unknown keeper", "[daemon]\nkeeper = \"none\"\n", []string{"daemon.keeper", "external"}},
 		{"relative path", "[daemon]\nstate_dir = \"state\"\n", []string{"daemon.state_dir", "absolute"}},
 		{"language", "[languages.python]\ninline = [\"python3\"]\nfile = [\"python3\", \"{file}\"]\n", []string{"languages.python", "{code}"}},
+		{"fewer workspaces than sessions", "[workspaces]\nmax = 255\n", []string{"workspaces.max = 255", "256 (sessions.max) to 1000000"}},
 		{"a store that is tiny", "[workspaces]\nstore_size = \"1MiB\"\n", []string{"workspaces.store_size = 1MiB", "64MiB"}},
 		{"a small store of xfs", "[workspaces]\nstore_size = \"299MiB\"\nstore_filesystem = \"xfs\"\n", []string{"workspaces.store_size = 299MiB", "300MiB"}},
 		{"a store of another kind", "[workspaces]\nstore_filesystem = \"btrfs\"\n", []string{"workspaces.store_filesystem", "btrfs", "ext4", "xfs"}},

@@ -123,7 +123,7 @@ func (k *keeper) prepare() error {
 	if k.run, err = openPlace(k.cfg.RunDir); err != nil {
 		return err
 	}
-	if k.work, err = disk.OpenWorkspaces(state, k.cfg.StoreFilesystem, k.cfg.Store, k.cfg.Log); err != nil {
+	if k.work, err = disk.OpenWorkspaces(state, k.cfg.StoreFilesystem, k.cfg.Store, k.cfg.Workspaces, k.cfg.Log); err != nil {
 		return err
 	}
 	if kind := k.work.StoreFilesystem(); kind != "" && kind != k.cfg.StoreFilesystem {

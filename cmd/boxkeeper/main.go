@@ -90,6 +90,7 @@ func parse(args []string) (config, error) {
 	f.StringVar(&cfg.Group, "group", "", "absolute path of the cgroup for boxes, delegated to boxd")
 	f.Uint64Var(&cfg.Store, "store", 0, "size in bytes of the workspace store, used if the state directory has no project quotas")
 	f.StringVar(&cfg.StoreFilesystem, "store-filesystem", isolation.StoreExt4, "filesystem of a new store: ext4 or xfs")
+	f.IntVar(&cfg.Workspaces, "workspaces", 0, "maximum workspaces, named ones and images included; 0: unlimited")
 	f.IntVar(&cfg.Ahead, "ahead", 1, "boxes to start in advance")
 	f.DurationVar(&cfg.Patience, "patience", 0, "time limit for the filesystem of a mount source to answer; 0: the default of some seconds")
 	f.BoolVar(&cfg.AIO, "aio", false, "allow io_setup(2) in boxes; fs.aio-max-nr is shared with the host")

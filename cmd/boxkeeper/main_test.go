@@ -15,7 +15,7 @@ import (
 func TestAKeeperReadsItsFlagsAsBoxdWritesThem(t *testing.T) {
 	t.Parallel()
 	want := isolation.KeeperConfig{
-		RunDir: "/run/b", StateDir: "/state", BoxInit: "/boxinit", IDBase: 1 << 31, IDCount: 7, IDLock: "/lock", Ahead: 3, Store: 1 << 40, StoreFilesystem: isolation.StoreXFS,
+		RunDir: "/run/b", StateDir: "/state", BoxInit: "/boxinit", IDBase: 1 << 31, IDCount: 7, IDLock: "/lock", Ahead: 3, Store: 1 << 40, StoreFilesystem: isolation.StoreXFS, Workspaces: 9,
 		Group: "/sys/fs/cgroup/x", Allow: []string{"{home}", "/srv/x=1500:1500"}, Etc: []string{"ssl/certs", "java-*"}, Network: []string{"ipv4=10.0.0.0/8"}, AIO: true, QuotaRoots: []string{"/srv/a", "/home"},
 	}
 	cfg, err := parse(want.Flags())

@@ -35,6 +35,7 @@ type Workspaces struct {
 	store   *Store            // nil: workspaces are in the state directory itself
 	noStore *UnavailableError // why there is no store, though one was to be; nil: there is one, or the reason is another
 	removed *removals
+	count   count // of workspaces and trees
 	log     *log.Logger
 
 	mu     sync.Mutex // guards the fields below
@@ -54,8 +55,9 @@ const storePatience = 5 * time.Minute
 
 // OpenWorkspaces opens the directory for workspaces. If the state directory's filesystem enforces
 // project quotas it is there; otherwise it is in a filesystem of our own of that kind, if storeSize allows one
-// and the host can mount it. Removals that fail after they were answered are logged to l.
-func OpenWorkspaces(state, storeKind string, storeSize uint64, l *log.Logger) (*Workspaces, error) {
+// and the host can mount it. It makes no workspace that would be one more than most, 0 being any number. Removals that fail after
+// they were answered are logged to l.
+func OpenWorkspaces(state, storeKind string, storeSize uint64, most int, l *log.Logger) (*Workspaces, error) {
 	w := &Workspaces{kind: isolation.QuotaProject, log: l}
 	if err := w.open(state); err != nil {
 		return nil, err
@@ -67,6 +69,7 @@ func OpenWorkspaces(state, storeKind string, storeSize uint64, l *log.Logger) (*
 			w.why = errors.Join(w.why, err)
 		}
 	}
+	w.count = count{dir: filepath.Dir(w.root.Name()), most: most, n: most} // it is looked at with the first
 	var err error
 	if w.removed, err = openRemovals(filepath.Dir(w.root.Name()), w.returnProjects, l); err != nil {
 		w.Close(false)
@@ -214,10 +217,14 @@ func openWork(state, name string) (*os.Root, error) {
 
 // Make makes an empty directory with a quota that belongs to the box user.
 func (p *Place) Make(key string, quota isolation.Quota) error {
-	if err := p.root.Mkdir(key, 0o700); err != nil {
+	err := p.dir.count.add(func() error { return p.root.Mkdir(key, 0o700) })
+	if _, there := p.root.Lstat(key); there == nil && errors.As(err, new(*isolation.StepError)) {
+		err = fs.ErrExist // no more would have been made
+	}
+	if err != nil {
 		return err
 	}
-	err := p.root.Lchown(key, isolation.BoxUID, isolation.BoxGID)
+	err = p.root.Lchown(key, isolation.BoxUID, isolation.BoxGID)
 	if err == nil && quota != (isolation.Quota{}) {
 		err = p.limit(key, quota)
 	}

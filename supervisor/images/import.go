@@ -205,6 +205,9 @@ func (s *Store) unpack(ctx context.Context, img *Image, layers []Layer, scratch 
 	s.mu.Lock()
 	s.key = ""
 	s.mu.Unlock()
+	if full := policy.WorkspacesFull(err); full != nil {
+		return full
+	}
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		return fmt.Errorf("unpack image %s: %w", fault.Show(img.Name), step)
 	}

@@ -4,6 +4,7 @@ package policy
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,17 @@ const maxSpaceName = 64
 
 // mostSpaces bounds sessions.max_workspaces.
 const mostSpaces = 10_000
+
+// WorkspacesFull is the refusal of a workspace because the host has as many as it may have, nil if err is another error.
+func WorkspacesFull(err error) error {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	if !ok || step.Refused == nil || step.Refused.Field != isolation.FieldWorkspaces {
+		return nil
+	}
+	return fault.Errorf(fault.Exhausted, "this host has as many workspaces as it may have: %s (workspaces.max)", step.Refused.Allowed).
+		WithHint("remove stopped boxes, named workspaces or images, or raise workspaces.max in box.toml").
+		By(fault.Denial{Layer: fault.LayerLimit, Rule: "workspaces.max", Allowed: step.Refused.Allowed, Setting: "a larger workspaces.max"})
+}
 
 // ValidSpaceName refuses an invalid name of a workspace.
 func ValidSpaceName(field, name string) error {

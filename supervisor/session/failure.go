@@ -41,6 +41,9 @@ func StartError(id string, settings *policy.Settings, err error) error {
 	if !ok {
 		return fmt.Errorf("start session %q: %w", id, err)
 	}
+	if full := policy.WorkspacesFull(step); full != nil {
+		return full
+	}
 	switch {
 	case Unanswered(step):
 		return NoAnswerError(step.Refused.Field, step)

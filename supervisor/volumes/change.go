@@ -78,6 +78,9 @@ func (s *Workspaces) Change(ctx context.Context, owner, name string, held *polic
 // failed translates an error of the keeper about a workspace.
 func failed(name string, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
+	if full := policy.WorkspacesFull(err); full != nil {
+		return full
+	}
 	switch {
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
 		return fault.Errorf(fault.Unavailable, "cannot change workspace %s now: %w", fault.Show(name), err).WithHint("try again: boxd is starting a new keeper")

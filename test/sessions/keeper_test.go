@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -501,4 +503,116 @@ func TestAKeeperFindsWhatIsLeft(t *testing.T) {
 		box.Close()
 	}
 	boxtest.Eventually(t, "the last box has ended with its connection", func() bool { return !boxtest.Lives(int(c.PID)) })
+}
+
+// A boxd that has been taken over may leave the workspace of each box that it ends: there are only so many, whatever it calls
+// them, and the next keeper counts those that are there. What an honest boxd does with those that it has goes on.
+func TestAnErringBoxdLeavesOnlySoManyWorkspaces(t *testing.T) {
+	t.Parallel()
+	tr := newTroupe(t)
+	const most = 4
+	tr.cfg.Workspaces = most
+	k := tr.enter()
+	leave := func(letter string) {
+		t.Helper()
+		b := tr.launch(k, letter)
+		if err := k.End(t.Context(), key(letter), false); err != nil {
+			t.Fatal(err)
+		}
+		b.Close()
+	}
+	full := func(when string, err error) {
+		t.Helper()
+		if step, ok := errors.AsType[*isolation.StepError](err); !ok || step.Step != isolation.StepWorkspace || step.Refused == nil || step.Refused.Field != isolation.FieldWorkspaces || step.Refused.Allowed != "at most 4" {
+			t.Errorf("%s, one more: %v", when, err)
+		}
+	}
+	refused := func(when string) {
+		t.Helper()
+		for _, change := range []func(*isolation.Spec){func(s *isolation.Spec) { s.ManagedWork = true }, func(s *isolation.Spec) { s.DiskHome = true }} {
+			spec := &isolation.Spec{Key: key("z"), Hostname: "z", Scratch: isolation.Scratch{Bytes: 1 << 20, Inodes: 1 << 10}}
+			change(spec)
+			b, err := k.Launch(t.Context(), spec)
+			if full(when, err); err == nil {
+				b.Close()
+			}
+		}
+		full(when, k.ChangeSpace(t.Context(), &isolation.ChangeSpace{Key: key("y")}))
+		if n := len(tr.left()); n != most {
+			t.Errorf("%s there are %d, want %d", when, n, most)
+		}
+	}
+	leave("a")
+	if err := k.Keep(t.Context(), key("a"), strings.Repeat("a", 26)); err != nil { // an image
+		t.Fatal(err)
+	}
+	leave("b")
+	if err := k.Keep(t.Context(), key("b"), isolation.SpacesDir+"/"+key("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.ChangeSpace(t.Context(), &isolation.ChangeSpace{Key: key("w")}); err != nil {
+		t.Fatal(err)
+	}
+	leave("c")
+	refused("with as many as there may be")
+	if err := k.ChangeSpace(t.Context(), &isolation.ChangeSpace{Key: key("w")}); err != nil {
+		t.Errorf("a named workspace that is there: %v", err)
+	}
+	kill(t, tr.pid())
+	refused("by the next keeper")
+	b, err := k.Launch(t.Context(), &isolation.Spec{
+		Key: key("c"), Hostname: "c", Scratch: isolation.Scratch{Bytes: 1 << 20, Inodes: 1 << 10}, ManagedWork: true, Resume: true,
+	})
+	if err != nil {
+		t.Fatalf("a box whose workspace is there: %v", err)
+	}
+	tr.works(b)
+	b.Close()
+	if err := k.End(t.Context(), key("c"), true); err != nil {
+		t.Fatal(err)
+	}
+	leave("d") // in the place of that
+	refused("again")
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// left returns the workspaces and images of a keeper.
+func (tr *troupe) left() (list []string) {
+	tr.t.Helper()
+	for _, dir := range []string{"workspaces", isolation.SpacesDir, statedir.ImageTrees} {
+		names, err := filepath.Glob(filepath.Join(tr.cfg.StateDir, dir, "*"))
+		if err != nil {
+			tr.t.Fatal(err)
+		}
+		list = append(list, names...)
+	}
+	return list
+}
+
+// What the keeper refuses, callers are told: which limit it is, and what to remove.
+func TestAHostHasSoManyWorkspaces(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[sessions]\nmax = 2\n[workspaces]\nmax = 2\n")
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	stop(t, d, "s1")
+	space(t, d, "named")
+	full := func(err error) {
+		t.Helper()
+		e := boxtest.Refused(t, err, http.StatusTooManyRequests, "")
+		if !strings.Contains(e.Detail, "at most 2 (workspaces.max)") || !strings.Contains(e.Hint, "workspaces.max") {
+			t.Errorf("%+v", e)
+		}
+	}
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s2"})
+	full(err)
+	_, err = d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "other"})
+	full(err)
+	d.NewSession(t, api.SessionRequest{ID: "s3", Workspace: "named"}) // it makes none
+	startAgain(t, d, "s1")
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
 }

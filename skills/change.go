@@ -180,7 +180,12 @@ func matches(k *Skill, digest string) error {
 // Update changes the texts of a skill. ifMatch is the digest that it must have, "" any. Other keys of its front matter stay as
 // they are.
 func (s *Store) Update(who, name string, t *Texts, ifMatch string, r Rules) (Skill, error) {
-	return s.edit(who, name, ifMatch, func(dir *os.Root, _ *Skill) error { return restate(dir, name, t, r) })
+	return s.edit(who, name, ifMatch, func(dir *os.Root, k *Skill) error {
+		if r == Loose {
+			name = k.Called
+		}
+		return restate(dir, name, t, r)
+	})
 }
 
 // restate rewrites the document of a tree with other texts.

@@ -120,6 +120,9 @@ type Choice struct {
 	AnyTop  bool   // the name of the archive's only directory is meaningless, as in a repository's
 	Rules   Rules
 	As      *As // changes to the one chosen skill; nil: as in its document
+	// Name gives a skill another name in the store than its document, from its path in the archive: skills may be called the same
+	// then. nil: they have one name.
+	Name func(path string) string
 }
 
 // As gives an installed skill another name and other texts.
@@ -257,6 +260,12 @@ func (st *Stage) Install(who string, c *Choice) ([]Skill, error) {
 		name, change := x.Skill.Name, (func(*os.Root) error)(nil)
 		if c.As != nil {
 			name, change = c.As.Name, func(dir *os.Root) error { return restate(dir, c.As.Name, &c.As.Texts, c.Rules) }
+		}
+		if c.Name != nil {
+			name = c.Name(x.Path)
+		}
+		if names[name] && c.Name != nil {
+			return nil, fault.Field("select", name, "unique: skills of the archive would have one directory").Of(fault.Conflict)
 		}
 		if names[name] {
 			return nil, fault.Field("select", name, "unique: several skills in the archive have this name")

@@ -73,6 +73,7 @@ type space struct {
 // Skill is a package in the store.
 type Skill struct {
 	Name         string
+	Called       string // name in its document, which LangBot knows it by; Name, if there is no valid one
 	DisplayName  string
 	Description  string
 	License      string
@@ -216,7 +217,10 @@ func (s *Store) describe(sp *space, k *Skill) (*Manifest, error) {
 
 // learn copies the texts of a document.
 func (k *Skill) learn(doc *Manifest) {
-	k.DisplayName = cmp.Or(doc.Text(keyDisplayName), k.Name)
+	if k.Called = k.Name; CheckLooseName(doc.Text(keyName)) == nil {
+		k.Called = doc.Text(keyName)
+	}
+	k.DisplayName = cmp.Or(doc.Text(keyDisplayName), k.Called)
 	k.Description, k.License = doc.Text(keyDescription), doc.Text(keyLicense)
 	k.Needs, k.AllowedTools = doc.Text(keyCompatibility), doc.Text(keyAllowedTools)
 	k.Metadata, k.Advice = doc.Metadata(), doc.Advice()
@@ -273,6 +277,30 @@ func (s *Store) List(who string) []Skill {
 	return slices.SortedFunc(maps.Values(all), func(a, b Skill) int {
 		return cmp.Or(b.Updated.Compare(a.Updated), cmp.Compare(a.Name, b.Name))
 	})
+}
+
+// Called returns the name of the skill of a principal's own that its document calls so, the newest of several; "" if there is none.
+func (s *Store) Called(who, called string) (name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp := s.spaces[Key(who)]
+	if sp == nil {
+		return ""
+	}
+	for _, k := range sp.skills {
+		if k.Called != called {
+			continue
+		}
+		if name == "" || k.before(sp.skills[name]) {
+			name = k.Name
+		}
+	}
+	return name
+}
+
+// before reports whether a skill precedes another one in a list.
+func (k *Skill) before(other *Skill) bool {
+	return cmp.Or(other.Updated.Compare(k.Updated), cmp.Compare(k.Name, other.Name)) < 0
 }
 
 // Get describes one skill, with its instructions.

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"path"
@@ -33,7 +35,7 @@ func (s *Skills) Preview(ctx context.Context, r *SkillRequest) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			k.SourcePath = &x.Path
+			k.SourcePath, k.PackageRoot = &x.Path, r.root()+"/"+c.Name(x.Path)
 			list = append(list, k)
 		}
 		return map[string]any{"skills": list}, nil
@@ -65,7 +67,7 @@ func (s *Skills) Install(ctx context.Context, r *SkillRequest) (any, error) {
 		}
 		made, err := st.Install(r.owner(), c)
 		if err != nil {
-			return nil, err
+			return nil, s.taken(r, "", err)
 		}
 		list := []*Skill{}
 		for i := range made {
@@ -106,9 +108,14 @@ func (s *Skills) archive(ctx context.Context, r *SkillRequest, do func(*skills.S
 	if at := path.Clean(strings.Trim(sub, "/")); at == ".." || strings.HasPrefix(at, "../") {
 		return nil, refuseSkill("source_subdir must stay within the uploaded archive")
 	}
+	suffix, _, err := r.optional("target_suffix", "upload")
+	if err != nil {
+		return nil, refused(err)
+	}
+	into := func(at string) string { return target(stem(filename), at, suffix) }
 	var out any
 	if err = st.Fill(f, ""); err == nil {
-		out, err = do(st, &skills.Choice{Subdir: sub, Dir: stem(filename), Origin: filename, Rules: skills.Loose})
+		out, err = do(st, &skills.Choice{Subdir: sub, Dir: stem(filename), Origin: filename, Rules: skills.Loose, Name: into})
 	}
 	if err != nil {
 		return nil, refused(err)
@@ -116,17 +123,45 @@ func (s *Skills) archive(ctx context.Context, r *SkillRequest, do func(*skills.S
 	return out, nil
 }
 
-// stem makes a skill name of a file name, for a skill that has no name.
+// target names the directory of a skill from an archive as LangBot's own runtime does, whose skills may have one name then: by the
+// file, where in the archive it is, and what LangBot appends.
+func target(stem, at, suffix string) string {
+	name := stem
+	if leaf := path.Base(at); at != "" && leaf != stem {
+		name += "-" + leaf
+	}
+	if suffix != "" {
+		name += "-" + suffix
+	}
+	return dirName(name)
+}
+
+// stem makes the beginning of a directory's name of a file name.
 func stem(filename string) string {
 	base := path.Base(strings.ReplaceAll(filename, `\`, "/"))
-	base = strings.TrimSuffix(base, path.Ext(base))
-	base = strings.Map(func(c rune) rune {
+	return cmp.Or(strings.Trim(wordOf(strings.TrimSuffix(base, path.Ext(base))), "-_"), "uploaded-skill")
+}
+
+// wordOf replaces what the name of a skill cannot have in it.
+func wordOf(s string) string {
+	return strings.Map(func(c rune) rune {
 		if c == '-' || c == '_' || unicode.IsLetter(c) || unicode.IsNumber(c) {
 			return c
 		}
 		return '-'
-	}, base)
-	return cmp.Or(strings.Trim(base, "-_"), "uploaded-skill")
+	}, s)
+}
+
+// dirName makes a name that the store takes of a directory's. A long one keeps its beginning, and is told from others by a digest.
+func dirName(dir string) string {
+	const kept = 50 // characters, of the 64 that a name may have
+	name := wordOf(dir)
+	if skills.CheckLooseName(name) == nil {
+		return name
+	}
+	sum := sha256.Sum256([]byte(dir))
+	letters := []rune(name)
+	return string(letters[:min(len(letters), kept)]) + "-" + hex.EncodeToString(sum[:6])
 }
 
 // Scan finds the one package at or below a directory.
@@ -169,7 +204,7 @@ func (s *Skills) Scan(ctx context.Context, r *SkillRequest) (any, error) {
 		var all []string
 		for _, k := range s.Store.List(r.owner()) {
 			if !k.BuiltIn {
-				all = append(all, k.Name)
+				all = append(all, k.Name) // its directory
 			}
 		}
 		if len(all) > 1 {
@@ -177,7 +212,7 @@ func (s *Skills) Scan(ctx context.Context, r *SkillRequest) (any, error) {
 		}
 		name = strings.Join(all, "")
 	}
-	k, err := s.get(r, name)
+	k, err := s.at(r, name)
 	if err != nil {
 		return nil, refused(nothing(p))
 	}
@@ -218,13 +253,10 @@ func (s *Skills) register(ctx context.Context, r *SkillRequest, p string, as *sk
 			return made, refuseSkill("package_root must stay within the Workspace skill root")
 		}
 		name := strings.TrimPrefix(strings.TrimPrefix(p, r.root()), "/")
-		if _, err := s.get(r, name); err != nil {
+		if _, err := s.at(r, name); err != nil {
 			return made, refuseSkill("Directory does not exist: %s", p)
 		}
-		if name != as.Name {
-			return made, refuseSkill("Renaming skills is not supported")
-		}
-		return made, refuseSkill("Skill with name \"%s\" already exists", name)
+		return made, refuseSkill("Renaming skills is not supported")
 	}
 	err = s.directory(ctx, r, p, below, func(st *skills.Stage, c *skills.Choice) error {
 		c.Paths, c.As = []string{"."}, as

@@ -47,10 +47,11 @@ func (s *Skills) Files(_ context.Context, r *SkillRequest) (any, error) {
 		}
 		limit = min(n, skills.MaxListed)
 	}
-	if _, err := s.get(r, name); err != nil {
+	k, err := s.get(r, name)
+	if err != nil {
 		return nil, refused(err)
 	}
-	found, more, err := s.Store.Files(r.owner(), name, at, hidden, int(limit))
+	found, more, err := s.Store.Files(r.owner(), k.Name, at, hidden, int(limit))
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -67,23 +68,23 @@ func (s *Skills) Files(_ context.Context, r *SkillRequest) (any, error) {
 
 // ReadFile reads a file of a skill.
 func (s *Skills) ReadFile(_ context.Context, r *SkillRequest) (any, error) {
-	name, at, err := s.file(r)
+	k, at, err := s.file(r)
 	if err != nil {
 		return nil, refused(err)
 	}
-	f, err := s.Store.ReadFile(r.owner(), name, at)
+	f, err := s.Store.ReadFile(r.owner(), k.Name, at)
 	if err == nil && !utf8.Valid(f.Data) {
 		err = refuseSkill("Skill file %s is not valid UTF-8 text", f.Path)
 	}
 	if err != nil {
 		return nil, refused(err)
 	}
-	return map[string]any{"skill": named(name), "path": f.Path, "content": string(f.Data)}, nil
+	return map[string]any{"skill": named(k.Called), "path": f.Path, "content": string(f.Data)}, nil
 }
 
 // WriteFile writes a text file of a skill. An executable file stays executable.
 func (s *Skills) WriteFile(_ context.Context, r *SkillRequest) (any, error) {
-	name, at, err := s.file(r)
+	k, at, err := s.file(r)
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -91,22 +92,23 @@ func (s *Skills) WriteFile(_ context.Context, r *SkillRequest) (any, error) {
 	if err != nil {
 		return nil, refused(err)
 	}
-	old, err := s.Store.ReadFile(r.owner(), name, at)
+	old, err := s.Store.ReadFile(r.owner(), k.Name, at)
 	program := err == nil && old.Program
-	if _, err := s.Store.WriteFile(r.owner(), name, &skills.File{Path: at, Data: []byte(text), Program: program}, "", skills.Loose); err != nil {
+	if _, err := s.Store.WriteFile(r.owner(), k.Name, &skills.File{Path: at, Data: []byte(text), Program: program}, "", skills.Loose); err != nil {
 		return nil, refused(err)
 	}
-	return map[string]any{"skill": named(name), "path": path.Clean(at), "bytes_written": len(text)}, nil
+	return map[string]any{"skill": named(k.Called), "path": path.Clean(at), "bytes_written": len(text)}, nil
 }
 
 // file returns the skill and the file that a request names.
-func (s *Skills) file(r *SkillRequest) (name, at string, err error) {
-	if name, err = r.name(); err != nil {
-		return "", "", err
+func (s *Skills) file(r *SkillRequest) (k *skills.Skill, at string, err error) {
+	name, err := r.name()
+	if err != nil {
+		return nil, "", err
 	}
 	if at, err = r.text("path"); err != nil {
-		return "", "", err
+		return nil, "", err
 	}
-	_, err = s.get(r, name)
-	return name, at, err
+	k, err = s.get(r, name)
+	return k, at, err
 }

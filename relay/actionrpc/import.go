@@ -49,7 +49,7 @@ func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 	from := path.Join(r.Old, "tenants", r.Namespace)
 	taken := 0
 	err := s.Boxes.Packages(ctx, from, func(below string, archive io.Reader) error {
-		made, err := s.takeOne(ctx, r, path.Join(from, below), archive)
+		made, err := s.takeOne(ctx, r, path.Join(from, below), below, archive)
 		if errors.Is(err, errNotStaged) {
 			return err // it would be imported at another time
 		}
@@ -93,8 +93,8 @@ func (e *Earlier) note(namespace string) error {
 // errNotStaged says that the store has no place for an import now.
 var errNotStaged = errors.New("not now")
 
-// takeOne makes a skill of a package archive, unless there is one of that name.
-func (s *Skills) takeOne(ctx context.Context, r *SkillRequest, at string, archive io.Reader) ([]skills.Skill, error) {
+// takeOne makes a skill of a package archive, unless there is one of that directory, which is below that of all skills.
+func (s *Skills) takeOne(ctx context.Context, r *SkillRequest, at, below string, archive io.Reader) ([]skills.Skill, error) {
 	st, err := s.Store.Stage(ctx, r.owner())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotStaged, err)
@@ -103,5 +103,12 @@ func (s *Skills) takeOne(ctx context.Context, r *SkillRequest, at string, archiv
 	if err := st.Fill(archive, ""); err != nil {
 		return nil, err
 	}
-	return st.Install(r.owner(), &skills.Choice{Dir: cmp.Or(path.Base(at), "skill"), Origin: at, Rules: skills.Loose, Paths: []string{"."}})
+	c := &skills.Choice{Dir: cmp.Or(path.Base(at), "skill"), Origin: at, Rules: skills.Loose, Paths: []string{"."}}
+	c.Name = func(string) string { return dirName(c.Dir) }
+	made, err := st.Install(r.owner(), c)
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind == fault.Conflict && f.Field == "name" && below != c.Dir {
+		c.Name = func(string) string { return dirName(below) } // directories below others may have one name
+		made, err = st.Install(r.owner(), c)
+	}
+	return made, err
 }

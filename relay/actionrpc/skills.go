@@ -56,10 +56,11 @@ func lendNamed(spec *boxSpec, from *skills.Store, principal, namespace string) b
 	if spec.SkillName == "" {
 		return true
 	}
-	if k, err := from.Get(r.owner(), spec.SkillName); err != nil || k.BuiltIn {
+	name := from.Called(r.owner(), spec.SkillName)
+	if name == "" {
 		return false
 	}
-	spec.Skills = []skillMount{{Name: spec.SkillName, At: workspacePath + "/.skills/" + spec.SkillName, ReadOnly: true}}
+	spec.Skills = []skillMount{{Name: name, At: workspacePath + "/.skills/" + spec.SkillName, ReadOnly: true}}
 	return true
 }
 
@@ -117,7 +118,7 @@ func (s stamp) MarshalJSON() ([]byte, error) {
 
 func (r *SkillRequest) skill(k *skills.Skill) *Skill {
 	return &Skill{
-		Name: k.Name, DisplayName: k.DisplayName, Description: k.Description, Instructions: k.Instructions, PackageRoot: r.root() + "/" + k.Name,
+		Name: k.Called, DisplayName: k.DisplayName, Description: k.Description, Instructions: k.Instructions, PackageRoot: r.root() + "/" + k.Name,
 		EntryFile: cmp.Or(k.Entry, skills.ManifestFile), PythonProject: k.Python, CreatedAt: stamp(k.Created), UpdatedAt: stamp(k.Updated),
 	}
 }
@@ -134,14 +135,40 @@ func refuseSkill(text string, args ...any) error {
 	return wire.Refusef("BoxValidationError", text, args...)
 }
 
-// get returns a skill of the Workspace's own; boxd's built-in skills are hidden from LangBot.
+// get returns a skill of the Workspace's own by the name in its document, the newest of several, as LangBot's own runtime does;
+// boxd's built-in skills are hidden from LangBot.
 func (s *Skills) get(r *SkillRequest, name string) (*skills.Skill, error) {
-	k, err := s.Store.Get(r.owner(), name)
+	in := s.Store.Called(r.owner(), name)
+	if in == "" {
+		return nil, skillNotFound(name)
+	}
+	return s.at(r, in)
+}
+
+// at returns a skill of the Workspace's own by its directory, which is its name in the store.
+func (s *Skills) at(r *SkillRequest, dir string) (*skills.Skill, error) {
+	k, err := s.Store.Get(r.owner(), dir)
 	if err == nil && k.BuiltIn {
-		err = skillNotFound(name)
+		err = skillNotFound(dir)
 	}
 	return &k, err
 }
+
+// taken is the refusal of a new skill because there is one of its name, or its directory; err, if that is another error.
+func (s *Skills) taken(r *SkillRequest, name string, err error) error {
+	f, ok := errors.AsType[*fault.Error](err)
+	switch {
+	case ok && f.Kind == fault.Conflict && f.Field == "select":
+		return refuseSkill("Duplicate target directory selected: %s/%s", r.root(), f.Value)
+	case !ok || f.Kind != fault.Conflict || f.Field != "name":
+		return err
+	case name != "" && s.Store.Called(r.owner(), name) != "":
+		return exists(name)
+	}
+	return refuseSkill("Skill directory already exists: %s/%s", r.root(), f.Value)
+}
+
+func exists(name string) error { return refuseSkill("Skill with name %q already exists", name) }
 
 func skillNotFound(name string) error {
 	return fault.Errorf(fault.NotFound, "Skill %q not found", name).WithHint("list skills with list_skills")
@@ -155,7 +182,7 @@ func (s *Skills) List(ctx context.Context, r *SkillRequest) (any, error) {
 		if k.BuiltIn {
 			continue
 		}
-		whole, err := s.get(r, k.Name)
+		whole, err := s.at(r, k.Name)
 		if err != nil {
 			continue // removed meanwhile, or unreadable: the others are not
 		}
@@ -232,6 +259,9 @@ func (s *Skills) Create(ctx context.Context, r *SkillRequest) (any, error) {
 	if err != nil {
 		return nil, refused(err)
 	}
+	if s.Store.Called(r.owner(), name) != "" {
+		return nil, exists(name)
+	}
 	var k skills.Skill
 	if from = strings.TrimSpace(from); from == "" {
 		k, err = s.Store.Create(r.owner(), name, &t, skills.Loose)
@@ -239,7 +269,7 @@ func (s *Skills) Create(ctx context.Context, r *SkillRequest) (any, error) {
 		k, err = s.register(ctx, r, from, &skills.As{Name: name, Texts: t})
 	}
 	if err != nil {
-		return nil, refused(err)
+		return nil, refused(s.taken(r, name, err))
 	}
 	return map[string]any{"skill": r.skill(&k)}, nil
 }
@@ -254,7 +284,8 @@ func (s *Skills) Update(_ context.Context, r *SkillRequest) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.get(r, name); err != nil {
+	was, err := s.get(r, name)
+	if err != nil {
 		return nil, refused(err)
 	}
 	other, given, err := in.optional("name", name)
@@ -265,7 +296,7 @@ func (s *Skills) Update(_ context.Context, r *SkillRequest) (any, error) {
 		return nil, refused(err)
 	}
 	at, _, err := in.optional("package_root", "")
-	if err == nil && at != "" && path.Clean(strings.TrimSpace(at)) != r.root()+"/"+name {
+	if err == nil && at != "" && path.Clean(strings.TrimSpace(at)) != r.root()+"/"+was.Name {
 		err = refuseSkill("Updating package_root is not supported; recreate the skill to import a different package")
 	}
 	if err != nil {
@@ -275,7 +306,7 @@ func (s *Skills) Update(_ context.Context, r *SkillRequest) (any, error) {
 	if err != nil {
 		return nil, refused(err)
 	}
-	k, err := s.Store.Update(r.owner(), name, &t, "", skills.Loose)
+	k, err := s.Store.Update(r.owner(), was.Name, &t, "", skills.Loose)
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -285,11 +316,12 @@ func (s *Skills) Update(_ context.Context, r *SkillRequest) (any, error) {
 // Delete deletes a skill.
 func (s *Skills) Delete(_ context.Context, r *SkillRequest) (any, error) {
 	name, err := r.name()
+	var k *skills.Skill
 	if err == nil {
-		_, err = s.get(r, name)
+		k, err = s.get(r, name)
 	}
 	if err == nil {
-		err = s.Store.Delete(r.owner(), name)
+		err = s.Store.Delete(r.owner(), k.Name)
 	}
 	if err != nil {
 		return nil, refused(err)

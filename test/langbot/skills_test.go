@@ -189,7 +189,7 @@ func TestSkillsComeInArchives(t *testing.T) {
 	var found struct{ Skills []map[string]any }
 	c.gets("box_preview_skill_zip", fmt.Sprintf(`{"file_key":%q}`, c.upload(both)), &found)
 	if len(found.Skills) != 2 || found.Skills[0]["source_path"] != "a" || found.Skills[1]["source_path"] != "b/c" || found.Skills[0]["python_project"] != true ||
-		found.Skills[1]["name"] != "c" || found.Skills[1]["entry_file"] != "skill.md" || found.Skills[0]["package_root"] != skillRoot(workspace)+"/a" {
+		found.Skills[1]["name"] != "c" || found.Skills[1]["entry_file"] != "skill.md" || found.Skills[0]["package_root"] != skillRoot(workspace)+"/skill-a-upload" {
 		t.Errorf("%v", found.Skills)
 	}
 	install := func(more string, files map[string]string) string {
@@ -206,10 +206,10 @@ func TestSkillsComeInArchives(t *testing.T) {
 	}
 	one := map[string]string{"SKILL.md": "Do."}
 	c.gets("box_install_skill_zip", install("", one), &found)
-	if len(found.Skills) != 1 || found.Skills[0]["name"] != "my-skill" || found.Skills[0]["instructions"] != "Do." {
+	if len(found.Skills) != 1 || found.Skills[0]["name"] != "my-skill-upload" || found.Skills[0]["instructions"] != "Do." {
 		t.Errorf("%v", found.Skills)
 	}
-	c.refused("box_install_skill_zip", install("", one), `BoxValidationError: Skill with name "my-skill" already exists`)
+	c.refused("box_install_skill_zip", install("", one), "BoxValidationError: Skill directory already exists: "+skillRoot(workspace)+"/my-skill-upload")
 	c.refused("box_install_skill_zip", install(`,"source_subdir":"../x"`, one), "BoxValidationError: source_subdir must stay within the uploaded archive")
 	c.refused("box_install_skill_zip", install(`,"source_subdir":"x"`, one), "BoxValidationError: source_subdir does not exist in the uploaded archive: x")
 	c.refused("box_install_skill_zip", install("", map[string]string{"README": ""}), "BoxValidationError: No SKILL.md found in …")
@@ -218,6 +218,86 @@ func TestSkillsComeInArchives(t *testing.T) {
 		c.refused("box_preview_skill_zip", fmt.Sprintf(`{"file_key":%q}`, c.pieces([]byte(text))), "BoxValidationError: "+want)
 	}
 	c.refused("box_preview_skill_zip", `{}`, "BoxValidationError: 'file_key'")
+}
+
+// Skills of two archives may have one name, as LangBot's own runtime keeps a directory for each: both are listed and lent, and the
+// name is that of the newest.
+func TestArchivesMayHaveSkillsOfOneName(t *testing.T) {
+	t.Parallel()
+	b := start(t, boxtest.Kept)
+	c := b.dial(t)
+	root := skillRoot(workspace)
+	install := func(filename, more string, files map[string]string) string {
+		return fmt.Sprintf(`{"file_key":%q,"filename":%q%s}`, c.upload(files), filename, more)
+	}
+	is := func(body string) map[string]string {
+		return map[string]string{"SKILL.md": "---\nname: x\n---\n\n" + body, "body": body}
+	}
+	lists := func(want ...string) {
+		t.Helper()
+		var found struct{ Skills []map[string]any }
+		c.gets("box_list_skills", `{}`, &found)
+		var got []string
+		for _, k := range found.Skills {
+			got = append(got, fmt.Sprint(k["name"], " ", strings.TrimPrefix(fmt.Sprint(k["package_root"]), root+"/")))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	reads := func(want string) {
+		t.Helper()
+		var got struct {
+			Skill   map[string]any
+			Content string
+		}
+		c.gets("box_read_skill_file", `{"name":"x","path":"body"}`, &got)
+		if got.Content != want || got.Skill["name"] != "x" {
+			t.Errorf("%+v, want %q", got, want)
+		}
+	}
+	c.gets("box_install_skill_zip", install("first.zip", "", is("first")), nil)
+	var found struct{ Skills []map[string]any }
+	c.gets("box_preview_skill_zip", install("second one.zip", "", is("second")), &found)
+	if len(found.Skills) != 1 || found.Skills[0]["name"] != "x" || found.Skills[0]["package_root"] != root+"/second-one-upload" {
+		t.Errorf("%v", found.Skills)
+	}
+	c.gets("box_install_skill_zip", install("second one.zip", "", is("second")), &found)
+	if len(found.Skills) != 1 || found.Skills[0]["name"] != "x" || found.Skills[0]["package_root"] != root+"/second-one-upload" || found.Skills[0]["instructions"] != "second" {
+		t.Errorf("%v", found.Skills)
+	}
+	lists("x second-one-upload", "x first-upload")
+	reads("second")
+	c.refused("box_install_skill_zip", install("first.zip", "", is("third")), "BoxValidationError: Skill directory already exists: "+root+"/first-upload")
+	c.refused("box_create_skill", `{"skill":{"name":"x","instructions":"more"}}`, `BoxValidationError: Skill with name "x" already exists`)
+	c.refused("box_create_skill", `{"skill":{"name":"first-upload","instructions":"more"}}`, "BoxValidationError: Skill directory already exists: "+root+"/first-upload")
+	twins := map[string]string{"a/SKILL.md": is("a")["SKILL.md"], "b/SKILL.md": is("b")["SKILL.md"], "c/a/SKILL.md": is("c")["SKILL.md"]}
+	c.refused("box_install_skill_zip", install("pack.zip", `,"source_paths":["a","c/a"]`, twins), "BoxValidationError: Duplicate target directory selected: "+root+"/pack-a-upload")
+	c.gets("box_install_skill_zip", install("pack.zip", `,"source_paths":["a","b"],"target_suffix":""`, twins), nil)
+	for range 2 {
+		c.gets("box_delete_skill", `{"name":"x"}`, nil)
+	}
+	lists("x second-one-upload", "x first-upload")
+	// A session has whichever LangBot lends, by its directory.
+	both := fmt.Sprintf(`"extra_mounts":[{"host_path":%q,"mount_path":"/workspace/.skills/x","mode":"rw"},{"host_path":%q,"mount_path":"/workspace/.skills/y","mode":"rw"}]`,
+		root+"/first-upload", root+"/second-one-upload")
+	c.says(both, "cat .skills/x/body .skills/y/body", "firstsecond")
+	// A change is one of the newest, which keeps its name.
+	var made struct{ Skill map[string]any }
+	c.gets("box_update_skill", fmt.Sprintf(`{"name":"x","skill":{"description":"Changed.","package_root":%q}}`, root+"/second-one-upload"), &made)
+	c.gets("box_write_skill_file", `{"name":"x","path":"body","content":"changed"}`, nil)
+	if made.Skill["name"] != "x" || made.Skill["package_root"] != root+"/second-one-upload" || made.Skill["instructions"] != "second" {
+		t.Errorf("%v", made.Skill)
+	}
+	c.says(both, "cat .skills/x/body .skills/y/body; grep name: .skills/y/SKILL.md", "firstchangedname: x")
+	b.Kill()
+	b.Restart()
+	c = b.dial(t)
+	lists("x second-one-upload", "x first-upload")
+	reads("changed")
+	c.gets("box_delete_skill", `{"name":"x"}`, nil)
+	lists("x first-upload")
+	reads("first")
 }
 
 // Like LangBot's tool register_skill: an agent creates a package in its Workspace, which becomes a skill.
@@ -254,13 +334,14 @@ func TestADirectoryOfAWorkspaceBecomesASkill(t *testing.T) {
 		{"scan", own + "/link", "Archive contains a symbolic link: …"},
 		{"scan", own + "/../" + wire.Namespace(instance, "w2"), "scan path must stay within the Workspace skill root"},
 		{"create", own + "/made", "No SKILL.md found in " + own + "/made"},
-		{"create", own + "/made/one", `Skill with name "uno" already exists`},
+		{"taken", own + "/made/one", `Skill with name "uno" already exists`},
 		{"create", filepath.Join(b.shared, "default"), "package_root must stay within the Workspace skill root"},
 	} {
 		if tc.action == "scan" {
 			c.refused("box_scan_skill_directory", fmt.Sprintf(`{"path":%q}`, tc.path), "BoxValidationError: "+tc.want)
 		} else {
-			c.refused("box_create_skill", fmt.Sprintf(`{"skill":{"name":"uno","package_root":%q}}`, tc.path), "BoxValidationError: "+tc.want)
+			name := map[string]string{"create": "new", "taken": "uno"}[tc.action] // the name is looked at first
+			c.refused("box_create_skill", fmt.Sprintf(`{"skill":{"name":%q,"package_root":%q}}`, name, tc.path), "BoxValidationError: "+tc.want)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(b.shared, "SKILL.md"), []byte("secret"), 0o600); err != nil {
@@ -421,6 +502,8 @@ func TestSkillsOfBeforeTheSwitchAreTaken(t *testing.T) {
 	put("one/inner/SKILL.md", document("inner"))
 	put("group/two/skill.md", "Do two.")
 	put("bad/SKILL.md", document("bad"))
+	put("also-upload/SKILL.md", document("one")) // of the same name
+	put("other/two/SKILL.md", document("three")) // in a directory of the same name
 	if err := os.Symlink("/etc/passwd", filepath.Join(old, "bad", "link")); err != nil {
 		t.Fatal(err)
 	}
@@ -429,7 +512,7 @@ func TestSkillsOfBeforeTheSwitchAreTaken(t *testing.T) {
 	}
 	c := b.dial(t)
 	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q,"default_workspace":"","allowed_mount_roots":[%q]}}`, b.shared, b.shared), nil)
-	if names := slices.Sorted(slices.Values(c.skills())); !slices.Equal(names, []string{"one", "two"}) {
+	if names := slices.Sorted(slices.Values(c.skills())); !slices.Equal(names, []string{"one", "one", "three", "two"}) {
 		t.Errorf("%q: %s", names, b.Log())
 	}
 	if !strings.Contains(b.Log(), "bad") {
@@ -440,7 +523,9 @@ func TestSkillsOfBeforeTheSwitchAreTaken(t *testing.T) {
 	if read.Content != "echo one\n" {
 		t.Errorf("%q", read.Content)
 	}
-	c.gets("box_delete_skill", `{"name":"two"}`, nil)
+	for _, name := range []string{"one", "two", "three"} {
+		c.gets("box_delete_skill", fmt.Sprintf(`{"name":%q}`, name), nil)
+	}
 	b.Kill()
 	b.Restart()
 	c = b.dial(t)

@@ -3,7 +3,6 @@
 package skills
 
 import (
-	"crypto/rand"
 	"embed"
 	"errors"
 	"fmt"
@@ -11,6 +10,8 @@ import (
 	"os"
 	"path"
 	"strings"
+
+	"github.com/boxd-dev/boxd/internal/durable"
 )
 
 // ours are the skills that come with boxd, by name.
@@ -33,8 +34,8 @@ func (s *Store) bringBuiltIn() error {
 }
 
 func (s *Store) bring(name string) error {
-	at := path.Join(scratchDir, strings.ToLower(rand.Text()))
-	if err := s.root.Mkdir(at, 0o700); err != nil {
+	at, err := durable.NewScratch(s.root)
+	if err != nil {
 		return err
 	}
 	defer func() { _ = s.root.RemoveAll(at) }() // as in build

@@ -4,7 +4,6 @@ package skills
 
 import (
 	"cmp"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
@@ -95,11 +95,15 @@ func (s *Store) free(who, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sp := s.spaces[Key(who)]; sp != nil && sp.skills[name] != nil {
-		f := fault.Errorf(fault.Conflict, "Skill with name %q already exists", name).WithHint("change it, delete it, or replace it: boxctl skills install --replace")
-		f.Field, f.Value = "name", name
-		return f
+		return taken(name)
 	}
 	return nil
+}
+
+func taken(name string) error {
+	f := fault.Errorf(fault.Conflict, "Skill with name %q already exists", name).WithHint("change it, delete it, or replace it: boxctl skills install --replace")
+	f.Field, f.Value = "name", name
+	return f
 }
 
 func writeDocument(dir *os.Root, doc *Manifest) error {
@@ -129,8 +133,8 @@ func replaceFile(dir *os.Root, name string, data []byte, program bool) error {
 
 // build makes a new tree for a skill, from its old one if there is one, and commits it.
 func (s *Store) build(who, name string, from *Skill, change func(dir *os.Root) error) (Skill, error) {
-	at := path.Join(scratchDir, strings.ToLower(rand.Text()))
-	if err := s.root.Mkdir(at, 0o700); err != nil {
+	at, err := durable.NewScratch(s.root)
+	if err != nil {
 		return Skill{}, err
 	}
 	defer func() { _ = s.root.RemoveAll(at) }() // it is gone if it has become the skill
@@ -235,7 +239,7 @@ func (s *Store) Delete(who, name string) error {
 	if err != nil || k.BuiltIn {
 		return err // another request was first
 	}
-	if err := s.root.Remove(path.Join(sp.key, namesDir, recordFile(name))); err != nil {
+	if err := s.root.Remove(path.Join(sp.key, namesDir, durable.NameOf(name))); err != nil {
 		return fmt.Errorf("delete skill %s: %w", name, err)
 	}
 	delete(sp.skills, name)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 	"github.com/boxd-dev/boxd/quantity"
 )
 
@@ -77,7 +78,7 @@ func (s *Store) commitTo(key, who string, list []*incoming) ([]Skill, error) {
 	}
 	for i, n := range list {
 		k := &n.skill
-		k.tree = strings.TrimPrefix(k.Digest, "sha256:")[:24] + "-" + strings.ToLower(rand.Text())[:12]
+		k.tree = statedir.NewTree(k.Digest)
 		k.Updated, k.BuiltIn = now, sp.key == builtinKey
 		if k.Created.IsZero() {
 			k.Created = now
@@ -122,9 +123,7 @@ func (s *Store) allow(sp *space, list []*incoming) error {
 		case old == nil && n.replaces != "":
 			return fault.Errorf(fault.Conflict, "Skill %q was deleted meanwhile", n.skill.Name).WithHint("create it again")
 		case old != nil && n.replaces == "":
-			f := fault.Errorf(fault.Conflict, "Skill with name %q already exists", n.skill.Name).WithHint("change it, delete it, or replace it: boxctl skills install --replace")
-			f.Field, f.Value = "name", n.skill.Name
-			return f
+			return taken(n.skill.Name)
 		case old != nil && n.replaces != old.tree:
 			return fault.Errorf(fault.Conflict, "Skill %q was changed meanwhile", n.skill.Name).WithHint("read it again")
 		}
@@ -221,7 +220,7 @@ func (s *Store) dissolve(key string) {
 		}
 	}
 	// In one step, or the next boxd finds half of it.
-	away := path.Join(scratchDir, key+"-"+strings.ToLower(rand.Text()))
+	away := path.Join(durable.Scratch, key+"-"+strings.ToLower(rand.Text()))
 	err := s.root.Rename(key, away)
 	if err == nil {
 		err = s.root.RemoveAll(away) // or the next boxd does
@@ -239,7 +238,7 @@ func (s *Store) write(sp *space, k *Skill) error {
 		return err
 	}
 	defer dir.Close()
-	return durable.SyncJSON(dir, recordFile(k.Name), &record{
+	return durable.SyncJSON(dir, durable.NameOf(k.Name), &record{
 		Name: k.Name, Tree: k.tree, Digest: k.Digest, Origin: k.Origin, Bytes: k.Bytes, Entries: k.Entries, Created: k.Created, Updated: k.Updated,
 	})
 }
@@ -250,7 +249,7 @@ func (s *Store) restore(sp *space, name string) {
 	if old := sp.skills[name]; old != nil {
 		err = s.write(sp, old)
 	} else {
-		err = s.root.Remove(path.Join(sp.key, namesDir, recordFile(name)))
+		err = s.root.Remove(path.Join(sp.key, namesDir, durable.NameOf(name)))
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log.Error("cannot restore a skill's record", "skill", name, "error", err)

@@ -5,7 +5,6 @@ package skills
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/archive"
+	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
@@ -44,9 +44,9 @@ func (s *Store) Stage(ctx context.Context, owner string) (*Stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := &Stage{store: s, leave: leave, at: path.Join(scratchDir, strings.ToLower(rand.Text()))}
-	st.root = path.Join(st.at, contentName)
-	if err := errors.Join(s.root.Mkdir(st.at, 0o700), s.root.Mkdir(st.root, 0o700)); err != nil {
+	at, err := durable.NewScratch(s.root)
+	st := &Stage{store: s, leave: leave, at: at, root: path.Join(at, contentName)}
+	if err := errors.Join(err, s.root.Mkdir(st.root, 0o700)); err != nil {
 		st.Close()
 		return nil, fmt.Errorf("import a skill: %w", err)
 	}
@@ -70,11 +70,8 @@ func (st *Stage) Fill(content io.Reader, below string) error {
 	}
 	defer f.Close()
 	limit := int64(s.cfg.MaxArchive)
-	if _, err := io.Copy(f, io.LimitReader(content, limit+1)); err != nil {
-		if errors.As(err, new(*os.PathError)) || fault.KindOf(err) != fault.Internal {
-			return err
-		}
-		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("the upload was cut short; send it again")
+	if _, err := archive.Receive(f, content, limit); err != nil {
+		return err
 	}
 	dir, err := s.root.OpenRoot(st.root)
 	if err != nil {

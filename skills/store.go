@@ -7,8 +7,6 @@ package skills
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,12 +30,11 @@ import (
 // Dir is the directory of the store, in the state directory.
 const Dir = statedir.SkillStore
 
-// Directories of the store: scratch for incoming archives, and one for each principal with records and trees.
+// Directories of the store, beside the scratch directory: one for each principal with records and trees.
 const (
-	scratchDir = "scratch"
-	namesDir   = "names"
-	treesDir   = statedir.StoreTrees
-	ownerFile  = "owner.json"
+	namesDir  = "names"
+	treesDir  = statedir.StoreTrees
+	ownerFile = "owner.json"
 )
 
 // builtinKey is the directory of the skills that come with boxd; no principal's directory has this name.
@@ -109,7 +106,7 @@ type record struct {
 
 // Open opens the store in a state directory, or creates it. Invalid entries are logged and left alone.
 func Open(state string, cfg Config, log *slog.Logger) (*Store, error) {
-	root, err := durable.Directory(filepath.Join(state, Dir))
+	root, err := durable.OpenStore(filepath.Join(state, Dir))
 	if err != nil {
 		return nil, fmt.Errorf("skills: %w", err)
 	}
@@ -118,7 +115,7 @@ func Open(state string, cfg Config, log *slog.Logger) (*Store, error) {
 		spaces: map[string]*space{}, leases: map[string]int{},
 		stages: places.Limit{All: maxStages, Each: maxStages / 2, Patience: stagePatience, Of: "skills are being imported", Hint: "try again when one of them is done"},
 	}
-	if err := errors.Join(root.RemoveAll(scratchDir), root.Mkdir(scratchDir, 0o700), s.load()); err != nil {
+	if err := s.load(); err != nil {
 		root.Close()
 		return nil, fmt.Errorf("skills: %w", err)
 	}
@@ -137,7 +134,7 @@ func (s *Store) load() error {
 		return err
 	}
 	for _, e := range entries {
-		if !e.IsDir() || e.Name() == scratchDir {
+		if !e.IsDir() || e.Name() == durable.Scratch {
 			continue
 		}
 		sp := &space{key: e.Name(), skills: map[string]*Skill{}}
@@ -185,7 +182,7 @@ func (s *Store) loadOwner(sp *space) error {
 }
 
 func (s *Store) loadSkill(sp *space, r *record, file string) error {
-	if recordFile(r.Name) != file || !isolation.ValidTree(r.Tree) {
+	if durable.NameOf(r.Name) != file || !isolation.ValidTree(r.Tree) {
 		return errors.New("it has an invalid name or tree")
 	}
 	k := &Skill{
@@ -231,11 +228,6 @@ func (k *Skill) path(sp *space) string { return path.Join(sp.key, treesDir, k.tr
 
 // Key returns the name of a principal's directory: no principal's name is in a path.
 func Key(who string) string { return statedir.OwnerDir(who) }
-
-func recordFile(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return hex.EncodeToString(sum[:16]) + ".json"
-}
 
 // find returns a skill that a principal can use, and its space. The lock is held.
 func (s *Store) find(who, name string) (*space, *Skill, error) {

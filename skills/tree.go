@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/archive"
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
@@ -38,33 +39,24 @@ func (s *Store) seal(dir *os.Root) (w weight, err error) {
 		if w.entries++; w.entries > s.cfg.MaxEntries {
 			return tooMuch("skills.max_entries", fmt.Sprint(s.cfg.MaxEntries), "entries")
 		}
-		info, err := e.Info()
+		x, err := archive.Seal(dir, name, e)
 		switch {
 		case err != nil:
 			return err
-		case info.IsDir():
+		case x.Dir:
 			fmt.Fprintf(all, "d %q\n", name)
-			return dir.Chmod(name, 0o755)
-		case !info.Mode().IsRegular():
-			return fmt.Errorf("%q is neither a file nor a directory", name)
-		case info.Size() > int64(s.cfg.MaxFile):
+			return nil
+		case x.Size > int64(s.cfg.MaxFile):
 			return tooMuch("skills.max_file", s.cfg.MaxFile.String(), "in one file")
 		}
-		if w.bytes += info.Size(); w.bytes > int64(s.cfg.MaxBytes) {
+		if w.bytes += x.Size; w.bytes > int64(s.cfg.MaxBytes) {
 			return tooMuch("skills.max_bytes", s.cfg.MaxBytes.String(), "in all files")
 		}
-		mode, letter := fs.FileMode(0o644), "f"
-		if info.Mode()&0o111 != 0 {
-			mode, letter = 0o755, "x"
+		letter := "f"
+		if x.Program {
+			letter = "x"
 		}
-		if err := dir.Chmod(name, mode); err != nil { // first: an archive's mode may keep us from reading it
-			return err
-		}
-		sum, err := digest(dir, name)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(all, "%s %x %q\n", letter, sum, name)
+		fmt.Fprintf(all, "%s %s %q\n", letter, x.SHA256, name)
 		return nil
 	})
 	w.digest = "sha256:" + hex.EncodeToString(all.Sum(nil))
@@ -76,19 +68,6 @@ func tooMuch(key, limit, of string) error {
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Allowed: limit, Setting: key + " in box.toml"})
 	f.Field, f.Allowed = "skill", limit
 	return f
-}
-
-func digest(dir *os.Root, name string) ([]byte, error) {
-	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return nil, err
-	}
-	return sum.Sum(nil), f.Sync()
 }
 
 // link makes a tree of the same files as another. Files of trees are never modified, so they can be shared.

@@ -9,13 +9,18 @@ package archive
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 )
@@ -200,4 +205,56 @@ func shown(name string) string {
 		return fmt.Sprintf("%q", name)
 	}
 	return name
+}
+
+// Receive writes an archive that a client sends to a file, and returns how much came: one byte more than limit if it is longer.
+func Receive(f *os.File, body io.Reader, limit int64) (int64, error) {
+	n, err := io.Copy(f, io.LimitReader(body, limit+1))
+	if err != nil && !errors.As(err, new(*os.PathError)) && fault.KindOf(err) == fault.Internal {
+		err = fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("the upload was cut short; send it again")
+	}
+	return n, err
+}
+
+// Entry is a file or directory of a sealed tree.
+type Entry struct {
+	Path    string `json:"path"` // from the top of the tree
+	Dir     bool   `json:"dir,omitempty"`
+	Size    int64  `json:"size,omitempty"`
+	SHA256  string `json:"sha256,omitempty"`
+	Program bool   `json:"program,omitempty"` // executable
+}
+
+// Seal gives an entry of an unpacked tree the mode with which the tree is mounted, syncs it if it is a file, and describes it. It
+// refuses what is neither a file nor a directory.
+func Seal(dir *os.Root, name string, e fs.DirEntry) (x Entry, err error) {
+	x.Path = name
+	info, err := e.Info()
+	switch {
+	case err != nil:
+		return x, err
+	case info.IsDir():
+		x.Dir = true
+		return x, dir.Chmod(name, 0o755)
+	case !info.Mode().IsRegular():
+		return x, fmt.Errorf("%q is neither a file nor a directory", name)
+	}
+	mode := fs.FileMode(0o644)
+	if x.Program = info.Mode()&0o111 != 0; x.Program {
+		mode = 0o755
+	}
+	if err := dir.Chmod(name, mode); err != nil { // first: an archive's mode may keep us from reading it
+		return x, err
+	}
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return x, err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if x.Size, err = io.Copy(sum, f); err != nil {
+		return x, err
+	}
+	x.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return x, f.Sync()
 }

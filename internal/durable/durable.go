@@ -5,12 +5,15 @@ package durable
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +29,28 @@ func Directory(path string) (*os.Root, error) {
 		return nil, err
 	}
 	return os.OpenRoot(path)
+}
+
+// Scratch is the directory of a store for what is not part of it yet.
+const Scratch = "scratch"
+
+// OpenStore is Directory for a store. It removes what an earlier process has left in its scratch directory.
+func OpenStore(path string) (*os.Root, error) {
+	root, err := Directory(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(root.RemoveAll(Scratch), root.Mkdir(Scratch, 0o700)); err != nil {
+		root.Close()
+		return nil, err
+	}
+	return root, nil
+}
+
+// NewScratch makes an empty directory in the scratch directory of a store, and returns its path there.
+func NewScratch(store *os.Root) (string, error) {
+	at := path.Join(Scratch, strings.ToLower(rand.Text()))
+	return at, store.Mkdir(at, 0o700)
 }
 
 // WriteJSON replaces the file name in dir by v as JSON: a reader sees either the old record or
@@ -83,6 +108,12 @@ func writeSynced(dir *os.Root, name string, data []byte) error {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
+}
+
+// NameOf returns the name of the record of something with a name of any form: that itself is in no path.
+func NameOf(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:16]) + ".json"
 }
 
 // ReadJSON reads the record name in dir into v.

@@ -5,9 +5,11 @@
 package statedir
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"path"
+	"strings"
 
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -43,6 +45,11 @@ const Removed = "removed"
 func OwnerDir(owner string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return "u-" + hex.EncodeToString(sum[:16])
+}
+
+// NewTree returns a name, of no other tree, for a tree with this digest ("sha256:…").
+func NewTree(digest string) string {
+	return strings.TrimPrefix(digest, "sha256:")[:24] + "-" + strings.ToLower(rand.Text())[:12]
 }
 
 // SkillPath returns where the tree of a skill is, below the state directory.

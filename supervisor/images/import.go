@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/archive"
+	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
@@ -74,8 +76,8 @@ func (s *Store) take(ctx context.Context, in *incoming) (Image, error) {
 		return Image{}, err
 	}
 	defer leave()
-	dir := path.Join(scratchDir, strings.ToLower(rand.Text()))
-	if err := s.root.Mkdir(dir, 0o700); err != nil {
+	dir, err := durable.NewScratch(s.root)
+	if err != nil {
 		return Image{}, fmt.Errorf("import an image: %w", err)
 	}
 	defer func() {
@@ -162,12 +164,10 @@ func (s *Store) plain(content int64) int64 { return content + int64(s.cfg.MaxEnt
 
 // receive writes an archive to disk.
 func receive(f *os.File, r io.Reader, limit int64) error {
-	n, err := io.Copy(f, io.LimitReader(r, limit+1))
+	n, err := archive.Receive(f, r, limit)
 	switch {
-	case errors.As(err, new(*os.PathError)) || err != nil && fault.KindOf(err) != fault.Internal:
-		return err
 	case err != nil:
-		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("the upload was cut short; send it again")
+		return err
 	case n > limit:
 		return fault.Field("body", fault.Word("more"), fmt.Sprintf("at most %v (images.max_archive)", quantity.Size(limit)))
 	}

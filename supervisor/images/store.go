@@ -8,8 +8,6 @@ package images
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,9 +32,8 @@ import (
 
 // Directories of the store, in the state directory.
 const (
-	storeDir   = "images"
-	scratchDir = "scratch"
-	namesDir   = "names"
+	storeDir = "images"
+	namesDir = "names"
 )
 
 // Image is an image of the store.
@@ -88,7 +85,7 @@ type Store struct {
 
 // Open opens the store, or creates it. Invalid entries are logged and left alone.
 func Open(cfg Config, in Parts) (*Store, error) {
-	root, err := durable.Directory(filepath.Join(in.StateDir, storeDir))
+	root, err := durable.OpenStore(filepath.Join(in.StateDir, storeDir))
 	if err != nil {
 		return nil, fmt.Errorf("images: %w", err)
 	}
@@ -102,7 +99,7 @@ func Open(cfg Config, in Parts) (*Store, error) {
 	if errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
-	if err = errors.Join(err, root.RemoveAll(scratchDir), root.Mkdir(scratchDir, 0o700)); err == nil {
+	if err == nil {
 		err = s.load()
 	}
 	if err != nil {
@@ -135,7 +132,7 @@ func (s *Store) load() error {
 	for _, name := range names {
 		img := &Image{}
 		err := durable.ReadJSON(dir, name, img)
-		if err == nil && (recordFile(img.Name) != name || validName(img.Name) != nil || !isolation.ValidTree(img.Tree)) {
+		if err == nil && (durable.NameOf(img.Name) != name || validName(img.Name) != nil || !isolation.ValidTree(img.Tree)) {
 			err = errors.New("not the record of that image")
 		}
 		if err != nil {
@@ -145,12 +142,6 @@ func (s *Store) load() error {
 		s.images[img.Name] = img
 	}
 	return nil
-}
-
-// recordFile is the file of an image's record: the name itself is in no path.
-func recordFile(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return hex.EncodeToString(sum[:16]) + ".json"
 }
 
 // validName checks the name of an image, in the form of registries.
@@ -287,7 +278,7 @@ func (s *Store) Remove(name string) error {
 		s.mu.Unlock()
 		return notFound(name)
 	}
-	err := s.root.Remove(namesDir + "/" + recordFile(img.Name))
+	err := s.root.Remove(namesDir + "/" + durable.NameOf(img.Name))
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		delete(s.images, img.Name)
 		err = nil
@@ -317,7 +308,7 @@ func (s *Store) enter(img *Image) error {
 	old := s.images[img.Name]
 	dir, err := s.root.OpenRoot(namesDir)
 	if err == nil {
-		err = durable.SyncJSON(dir, recordFile(img.Name), img)
+		err = durable.SyncJSON(dir, durable.NameOf(img.Name), img)
 		dir.Close()
 	}
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -143,7 +144,7 @@ func TestAnArchiveOnItsWayKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	s, _ := stored(t)
 	s.cfg, s.receiving.All, s.receiving.Each = DefaultConfig(), 1, 1
-	if err := s.root.Mkdir(scratchDir, 0o700); err != nil {
+	if err := s.root.Mkdir(durable.Scratch, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	from, to := io.Pipe()
@@ -171,7 +172,7 @@ func TestACommitThatBreaksOffLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s, _ := stored(t)
 	s.cfg, s.receiving.All, s.receiving.Each = DefaultConfig(), 1, 1
-	if err := s.root.Mkdir(scratchDir, 0o700); err != nil {
+	if err := s.root.Mkdir(durable.Scratch, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	is := &policy.ImageRoot{Digest: "sha256:1", Tree: "tree"}
@@ -188,7 +189,7 @@ func TestACommitThatBreaksOffLeavesNothing(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	left, err := os.ReadDir(s.root.Name() + "/" + scratchDir)
+	left, err := os.ReadDir(s.root.Name() + "/" + durable.Scratch)
 	if list := s.List(); err != nil || len(left) > 0 || len(list) != 1 || list[0].Digest != "sha256:1" || s.receiving.Taken() > 0 {
 		t.Errorf("left are %v, %v, %+v", left, err, list)
 	}

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -19,9 +18,8 @@ import (
 	"path"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/boxd-dev/boxd/internal/archive"
+	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/statedir"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -71,7 +69,10 @@ func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io
 		return v, false, err
 	}
 	defer leave()
-	at := path.Join(scratchDir, strings.ToLower(rand.Text()))
+	at, err := durable.NewScratch(s.root)
+	if err != nil {
+		return v, false, err
+	}
 	defer func() {
 		if err := s.root.RemoveAll(at); err != nil {
 			s.log.Warn("cannot clean up after filling a drive", "error", err)
@@ -113,11 +114,8 @@ func (s *Drives) unpack(scratch, to string, body io.Reader) error {
 	}
 	defer f.Close()
 	limit := int64(s.cfg.MaxArchive)
-	if _, err := io.Copy(f, io.LimitReader(body, limit+1)); err != nil {
-		if errors.As(err, new(*os.PathError)) || fault.KindOf(err) != fault.Internal {
-			return err
-		}
-		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("the upload was cut short; send it again")
+	if _, err := archive.Receive(f, body, limit); err != nil {
+		return err
 	}
 	if err := s.root.MkdirAll(to, 0o700); err != nil {
 		return err
@@ -207,7 +205,7 @@ func (s *Drives) seal(at, index string) (v Version, err error) {
 		if v.Entries++; v.Entries > s.cfg.MaxEntries {
 			return tooMuch("drives.max_entries", fmt.Sprint(s.cfg.MaxEntries), "entries")
 		}
-		x, err := sealEntry(dir, name, e)
+		x, err := archive.Seal(dir, name, e)
 		if err != nil {
 			return err
 		}
@@ -220,39 +218,6 @@ func (s *Drives) seal(at, index string) (v Version, err error) {
 	err = errors.Join(err, lines.Flush(), out.Sync())
 	v.Digest = "sha256:" + hex.EncodeToString(all.Sum(nil))
 	return v, err
-}
-
-// sealEntry sets the mode of one entry of a tree and describes it.
-func sealEntry(dir *os.Root, name string, e fs.DirEntry) (x Entry, err error) {
-	x.Path = name
-	info, err := e.Info()
-	switch {
-	case err != nil:
-		return x, err
-	case info.IsDir():
-		x.Dir = true
-		return x, dir.Chmod(name, 0o755)
-	case !info.Mode().IsRegular():
-		return x, fmt.Errorf("%q is neither a file nor a directory", name)
-	}
-	mode := fs.FileMode(0o644)
-	if x.Program = info.Mode()&0o111 != 0; x.Program {
-		mode = 0o755
-	}
-	if err := dir.Chmod(name, mode); err != nil { // first: an archive's mode may keep us from reading it
-		return x, err
-	}
-	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return x, err
-	}
-	defer f.Close()
-	sum := sha256.New()
-	if x.Size, err = io.Copy(sum, f); err != nil {
-		return x, err
-	}
-	x.SHA256 = hex.EncodeToString(sum.Sum(nil))
-	return x, f.Sync()
 }
 
 func tooMuch(key, limit, of string) error {
@@ -320,7 +285,7 @@ func (s *Drives) insert(sp *driveSpace, next *Drive, at string, n Version) (Vers
 		return n, false, err
 	}
 	n.Created = s.now().UTC()
-	n.Tree = strings.TrimPrefix(n.Digest, "sha256:")[:24] + "-" + strings.ToLower(rand.Text())[:12]
+	n.Tree = statedir.NewTree(n.Digest)
 	next.Versions, next.Last = append(next.Versions, n), max(next.Last, n.Number)
 	for i := len(next.Versions) - 1; i > 0 && next.Versions[i-1].Number > n.Number; i-- {
 		next.Versions[i-1], next.Versions[i] = n, next.Versions[i-1]

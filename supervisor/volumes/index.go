@@ -25,17 +25,8 @@ const (
 	maxText   = 64 << 10 // bytes
 )
 
-// Entry is a file or directory of a version.
-type Entry struct {
-	Path    string `json:"path"` // relative to the drive
-	Dir     bool   `json:"dir,omitempty"`
-	Size    int64  `json:"size,omitempty"`
-	SHA256  string `json:"sha256,omitempty"`
-	Program bool   `json:"program,omitempty"` // executable
-}
-
 // each reads the index of a version, which it holds meanwhile; 0 is the newest.
-func (s *Drives) each(who, name string, number int, f func(*Entry)) (v Version, err error) {
+func (s *Drives) each(who, name string, number int, f func(*archive.Entry)) (v Version, err error) {
 	v, tree, err := s.Take(who, name, number)
 	if err != nil {
 		return v, err
@@ -48,7 +39,7 @@ func (s *Drives) each(who, name string, number int, f func(*Entry)) (v Version, 
 	defer file.Close()
 	dec := json.NewDecoder(bufio.NewReader(file))
 	for {
-		var e Entry
+		var e archive.Entry
 		if err := dec.Decode(&e); errors.Is(err, io.EOF) {
 			return v, nil
 		} else if err != nil {
@@ -60,15 +51,15 @@ func (s *Drives) each(who, name string, number int, f func(*Entry)) (v Version, 
 
 // Index lists at most limit entries of a version whose paths begin with prefix, skipping the first offset of them. next is the
 // offset of the following ones; 0: there are none.
-func (s *Drives) Index(who, name string, number int, prefix string, offset, limit int) (v Version, list []Entry, next int, err error) {
+func (s *Drives) Index(who, name string, number int, prefix string, offset, limit int) (v Version, list []archive.Entry, next int, err error) {
 	switch {
 	case limit < 1 || limit > maxListed:
 		return v, nil, 0, fault.Field("limit", limit, fmt.Sprintf("1 to %d", maxListed))
 	case offset < 0:
 		return v, nil, 0, fault.Field("offset", offset, "0 or more")
 	}
-	list, seen := []Entry{}, 0
-	v, err = s.each(who, name, number, func(e *Entry) {
+	list, seen := []archive.Entry{}, 0
+	v, err = s.each(who, name, number, func(e *archive.Entry) {
 		if !strings.HasPrefix(e.Path, prefix) {
 			return
 		}
@@ -106,8 +97,8 @@ func (s *Drives) Text(who, name string, number, maximum int, at string) (v Versi
 	if maximum < MinText || maximum > maxText {
 		return v, "", fault.Field("bytes", maximum, fmt.Sprintf("%d to %d", MinText, maxText))
 	}
-	var all []Entry
-	if v, err = s.each(who, name, number, func(e *Entry) { all = append(all, *e) }); err != nil {
+	var all []archive.Entry
+	if v, err = s.each(who, name, number, func(e *archive.Entry) { all = append(all, *e) }); err != nil {
 		return v, "", err
 	}
 	head := fmt.Sprintf("<drive name=%q version=\"%d\" size=%q", name, v.Number, size(v.Bytes))
@@ -131,7 +122,7 @@ func (s *Drives) Text(who, name string, number, maximum int, at string) (v Versi
 }
 
 // level returns the index down to a depth: directories of that depth show the totals of their content.
-func level(all []Entry, depth int) (lines []string, deeper bool) {
+func level(all []archive.Entry, depth int) (lines []string, deeper bool) {
 	var dir string
 	files, bytes := 0, int64(0)
 	flush := func() {

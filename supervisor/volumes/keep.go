@@ -10,6 +10,7 @@ import (
 	"path"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/quantity"
 )
@@ -109,7 +110,7 @@ func (s *Drives) drop(sp *driveSpace, d *Drive, which func(*Version) bool) error
 	var err error
 	if len(next.Versions) > 0 {
 		err = s.write(sp, &next)
-	} else if err = s.root.Remove(path.Join(sp.key, namesDir, recordFile(d.Name))); errors.Is(err, fs.ErrNotExist) {
+	} else if err = s.root.Remove(path.Join(sp.key, namesDir, durable.NameOf(d.Name))); errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
 	if err != nil {

@@ -7,8 +7,6 @@ package volumes
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,12 +27,11 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// Directories of the store: scratch for incoming archives, and one for each principal with the others in it.
+// Directories of the store, beside the scratch directory: one for each principal with the others in it.
 const (
-	scratchDir = "scratch"
-	namesDir   = "names"
-	indexDir   = "index"
-	treesDir   = statedir.StoreTrees
+	namesDir = "names"
+	indexDir = "index"
+	treesDir = statedir.StoreTrees
 )
 
 // maxStages is how many drives are filled at once: each filling has an archive and its content on disk.
@@ -97,7 +94,7 @@ type Drives struct {
 
 // OpenDrives opens the store in a state directory, or creates it. Invalid entries are logged and left alone.
 func OpenDrives(state string, cfg Config, log *slog.Logger) (*Drives, error) {
-	root, err := durable.Directory(filepath.Join(state, statedir.DriveStore))
+	root, err := durable.OpenStore(filepath.Join(state, statedir.DriveStore))
 	if err != nil {
 		return nil, fmt.Errorf("drives: %w", err)
 	}
@@ -106,7 +103,7 @@ func OpenDrives(state string, cfg Config, log *slog.Logger) (*Drives, error) {
 		spaces: map[string]*driveSpace{}, held: map[string]int{},
 		stages: places.Limit{All: maxStages, Each: maxStages / 2, Patience: stagePatience, Of: "drives are being filled", Hint: "try again when one of them is done"},
 	}
-	if err := errors.Join(root.RemoveAll(scratchDir), root.Mkdir(scratchDir, 0o700), s.load()); err != nil {
+	if err := s.load(); err != nil {
 		root.Close()
 		return nil, fmt.Errorf("drives: %w", err)
 	}
@@ -127,7 +124,7 @@ func (s *Drives) load() error {
 		return err
 	}
 	for _, e := range entries {
-		if !e.IsDir() || e.Name() == scratchDir {
+		if !e.IsDir() || e.Name() == durable.Scratch {
 			continue
 		}
 		sp := &driveSpace{key: e.Name(), drives: map[string]*Drive{}}
@@ -173,12 +170,7 @@ func (d *Drive) valid(file string) bool {
 		}
 		last = v.Number
 	}
-	return isolation.ValidDrive(d.Name) && recordFile(d.Name) == file
-}
-
-func recordFile(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return hex.EncodeToString(sum[:16]) + ".json"
+	return isolation.ValidDrive(d.Name) && durable.NameOf(d.Name) == file
 }
 
 func treePath(sp *driveSpace, v *Version) string { return path.Join(sp.key, treesDir, v.Tree) }
@@ -312,5 +304,5 @@ func (s *Drives) write(sp *driveSpace, d *Drive) error {
 		return err
 	}
 	defer dir.Close()
-	return durable.SyncJSON(dir, recordFile(d.Name), d)
+	return durable.SyncJSON(dir, durable.NameOf(d.Name), d)
 }

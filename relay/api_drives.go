@@ -4,15 +4,13 @@ package relay
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/conns"
 
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
@@ -131,7 +129,7 @@ func fillDrive(c *Call) (any, error) {
 	case err != nil:
 		return nil, err
 	case path == "":
-		v, isNew, err = c.Drives.Fill(c.Context(), who.Name, c.Path.Drive, f, newBody(c))
+		v, isNew, err = c.Drives.Fill(c.Context(), who.Name, c.Path.Drive, f, conns.ArchiveBody(c.W, c.R))
 	default:
 		v, isNew, err = fromSession(c, who.Name, f, path)
 	}
@@ -184,22 +182,11 @@ func fromSession(c *Call, who string, f *volumes.Filling, path string) (v volume
 		return v, false, err
 	}
 	f.Origin = "session " + id + ", " + path
-	ctx, cancel := context.WithCancel(c.Context())
-	defer cancel()
-	r, w := io.Pipe()
-	packed := make(chan error, 1)
-	go func() {
-		_, err := sessionfiles.Pack(ctx, s, &files.Pack{Path: []byte(path)}, w)
-		w.CloseWithError(err)
-		packed <- err
-	}()
-	v, isNew, err = c.Drives.Fill(ctx, who, c.Path.Drive, f, r)
-	r.CloseWithError(errNotRead)
-	cancel() // stops a packer that still runs
-	if failed := <-packed; failed != nil && !errors.Is(failed, errNotRead) && !errors.Is(failed, context.Canceled) {
-		return v, false, failed
-	}
-	return v, isNew, err
+	err = packed(c.Context(), s, path, func(r io.Reader) error {
+		v, isNew, err = c.Drives.Fill(c.Context(), who, c.Path.Drive, f, r)
+		return err
+	})
+	return v, isNew && err == nil, err
 }
 
 // indexDrive lists the content of a version, page by page.

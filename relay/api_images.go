@@ -9,6 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/conns"
 
 	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
@@ -37,7 +38,7 @@ func getImage(c *Call) (any, error) {
 // importImage makes an image of the archive in the body.
 func importImage(c *Call) (any, error) {
 	query := c.R.URL.Query()
-	img, err := c.Images.Import(c.Context(), newBody(c), images.Source{Name: query.Get("name"), Form: query.Get("form"), By: c.Caller.Name})
+	img, err := c.Images.Import(c.Context(), conns.ArchiveBody(c.W, c.R), images.Source{Name: query.Get("name"), Form: query.Get("form"), By: c.Caller.Name})
 	if err != nil {
 		return nil, err
 	}

@@ -4,19 +4,15 @@ package relay
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"io"
 	base "path"
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/skills"
 	"github.com/boxd-dev/boxd/supervisor/access"
-
-	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
 // staged unpacks the archive of a request and runs do on it.
@@ -56,7 +52,7 @@ func fill(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice
 	case query.Has("path"):
 		return fault.Field("path", query.Get("path"), "left out without a session")
 	case from == "":
-		return st.Fill(newBody(c), "")
+		return st.Fill(conns.ArchiveBody(c.W, c.R), "")
 	}
 	hosts, err := c.Skills.Hosts()
 	if err != nil {
@@ -85,22 +81,7 @@ func fillFromSession(c *Call, who access.Principal, st *skills.Stage, choice *sk
 		return err
 	}
 	choice.Origin, choice.Dir = "session "+id+", "+path, base.Base(path)
-	ctx, cancel := context.WithCancel(c.Context())
-	defer cancel()
-	r, w := io.Pipe()
-	packed := make(chan error, 1)
-	go func() {
-		_, err := sessionfiles.Pack(ctx, s, &files.Pack{Path: []byte(path)}, w)
-		w.CloseWithError(err)
-		packed <- err
-	}()
-	err = st.Fill(r, "")
-	r.CloseWithError(errNotRead)
-	cancel() // stops a packer that still runs
-	if failed := <-packed; failed != nil && !errors.Is(failed, errNotRead) && !errors.Is(failed, context.Canceled) {
-		return failed
-	}
-	return err
+	return packed(c.Context(), s, path, func(r io.Reader) error { return st.Fill(r, "") })
 }
 
 // previewSkills returns what could be installed, and what is wrong with it.

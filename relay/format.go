@@ -74,24 +74,11 @@ func (f *logFormat) json(c *output.Chunk) {
 	if held := f.held[c.Stream]; len(held) > 0 {
 		data = append(held, data...)
 	}
-	whole := len(data) - unfinished(data)
+	whole := len(output.Whole(data))
 	if whole > 0 {
 		f.text(c.Stream, c.Time, data[:whole])
 	}
 	f.held[c.Stream], f.times[c.Stream] = bytes.Clone(data[whole:]), c.Time
-}
-
-// unfinished returns how many bytes of an incomplete character are at the end of data.
-func unfinished(data []byte) int {
-	for i := 1; i < utf8.UTFMax && i <= len(data); i++ {
-		if tail := data[len(data)-i:]; utf8.RuneStart(tail[0]) {
-			if utf8.FullRune(tail) {
-				return 0
-			}
-			return i
-		}
-	}
-	return 0
 }
 
 func (f *logFormat) text(stream int, at time.Time, data []byte) {

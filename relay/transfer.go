@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/supervisor/session"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
 // transferPatience is how long a caller may take to send or read a piece of an archive: every connection has deadlines.
@@ -18,26 +21,6 @@ const transferPatience = time.Minute
 
 // errNotRead stops packing an archive that is no longer read.
 var errNotRead = errors.New("the reader has gone")
-
-// bodyTime is how long a caller may take for a whole archive: others wait for the place that it has in a store.
-const bodyTime = time.Hour
-
-// body streams the body of a request, whose caller may take transferPatience for each piece.
-type body struct {
-	c     *Call
-	until time.Time
-}
-
-func newBody(c *Call) body { return body{c, time.Now().Add(bodyTime)} }
-
-func (b body) Read(p []byte) (int, error) {
-	until := time.Now().Add(transferPatience)
-	if b.until.Before(until) {
-		until = b.until
-	}
-	_ = http.NewResponseController(b.c.W).SetReadDeadline(until)
-	return b.c.R.Body.Read(p)
-}
 
 // transfer writes a response whose reader may take transferPatience for each piece, until ctx ends.
 type transfer struct {
@@ -78,6 +61,26 @@ func sendArchive(ctx context.Context, c *Call, pack func(io.Writer) error) error
 	err := pack(a)
 	if err != nil && a.begun {
 		panic(http.ErrAbortHandler) // makes net/http cut the response off
+	}
+	return err
+}
+
+// packed passes an archive of a directory of a session, which is packed inside its box, to take.
+func packed(ctx context.Context, s *session.Session, path string, take func(r io.Reader) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		_, err := sessionfiles.Pack(ctx, s, &files.Pack{Path: []byte(path)}, w)
+		w.CloseWithError(err)
+		done <- err
+	}()
+	err := take(r)
+	r.CloseWithError(errNotRead)
+	cancel() // stops a packer that still runs
+	if failed := <-done; failed != nil && !errors.Is(failed, errNotRead) && !errors.Is(failed, context.Canceled) {
+		return failed
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/output"
 )
 
 // readFile writes a part of a file to w.
@@ -56,26 +57,13 @@ func readBytes(f *os.File, req *files.Read, a *files.ReadAnswer) ([]byte, error)
 		return nil, err
 	}
 	if !req.Raw {
-		content = wholeCharacters(content)
+		content = output.Whole(content)
 	}
 	a.Offset, a.Next = req.Offset, req.Offset+int64(len(content))
 	if a.Next < a.File.Size {
 		a.Cut = files.CutBytes
 	}
 	return content, nil
-}
-
-// wholeCharacters drops an incomplete character at the end.
-func wholeCharacters(content []byte) []byte {
-	for i := 1; i < utf8.UTFMax && i <= len(content); i++ {
-		if tail := content[len(content)-i:]; utf8.RuneStart(tail[0]) {
-			if !utf8.FullRune(tail) {
-				return content[:len(content)-i]
-			}
-			break
-		}
-	}
-	return content
 }
 
 func readLines(f *os.File, req *files.Read, a *files.ReadAnswer) ([]byte, error) {
@@ -132,7 +120,7 @@ func cutLine(content []byte, begin, line int, req *files.Read, a *files.ReadAnsw
 	if begin == 0 {
 		content = content[:req.Bytes]
 		if !req.Raw {
-			content = wholeCharacters(content)
+			content = output.Whole(content)
 		}
 		countLine(a, line)
 	} else {

@@ -24,7 +24,7 @@ func Main(in io.Reader, out io.Writer) int {
 	a := &files.Answer{}
 	if err != nil {
 		a.Failure = &files.Failure{Kind: files.BadRequest, Text: "no request: " + err.Error()}
-	} else if err := answer(req, files.NewReader(from), &output{w, to}, a); err != nil {
+	} else if err := answer(req, files.NewReader(from), &answerWriter{w, to}, a); err != nil {
 		*a = files.Answer{Failure: failureOf(pathOf(req), err)}
 	}
 	if w.Answer(a) != nil || to.Flush() != nil {
@@ -33,14 +33,14 @@ func Main(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// output writes what comes before an answer.
-type output struct {
+// answerWriter writes what comes before an answer.
+type answerWriter struct {
 	*files.Writer
 	to *bufio.Writer
 }
 
 // notify writes a notice and flushes it: the client waits for it.
-func (o *output) notify(n *files.Notice) error {
+func (o *answerWriter) notify(n *files.Notice) error {
 	if err := o.Notice(n); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (o *output) notify(n *files.Notice) error {
 }
 
 // answer carries out a request and fills in the field of its kind.
-func answer(req *files.Request, body io.Reader, w *output, a *files.Answer) (err error) {
+func answer(req *files.Request, body io.Reader, w *answerWriter, a *files.Answer) (err error) {
 	done := func(err error) error {
 		a.Done = err == nil
 		return err

@@ -23,6 +23,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/quantity"
+	"github.com/boxd-dev/boxd/relay/conns"
 )
 
 // archiveStore has archives, in chunks that are messages of a stream, and records that make them known, in a bucket. JetStream's own
@@ -93,11 +94,8 @@ func noStore(what string, err error) error {
 	return fault.Errorf(fault.Unavailable, "the store of %s does not answer: %w", what, err).WithHint("try again: NATS JetStream may be choosing a leader")
 }
 
-// errNoArchives means that nothing was ever stored.
-var errNoArchives = errors.New("nothing was ever stored")
-
-// readArchives opens a store as it is. Where it is missing it fails with errNoArchives.
-func (g *gateway) readArchives(ctx context.Context, bucket string) (*archiveStore, error) {
+// readArchives opens a store as it is; nil: nothing was ever stored. what is as in noStore.
+func (g *gateway) readArchives(ctx context.Context, bucket, what string) (*archiveStore, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
 	s := &archiveStore{bucket: bucket, js: g.js, bulk: g.bulk, log: g.log, grace: uploadGrace}
@@ -106,9 +104,12 @@ func (g *gateway) readArchives(ctx context.Context, bucket string) (*archiveStor
 		s.stream, err = g.js.Stream(ctx, s.streamName())
 	}
 	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, errNoArchives
+		return nil, nil //nolint:nilnil // see above
 	}
-	return s, err
+	if err != nil {
+		return nil, noStore(what, err)
+	}
+	return s, nil
 }
 
 func (s *archiveStore) streamName() string { return archivesOf(s.bucket) }
@@ -312,7 +313,7 @@ func (g *gateway) receive(c *call, s *archiveStore, in *receiving) error {
 	}
 	body := in.body
 	if body == nil {
-		body = c.archiveBody()
+		body = conns.ArchiveBody(c.w, c.r)
 	}
 	err = u.write(ctx, body, in.most)
 	if errors.Is(err, errTooLarge) {

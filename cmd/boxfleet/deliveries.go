@@ -428,35 +428,3 @@ func (g *gateway) attaches(c *call, owner, node string) error {
 	}
 	return g.provide(c.r.Context(), own, &n, want)
 }
-
-// How long a client may send nothing of an archive, and how long it may take for all of it: others wait for the place that it has.
-const (
-	bodyPatience = time.Minute
-	bodyTime     = time.Hour
-)
-
-// archiveBody is the body of a request, which fails when its client sends nothing more.
-type archiveBody struct {
-	c       *call
-	control *http.ResponseController
-	until   time.Time
-}
-
-func (c *call) archiveBody() io.Reader {
-	return &archiveBody{c, http.NewResponseController(c.w), time.Now().Add(bodyTime)}
-}
-
-func (b *archiveBody) Read(p []byte) (int, error) {
-	until := time.Now().Add(bodyPatience)
-	if b.until.Before(until) {
-		until = b.until
-	}
-	if err := b.control.SetReadDeadline(until); err != nil {
-		return 0, err
-	}
-	n, err := b.c.r.Body.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) { // which is not the store's
-		err = fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("the upload was cut short; send it again")
-	}
-	return n, err
-}

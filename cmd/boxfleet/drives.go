@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -85,12 +86,9 @@ type driveStore struct {
 
 // readDrives opens the store of drives as it is; nil: nobody has stored one.
 func (g *gateway) readDrives(ctx context.Context) (*driveStore, error) {
-	s, err := g.readArchives(ctx, driveBucket)
-	if errors.Is(err, errNoArchives) {
-		return nil, nil //nolint:nilnil // see above
-	}
-	if err != nil {
-		return nil, noDrives(err)
+	s, err := g.readArchives(ctx, driveBucket, "drives")
+	if s == nil {
+		return nil, err
 	}
 	return &driveStore{s, g.cfg.OwnerDrives}, nil
 }
@@ -481,7 +479,7 @@ func (g *gateway) contentFor(c *call, owner string, query url.Values) (io.ReadCl
 	id, path, output := query.Get("session"), query.Get("path"), query.Get("output_version")
 	switch {
 	case id == "" && path == "" && output == "":
-		return io.NopCloser(c.archiveBody()), "", nil
+		return io.NopCloser(conns.ArchiveBody(c.w, c.r)), "", nil
 	case id == "":
 		return nil, "", fault.Field("session", "", "the session that has path or output_version")
 	case (path == "") == (output == ""):

@@ -77,8 +77,8 @@ func (g *gateway) images(c *call, path []string) error {
 	var s *archiveStore
 	if c.r.Method == http.MethodPost {
 		s, err = g.openArchives(c.r.Context(), imageBucket, "images", g.cfg.Images)
-	} else if s, err = g.readArchives(c.r.Context(), imageBucket); errors.Is(err, errNoArchives) {
-		s, err = nil, nil
+	} else {
+		s, err = g.readArchives(c.r.Context(), imageBucket, "images")
 	}
 	if err != nil {
 		return noImages(err)
@@ -227,12 +227,9 @@ func (g *gateway) sendImage(c *call, n *seen, s *archiveStore, k *storedImage) (
 
 // storedImage looks up an image of the fleet; nil: it has none of that name.
 func (g *gateway) storedImage(ctx context.Context, name string) (*storedImage, error) {
-	s, err := g.readArchives(ctx, imageBucket)
-	if errors.Is(err, errNoArchives) {
-		return nil, nil //nolint:nilnil // nobody has stored one
-	}
-	if err != nil {
-		return nil, noImages(err)
+	s, err := g.readArchives(ctx, imageBucket, "images")
+	if s == nil {
+		return nil, err
 	}
 	return s.image(ctx, name)
 }
@@ -249,9 +246,12 @@ func (g *gateway) hasImage(c *call, n *seen, name, digest string) error {
 		return err
 	}
 	if !ok || is.Digest != digest {
-		s, err := g.readArchives(c.r.Context(), imageBucket)
+		s, err := g.readArchives(c.r.Context(), imageBucket, "images")
+		if err == nil && s == nil {
+			err = noImages(errors.New("nothing was ever stored"))
+		}
 		if err != nil {
-			return noImages(err)
+			return err
 		}
 		k, err := s.image(c.r.Context(), name)
 		if err != nil {

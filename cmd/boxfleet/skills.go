@@ -59,12 +59,9 @@ type skillStore struct {
 
 // readSkills opens the store of skills as it is. There is none before something was stored.
 func (g *gateway) readSkills(ctx context.Context) (*skillStore, error) {
-	s, err := g.readArchives(ctx, skillBucket)
-	if errors.Is(err, errNoArchives) {
-		return nil, nil //nolint:nilnil // nobody has stored one
-	}
-	if err != nil {
-		return nil, noSkills(err)
+	s, err := g.readArchives(ctx, skillBucket, "skills")
+	if s == nil {
+		return nil, err
 	}
 	return &skillStore{s, g.cfg.OwnerSkills}, nil
 }

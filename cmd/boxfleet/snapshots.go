@@ -393,12 +393,9 @@ func (g *gateway) readSnapshots(ctx context.Context) (*snapshotStore, error) {
 	if g.cfg.Snapshots == 0 {
 		return nil, noSnapshotStore()
 	}
-	files, err := g.readArchives(ctx, snapshotBucket)
-	if errors.Is(err, errNoArchives) {
-		return nil, nil //nolint:nilnil // nobody has made one
-	}
-	if err != nil {
-		return nil, noSnapshots(err)
+	files, err := g.readArchives(ctx, snapshotBucket, "snapshots")
+	if files == nil {
+		return nil, err
 	}
 	return &snapshotStore{files, g.cfg.OwnerSnapshots}, nil
 }

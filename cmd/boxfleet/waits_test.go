@@ -4,10 +4,8 @@ package main
 
 import (
 	"errors"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path"
 	"path/filepath"
@@ -15,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
@@ -137,36 +134,3 @@ func TestASessionThatEndsSlowlyHoldsUpNoAnnouncement(t *testing.T) {
 		t.Errorf("it is remembered: %v; ended: %q, %d", remembered(), boxd.ended, a.gaveUp.Load())
 	}
 }
-
-// An archive has to be there in time, however diligently its client sends.
-func TestAnArchiveTakesNoTimeWithoutEnd(t *testing.T) {
-	t.Parallel()
-	failed := make(chan error, 1)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body := (&call{w: w, r: r}).archiveBody().(*archiveBody) //nolint:forcetypeassert // it is one
-		if left := time.Until(body.until); left <= bodyPatience || left > bodyTime {
-			t.Errorf("it has %v", left)
-		}
-		body.until = time.Now().Add(100 * time.Millisecond)
-		late := time.AfterFunc(time.Minute, func() { _ = r.Body.Close() }) // or the test would not end
-		defer late.Stop()
-		_, err := io.Copy(io.Discard, body)
-		failed <- err
-	}))
-	defer s.Close()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, endless{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if resp, err := s.Client().Do(req); err == nil { // it may hear that nobody reads on, or no answer
-		resp.Body.Close()
-	}
-	if err := <-failed; !errors.Is(err, os.ErrDeadlineExceeded) || fault.KindOf(err) != fault.Invalid { // not an error of the store
-		t.Error(err)
-	}
-}
-
-// endless is a body without an end.
-type endless struct{}
-
-func (endless) Read(p []byte) (int, error) { return len(p), nil }

@@ -200,16 +200,26 @@ func (b *Box) Replace(tree int, m *isolation.Mount, old uint64) (*isolation.Moun
 // errNotBeneath means that the kernel cannot attach a mount beneath another. Nothing has changed.
 var errNotBeneath = errors.New("cannot mount beneath a mount")
 
+// openMount opens a target, where the mount with this id must be.
+func (p *nsThread) openMount(target string, id uint64) (int, error) {
+	fd, err := p.open(target)
+	if err != nil {
+		return -1, unix.ESTALE
+	}
+	if now, err := mountID(fd, ""); err != nil || now != id {
+		unix.Close(fd)
+		return -1, errors.Join(err, unix.ESTALE)
+	}
+	return fd, nil
+}
+
 // onTop attaches a mount on top of the one that is on the target.
 func (p *nsThread) onTop(tree int, m *isolation.Mount, old uint64, done *isolation.Mounted) error {
-	target, err := p.open(m.Target)
+	target, err := p.openMount(m.Target, old)
 	if err != nil {
-		return unix.ESTALE
+		return err
 	}
 	defer unix.Close(target)
-	if now, err := mountID(target, ""); err != nil || now != old {
-		return errors.Join(err, unix.ESTALE)
-	}
 	done.Below = true
 	if err := linux.AttachMount(tree, target, ""); err != nil {
 		return err
@@ -221,14 +231,11 @@ func (p *nsThread) onTop(tree int, m *isolation.Mount, old uint64, done *isolati
 const moveMountBeneath = 0x200
 
 func (p *nsThread) replace(tree int, m *isolation.Mount, old uint64, done *isolation.Mounted) error {
-	target, err := p.open(m.Target)
+	target, err := p.openMount(m.Target, old)
 	if err != nil {
-		return unix.ESTALE
+		return err
 	}
 	defer unix.Close(target)
-	if now, err := mountID(target, ""); err != nil || now != old {
-		return errors.Join(err, unix.ESTALE)
-	}
 	err = unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveMountBeneath)
 	if errors.Is(err, unix.EINVAL) {
 		return errNotBeneath

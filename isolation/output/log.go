@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -353,4 +354,17 @@ func (l *Log) entries(index int64, to []entry) (int, error) {
 		to[i].decode(buf[i*entrySize:])
 	}
 	return n / entrySize, nil
+}
+
+// Whole returns b without a character at its end of which the rest is missing.
+func Whole(b []byte) []byte {
+	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
+		if tail := b[len(b)-i:]; utf8.RuneStart(tail[0]) {
+			if !utf8.FullRune(tail) {
+				return b[:len(b)-i]
+			}
+			return b
+		}
+	}
+	return b
 }

@@ -99,12 +99,13 @@ func (c *call) text(name string) (string, error) {
 	return s, nil
 }
 
-// processID returns the process id of the payload, or the default id if it has none.
-func (c *call) processID() (string, error) {
-	if wire.IsNull(c.Data["process_id"]) {
-		return wire.DefaultProcess, nil
+// processID returns the session id and the process id of the payload, or the default process id if it has none.
+func (c *call) processID() (session, process string, err error) {
+	if session, err = c.text("session_id"); err != nil || wire.IsNull(c.Data["process_id"]) {
+		return session, wire.DefaultProcess, err
 	}
-	return c.text("process_id")
+	process, err = c.text("process_id")
+	return session, process, err
 }
 
 // backend answers what LangBot asks before it offers any tool.
@@ -224,11 +225,7 @@ func (s *Server) start(ctx context.Context, c *call) (any, error) {
 }
 
 func (s *Server) process(ctx context.Context, c *call) (any, error) {
-	id, err := c.text("session_id")
-	if err != nil {
-		return nil, err
-	}
-	p, err := c.processID()
+	id, p, err := c.processID()
 	if err != nil {
 		return nil, err
 	}
@@ -236,11 +233,7 @@ func (s *Server) process(ctx context.Context, c *call) (any, error) {
 }
 
 func (s *Server) stop(ctx context.Context, c *call) (any, error) {
-	id, err := c.text("session_id")
-	if err != nil {
-		return nil, err
-	}
-	p, err := c.processID()
+	id, p, err := c.processID()
 	if err != nil {
 		return nil, err
 	}

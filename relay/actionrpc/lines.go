@@ -4,7 +4,8 @@ package actionrpc
 
 import (
 	"bytes"
-	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/isolation/output"
 )
 
 // Limits of what a client accepts.
@@ -51,7 +52,7 @@ func (l *lines) waits() bool { return len(l.rest) > 0 }
 func (l *lines) flush(all bool, emit func(text string) error) error {
 	ready := l.rest
 	if !all {
-		ready = l.rest[:len(l.rest)-unfinished(l.rest)]
+		ready = output.Whole(l.rest)
 	}
 	if len(ready) == 0 {
 		return nil
@@ -75,8 +76,8 @@ func (l *lines) flush(all bool, emit func(text string) error) error {
 func (l *lines) cut(least int, emit func(text string) error) error {
 	for len(l.rest) >= least {
 		n := min(piece, len(l.rest))
-		if rest := unfinished(l.rest[:n]); rest < n {
-			n -= rest
+		if whole := len(output.Whole(l.rest[:n])); whole > 0 {
+			n = whole
 		}
 		if err := emit(validText(l.rest[:n])); err != nil {
 			return err
@@ -84,17 +85,4 @@ func (l *lines) cut(least int, emit func(text string) error) error {
 		l.rest = append(l.rest[:0], l.rest[n:]...)
 	}
 	return nil
-}
-
-// unfinished returns how many bytes of an incomplete character are at the end.
-func unfinished(b []byte) int {
-	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
-		if tail := b[len(b)-i:]; utf8.RuneStart(tail[0]) {
-			if !utf8.FullRune(tail) {
-				return i
-			}
-			return 0
-		}
-	}
-	return 0
 }

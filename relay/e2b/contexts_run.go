@@ -14,11 +14,11 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/output"
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -382,22 +382,9 @@ func (r *execution) output(s *stream, data []byte) error {
 func (r *execution) tell(s *stream, all bool) error {
 	n := len(s.pending)
 	if !all {
-		n -= unfinished(s.pending)
+		n = len(output.Whole(s.pending))
 	}
 	return r.text(s, n)
-}
-
-// unfinished is how many bytes at the end have begun a character.
-func unfinished(b []byte) int {
-	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
-		if tail := b[len(b)-i:]; utf8.RuneStart(tail[0]) {
-			if !utf8.FullRune(tail) {
-				return i
-			}
-			return 0
-		}
-	}
-	return 0
 }
 
 func (r *execution) text(s *stream, n int) error {

@@ -185,7 +185,7 @@ func (p *processService) Start(ctx context.Context, req *protocol.StartRequest, 
 		n.what.Argv = ask.Exec.Argv
 	}
 	one, _, err := sb.StartProcess(ctx, ask)
-	if err == nil && sb.root && hasNoRoot(one.Started(ctx)) {
+	if err == nil && sb.root && session.HasNoRoot(one.Started(ctx)) {
 		sb.MarkRootless()
 		_ = sb.RemoveProcess(context.WithoutCancel(ctx), one) // it has not started
 		sb.root = false
@@ -203,13 +203,6 @@ func (p *processService) Start(ctx context.Context, req *protocol.StartRequest, 
 		return stream.Send(&protocol.StartResponse{Event: e})
 	}}
 	return out.run(ctx)
-}
-
-// hasNoRoot reports whether a program was not started because its box has no root after all: it is of an earlier version of boxd, or its
-// host allows none.
-func hasNoRoot(err error) bool {
-	step, ok := errors.AsType[*isolation.StepError](err)
-	return ok && step.Step == isolation.StepUser
 }
 
 // Connect sends what a process writes from now on.

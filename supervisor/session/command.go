@@ -5,6 +5,7 @@
 package session
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -185,7 +186,14 @@ func (s *Session) MayBeRoot() bool {
 	return root && err == nil && !s.IsRootless()
 }
 
-// MarkRootless notes that the box of a session has no root, as one of an earlier version of boxd or on a host that allows none.
+// HasNoRoot reports whether a program was not started because its box has no root after all: it is of an earlier version of boxd, or its
+// host allows none.
+func HasNoRoot(err error) bool {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	return ok && step.Step == isolation.StepUser
+}
+
+// MarkRootless notes that the box of a session has no root.
 func (s *Session) MarkRootless() { s.rootless.Store(true) }
 
 // IsRootless reports whether MarkRootless was called.

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/output"
 )
 
 // Stream is what is kept of one output stream of an execution.
@@ -22,7 +23,7 @@ func newStream(head, tail []byte, end isolation.StreamEnd) Stream {
 	if end.CutTo == end.CutFrom {
 		return s
 	}
-	head, tail = trimEnd(head), trimStart(tail)
+	head, tail = output.Whole(head), trimStart(tail)
 	s.Omitted = end.Total - uint64(len(head)+len(tail))
 	s.Data = append(head, s.Mark()...)
 	s.Data = append(s.Data, tail...)
@@ -31,19 +32,6 @@ func newStream(head, tail []byte, end isolation.StreamEnd) Stream {
 
 // Mark is the line that stands for the omitted output.
 func (s *Stream) Mark() []byte { return fmt.Appendf(nil, "\n... [%d bytes omitted] ...\n", s.Omitted) }
-
-// trimEnd drops an incomplete character at the end.
-func trimEnd(b []byte) []byte {
-	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
-		if c := b[len(b)-i]; utf8.RuneStart(c) {
-			if !utf8.FullRune(b[len(b)-i:]) {
-				return b[:len(b)-i]
-			}
-			break
-		}
-	}
-	return b
-}
 
 // trimStart drops the rest of a character at the beginning: at most three bytes that do not start one.
 func trimStart(b []byte) []byte {

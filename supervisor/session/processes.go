@@ -394,7 +394,7 @@ func (s *Session) ProcessEnd(ctx context.Context, p *process.Process) (*Result, 
 	return s.processResult(ctx, p, nil)
 }
 
-func (s *Session) processResult(ctx context.Context, p *process.Process, out output) (*Result, error) {
+func (s *Session) processResult(ctx context.Context, p *process.Process, out retained) (*Result, error) {
 	exit, err := p.Wait(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil, err

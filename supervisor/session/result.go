@@ -72,12 +72,12 @@ type OOM struct {
 	Sign    string        // nothing is killed where only each process has a limit (rlimit): this suggests that it was reached
 }
 
-// output returns what is kept of a stream of a program that has ended.
-type output func(stream int) (head, tail []byte, err error)
+// retained returns what is kept of a stream of a program that has ended.
+type retained func(stream int) (head, tail []byte, err error)
 
 // result is the outcome of a program with that spec: exit, or err instead. group is the name of its cgroup in the box's. out is
 // nil if the caller has had the output. canceled says that the program was ended on request.
-func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, group string, out output, canceled bool) (*Result, error) {
+func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, group string, out retained, canceled bool) (*Result, error) {
 	r := &Result{Timeout: spec.Command.Timeout, Clamped: spec.Clamped}
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		r.Status, r.Failed = StatusStartFailed, step
@@ -128,7 +128,7 @@ func statusOf(reason isolation.Reason) Status {
 }
 
 // addOutput adds the output. Of a durable program more may be kept than fits into one response.
-func (s *Session) addOutput(r *Result, exit *isolation.Exit, out output, durable bool) error {
+func (s *Session) addOutput(r *Result, exit *isolation.Exit, out retained, durable bool) error {
 	for i, end := range exit.Streams {
 		if out == nil {
 			r.Streams[i].Total = end.Total

@@ -167,16 +167,7 @@ func unpack(ctx context.Context, s *session.Session, as User, req *files.Unpack,
 		return nil, err
 	}
 	defer c.close()
-	sent := make(chan error, 1)
-	go c.send(head, r, "the archive", sent) // ends with the program, by close
-	a, err := files.Receive(c, io.Discard, 0)
-	select {
-	case broken := <-sent: // the caller's error is the cause of the program's
-		if broken != nil {
-			err = broken
-		}
-	default:
-	}
+	a, err := c.exchange(head, r, "the archive")
 	return c.archived(ctx, a, err)
 }
 
@@ -205,7 +196,7 @@ func start(ctx context.Context, s *session.Session, as User, timeout time.Durati
 		if err != nil {
 			return nil, err
 		}
-		if step, ok := errors.AsType[*isolation.StepError](c.p.Started(ctx)); !ok || step.Step != isolation.StepUser {
+		if !session.HasNoRoot(c.p.Started(ctx)) {
 			return c, nil
 		}
 		c.close()
@@ -236,6 +227,21 @@ func startAs(ctx context.Context, s *session.Session, internal *session.Internal
 		a.Close()
 		remove()
 	}}, nil
+}
+
+// exchange sends a request with what r has, and receives the answer.
+func (c *conversation) exchange(head []byte, r io.Reader, what string) (*files.Answer, error) {
+	sent := make(chan error, 1)
+	go c.send(head, r, what, sent) // ends with the program, by close
+	a, err := files.Receive(c, io.Discard, 0)
+	select {
+	case broken := <-sent: // the caller's error is the cause of the program's
+		if broken != nil {
+			err = broken
+		}
+	default:
+	}
+	return a, err
 }
 
 // Read reads the program's standard output; the program blocks while nothing reads.

@@ -103,16 +103,7 @@ func WriteStream(ctx context.Context, s *session.Session, as User, req *files.Pu
 		return nil, err
 	}
 	defer c.close()
-	sent := make(chan error, 1)
-	go c.send(head, r, "the content", sent) // ends with the program, by close
-	a, err := files.Receive(c, io.Discard, 0)
-	select {
-	case broken := <-sent: // the caller's error is the cause of the program's
-		if broken != nil {
-			err = broken
-		}
-	default:
-	}
+	a, err := c.exchange(head, r, "the content")
 	if a, err = c.outcome(ctx, a, err); err != nil {
 		return nil, err
 	}

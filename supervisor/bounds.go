@@ -119,12 +119,6 @@ func (v *Supervisor) forget(s *session.Session) {
 	v.mu.Unlock()
 }
 
-// May refuses a tool that the owner of a session may not use in it: see policy.Tools.
-func (v *Supervisor) May(s *session.Session, tool string) error {
-	effective := v.cfg.Load().PolicyOf(s.Owner)
-	return effective.May(tool)
-}
-
 // reading returns the present usage of a session.
 func (v *Supervisor) reading(s *session.Session) quota.Reading {
 	r := quota.Reading{Memory: s.Current().Memory, Counted: s.Grouped()}
@@ -175,9 +169,6 @@ func (v *Supervisor) Usage(who access.Principal, everybody bool, days int) ([]qu
 
 // Refused counts a request of a principal that a rule has refused.
 func (v *Supervisor) Refused(who string) { v.ledger.Refuse(who) }
-
-// UsedToday returns what every principal has used today, from memory only.
-func (v *Supervisor) UsedToday() []quota.Row { return v.ledger.Today() }
 
 // UsedInAll returns what all principals together have used since this boxd started.
 func (v *Supervisor) UsedInAll() quota.Use { return v.ledger.Total() }

@@ -152,26 +152,39 @@ func versionFiles(ctx context.Context, c *client.Client, name string, all *api.D
 		case e == nil || e.Size != h.Size:
 			return nil, fmt.Errorf("drive %s: boxd sent %.200q, not as in its index", name, h.Name)
 		case e.Type != "directory":
-			from, err := spool.Seek(0, io.SeekCurrent) // a tar.Reader does not read ahead
+			file, err := spooledFile(spool, in, h.Size)
 			if err != nil {
 				return nil, err
 			}
-			sum := sha256.New()
-			if _, err := io.Copy(sum, in); err != nil {
-				return nil, err
-			}
-			if hex.EncodeToString(sum.Sum(nil)) != strings.TrimPrefix(e.SHA256, "sha256:") {
+			if file.SHA256 != strings.TrimPrefix(e.SHA256, "sha256:") {
 				return nil, fmt.Errorf("drive %s: %.200q has a digest other than that in the index", name, h.Name)
 			}
-			files = append(files, transfer.File{Path: path, Size: h.Size, SHA256: hex.EncodeToString(sum.Sum(nil)), Program: e.Executable, Content: io.NewSectionReader(spool, from, h.Size)})
-		case !above[path]: // a bucket has no empty directories without such an object
-			files = append(files, transfer.File{Path: path + "/", SHA256: hex.EncodeToString(sha256.New().Sum(nil)), Content: strings.NewReader("")})
+			file.Path, file.Program = path, e.Executable
+			files = append(files, file)
+		case !above[path]:
+			files = append(files, emptyDirectory(path))
 		}
 	}
 	if len(listed) > 0 {
 		return nil, fmt.Errorf("drive %s: boxd sent %d entries fewer than its index has", name, len(listed))
 	}
 	return files, nil
+}
+
+// spooledFile is the file of an archive in the spool that in is at.
+func spooledFile(spool *os.File, in io.Reader, size int64) (transfer.File, error) {
+	from, err := spool.Seek(0, io.SeekCurrent) // a tar.Reader does not read ahead
+	if err != nil {
+		return transfer.File{}, err
+	}
+	sum := sha256.New()
+	_, err = io.Copy(sum, in)
+	return transfer.File{Size: size, SHA256: hex.EncodeToString(sum.Sum(nil)), Content: io.NewSectionReader(spool, from, size)}, err
+}
+
+// emptyDirectory is the object for an empty directory: a bucket has none without it.
+func emptyDirectory(path string) transfer.File {
+	return transfer.File{Path: path + "/", SHA256: hex.EncodeToString(sha256.New().Sum(nil)), Content: strings.NewReader("")}
 }
 
 // fromBucket fetches everything below a prefix before boxd gets any of it. done releases it.

@@ -6,9 +6,7 @@ import (
 	"archive/tar"
 	"bufio"
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -114,19 +112,16 @@ func archivedFiles(spool *os.File) (files []transfer.File, err error) {
 			empty = append(empty, path)
 			continue
 		}
-		from, err := spool.Seek(0, io.SeekCurrent) // a tar.Reader does not read ahead
+		file, err := spooledFile(spool, in, h.Size)
 		if err != nil {
 			return nil, err
 		}
-		sum := sha256.New()
-		if _, err := io.Copy(sum, in); err != nil {
-			return nil, err
-		}
-		files = append(files, transfer.File{Path: path, Size: h.Size, SHA256: hex.EncodeToString(sum.Sum(nil)), Program: h.Mode&0o111 != 0, Content: io.NewSectionReader(spool, from, h.Size)})
+		file.Path, file.Program = path, h.Mode&0o111 != 0
+		files = append(files, file)
 	}
 	for _, path := range empty {
-		if !above[path] { // a bucket has no empty directories without such an object
-			files = append(files, transfer.File{Path: path + "/", SHA256: hex.EncodeToString(sha256.New().Sum(nil)), Content: strings.NewReader("")})
+		if !above[path] {
+			files = append(files, emptyDirectory(path))
 		}
 	}
 	return files, nil

@@ -219,28 +219,8 @@ func (p *networkProgram) tryAgain() (again bool) {
 
 // start starts a process without environment, and with no descriptors but its socket and the log.
 func (p *networkProgram) start() (*networkProcess, error) {
-	conn, child, err := fdpass.Pair(fdpass.MaxInline)
+	conn, pidfd, err := fdpass.StartProgram("/proc/self/fd/4", p.args, os.Stderr, syscall.SysProcAttr{}, uintptr(p.exe))
 	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(child)
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		conn.Close()
-		return nil, err
-	}
-	defer null.Close()
-	pidfd := -1
-	_, err = syscall.ForkExec("/proc/self/fd/4", p.args, &syscall.ProcAttr{
-		Dir:   "/",
-		Files: []uintptr{null.Fd(), null.Fd(), os.Stderr.Fd(), uintptr(child), uintptr(p.exe)},
-		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
-	})
-	if err == nil && pidfd < 0 {
-		err = unix.ENOSYS
-	}
-	if err != nil {
-		conn.Close()
 		return nil, err
 	}
 	return &networkProcess{conn: conn, pidfd: pidfd, stop: p.stop, pending: map[uint32]chan<- networkReply{}}, nil

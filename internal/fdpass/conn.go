@@ -76,6 +76,38 @@ func Pair(size int) (*Conn, int, error) {
 	return c, fds[1], nil
 }
 
+// StartProgram starts a program of ours without environment, and with no descriptors but /dev/null, its log, which is its standard
+// error, the other end of the connection as 3, and more. The connection and the pidfd are the caller's. sys may say how it is started.
+func StartProgram(path string, argv []string, log *os.File, sys syscall.SysProcAttr, more ...uintptr) (conn *Conn, pidfd int, err error) {
+	conn, child, err := Pair(MaxInline)
+	if err != nil {
+		return nil, -1, err
+	}
+	defer unix.Close(child)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		conn.Close()
+		return nil, -1, err
+	}
+	defer null.Close()
+	if log == nil {
+		log = null
+	}
+	pidfd = -1
+	sys.Setsid, sys.PidFD = true, &pidfd
+	_, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{
+		Dir: "/", Files: append([]uintptr{null.Fd(), null.Fd(), log.Fd(), uintptr(child)}, more...), Sys: &sys,
+	})
+	if err == nil && pidfd < 0 {
+		err = unix.ENOSYS
+	}
+	if err != nil {
+		conn.Close()
+		return nil, -1, err
+	}
+	return conn, pidfd, nil
+}
+
 // FromFD returns a Conn for a SEQPACKET socket that receives bodies of up to size bytes. It takes
 // the descriptor over, even if it fails.
 func FromFD(fd, size int) (*Conn, error) {

@@ -63,30 +63,12 @@ func (s *starter) start(ctx context.Context) (*worker, error) {
 
 // start starts a worker without environment, and with no descriptor but its socket.
 func start(args []string) (*worker, error) {
-	conn, child, err := fdpass.Pair(fdpass.MaxInline)
+	argv := append([]string{"boxkeeper", WorkerCommand}, args...)
+	conn, pidfd, err := fdpass.StartProgram("/proc/self/exe", argv, nil, syscall.SysProcAttr{Pdeathsig: unix.SIGKILL})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("start a worker: %w", err)
 	}
-	defer unix.Close(child)
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		conn.Close()
-		return nil, err
-	}
-	defer null.Close()
-	pidfd := -1
-	_, err = syscall.ForkExec("/proc/self/exe", append([]string{"boxkeeper", WorkerCommand}, args...), &syscall.ProcAttr{
-		Dir:   "/",
-		Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), uintptr(child)},
-		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL, PidFD: &pidfd},
-	})
-	if err == nil && pidfd < 0 {
-		err = unix.ENOSYS
-	}
-	if err == nil {
-		err = unix.SetNonblock(pidfd, true) // so that the Go poller watches it
-	}
-	if err != nil {
+	if err := unix.SetNonblock(pidfd, true); err != nil { // so that the Go poller watches it
 		conn.Close()
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}

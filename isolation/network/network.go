@@ -48,9 +48,6 @@ type Host struct {
 	next uint32
 }
 
-// Shared returns the profiles whose boxes use the network of the host.
-func (h *Host) Shared() []string { return h.cfg.Shared }
-
 // keyChars is how many characters of the digest of a box's key are in the name of its link, after rule.LinkTag: a name has at most 15.
 const keyChars = 9
 

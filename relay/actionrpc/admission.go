@@ -181,8 +181,8 @@ func (s *Server) pass(ctx context.Context, initConfig *InitConfig, namespace str
 // shape returns the spec that every admitted session has, whatever the request asks for.
 func shape(p *Policy) *boxSpec {
 	return &boxSpec{
-		SessionID: Logical, Workdir: workspacePath, Network: networkOff, Image: defaultImage, HostPathMode: modeReadWrite, MountPath: workspacePath,
-		Persistent: true, TimeoutSec: p.MaxTimeoutSec, CPUs: p.CPUs, MemoryMB: p.MemoryMB, PidsLimit: p.PidsLimit, ReadOnlyRootfs: p.ReadOnlyRootfs, WorkspaceQuotaMB: p.WorkspaceQuotaMB,
+		SessionID: Logical, Workdir: workspacePath, Network: networkOff, Image: defaultImage, TimeoutSec: p.MaxTimeoutSec,
+		SpecFields: SpecFields{HostPathMode: modeReadWrite, MountPath: workspacePath, Persistent: true, CPUs: p.CPUs, MemoryMB: p.MemoryMB, PidsLimit: p.PidsLimit, ReadOnlyRootfs: p.ReadOnlyRootfs, WorkspaceQuotaMB: p.WorkspaceQuotaMB},
 	}
 }
 

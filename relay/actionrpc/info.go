@@ -15,10 +15,8 @@ import (
 	"unicode/utf16"
 )
 
-// specSnapshot is what is stored of the spec of a session: its info repeats it, and later specs are compared with it.
-type specSnapshot struct {
-	Network          string  `json:"network"`
-	Image            string  `json:"image"`
+// SpecFields are what a spec, what is stored of it and the info of its session have in common, in LangBot's words.
+type SpecFields struct {
 	HostPath         *string `json:"host_path"`
 	HostPathMode     string  `json:"host_path_mode"`
 	MountPath        string  `json:"mount_path"`
@@ -28,15 +26,19 @@ type specSnapshot struct {
 	PidsLimit        int64   `json:"pids_limit"`
 	ReadOnlyRootfs   bool    `json:"read_only_rootfs"`
 	WorkspaceQuotaMB int64   `json:"workspace_quota_mb"`
-	Mounts           string  `json:"mounts,omitempty"` // digest of the writable extra mounts
+}
+
+// specSnapshot is what is stored of the spec of a session: its info repeats it, and later specs are compared with it.
+type specSnapshot struct {
+	Network string `json:"network"`
+	Image   string `json:"image"`
+	SpecFields
+	Mounts string `json:"mounts,omitempty"` // digest of the writable extra mounts
 }
 
 // Keep returns what is stored of a spec.
 func (s *boxSpec) Keep() *specSnapshot {
-	k := &specSnapshot{
-		Network: s.Network, Image: s.Image, HostPath: s.HostPath, HostPathMode: s.HostPathMode, MountPath: s.MountPath, Persistent: s.Persistent, CPUs: s.CPUs,
-		MemoryMB: s.MemoryMB, PidsLimit: s.PidsLimit, ReadOnlyRootfs: s.ReadOnlyRootfs, WorkspaceQuotaMB: s.WorkspaceQuotaMB,
-	}
+	k := &specSnapshot{Network: s.Network, Image: s.Image, SpecFields: s.SpecFields}
 	if list := s.Mounts(modeReadWrite); len(list) > 0 {
 		text, _ := json.Marshal(list) // plain data: cannot fail
 		sum := sha256.Sum256(text)
@@ -147,22 +149,14 @@ func ascii(s string) string {
 
 // sessionInfo is LangBot's BoxSessionInfo.
 type sessionInfo struct {
-	SessionID        string   `json:"session_id"`
-	BackendName      string   `json:"backend_name"`
-	BackendSessionID string   `json:"backend_session_id"`
-	Image            string   `json:"image"`
-	Network          string   `json:"network"`
-	HostPath         *string  `json:"host_path"`
-	HostPathMode     string   `json:"host_path_mode"`
-	MountPath        string   `json:"mount_path"`
-	Persistent       bool     `json:"persistent"`
-	CPUs             float64  `json:"cpus"`
-	MemoryMB         int64    `json:"memory_mb"`
-	PidsLimit        int64    `json:"pids_limit"`
-	ReadOnlyRootfs   bool     `json:"read_only_rootfs"`
-	WorkspaceQuotaMB int64    `json:"workspace_quota_mb"`
-	CreatedAt        wireTime `json:"created_at"`
-	LastUsedAt       wireTime `json:"last_used_at"`
+	SessionID        string `json:"session_id"`
+	BackendName      string `json:"backend_name"`
+	BackendSessionID string `json:"backend_session_id"`
+	Image            string `json:"image"`
+	Network          string `json:"network"`
+	SpecFields
+	CreatedAt  wireTime `json:"created_at"`
+	LastUsedAt wireTime `json:"last_used_at"`
 
 	Processes map[string]*processInfo `json:"managed_processes,omitempty"`
 	Default   *processInfo            `json:"managed_process,omitempty"`
@@ -170,10 +164,7 @@ type sessionInfo struct {
 
 // Info returns the info of a session from its snapshot.
 func (k *specSnapshot) Info(logical string) *sessionInfo {
-	return &sessionInfo{
-		SessionID: logical, Image: k.Image, Network: k.Network, HostPath: k.HostPath, HostPathMode: k.HostPathMode, MountPath: k.MountPath, Persistent: k.Persistent,
-		CPUs: k.CPUs, MemoryMB: k.MemoryMB, PidsLimit: k.PidsLimit, ReadOnlyRootfs: k.ReadOnlyRootfs, WorkspaceQuotaMB: k.WorkspaceQuotaMB,
-	}
+	return &sessionInfo{SessionID: logical, Image: k.Image, Network: k.Network, SpecFields: k.SpecFields}
 }
 
 // processInfo is LangBot's BoxManagedProcessInfo.

@@ -28,8 +28,8 @@ func TestASpecHasTheDefaultsOfTheReference(t *testing.T) {
 	t.Parallel()
 	got, err := readSpec(fields(t, `{"session_id":" s ","host_path":null,"unknown":1}`))
 	want := &boxSpec{
-		SessionID: "s", Workdir: "/workspace", TimeoutSec: 30, Network: "off", Env: map[string]string{}, Image: "rockchin/langbot-sandbox:latest", HostPathMode: "rw",
-		MountPath: "/workspace", CPUs: 1, MemoryMB: 512, PidsLimit: 128, ReadOnlyRootfs: true,
+		SessionID: "s", Workdir: "/workspace", TimeoutSec: 30, Network: "off", Env: map[string]string{}, Image: "rockchin/langbot-sandbox:latest",
+		SpecFields: SpecFields{HostPathMode: "rw", MountPath: "/workspace", CPUs: 1, MemoryMB: 512, PidsLimit: 128, ReadOnlyRootfs: true},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)

@@ -43,24 +43,17 @@ type mountSpec struct {
 
 // boxSpec requests a session, and optionally a command in it. Its fields are those of LangBot's BoxSpec.
 type boxSpec struct {
-	Cmd              string
-	Workdir          string
-	TimeoutSec       int64
-	Network          string
-	SessionID        string
-	Env              map[string]string
-	Image            string
-	HostPath         *string
-	HostPathMode     string
-	MountPath        string
-	ExtraMounts      []mountSpec
-	SkillName        string
-	Persistent       bool
-	CPUs             float64
-	MemoryMB         int64
-	PidsLimit        int64
-	ReadOnlyRootfs   bool
-	WorkspaceQuotaMB int64
+	Cmd         string
+	Workdir     string
+	TimeoutSec  int64
+	Network     string
+	SessionID   string
+	Env         map[string]string
+	Image       string
+	ExtraMounts []mountSpec
+	SkillName   string
+
+	SpecFields
 
 	// Skills are the skills of the Workspace among ExtraMounts; SkillsOf is the Workspace in the store.
 	Skills   []skillMount
@@ -189,10 +182,11 @@ func readSpec(fields map[string]json.RawMessage) (*boxSpec, error) {
 	r := &payloadReader{fields: fields}
 	s := &boxSpec{
 		Cmd: strings.TrimSpace(r.text("cmd", "")), TimeoutSec: r.whole("timeout_sec", defaultTimeout), Network: r.oneOf("network", networkOff, networkOff, networkOn),
-		SessionID: strings.TrimSpace(r.text("session_id", "")), Env: r.texts("env"), Image: r.text("image", defaultImage), HostPath: r.optional("host_path"),
-		HostPathMode: r.oneOf("host_path_mode", modeReadWrite, modeNone, modeReadOnly, modeReadWrite), MountPath: strings.TrimSpace(r.text("mount_path", workspacePath)),
-		Persistent: r.truth("persistent", false), CPUs: r.number("cpus", 1), MemoryMB: r.whole("memory_mb", defaultMemory), PidsLimit: r.whole("pids_limit", defaultPids),
-		ReadOnlyRootfs: r.truth("read_only_rootfs", true), WorkspaceQuotaMB: r.whole("workspace_quota_mb", 0),
+		SessionID: strings.TrimSpace(r.text("session_id", "")), Env: r.texts("env"), Image: r.text("image", defaultImage), SpecFields: SpecFields{
+			HostPath: r.optional("host_path"), HostPathMode: r.oneOf("host_path_mode", modeReadWrite, modeNone, modeReadOnly, modeReadWrite), MountPath: strings.TrimSpace(r.text("mount_path", workspacePath)),
+			Persistent: r.truth("persistent", false), CPUs: r.number("cpus", 1), MemoryMB: r.whole("memory_mb", defaultMemory), PidsLimit: r.whole("pids_limit", defaultPids),
+			ReadOnlyRootfs: r.truth("read_only_rootfs", true), WorkspaceQuotaMB: r.whole("workspace_quota_mb", 0),
+		},
 	}
 	s.Workdir = cmp.Or(strings.TrimSpace(r.text("workdir", "")), s.MountPath)
 	if name := r.optional("skill_name"); name != nil {

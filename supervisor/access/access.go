@@ -90,11 +90,3 @@ func UserOf(name string) (uid uint32, ok bool) {
 	}
 	return uint32(n), true
 }
-
-// RoleOfUser returns the role of a host user that no rule mentions.
-func RoleOfUser(uid uint32) Role {
-	if uid == 0 {
-		return Admin
-	}
-	return User
-}

@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -305,18 +304,6 @@ func (l *Ledger) SetKeep(days int) {
 	defer l.mu.Unlock()
 	l.keep = days
 	l.pruneLocked()
-}
-
-// Today returns all principals' usage of the day being counted, from memory only.
-func (l *Ledger) Today() []Row {
-	l.Count(nil)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	rows := make([]Row, 0, len(l.use))
-	for _, name := range slices.Sorted(maps.Keys(l.use)) {
-		rows = append(rows, Row{l.day, name, *l.use[name]})
-	}
-	return rows
 }
 
 // Total returns the usage of all principals since OpenLedger: the Sessions, CPU, Memory and Disk of a Use. It only grows.

@@ -271,7 +271,7 @@ func TestManyCountAtOnce(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				l.Today()
+				l.Total()
 				if _, err := l.Rows("", 30); err != nil { // who reads takes nothing from who writes
 					t.Error(err)
 				}

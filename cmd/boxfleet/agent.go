@@ -69,6 +69,7 @@ type agent struct {
 	listenError string             // why not, as it was logged last
 
 	patience time.Duration // of the end of a session: how long its output may be on its way
+	bounds   outputBounds  // of that output
 	handing  chan struct{} // one for each session whose output is on its way
 
 	renewed atomic.Int64 // when the fleet has taken an announcement last, of the steady clock
@@ -115,7 +116,7 @@ func newAgent(cfg *agentOptions) (*agent, error) {
 		dir.Close()
 		return nil, err
 	}
-	return &agent{cfg: *cfg, now: cfg.Fleet, name: name, instance: rand.Text(), host: host, boxd: client.New(cfg.Socket), log: cfg.Log.With("node", name), fences: store, patience: handOverFor, handing: make(chan struct{}, maxHandingOut), began: time.Now(), clock: time.Now}, nil
+	return &agent{cfg: *cfg, now: cfg.Fleet, name: name, instance: rand.Text(), host: host, boxd: client.New(cfg.Socket), log: cfg.Log.With("node", name), fences: store, patience: handOverFor, bounds: outputBounds{maxKept, maxPacked}, handing: make(chan struct{}, maxHandingOut), began: time.Now(), clock: time.Now}, nil
 }
 
 // Run connects and serves until ctx ends.

@@ -43,6 +43,12 @@ const (
 	maxPacked = maxParts * partSize
 )
 
+// outputBounds are how much of the output of a process is handed over.
+type outputBounds struct {
+	kept   int64 // bytes of a stream
+	packed int   // bytes of both with their times
+}
+
 // outputHeader is the header of a message with an outputPart.
 const outputHeader = "Boxd-Output"
 
@@ -192,7 +198,7 @@ func (p *outputPart) describe(of *api.Process) {
 }
 
 func (a *agent) handOverProcess(ctx context.Context, boxd *client.Client, p *outputPart) error {
-	packed, size, err := retained(ctx, boxd, p.Session, p.Process)
+	packed, size, err := a.bounds.retained(ctx, boxd, p.Session, p.Process)
 	if err != nil {
 		return err
 	}
@@ -214,11 +220,11 @@ func (a *agent) handOverProcess(ctx context.Context, boxd *client.Client, p *out
 // errTooMuch means that output does not fit.
 var errTooMuch = errors.New("its output is too large")
 
-// retained reads what is kept of the output of a process, as pieces with their times, packed. Of a stream with more than maxKept there are
+// retained reads what is kept of the output of a process, as pieces with their times, packed. Of a stream with more than the bound there are
 // the last bytes; of many tiny pieces there are fewer, as each takes room of its own.
-func retained(ctx context.Context, boxd *client.Client, session, process string) (packed []byte, size int64, err error) {
-	for _, last := range []int64{0, maxKept, maxKept / 4, maxKept / 16} {
-		if packed, size, err = pack(ctx, boxd, session, process, last); !errors.Is(err, errTooMuch) {
+func (b outputBounds) retained(ctx context.Context, boxd *client.Client, session, process string) (packed []byte, size int64, err error) {
+	for _, last := range []int64{0, b.kept, b.kept / 4, b.kept / 16} {
+		if packed, size, err = b.pack(ctx, boxd, session, process, last); !errors.Is(err, errTooMuch) {
 			break
 		}
 	}
@@ -226,14 +232,14 @@ func retained(ctx context.Context, boxd *client.Client, session, process string)
 }
 
 // pack reads the last bytes of each stream; 0: all that is kept.
-func pack(ctx context.Context, boxd *client.Client, session, process string, last int64) ([]byte, int64, error) {
+func (b outputBounds) pack(ctx context.Context, boxd *client.Client, session, process string, last int64) ([]byte, int64, error) {
 	var out bytes.Buffer
 	zip := gzip.NewWriter(&out)
 	lines := json.NewEncoder(zip)
 	lines.SetEscapeHTML(false)
 	sizes := map[string]int64{}
 	err := boxd.LogLines(ctx, session, process, client.LogOptions{Tail: last}, func(line *api.LogLine) error {
-		if sizes[line.Stream] += int64(len(line.Data)); sizes[line.Stream] > maxKept || out.Len() > maxPacked {
+		if sizes[line.Stream] += int64(len(line.Data)); sizes[line.Stream] > b.kept || out.Len() > b.packed {
 			return errTooMuch
 		}
 		if line.Base64 = !utf8.ValidString(line.Data); line.Base64 {
@@ -244,7 +250,7 @@ func pack(ctx context.Context, boxd *client.Client, session, process string, las
 	if err == nil {
 		err = zip.Close()
 	}
-	if err == nil && out.Len() > maxPacked {
+	if err == nil && out.Len() > b.packed {
 		err = errTooMuch
 	}
 	return out.Bytes(), sizes["stdout"] + sizes["stderr"], err

@@ -44,12 +44,14 @@ func (h *host) examples(t *testing.T, dir, ext string, env []string, argv ...str
 }
 
 func TestExamplesOfPython(t *testing.T) {
+	t.Parallel()
 	need(t, "python3")
 	start(t).examples(t, python, ".py", fromSource, "python3")
 }
 
 // The Go client has the same examples. They are separate programs in no package, so that go build leaves them out.
 func TestExamplesOfGo(t *testing.T) {
+	t.Parallel()
 	h, bin := start(t), boxtest.TempDir(t)
 	if err := os.Mkdir(filepath.Join(bin, "examples"), 0o755); err != nil {
 		t.Fatal(err)

@@ -50,6 +50,7 @@ func (h *host) followed(t *testing.T, page, language, program string, printed *r
 }
 
 func TestTheGuideOfPython(t *testing.T) {
+	t.Parallel()
 	need(t, "python3")
 	source, err := filepath.Abs(python)
 	if err != nil {
@@ -60,5 +61,6 @@ func TestTheGuideOfPython(t *testing.T) {
 }
 
 func TestTheGuideOfTypeScript(t *testing.T) {
+	t.Parallel()
 	start(t).followed(t, "typescript.md", "js", "guide.js", regexp.MustCompile(`(?m)console\.log\(.*\); // (.*)$`), compiled(t), nil, "node")
 }

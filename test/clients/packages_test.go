@@ -72,6 +72,7 @@ func holds(t *testing.T, files map[string]string, want ...string) {
 
 // The wheel is reproducible, has the right files, and works in a fresh environment without a network.
 func TestTheWheel(t *testing.T) {
+	t.Parallel()
 	need(t, "python3")
 	need(t, "pip3")
 	wheel := twice(t, "wheel", "boxd-9.8.7.dev20260102030405+0abcdef-py3-none-any.whl")
@@ -128,6 +129,7 @@ func TestTheWheel(t *testing.T) {
 
 // The npm package is reproducible, has the right files, and works where npm has installed it without a network.
 func TestTheNpmPackage(t *testing.T) {
+	t.Parallel()
 	need(t, "node")
 	need(t, "npm")
 	path := twice(t, "npm", "boxd-client-9.8.7-dev.20260102030405.0abcdef.tgz")

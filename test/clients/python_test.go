@@ -22,6 +22,7 @@ var ranTests = regexp.MustCompile(`(?m)^Ran (\d+) tests? in`)
 
 // The tests of the Python client pass, both against faulty servers and against boxd. They use every route for agents.
 func TestThePythonClient(t *testing.T) {
+	t.Parallel()
 	need(t, "python3")
 	h, out := start(t), ""
 	h.asksForAll(t, nil, func() {
@@ -34,6 +35,7 @@ func TestThePythonClient(t *testing.T) {
 
 // On a filesystem with shared blocks the Python and TypeScript clients can take and restore snapshots.
 func TestClientsTakeSnapshots(t *testing.T) {
+	t.Parallel()
 	need(t, "python3")
 	dir := compiled(t)
 	state := "state_dir = " + strconv.Quote(filepath.Join(boxtest.NewFilesystem(t, "xfs"), "state")) + "\n"
@@ -48,6 +50,7 @@ func TestClientsTakeSnapshots(t *testing.T) {
 
 // mypy finds no error in the Python client, its tests and its examples, for the oldest Python too.
 func TestTypesOfThePythonClient(t *testing.T) {
+	t.Parallel()
 	need(t, "mypy")
 	for _, version := range []string{"3.9", "3.13"} {
 		cmd := exec.CommandContext(t.Context(), "mypy", "--strict", "--enable-incomplete-feature=Unpack", "--python-version", version, "--cache-dir", t.TempDir(), "--scripts-are-modules", "boxd", "tests", "examples", "wheel.py")
@@ -60,6 +63,7 @@ func TestTypesOfThePythonClient(t *testing.T) {
 
 // pyright, which editors use, finds no error in the Python client and its examples, for the oldest Python.
 func TestTypesOfThePythonClientByPyright(t *testing.T) {
+	t.Parallel()
 	pyright := filepath.Join(boxtest.NPM(t, "pyright@1.1.414"), "node_modules/pyright/index.js")
 	cmd := exec.CommandContext(t.Context(), "node", pyright, "--pythonversion", "3.9", "boxd", "examples")
 	cmd.Dir = python

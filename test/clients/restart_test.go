@@ -54,6 +54,7 @@ func (h *host) outlives(t *testing.T, dir string, env []string, want string, arg
 
 // Streams in both directions, calls with an id, logs and events go on when boxd is killed, or stopped, and restarted.
 func TestThePythonClientOutlivesBoxd(t *testing.T) {
+	t.Parallel()
 	need(t, "python3")
 	script, err := filepath.Abs("testdata/restart.py")
 	if err != nil {
@@ -64,6 +65,7 @@ func TestThePythonClientOutlivesBoxd(t *testing.T) {
 
 // The same for the TypeScript client.
 func TestTheTypeScriptClientOutlivesBoxd(t *testing.T) {
+	t.Parallel()
 	dir := compiled(t)
 	copyFile(t, "testdata/restart.js", filepath.Join(dir, "restart.js"))
 	start(t, boxtest.Kept).outlives(t, dir, nil, "5,true true,true 5 true 5 true\n", "node", "restart.js")

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -66,32 +67,62 @@ func compiler(t *testing.T) string {
 
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
-	data, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(to, data, 0o600)
-	}
-	if err != nil {
+	if err := copied(from, to); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// compiled returns a compiled copy of the TypeScript client.
+func copied(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, data, 0o600)
+	}
+	return err
+}
+
+// work is a directory that is removed after the last test.
+var work string
+
+func TestMain(m *testing.M) {
+	var err error
+	if work, err = os.MkdirTemp("", "boxd-clients"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(work)
+	os.Exit(code)
+}
+
+// sources copies the TypeScript client to a directory, with a link to what npm has fetched for it.
+func sources(dir, modules string) error {
+	errs := []error{os.Symlink(modules, filepath.Join(dir, "node_modules"))}
+	for _, name := range []string{"package.json", "tsconfig.json", "tsconfig.tests.json", "README.md"} {
+		errs = append(errs, copied(filepath.Join(typescript, name), filepath.Join(dir, name)))
+	}
+	for _, name := range []string{"src", "tests", "examples"} {
+		errs = append(errs, os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join(typescript, name))))
+	}
+	return errors.Join(errs...)
+}
+
+var compiling sync.Once
+
+// compiled returns a copy of the TypeScript client that has been compiled, which is done once for all tests.
 func compiled(t *testing.T) string {
 	t.Helper()
 	modules := filepath.Join(compiler(t), "node_modules")
-	dir := boxtest.TempDir(t)
-	for _, name := range []string{"package.json", "tsconfig.json", "tsconfig.tests.json", "README.md"} {
-		copyFile(t, filepath.Join(typescript, name), filepath.Join(dir, name))
-	}
-	for _, name := range []string{"src", "tests", "examples"} {
-		if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join(typescript, name))); err != nil {
+	dist := filepath.Join(work, "typescript", "dist")
+	compiling.Do(func() {
+		dir := filepath.Dir(dist)
+		if err := errors.Join(os.Mkdir(dir, 0o755), sources(dir, modules)); err != nil {
 			t.Fatal(err)
 		}
+		npm(t, dir, "run", "build")
+	})
+	dir := boxtest.TempDir(t)
+	if err := errors.Join(sources(dir, modules), os.CopyFS(filepath.Join(dir, "dist"), os.DirFS(dist))); err != nil {
+		t.Fatal(err) // of dist, where it could not be compiled
 	}
-	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
-	npm(t, dir, "run", "build")
 	return dir
 }
 
@@ -100,6 +131,7 @@ var passed = regexp.MustCompile(`(?m)^# pass (\d{2,})$`)
 // The TypeScript client compiles, and its tests pass, both against faulty servers and against boxd. They use every route for
 // agents, except the one that passes descriptors, which Node cannot receive. Tests and examples pass the type check.
 func TestTheTypeScriptClient(t *testing.T) {
+	t.Parallel()
 	dir := compiled(t)
 	npm(t, dir, "run", "check")
 	h, out := start(t), ""
@@ -112,5 +144,6 @@ func TestTheTypeScriptClient(t *testing.T) {
 }
 
 func TestExamplesOfTypeScript(t *testing.T) {
+	t.Parallel()
 	start(t).examples(t, compiled(t), ".js", nil, "node")
 }

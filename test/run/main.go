@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -164,7 +165,8 @@ func (o *options) read(skip, only string) error {
 
 func (r *runner) skips(layer string) bool { return slices.Contains(r.skip, layer) }
 
-// all runs every layer. Kernel and system of the machine are built while tests on this host leave a processor idle.
+// all runs every layer. Kernel and system of the machine are built while tests on this host leave a processor idle; the machine runs
+// beside real boxes, as both wait for much else than processors.
 func (r *runner) all(ctx context.Context) error {
 	if r.only != nil {
 		return r.some(ctx)
@@ -181,15 +183,26 @@ func (r *runner) all(ctx context.Context) error {
 	}
 	r.layer(ctx, layerPure, hostGround, r.pure)
 	r.layer(ctx, layerPackages, hostGround, r.packages)
-	r.layer(ctx, layerBoxes, hostGround, r.boxes)
-	r.layer(ctx, layerDemo, hostGround, r.demo)
-	err := <-made
-	r.layer(ctx, layerMachine, m.ground, func(ctx context.Context) error {
-		if err != nil {
-			return err
-		}
-		return m.suites(ctx)
+	boxesEnded := make(chan struct{})
+	var both sync.WaitGroup
+	both.Go(func() {
+		defer close(boxesEnded)
+		r.layer(ctx, layerBoxes, hostGround, r.boxes)
+		r.layer(ctx, layerDemo, hostGround, r.demo)
 	})
+	both.Go(func() {
+		err := <-made
+		if m.runsApart() {
+			<-boxesEnded
+		}
+		r.layer(ctx, layerMachine, m.ground, func(ctx context.Context) error {
+			if err != nil {
+				return err
+			}
+			return m.suites(ctx)
+		})
+	})
+	both.Wait()
 	if r.abuse {
 		return r.reported(ctx, r.summary(), m.ground)
 	}

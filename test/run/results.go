@@ -137,7 +137,7 @@ func (r *runner) read(layer, ground string, from io.Reader) error {
 				if alone[key.pkg] {
 					text = "" // the failed tests have printed it
 				}
-				r.ended(key.pkg, &e, ran[key.pkg], text)
+				r.ended(key.pkg, ground, &e, ran[key.pkg], text)
 				continue
 			}
 			ran[key.pkg]++
@@ -189,7 +189,10 @@ func (r *runner) writeTimes() error {
 }
 
 // ended tells of the end of a package's tests. What it printed itself is told where none of its tests has failed alone.
-func (r *runner) ended(pkg string, e *event, ran int, text string) {
+func (r *runner) ended(pkg, ground string, e *event, ran int, text string) {
+	if ground != hostGround {
+		pkg += " on " + ground
+	}
 	switch {
 	case e.Action == "fail":
 		r.printf("%s\nFAIL  %s, %.1f s", strings.TrimRight(text, "\n"), pkg, e.Elapsed)
@@ -279,6 +282,9 @@ func (r *runner) writeDurations() error {
 // summary says which layer ran on which ground, and what it left to others. It returns an error if there was a failure.
 func (r *runner) summary() error {
 	unproven := r.unproven()
+	slices.SortStableFunc(r.layers, func(a, b layer) int { // some run side by side
+		return slices.Index(allLayers, a.name) - slices.Index(allLayers, b.name)
+	})
 	w := &strings.Builder{}
 	defer func() { fmt.Print(w) }()
 	fmt.Fprintf(w, "\n%-9s %-28s %6s %6s %8s\n", "layer", "ground", "ran", "left", "seconds")

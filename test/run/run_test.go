@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -15,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
@@ -101,6 +104,50 @@ func TestAPartThatIsLeftIsNotProven(t *testing.T) {
 	}
 	if got := r.unproven(); len(got) != 1 {
 		t.Errorf("on no ground: %v", got)
+	}
+}
+
+// Machines run beside real boxes, but for where they need their results, or would stand still.
+func TestTheMachineRunsBesideBoxes(t *testing.T) {
+	t.Parallel()
+	var host unix.Sysinfo_t
+	if err := unix.Sysinfo(&host); err != nil {
+		t.Fatal(err)
+	}
+	small := uint64(host.Totalram)*uint64(host.Unit) < besideMemory
+	for _, tc := range []struct {
+		ground      string
+		abuse, want bool
+	}{
+		{groundUML, false, small},
+		{groundKVM, false, small},
+		{groundEmulation, false, true},
+		{groundUML, true, true},
+	} {
+		r := newRunner(t)
+		r.abuse = tc.abuse
+		if got := (&machine{runner: r, ground: tc.ground}).runsApart(); got != tc.want {
+			t.Errorf("%+v: %v", tc, got)
+		}
+	}
+}
+
+// Layers are summed up in one order, whichever has ended first.
+func TestLayersAreSummedUpInOrder(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t)
+	for _, name := range []string{layerPure, layerMachine, layerBoxes, layerDemo} {
+		r.layer(t.Context(), name, hostGround, func(context.Context) error { return nil })
+	}
+	if err := r.summary(); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, l := range r.layers {
+		got = append(got, l.name)
+	}
+	if want := []string{layerPure, layerBoxes, layerMachine, layerDemo}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

@@ -24,30 +24,30 @@ const modulePath = "github.com/boxd-dev/boxd"
 // suite is a package whose tests start real boxes.
 type suite struct {
 	pkg     string
-	here    int // the lane that runs it on this host; 0: it needs a machine
-	machine int // the phase in which a machine runs it, see test/vm/guest.sh; 0: only this host runs it
-	parts   int // into which its tests are split for machines that run in parallel
+	here    bool // this host runs it; otherwise it needs a machine
+	machine int  // the phase in which a machine runs it, see test/vm/guest.sh; 0: only this host runs it
+	parts   int  // into which its tests are split for machines that run in parallel
 }
 
-// suites are all suites; long ones are started first. On this host two lanes run in parallel.
+// suites are all suites, in the order in which they are started: the longest first.
 var suites = []suite{
-	{"test/install", 0, 1, 6},
-	{"test/host", 0, 2, 4},
-	{"test/survival", 2, 3, 4},
-	{"test/limits", 0, 3, 4},
-	{"test/sessions", 1, 3, 8},
-	{"test/abuse", 2, 3, 4},
-	{"test/network", 2, 3, 4},
-	{"test/boxes", 2, 3, 4},
-	{"test/images", 1, 3, 2},
-	{"cmd/boxctl", 1, 3, 2},
-	{"test/api", 2, 3, 2},
-	{"test/langbot", 2, 3, 2},
-	{"test/e2b", 1, 3, 2},
-	{"test/fleet", 2, 0, 0},
-	{"test/buckets", 1, 0, 0},
-	{"test/console", 1, 3, 2},
-	{"test/clients", 1, 0, 0},
+	{"test/sessions", true, 3, 8},
+	{"test/fleet", true, 0, 0},
+	{"test/install", false, 1, 6},
+	{"test/host", false, 2, 4},
+	{"test/limits", false, 3, 4},
+	{"test/survival", true, 3, 4},
+	{"test/e2b", true, 3, 2},
+	{"test/network", true, 3, 4},
+	{"test/console", true, 3, 2},
+	{"test/abuse", true, 3, 4},
+	{"cmd/boxctl", true, 3, 2},
+	{"test/clients", true, 0, 0},
+	{"test/boxes", true, 3, 4},
+	{"test/api", true, 3, 2},
+	{"test/langbot", true, 3, 2},
+	{"test/images", true, 3, 2},
+	{"test/buckets", true, 0, 0},
 }
 
 // raced are the suites in which boxd has the race detector on this host; with -whole it has in all. It doubles the processor time
@@ -56,7 +56,7 @@ var raced = []string{"test/sessions", "test/api", "test/langbot"}
 
 // foreignSuites are pure packages whose tests depend on the kernel, for a machine of another architecture.
 var foreignSuites = []suite{
-	{"isolation/seccomp", 0, 3, 1},
+	{"isolation/seccomp", false, 3, 1},
 }
 
 // pairTests are the tests of test/install that need two machines, one each; only -fleet runs them.
@@ -83,7 +83,7 @@ func (r *runner) asked(pkg, name string) bool {
 	return r.only == nil || r.only.MatchString(name)
 }
 
-// lanes is the number of lanes.
+// lanes is how many suites this host runs at once.
 const lanes = 2
 
 // apart are packages whose tests are neither pure nor in a suite: they are in layers of their own.
@@ -297,7 +297,7 @@ func (r *runner) demo(ctx context.Context) error {
 	return nil
 }
 
-// boxes runs real boxes with the real programs on this host, in two parallel lanes.
+// boxes runs real boxes with the real programs on this host, some suites at once.
 func (r *runner) boxes(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("missing: root, which starts the boxes")
@@ -310,19 +310,23 @@ func (r *runner) boxes(ctx context.Context) error {
 			return err
 		}
 	}
+	queue := make(chan suite, len(suites))
+	for _, s := range suites {
+		if r.defines(s.pkg) {
+			queue <- s
+		}
+	}
+	close(queue)
 	errs := make([]error, lanes)
 	var all sync.WaitGroup
 	for lane := range lanes {
 		all.Go(func() {
-			for _, s := range suites {
-				if !r.defines(s.pkg) {
-					continue
+			for s := range queue {
+				do := r.list
+				if s.here {
+					do = r.here
 				}
-				if s.here == 0 && lane == 0 {
-					errs[lane] = errors.Join(errs[lane], r.list(ctx, s.pkg))
-				} else if s.here == lane+1 {
-					errs[lane] = errors.Join(errs[lane], r.here(ctx, s.pkg))
-				}
+				errs[lane] = errors.Join(errs[lane], do(ctx, s.pkg))
 			}
 		})
 	}

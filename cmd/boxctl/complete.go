@@ -134,6 +134,7 @@ func (a completer) arguments() map[string]cobra.CompletionFunc {
 		"fleet restore":      a.arg(fleetSnapshots),
 		"fleet rm-snapshot":  a.args(fleetSnapshots),
 		"fleet output":       a.arg(fleetOutputs, fleetOutputs),
+		"fleet rm-output":    a.arg(fleetOutputs, fleetOutputs),
 		"fleet cordon":       a.arg(nodes(func(n *api.FleetNodeState) bool { return n.Cordon == nil })),
 		"fleet forget":       a.arg(nodes(func(n *api.FleetNodeState) bool { return n.State == api.FleetNodeLost })),
 		"fleet uncordon":     a.arg(nodes(func(n *api.FleetNodeState) bool { return n.Cordon != nil })),

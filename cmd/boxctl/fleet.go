@@ -70,7 +70,7 @@ events. boxctl events shows the events of a boxd.`,
 			func(list []api.FleetEvent) any { return api.FleetEventList{Events: list} }, f.printEvents),
 		f.move(), f.cordon(), f.uncordon(), f.drain(), f.forget(),
 		f.snapshots(), f.snapshot(), f.restore(), f.removeSnapshot(),
-		f.outputs(), f.output())
+		f.outputs(), f.output(), f.removeOutput())
 	cmd.Example = `  export BOXD_SOCKET=http://127.0.0.1:5440 BOXD_TOKEN_FILE=/etc/boxd/token
   boxctl fleet nodes
   boxctl fleet drain web3 --reason 'new disks'

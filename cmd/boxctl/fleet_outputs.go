@@ -83,21 +83,56 @@ kept, it prints the newest. PROCESS can be left out if the output of only one pr
 	return cmd
 }
 
+func (f fleetCommands) removeOutput() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm-output BOX [PROCESS]", Short: "Remove kept output of a box that its node has ended", Args: usage(names(cobra.RangeArgs(1, 2))),
+		Long: `rm-output removes all stored output of a box whose node has ended it, or that of one process.
+Without it the output is removed after seven days.`,
+		Example: `  boxctl fleet rm-output build`,
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			list, err := c.FleetOutputs(cmd.Context())
+			if err != nil {
+				return f.noGateway(err)
+			}
+			of := outputsOf(list, args)
+			if len(of) == 0 {
+				return nothingKept(args)
+			}
+			for _, k := range of {
+				if err := c.DeleteFleetOutput(cmd.Context(), k.Name); err != nil && !errors.Is(err, client.NotFound) {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+}
+
+// outputsOf returns what is kept of a box, or of a process of it.
+func outputsOf(list []api.FleetOutput, args []string) (of []*api.FleetOutput) {
+	for i := range list {
+		if k := &list[i]; k.Session == args[0] && (len(args) == 1 || k.Process == args[1]) {
+			of = append(of, k)
+		}
+	}
+	return of
+}
+
+func nothingKept(args []string) error {
+	return &client.Error{Problem: api.Problem{Type: client.NotFound.Type, Detail: fmt.Sprintf("no output is kept of %q", strings.Join(args, " ")), Hint: "boxctl fleet outputs"}}
+}
+
 // newestOutput finds what was kept last of a process, or of a box of which only one process is kept. The list begins with the oldest.
 func newestOutput(list []api.FleetOutput, args []string) (k *api.FleetOutput, err error) {
 	var processes []string
-	for i := range list {
-		if list[i].Session != args[0] || len(args) == 2 && list[i].Process != args[1] {
-			continue
-		}
-		k = &list[i]
+	for _, k = range outputsOf(list, args) {
 		if !slices.Contains(processes, k.Process) {
 			processes = append(processes, k.Process)
 		}
 	}
 	switch {
 	case k == nil:
-		return nil, &client.Error{Problem: api.Problem{Type: client.NotFound.Type, Detail: fmt.Sprintf("no output is kept of %q", strings.Join(args, " ")), Hint: "boxctl fleet outputs"}}
+		return nil, nothingKept(args)
 	case len(processes) > 1:
 		return nil, &usageError{err: fmt.Errorf("output is kept of several processes of the box: %s", render.Printable(strings.Join(processes, ", "))), hint: "name one of them after the box"}
 	}

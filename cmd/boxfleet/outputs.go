@@ -178,7 +178,8 @@ func (g *gateway) readOutputs(ctx context.Context) (*outputStore, error) {
 	if err != nil {
 		return nil, noOutputs(err)
 	}
-	return &outputStore{kv: kv, perOwner: g.cfg.OwnerOutputs}, nil
+	stream, err := g.js.Stream(ctx, outputStream)
+	return &outputStore{kv, stream, g.cfg.OwnerOutputs}, outputFault(err)
 }
 
 // openOutputs opens the store to write to it, and makes it where it is missing.
@@ -244,28 +245,45 @@ func (s *outputStore) makeRoom(ctx context.Context, key string, p *outputPart) e
 		size += int64(k.Packed + outputCosts)
 	}
 	for ; size > s.perOwner && len(all) > 0; all = all[1:] {
-		if err := s.stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+outputBucket+"."+all[0].key+".>")); err != nil {
-			return noOutputs(err)
+		if err := s.remove(ctx, all[0].key); err != nil {
+			return err
 		}
 		size -= int64(all[0].Packed + outputCosts)
 	}
 	return nil
 }
 
-// read reads output, packed.
-func (s *outputStore) read(ctx context.Context, owner, name string) ([]byte, error) {
+// remove removes output for good, with all its parts.
+func (s *outputStore) remove(ctx context.Context, key string) error {
+	return outputFault(s.stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+outputBucket+"."+key+".>")))
+}
+
+// find reads what is said of output.
+func (s *outputStore) find(ctx context.Context, owner, name string) (*storedOutput, error) {
 	if s == nil || !outputName.MatchString(name) {
 		return nil, noOutput(name)
 	}
-	key := ownersKey(owner) + name
-	var k storedOutput
-	entry, err := s.kv.Get(ctx, key+aboutKey)
+	k := &storedOutput{key: ownersKey(owner) + name}
+	entry, err := s.kv.Get(ctx, k.key+aboutKey)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, noOutput(name)
+	}
 	if err == nil {
-		_, err = readRecord(entry, &k)
+		_, err = readRecord(entry, k)
+	}
+	return k, outputFault(err)
+}
+
+// read reads output, packed.
+func (s *outputStore) read(ctx context.Context, owner, name string) ([]byte, error) {
+	k, err := s.find(ctx, owner, name)
+	if err != nil {
+		return nil, err
 	}
 	var all []byte
 	for i := 0; err == nil && i < k.Parts; i++ {
-		if entry, err = s.kv.Get(ctx, key+"."+strconv.Itoa(i)); err == nil {
+		var entry jetstream.KeyValueEntry
+		if entry, err = s.kv.Get(ctx, k.key+"."+strconv.Itoa(i)); err == nil {
 			all = append(all, entry.Value()...)
 		}
 	}
@@ -282,15 +300,19 @@ func (s *outputStore) read(ctx context.Context, owner, name string) ([]byte, err
 
 // manageOutputs answers what is about output that is kept, of the caller or of the owner in the query.
 func (g *gateway) manageOutputs(c *call, path []string) error {
-	if c.r.Method != http.MethodGet || len(path) > 1 {
+	route, least := c.r.Method+" /v1/fleet/outputs"+strings.Repeat("/{name}", len(path)), access.Viewer
+	switch route {
+	case "GET /v1/fleet/outputs", "GET /v1/fleet/outputs/{name}":
+	case "DELETE /v1/fleet/outputs/{name}":
+		least = access.User
+	default:
 		return noRoute(c)
 	}
 	owner, err := c.owner()
 	if err != nil {
 		return err
 	}
-	route := "GET /v1/fleet/outputs" + map[bool]string{true: "/{name}"}[len(path) == 1]
-	if err := c.may(route, access.Viewer); err != nil {
+	if err := c.may(route, least); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), storePatience)
@@ -299,7 +321,10 @@ func (g *gateway) manageOutputs(c *call, path []string) error {
 	if err != nil {
 		return err
 	}
-	if len(path) == 1 {
+	switch {
+	case c.r.Method == http.MethodDelete:
+		return g.removeOutput(ctx, c, s, owner, path[0])
+	case len(path) == 1:
 		return g.sendOutput(ctx, c, s, owner, path[0])
 	}
 	all, err := s.of(ctx, owner)
@@ -311,6 +336,19 @@ func (g *gateway) manageOutputs(c *call, path []string) error {
 		list.Outputs = append(list.Outputs, k.FleetOutput)
 	}
 	reply(c.w, http.StatusOK, list)
+	return nil
+}
+
+func (g *gateway) removeOutput(ctx context.Context, c *call, s *outputStore, owner, name string) error {
+	k, err := s.find(ctx, owner, name)
+	if err != nil {
+		return err
+	}
+	if err := s.remove(ctx, k.key); err != nil {
+		return err
+	}
+	g.events.add("output_removed", k.Node, k.Session, "process "+k.Process+" of "+owner+", by "+c.pass.Name)
+	c.w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 

@@ -71,6 +71,12 @@ func (c *Client) FleetOutputs(ctx context.Context) ([]api.FleetOutput, error) {
 	return list.Outputs, err
 }
 
+// DeleteFleetOutput removes such output for good.
+func (c *Client) DeleteFleetOutput(ctx context.Context, name string) error {
+	_, err := c.do(ctx, http.MethodDelete, c.owned(about("/v1/fleet/outputs", name, ""), nil), nil, nil)
+	return err
+}
+
 // FleetOutput passes such output to each, piece by piece.
 func (c *Client) FleetOutput(ctx context.Context, name string, each func(*api.LogLine) error) error {
 	body, err := c.open(ctx, http.MethodGet, c.owned(about("/v1/fleet/outputs", name, ""), nil), nil)

@@ -143,7 +143,7 @@ func TestTheOutputOfABoxThatANodeHasToEndIsKept(t *testing.T) {
 	}
 	h.refuses(h.user, "GET", "/v1/fleet/outputs?owner=ci", nil, http.StatusForbidden, "permission denied")
 	h.refuses(h.token, "GET", "/v1/fleet", nil, http.StatusNotFound, "no route")
-	h.refuses(h.token, "DELETE", "/v1/fleet/outputs/"+kept[0].Name, nil, http.StatusNotFound, "no route")
+	h.refuses(h.token, "DELETE", "/v1/fleet/outputs", nil, http.StatusNotFound, "no route")
 	for _, name := range []string{"none", strings.Repeat("a", 32), "%2e%2e"} {
 		h.refuses(h.token, "GET", "/v1/fleet/outputs/"+name, nil, http.StatusNotFound, "no output")
 	}
@@ -162,6 +162,22 @@ func TestTheOutputOfABoxThatANodeHasToEndIsKept(t *testing.T) {
 	h.starts(t, "fleet", "output", "s/1").ends(2, "output is kept of several processes of the box")
 	h.starts(t, "fleet", "output", "s/1", "none").ends(1, "no output is kept")
 	h.runs("s/1") // the new one
+	for _, k := range kept {
+		h.refuses(h.viewer, "DELETE", "/v1/fleet/outputs/"+k.Name, nil, http.StatusForbidden, "needs the user role")
+		h.refuses(h.user, "DELETE", "/v1/fleet/outputs/"+k.Name, nil, http.StatusNotFound, "no output")
+	}
+	h.prints(t, "fleet", "rm-output", "s/1", "job")
+	if out := h.prints(t, "fleet", "outputs", "--format", "{{.process}}"); out != "web\n" {
+		t.Errorf("without the job there is %q", out)
+	}
+	h.starts(t, "fleet", "rm-output", "s/1", "job").ends(1, "no output is kept")
+	h.prints(t, "fleet", "rm-output", "s/1")
+	if list, err := c.FleetOutputs(t.Context()); err != nil || len(list) > 0 {
+		t.Errorf("there is %+v (%v)", list, err)
+	}
+	if details := h.told("output_removed"); len(details) != 2 || !slices.Contains(details, "n1 s/1 process web of ci, by ci") {
+		t.Errorf("%q", details)
+	}
 }
 
 // fills stores so many bytes where outputs are kept.

@@ -45,19 +45,19 @@ func (g Group) Remove(name string) error { return unix.Unlinkat(g.FD, name, unix
 // Close closes the descriptor; the cgroup stays.
 func (g Group) Close() { unix.Close(g.FD) }
 
-// FileError says which file of a cgroup refused which text.
-type FileError struct {
+// fileError says which file of a cgroup refused which text.
+type fileError struct {
 	Setting
 	Err error
 }
 
-func (e *FileError) Error() string {
+func (e *fileError) Error() string {
 	return "write " + strconv.Quote(e.Text) + " to " + e.File + ": " + e.Err.Error()
 }
 
-func (e *FileError) Unwrap() error { return e.Err }
+func (e *fileError) Unwrap() error { return e.Err }
 
-// Write writes a text to a file of the cgroup. The error is a *FileError.
+// Write writes a text to a file of the cgroup. The error is a *fileError.
 func (g Group) Write(file, text string) error {
 	fd, err := unix.Openat(g.FD, file, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err == nil {
@@ -65,7 +65,7 @@ func (g Group) Write(file, text string) error {
 		unix.Close(fd)
 	}
 	if err != nil {
-		return &FileError{Setting{file, text}, err}
+		return &fileError{Setting{file, text}, err}
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (req *ChangeMount) Validate() error {
 		}
 		return req.Mount.validate("", req.Caller.UID)
 	}
-	if err := ValidTarget(req.Mount.Target); err != nil {
+	if err := validTarget(req.Mount.Target); err != nil {
 		return err
 	}
 	if req.Made != "" && (!CleanAbsolute(req.Made) || !Within(req.Mount.Target, req.Made)) {
@@ -74,9 +74,9 @@ func (req *ChangeMount) Validate() error {
 	return req.Mount.validate("", req.Caller.UID)
 }
 
-// ValidTarget refuses targets where a live box cannot have a mount: those of the box itself, and
+// validTarget refuses targets where a live box cannot have a mount: those of the box itself, and
 // those that mounts at its start cannot have either.
-func ValidTarget(target string) error {
+func validTarget(target string) error {
 	own := target == Workspace || target == Home || target == "/tmp"
 	if own || !CleanAbsolute(target) || !UnderRoots(target) {
 		return &Refusal{"target", target, "a path below " + Workspace + ", " + Home + " or /tmp, or at or below /mnt, /data, /srv, /opt, /media, /app, /work, /src or /code"}

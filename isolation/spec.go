@@ -253,7 +253,7 @@ func (s *Spec) validScope() bool {
 	return ok && CleanAbsolute(s.Scope) && Within(dir, cgroup.Mount)
 }
 
-// validate checks a mount that a box starts with. A running box can get mounts in fewer places (ValidTarget).
+// validate checks a mount that a box starts with. A running box can get mounts in fewer places (validTarget).
 func (m *Mount) validate(field string, caller uint32) error {
 	if !CleanAbsolute(m.Source) {
 		return &Refusal{field + "source", m.Source, "an absolute path without . and .., NUL or a trailing slash"}

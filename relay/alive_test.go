@@ -37,7 +37,7 @@ func TestACheckIsThatOfACaller(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	s, _ := quiet()
 	answer := make(chan error, 1)
-	s.routes = []Route{line("GET /healthz", Anyone, "", func(c *Call) (any, error) {
+	s.routes = []Route{line("GET /healthz", anyone, "", func(c *Call) (any, error) {
 		select {
 		case err := <-answer:
 			return api.Health{}, err

@@ -24,7 +24,7 @@ func getAudit(c *Call) (any, error) {
 			return nil, fault.Field("n", text, "1 to "+strconv.Itoa(audit.MostRead))
 		}
 	}
-	session, who, request := query.Get("session"), c.Person(query.Get("principal")), query.Get("request")
+	session, who, request := query.Get("session"), c.person(query.Get("principal")), query.Get("request")
 	release, err := c.Limits.Reserve(c.Context(), audit.MostBytes) // during the search
 	if err != nil {
 		return nil, err

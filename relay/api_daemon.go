@@ -84,7 +84,7 @@ func warm(o supervisor.Overview) []api.Warm {
 func drain(c *Call) (any, error) {
 	var r api.DrainRequest
 	if c.R.ContentLength != 0 {
-		if err := c.DecodeBody(&r, maxSmallBody); err != nil {
+		if err := c.decodeBody(&r, maxSmallBody); err != nil {
 			return nil, err
 		}
 	}
@@ -96,7 +96,7 @@ func drain(c *Call) (any, error) {
 }
 
 // undrain makes boxd accept them again.
-func undrain(c *Call) (any, error) { return NoContent{}, c.Sup.Undrain(c.Caller) }
+func undrain(c *Call) (any, error) { return noContent{}, c.Sup.Undrain(c.Caller) }
 
 // listProfiles lists the profiles.
 func listProfiles(c *Call) (any, error) {

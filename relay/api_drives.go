@@ -58,7 +58,7 @@ func changeDrive(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.DriveChange
-	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	d, err := c.Drives.Keep(who.Name, c.Path.Drive, volumes.RetentionChange{Versions: in.KeepVersions, Age: in.KeepAge, Push: in.Push})
@@ -75,7 +75,7 @@ func drivePushed(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.DrivePushed
-	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	if in.Version < 1 {
@@ -98,7 +98,7 @@ func deleteDrive(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NoContent{}, c.Drives.Remove(who.Name, c.Path.Drive, version)
+	return noContent{}, c.Drives.Remove(who.Name, c.Path.Drive, version)
 }
 
 // fillDrive makes the next version of the request body, or of a directory of a session.
@@ -251,7 +251,7 @@ func archiveDrive(c *Call) (any, error) {
 		if err == nil {
 			c.Drives.Release(tree)
 			archiveHead(c.W.Header())
-			c.ExpectReader()
+			c.expectReader()
 			c.W.WriteHeader(http.StatusOK)
 		}
 		return nil, err
@@ -264,7 +264,7 @@ func archiveDrive(c *Call) (any, error) {
 
 // switchDrive gives a session a version of a drive.
 func switchDrive(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +284,7 @@ func switchDrive(c *Call) (any, error) {
 
 // detachDrive removes a drive from a session.
 func detachDrive(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +292,7 @@ func detachDrive(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NoContent{}, c.Sup.Attachments.Detach(c.Context(), s, c.Path.Drive, force)
+	return noContent{}, c.Sup.Attachments.Detach(c.Context(), s, c.Path.Drive, force)
 }
 
 func drive(d *volumes.Drive) api.Drive {

@@ -102,7 +102,7 @@ func knownEvents() string {
 // whose returns whose events the caller may see and asks for: an operator those of all or of one, any other caller its
 // own.
 func whose(c *Call, query url.Values) (owner string, everybody bool, err error) {
-	owner = c.Person(query.Get("owner"))
+	owner = c.person(query.Get("owner"))
 	operator := c.Caller.Is(access.Operator)
 	switch {
 	case owner == "" && operator:
@@ -226,7 +226,7 @@ func getErrors(c *Call) (any, error) {
 
 // getMetrics answers a scrape. The metrics are of the whole host, and name no principal.
 func getMetrics(c *Call) (any, error) {
-	c.ExpectReader()
+	c.expectReader()
 	c.Metrics.ServeHTTP(c.W, c.R)
 	return nil, nil //nolint:nilnil // it has been sent
 }

@@ -14,12 +14,12 @@ import (
 
 // execSession runs a program in a session, and waits for it unless it has an id and is detached.
 func execSession(c *Call) (any, error) {
-	s, err := c.Session() // before the body, which need not be read if there is no session
+	s, err := c.session() // before the body, which need not be read if there is no session
 	if err != nil {
 		return nil, err
 	}
 	var req api.ExecRequest
-	if err := c.DecodeBody(&req, MaxBody); err != nil {
+	if err := c.decodeBody(&req, MaxBody); err != nil {
 		return nil, err
 	}
 	dry := req.DryRun
@@ -74,7 +74,7 @@ func executeProcess(c *Call, s *session.Session, r *api.ExecRequest, exec *sessi
 // run makes a session, runs one program in it and always removes it.
 func run(c *Call) (any, error) {
 	var req api.OneShotRequest
-	if err := c.DecodeBody(&req, MaxBody); err != nil {
+	if err := c.decodeBody(&req, MaxBody); err != nil {
 		return nil, err
 	}
 	dry := req.Exec.DryRun || req.Session.DryRun

@@ -35,12 +35,12 @@ const (
 
 // ask finds the session, reads the body and carries out a request.
 func ask[In any](c *Call, translate func(in *In, s *session.Session) (*files.Request, []byte, error)) (*files.Answer, []byte, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, nil, err
 	}
 	in := new(In)
-	if err := c.DecodeBody(in, maxBody); err != nil {
+	if err := c.decodeBody(in, maxBody); err != nil {
 		return nil, nil, err
 	}
 	req, body, err := translate(in, s)

@@ -20,12 +20,12 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// Media is the type of an archive.
-const Media = "application/x-tar"
+// media is the type of an archive.
+const media = "application/x-tar"
 
 // downloadFile sends an archive of a directory or file.
 func downloadFile(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func downloadFile(c *Call) (any, error) {
 	}
 	if c.R.Method == http.MethodHead {
 		archiveHead(c.W.Header())
-		c.ExpectReader()
+		c.expectReader()
 		c.W.WriteHeader(http.StatusOK)
 		return nil, nil
 	}
@@ -50,12 +50,12 @@ func downloadFile(c *Call) (any, error) {
 
 // collectOutputs sends an archive of some files and directories, as downloadFile does.
 func collectOutputs(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
 	var in api.ArchiveRequest
-	if err := c.DecodeBody(&in, maxBody); err != nil {
+	if err := c.decodeBody(&in, maxBody); err != nil {
 		return nil, err
 	}
 	req := &files.Pack{}
@@ -114,7 +114,7 @@ func (f *feeder) end() {
 
 // uploadFile extracts the archive in the body into a directory.
 func uploadFile(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func written(a *files.Answer, err error) (any, error) {
 
 // sendFile streams a regular file or a range of it. A failure on the way cuts the response off.
 func sendFile(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func sendFileOf(ctx context.Context, c *Call, s *session.Session, p []byte) (ins
 		head.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", opening.Offset, opening.Offset+opening.Length-1, opening.File.Size))
 		status = http.StatusPartialContent
 	}
-	c.ExpectReader()
+	c.expectReader()
 	c.W.WriteHeader(status)
 	if c.R.Method == http.MethodHead {
 		return nil, nil // the headers were asked for
@@ -145,14 +145,14 @@ func notSent(c *Call, file *files.Entry, outside bool) func() {
 	default:
 		return nil
 	}
-	problem := c.Problem(c.Context(), err)
+	problem := c.problem(c.Context(), err)
 	problem.Status = status
 	return func() { _ = c.send(status, problemMedia, problem) } // the caller may have gone
 }
 
 // takeFile streams the body of a request to a file.
 func takeFile(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ const watchHeartbeat = 15 * time.Second
 
 // watchFiles streams the events of a directory as JSON lines.
 func watchFiles(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +213,7 @@ func watchFiles(c *Call) (any, error) {
 	}
 	if c.R.Method == http.MethodHead {
 		c.W.Header().Set("Content-Type", linesMedia)
-		c.ExpectReader()
+		c.expectReader()
 		c.W.WriteHeader(http.StatusOK)
 		return nil, nil //nolint:nilnil // the headers were asked for
 	}
@@ -275,7 +275,7 @@ func (w *eventLines) watch(ctx context.Context, s *session.Session, req *files.W
 		case err = <-over:
 			ended = true
 			if w.begun && err != nil && ctx.Err() == nil {
-				return w.line(&api.FileEvent{Event: api.FileEventError, Problem: w.c.Problem(ctx, err)})
+				return w.line(&api.FileEvent{Event: api.FileEventError, Problem: w.c.problem(ctx, err)})
 			}
 			return err
 		}

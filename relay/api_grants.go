@@ -25,14 +25,14 @@ func listGrants(c *Call) (any, error) {
 // giveGrant gives a role to a principal.
 func giveGrant(c *Call) (any, error) {
 	var req api.GrantRequest
-	if err := c.DecodeBody(&req, maxSmallBody); err != nil {
+	if err := c.decodeBody(&req, maxSmallBody); err != nil {
 		return nil, err
 	}
 	var role access.Role
 	if err := role.UnmarshalText([]byte(req.Role)); err != nil || role == 0 {
 		return nil, fault.Field("role", req.Role, fault.OneOf(access.Roles()...))
 	}
-	principal := c.Person(req.Principal)
+	principal := c.person(req.Principal)
 	if !c.Gate.Knows(principal) {
 		return nil, fault.Field("principal", req.Principal, "a user of this host, uid:N, or the name of a table [principals.NAME] of box.toml")
 	}
@@ -46,12 +46,12 @@ func giveGrant(c *Call) (any, error) {
 
 // revokeGrant ends the grant of a principal, and its calls in progress that need it.
 func revokeGrant(c *Call) (any, error) {
-	principal := c.Person(c.Path.Principal)
+	principal := c.person(c.Path.Principal)
 	if err := c.Gate.Grants().Revoke(principal); err != nil {
 		return nil, err
 	}
 	c.Events.Add(c.Context(), events.Event{Type: events.GrantChanged, Owner: principal, Principal: c.Caller.Name, Reason: "revoked"})
-	return NoContent{}, nil
+	return noContent{}, nil
 }
 
 func grant(g *access.Grant) api.Grant {

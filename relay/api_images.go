@@ -48,12 +48,12 @@ func importImage(c *Call) (any, error) {
 // commitImage makes an image of the session's image with the changes of its programs. It takes the role for importing
 // images: the result belongs to the operator, and all may use it.
 func commitImage(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
 	var in api.ImageCommit
-	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	if err := writable(s); err != nil {
@@ -79,7 +79,7 @@ func deleteImage(c *Call) (any, error) {
 	if err := c.Images.Remove(c.Path.Image); err != nil {
 		return nil, err
 	}
-	return NoContent{}, nil
+	return noContent{}, nil
 }
 
 // pruneImages removes the images that no session uses and no profile names.

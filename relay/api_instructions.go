@@ -9,7 +9,7 @@ import (
 
 // getInstructions returns the instructions for a model: what a session offers and forbids.
 func getInstructions(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ func sendLogs(c *Call) (any, error) {
 	}
 	defer leave()
 	if l.resumed && l.from == l.end && info.State == process.StateEnded {
-		return NoContent{}, nil // otherwise an EventSource would reconnect forever
+		return noContent{}, nil // otherwise an EventSource would reconnect forever
 	}
 	if l.lines >= 0 || !l.since.IsZero() {
 		if l.from, err = l.findBegin(c.Context(), p); err != nil {
@@ -253,7 +253,7 @@ func (l *logs) send(c *Call, a *process.Attachment) error {
 	c.W.Header().Set("Content-Type", f.contentType())
 	c.W.Header().Set("X-Content-Type-Options", "nosniff")
 	c.W.Header().Set("Cache-Control", "no-store")
-	c.ExpectReader()
+	c.expectReader()
 	c.W.WriteHeader(http.StatusOK)
 	write := func(data []byte) error {
 		_ = out.SetWriteDeadline(time.Now().Add(stallPatience)) // every connection has deadlines

@@ -11,7 +11,7 @@ import (
 
 // listMounts lists the mounts of a session.
 func listMounts(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -37,12 +37,12 @@ func live(m *policy.LiveMount) api.SessionMount {
 
 // addMount adds a mount to a session.
 func addMount(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
 	var req api.MountRequest
-	if err := c.DecodeBody(&req, maxSessionBody); err != nil {
+	if err := c.decodeBody(&req, maxSessionBody); err != nil {
 		return nil, err
 	}
 	m := policy.Mount{Source: req.Source, Target: req.Target, Mode: req.Mode, Owner: req.Owner, NoSymlinks: req.NoSymlinks}
@@ -58,7 +58,7 @@ func addMount(c *Call) (any, error) {
 
 // removeMount removes a mount from a session.
 func removeMount(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -70,5 +70,5 @@ func removeMount(c *Call) (any, error) {
 	case force != "" && force != "true" && force != "false":
 		return nil, fault.Field("force", force, "true or false")
 	}
-	return NoContent{}, c.Sup.Mounts(s).Remove(c.Context(), target, force == "true")
+	return noContent{}, c.Sup.Mounts(s).Remove(c.Context(), target, force == "true")
 }

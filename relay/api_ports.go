@@ -26,7 +26,7 @@ func streamPort(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.Session()
+	s, err := c.session()
 	if err == nil {
 		err = wantsUpgrade(c.R, api.PortProtocol)
 	}

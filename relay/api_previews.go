@@ -153,12 +153,12 @@ func makePreview(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
 	var req api.PortTokenRequest
-	if err := c.DecodeBody(&req, maxSmallBody); err != nil {
+	if err := c.decodeBody(&req, maxSmallBody); err != nil {
 		return nil, err
 	}
 	if err := c.Sup.Ports.May(s); err != nil {

@@ -17,12 +17,12 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// MaxWait is how long a request may wait for the end of a process.
-const MaxWait = 10 * time.Minute
+// maxWait is how long a request may wait for the end of a process.
+const maxWait = 10 * time.Minute
 
 // listProcesses lists the processes of a session.
 func listProcesses(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -35,12 +35,12 @@ func listProcesses(c *Call) (any, error) {
 
 // startProcess starts a process, or finds the one of that id.
 func startProcess(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
 	var r api.ProcessRequest
-	if err := c.DecodeBody(&r, MaxBody); err != nil {
+	if err := c.decodeBody(&r, MaxBody); err != nil {
 		return nil, err
 	}
 	req, err := processRequestOf(c.Path.Process, &r)
@@ -68,8 +68,8 @@ func getProcess(c *Call) (any, error) {
 		return detailed(c, s, p)
 	}
 	wait, err := quantity.ParseDuration(text)
-	if err != nil || time.Duration(wait) > MaxWait {
-		return nil, fault.Field("wait", text, "a duration such as 30s, at most "+quantity.Duration(MaxWait).String())
+	if err != nil || time.Duration(wait) > maxWait {
+		return nil, fault.Field("wait", text, "a duration such as 30s, at most "+quantity.Duration(maxWait).String())
 	}
 	late, cancel := context.WithTimeout(c.Context(), time.Duration(wait))
 	defer cancel()
@@ -82,16 +82,16 @@ func getProcess(c *Call) (any, error) {
 
 // deleteProcess ends and forgets a process.
 func deleteProcess(c *Call) (any, error) {
-	s, p, err := c.UsedProcess()
+	s, p, err := c.usedProcess()
 	if err != nil {
 		return nil, err
 	}
-	return NoContent{}, s.RemoveProcess(c.Context(), p)
+	return noContent{}, s.RemoveProcess(c.Context(), p)
 }
 
 // stopProcess ends a process with its configured signal and grace.
 func stopProcess(c *Call) (any, error) {
-	s, p, err := c.UsedProcess()
+	s, p, err := c.usedProcess()
 	if err != nil {
 		return nil, err
 	}
@@ -106,29 +106,29 @@ func stopProcess(c *Call) (any, error) {
 
 // signalProcess sends a signal.
 func signalProcess(c *Call) (any, error) {
-	_, p, err := c.UsedProcess()
+	_, p, err := c.usedProcess()
 	if err != nil {
 		return nil, err
 	}
 	var r api.SignalRequest
-	if err := c.DecodeBody(&r, maxSmallBody); err != nil {
+	if err := c.decodeBody(&r, maxSmallBody); err != nil {
 		return nil, err
 	}
 	sig := unix.SignalNum(r.Signal)
 	if sig == 0 {
 		return nil, fault.Field("signal", r.Signal, "the name of a signal, such as SIGHUP")
 	}
-	return NoContent{}, p.Signal(sig)
+	return noContent{}, p.Signal(sig)
 }
 
 // resizeProcess changes the size of a terminal.
 func resizeProcess(c *Call) (any, error) {
-	_, p, err := c.UsedProcess()
+	_, p, err := c.usedProcess()
 	if err != nil {
 		return nil, err
 	}
 	var size api.Terminal
-	if err := c.DecodeBody(&size, maxSmallBody); err != nil {
+	if err := c.decodeBody(&size, maxSmallBody); err != nil {
 		return nil, err
 	}
 	if err := checkTerminal("", &size); err != nil {
@@ -137,7 +137,7 @@ func resizeProcess(c *Call) (any, error) {
 	if p.Info().Terminal == nil {
 		return nil, fault.Errorf(fault.Conflict, "process %s has no terminal", fault.Show(c.Path.Process)).WithHint("start it with a terminal (boxctl start -t)")
 	}
-	return NoContent{}, p.Resize(size.Rows, size.Cols)
+	return noContent{}, p.Resize(size.Rows, size.Cols)
 }
 
 // renewProcess renews the lease of a process.
@@ -179,7 +179,7 @@ func describeWith(c *Call, s *session.Session, p *process.Process, end func(cont
 
 // streamProcess attaches a client to a process.
 func streamProcess(c *Call) (any, error) {
-	s, p, err := c.UsedProcess()
+	s, p, err := c.usedProcess()
 	if err == nil {
 		err = p.Attachable() // before the upgrade, for an ordinary response
 	}

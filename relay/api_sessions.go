@@ -158,7 +158,7 @@ func pairs(field string, values []string, flag bool) (all map[string]string, on 
 // createSession makes a session, or finds the one of that id.
 func createSession(c *Call) (any, error) {
 	var req api.SessionRequest
-	if err := c.DecodeBody(&req, maxSessionBody); err != nil {
+	if err := c.decodeBody(&req, maxSessionBody); err != nil {
 		return nil, err
 	}
 	want := sessionRequestOf(&req)
@@ -181,7 +181,7 @@ func createSession(c *Call) (any, error) {
 
 // getSession describes a session.
 func getSession(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +220,7 @@ func addUsage(c *Call, s *session.Session, answer *api.Session) {
 
 // getUsageHistory returns the recent resource usage of a session.
 func getUsageHistory(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -260,12 +260,12 @@ func hundredths(n float32) float64 { return math.Round(float64(n)*100) / 100 }
 
 // changeSession changes a living session, completely or not at all.
 func changeSession(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
 	var r api.SessionChange
-	if err := c.DecodeBody(&r, maxSessionBody); err != nil {
+	if err := c.decodeBody(&r, maxSessionBody); err != nil {
 		return nil, err
 	}
 	err = c.Sup.Update(c.Context(), s, &policy.Request{Patch: r.Patch, Labels: r.Labels, Metadata: r.Metadata, NetworkRules: r.NetworkRules})
@@ -282,7 +282,7 @@ func freezeSession(c *Call) (any, error) { return setFrozen(c, true) }
 func thawSession(c *Call) (any, error) { return setFrozen(c, false) }
 
 func setFrozen(c *Call, on bool) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +294,7 @@ func setFrozen(c *Call, on bool) (any, error) {
 
 // stopSession ends the programs and the box of a session, which keeps its data on disk.
 func stopSession(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -306,13 +306,13 @@ func stopSession(c *Call) (any, error) {
 
 // startSession starts a stopped session again.
 func startSession(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
 	var in api.SessionStart
 	if c.R.ContentLength != 0 { // the body is optional
-		if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+		if err := c.decodeBody(&in, maxSessionBody); err != nil {
 			return nil, err
 		}
 	}
@@ -324,7 +324,7 @@ func startSession(c *Call) (any, error) {
 
 // renewSession restarts the idle time of a session.
 func renewSession(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -336,9 +336,9 @@ func renewSession(c *Call) (any, error) {
 
 // deleteSession ends a session.
 func deleteSession(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
-	return NoContent{}, c.Sup.End(c.Context(), s, session.EndDeleted)
+	return noContent{}, c.Sup.End(c.Context(), s, session.EndDeleted)
 }

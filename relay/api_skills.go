@@ -53,7 +53,7 @@ func createSkill(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.SkillRequest
-	if err := c.DecodeBody(&in, maxSkillBody); err != nil {
+	if err := c.decodeBody(&in, maxSkillBody); err != nil {
 		return nil, err
 	}
 	k, err := c.Skills.Create(who.Name, in.Name, &skills.Texts{
@@ -73,7 +73,7 @@ func changeSkill(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.SkillChange
-	if err := c.DecodeBody(&in, maxSkillBody); err != nil {
+	if err := c.decodeBody(&in, maxSkillBody); err != nil {
 		return nil, err
 	}
 	k, err := c.Skills.Update(who.Name, c.Path.Skill, &skills.Texts{
@@ -95,7 +95,7 @@ func deleteSkill(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NoContent{}, nil
+	return noContent{}, nil
 }
 
 // indexSkills returns a skill index for a prompt.
@@ -105,7 +105,7 @@ func indexSkills(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.SkillIndexRequest
-	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	all := c.Skills.List(who.Name)
@@ -186,7 +186,7 @@ func writeSkillFile(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.SkillFileWrite
-	if err := c.DecodeBody(&in, maxSkillBody); err != nil {
+	if err := c.decodeBody(&in, maxSkillBody); err != nil {
 		return nil, err
 	}
 	f := skills.File{Path: in.Path, Data: []byte(in.Content), Program: in.Executable}

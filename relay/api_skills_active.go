@@ -8,7 +8,7 @@ import (
 
 // activateSkill adds a skill to a session.
 func activateSkill(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +24,7 @@ func activateSkill(c *Call) (any, error) {
 
 // deactivateSkill removes a skill from a session.
 func deactivateSkill(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -32,5 +32,5 @@ func deactivateSkill(c *Call) (any, error) {
 	if force != "" && force != "true" && force != "false" {
 		return nil, fault.Field("force", force, "true or false")
 	}
-	return NoContent{}, c.Sup.Attachments.Deactivate(c.Context(), s, c.Path.Skill, force == "true")
+	return noContent{}, c.Sup.Attachments.Deactivate(c.Context(), s, c.Path.Skill, force == "true")
 }

@@ -10,12 +10,12 @@ import (
 
 // skillEnvironment makes the virtual environment of an active skill, unless it exists.
 func skillEnvironment(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
 	var in api.SkillEnvironmentRequest
-	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	e, err := sessionfiles.MakeEnvironment(c.Context(), s, c.Path.Skill, &sessionfiles.EnvironmentRequest{Env: in.Env, Timeout: in.Timeout})

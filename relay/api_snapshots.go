@@ -13,7 +13,7 @@ import (
 
 // listSnapshots lists the snapshots of a session.
 func listSnapshots(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -30,12 +30,12 @@ func listSnapshots(c *Call) (any, error) {
 
 // createSnapshot makes a snapshot of a stopped session.
 func createSnapshot(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
 	var in api.SnapshotRequest
-	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	made, err := c.Sup.CreateSnapshot(c.Context(), s, in.Name)
@@ -47,7 +47,7 @@ func createSnapshot(c *Call) (any, error) {
 
 // restoreSnapshot restores a stopped session from a snapshot.
 func restoreSnapshot(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
@@ -59,11 +59,11 @@ func restoreSnapshot(c *Call) (any, error) {
 
 // deleteSnapshot removes a snapshot.
 func deleteSnapshot(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
-	return NoContent{}, c.Sup.RemoveSnapshot(c.Context(), s, c.Path.Snapshot)
+	return noContent{}, c.Sup.RemoveSnapshot(c.Context(), s, c.Path.Snapshot)
 }
 
 func snapshotAnswer(s *isolation.Snapshot) api.Snapshot {

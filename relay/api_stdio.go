@@ -20,7 +20,7 @@ import (
 // stdioProcess passes the descriptors of a direct process to the caller: the connection serves only that, and ends
 // afterwards.
 func stdioProcess(c *Call) (any, error) {
-	_, p, err := c.UsedProcess()
+	_, p, err := c.usedProcess()
 	if err != nil {
 		return nil, err
 	}

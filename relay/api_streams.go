@@ -10,7 +10,7 @@ import (
 
 // execStream runs a program in a session and relays its input and output.
 func execStream(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err // before the upgrade, for an ordinary response
 	}

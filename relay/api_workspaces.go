@@ -34,7 +34,7 @@ func createWorkspace(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.WorkspaceRequest
-	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	i, err := c.Sup.CreateSpace(c.Context(), who, volumes.WorkspaceRequest{Name: in.Name, Quota: in.Quota, Inodes: in.Inodes})
@@ -49,12 +49,12 @@ const keepPatience = 10 * time.Minute
 
 // keepWorkspace ends a session and turns its own workspace into a named one.
 func keepWorkspace(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
 	var in api.WorkspaceKept
-	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	select {
@@ -98,7 +98,7 @@ func changeWorkspace(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.WorkspaceChange
-	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	held := c.Sup.Spaces.Config().PolicyOf(who)
@@ -118,7 +118,7 @@ func deleteWorkspace(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NoContent{}, nil
+	return noContent{}, nil
 }
 
 func wireWorkspace(i *volumes.Workspace) api.Workspace {

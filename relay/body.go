@@ -21,8 +21,8 @@ const (
 	maxSmallBody   = 4 << 10 // of a field or two
 )
 
-// DecodeBody decodes the JSON body of a request, of at most most bytes, into v.
-func (c *Call) DecodeBody(v any, limit int64) error {
+// decodeBody decodes the JSON body of a request, of at most most bytes, into v.
+func (c *Call) decodeBody(v any, limit int64) error {
 	length := c.R.ContentLength // -1: unknown
 	if length > limit {
 		return tooLong(quantity.Size(length), limit)

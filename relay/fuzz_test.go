@@ -46,7 +46,7 @@ func FuzzHead(f *testing.F) {
 		w := httptest.NewRecorder()
 		r.Body = io.NopCloser(strings.NewReader(""))
 		s.ServeHTTP(w, r) // unauthenticated: its context has no peer
-		if rt.Role > access.Role(Anyone) && w.Code < http.StatusBadRequest {
+		if rt.Role > access.Role(anyone) && w.Code < http.StatusBadRequest {
 			t.Errorf("%q of nobody: %d", head, w.Code)
 		}
 	})

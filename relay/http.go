@@ -33,7 +33,7 @@ const (
 const stateless = "2026-07-28"
 
 // Serve answers a request: a message, the stream of server messages, or the end of a conversation.
-func (m *Conversations) Serve(c *Call) (any, error) {
+func (m *conversations) Serve(c *Call) (any, error) {
 	leave, err := c.Limits.Stream()
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (m *Conversations) Serve(c *Call) (any, error) {
 	}
 	var message json.RawMessage
 	if c.R.Method == http.MethodPost {
-		if err := c.DecodeBody(&message, MaxBody); err != nil {
+		if err := c.decodeBody(&message, MaxBody); err != nil {
 			return nil, err
 		}
 		c.R.Body = io.NopCloser(bytes.NewReader(message))

@@ -12,9 +12,9 @@ import (
 // errIdle is the error of a listener that stops because its server is idle.
 var errIdle = errors.New("it is idle")
 
-// IdleListener stops when its server has been idle for long enough. It decides that between calls of accept, so a
+// idleListener stops when its server has been idle for long enough. It decides that between calls of accept, so a
 // connection that comes at that moment is not lost: it waits in the socket for the next boxd.
-type IdleListener struct {
+type idleListener struct {
 	*net.UnixListener
 	Idle  func() bool   // counts all connections that Accept has returned
 	After time.Duration // idle time
@@ -25,7 +25,7 @@ type IdleListener struct {
 const looks = 4
 
 // Accept returns the next connection, or errIdle.
-func (l *IdleListener) Accept() (net.Conn, error) {
+func (l *idleListener) Accept() (net.Conn, error) {
 	for {
 		if err := l.SetDeadline(time.Now().Add(l.After / looks)); err != nil {
 			return nil, err

@@ -129,7 +129,7 @@ func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(body))
 		r.ContentLength = length
 		c := &Call{Deps: s.common, W: httptest.NewRecorder(), R: r, Limits: l}
-		return c.DecodeBody(new(api.ExecRequest), MaxBody)
+		return c.decodeBody(new(api.ExecRequest), MaxBody)
 	}
 	gone, hangUp := context.WithCancel(t.Context())
 	hangUp()

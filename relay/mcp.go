@@ -33,8 +33,8 @@ const (
 	maxStream, maxHeld = 1 << 20, 4 << 20
 )
 
-// Conversations has all conversations. Close ends them.
-type Conversations struct {
+// conversations has all conversations. Close ends them.
+type conversations struct {
 	version string
 	log     *slog.Logger
 	idle    time.Duration
@@ -46,11 +46,11 @@ type Conversations struct {
 	over bool
 }
 
-// newConversations returns Conversations without any. The version is that of boxd.
-func newConversations(version string, log *slog.Logger) *Conversations {
+// newConversations returns conversations without any. The version is that of boxd.
+func newConversations(version string, log *slog.Logger) *conversations {
 	unauthenticated := sdk.NewServer(&sdk.Implementation{Name: "boxd", Version: version}, &sdk.ServerOptions{GetSessionID: func() string { return "" }})
 	quiet := slog.New(slog.DiscardHandler)
-	return &Conversations{
+	return &conversations{
 		version: version, log: log, idle: idle, open: map[string]*conversation{},
 		none: sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return unauthenticated }, options(quiet)),
 	}
@@ -67,7 +67,7 @@ type owner struct{ principal, token string }
 func ownerOf(c *Call) owner { return owner{c.Caller.Name, c.Token} }
 
 // find returns a conversation of the caller. Those of others do not exist for it.
-func (m *Conversations) find(c *Call, id string) (*conversation, error) {
+func (m *conversations) find(c *Call, id string) (*conversation, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v := m.open[id]
@@ -79,7 +79,7 @@ func (m *Conversations) find(c *Call, id string) (*conversation, error) {
 }
 
 // begin makes a conversation, which has no MCP session yet.
-func (m *Conversations) begin(c *Call, ask *mcp.SessionsOptions) (*conversation, error) {
+func (m *conversations) begin(c *Call, ask *mcp.SessionsOptions) (*conversation, error) {
 	v := &conversation{owner: ownerOf(c), id: rand.Text(), gone: make(chan struct{}), client: client.Over("boxd", c.Dial)}
 	v.client.Token = bearer(c.R.Header)
 	v.ctx, v.cancel = context.WithCancel(context.Background())
@@ -100,7 +100,7 @@ func (m *Conversations) begin(c *Call, ask *mcp.SessionsOptions) (*conversation,
 	return v, nil
 }
 
-func (m *Conversations) add(v *conversation) error {
+func (m *conversations) add(v *conversation) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	own := 0
@@ -121,7 +121,7 @@ func (m *Conversations) add(v *conversation) error {
 	return nil
 }
 
-func (m *Conversations) remove(v *conversation) {
+func (m *conversations) remove(v *conversation) {
 	m.mu.Lock()
 	delete(m.open, v.id)
 	m.mu.Unlock()
@@ -130,7 +130,7 @@ func (m *Conversations) remove(v *conversation) {
 }
 
 // store keeps a new conversation until its MCP session ends; its boxes end then.
-func (m *Conversations) store(v *conversation) {
+func (m *conversations) store(v *conversation) {
 	for session := range v.server.Sessions() {
 		v.last(m.idle, func() { _ = session.Close() })
 	}
@@ -148,14 +148,14 @@ func (m *Conversations) store(v *conversation) {
 	})
 }
 
-func (m *Conversations) ending() bool {
+func (m *conversations) ending() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.over
 }
 
 // Close ends all conversations. Their boxes live until their ttl: nothing is left that can end them now.
-func (m *Conversations) Close() {
+func (m *conversations) Close() {
 	m.mu.Lock()
 	m.over = true
 	var open []*conversation

@@ -52,7 +52,7 @@ func TestRoutesAreWhatIsDescribed(t *testing.T) {
 			}
 		}
 		role := "anyone"
-		if r.Role != Anyone {
+		if r.Role != anyone {
 			role = r.Role.String()
 		}
 		table[r.Pattern] = row{role, sorted(strings.Fields(r.Query)), sorted(ids)}
@@ -187,7 +187,7 @@ func TestTheGuideHasTheBoundsOfTheAPI(t *testing.T) {
 		fmt.Sprintf("request bodies of one user at the same time | %s |", size(conns.Bytes)),
 		fmt.Sprintf("request header | %s |", size(maxHeader)),
 		fmt.Sprintf("time to send a header; a body; to read an answer | %s, %s, %s |", length(headerPatience), length(conns.BodyPatience), length(answerPatience)),
-		fmt.Sprintf("`wait` | %s |", length(MaxWait)),
+		fmt.Sprintf("`wait` | %s |", length(maxWait)),
 	} {
 		if !strings.Contains(string(guide), row) {
 			t.Errorf("the guide does not say %q", row)

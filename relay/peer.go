@@ -178,7 +178,7 @@ func (s *Server) dialAs(from *peerAddr) func(context.Context) (net.Conn, error) 
 		if err != nil {
 			return nil, err
 		}
-		if err := s.within.Hand(ctx, peerConn{far, as, func() {}}); err != nil {
+		if err := s.within.hand(ctx, peerConn{far, as, func() {}}); err != nil {
 			near.Close()
 			far.Close()
 			return nil, err

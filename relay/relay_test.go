@@ -49,7 +49,7 @@ func usualGate(log *slog.Logger) *access.Gate {
 func TestEveryRouteHasARole(t *testing.T) {
 	t.Parallel()
 	for _, r := range routes(nil) {
-		if r.Role != Anyone && (r.Role < access.Viewer || r.Role > access.Admin) || r.Handle == nil {
+		if r.Role != anyone && (r.Role < access.Viewer || r.Role > access.Admin) || r.Handle == nil {
 			t.Errorf("%q is for role %d", r.Pattern, r.Role)
 		}
 		if strings.Contains(r.Pattern, "{id}") && !slices.Contains(strings.Fields(r.Query), "owner") {
@@ -90,7 +90,7 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 		{0, access.Admin, 403},
 		{0, 0, 403},
 		{0, access.User, 403},
-		{Anyone, 0, 200},
+		{anyone, 0, 200},
 		{access.User, access.User, 200},
 		{access.User, access.Viewer, 403},
 		{access.Admin, access.Operator, 403},
@@ -223,7 +223,7 @@ func TestEveryKindOfFaultHasAnAnswer(t *testing.T) {
 		{fmt.Errorf("open /var/lib/boxd/x: %w", fs.ErrPermission), 500, "internal", "boxd failed; its log has the reason"},
 		{fmt.Errorf("start: %w", &isolation.StepError{Step: isolation.StepMask, Item: "kcore", Errno: 13}), 500, "internal", `start: mask "kcore": permission denied`},
 	} {
-		p := s.common.Problem(t.Context(), tc.err)
+		p := s.common.problem(t.Context(), tc.err)
 		if p.Status != tc.status || p.Type != api.ProblemType+tc.kind || p.Detail != tc.detail || p.Title == "" {
 			t.Errorf("%v: %+v", tc.err, p)
 		}
@@ -236,11 +236,11 @@ func TestEveryKindOfFaultHasAnAnswer(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if p := s.common.Problem(gone, fmt.Errorf("x: %w", context.Canceled)); p.Status != http.StatusServiceUnavailable {
+	if p := s.common.problem(gone, fmt.Errorf("x: %w", context.Canceled)); p.Status != http.StatusServiceUnavailable {
 		t.Errorf("a request that was canceled: %+v", p)
 	}
 	// Canceled by none of our contexts: a defect, not an answer.
-	if p := s.common.Problem(t.Context(), context.Canceled); p.Status != http.StatusInternalServerError {
+	if p := s.common.problem(t.Context(), context.Canceled); p.Status != http.StatusInternalServerError {
 		t.Errorf("%+v", p)
 	}
 }
@@ -266,7 +266,7 @@ func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
 func TestNothingIsMissingFromABoxdThatEnds(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	s.routes = []Route{line("GET /", Anyone, "", func(*Call) (any, error) { return nil, fault.Errorf(fault.NotFound, "no session") })}
+	s.routes = []Route{line("GET /", anyone, "", func(*Call) (any, error) { return nil, fault.Errorf(fault.NotFound, "no session") })}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for ctx, want := range map[context.Context]int{t.Context(): http.StatusNotFound, over: http.StatusServiceUnavailable} {

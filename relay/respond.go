@@ -34,9 +34,9 @@ func (c *Call) Reply(body any) {
 		}
 	case Answer:
 		_ = c.send(b.Status, "application/json", b.Body) // as below
-	case NoContent:
+	case noContent:
 		c.sent(http.StatusNoContent, nil)
-		c.ExpectReader()
+		c.expectReader()
 		c.W.WriteHeader(http.StatusNoContent)
 	default:
 		_ = c.send(http.StatusOK, "application/json", body) // the caller may have gone
@@ -49,16 +49,16 @@ type Answer struct {
 	Body   any
 }
 
-// NoContent is the response to a deletion.
-type NoContent struct{}
+// noContent is the response to a deletion.
+type noContent struct{}
 
 // Fail sends an error as a problem.
 func (c *Call) Fail(ctx context.Context, err error) {
-	p := c.Problem(ctx, err)
+	p := c.problem(ctx, err)
 	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
 		c.W.Header().Set("Retry-After", later(p))
 	}
-	if m, ok := errors.AsType[*MethodError](err); ok {
+	if m, ok := errors.AsType[*methodError](err); ok {
 		c.W.Header().Set("Allow", m.allowed)
 	}
 	switch p.Status {
@@ -77,7 +77,7 @@ func (c *Call) send(code int, contentType string, body any) error {
 	if err := json.NewEncoder(&w).Encode(body); err != nil {
 		if !w.begun {
 			c.Log.Error("cannot encode an answer", "path", c.R.URL.Path, "error", err)
-			c.ExpectReader()
+			c.expectReader()
 			http.Error(c.W, "internal error", http.StatusInternalServerError)
 		}
 		return err
@@ -102,25 +102,25 @@ func (w *answerWriter) Write(data []byte) (int, error) {
 		c.W.Header().Set("Content-Type", w.contentType)
 		c.W.Header().Set("Content-Length", strconv.Itoa(len(data)))
 		c.W.Header().Set("X-Content-Type-Options", "nosniff")
-		c.ExpectReader()
+		c.expectReader()
 		c.W.WriteHeader(w.code)
 	}
 	return c.W.Write(data)
 }
 
-// ExpectReader limits the time for the caller to read the response, which takes memory until then, and before that to
+// expectReader limits the time for the caller to read the response, which takes memory until then, and before that to
 // send the rest of its body, which net/http reads first. The next request on the connection starts without a deadline.
-func (c *Call) ExpectReader() {
+func (c *Call) expectReader() {
 	if c.R.ContentLength != 0 && !c.read {
 		_ = http.NewResponseController(c.W).SetReadDeadline(time.Now().Add(c.Answers))
 	}
 	_ = http.NewResponseController(c.W).SetWriteDeadline(time.Now().Add(c.Answers)) // every connection has deadlines
 }
 
-// Problem returns the problem for an error.
-func (c *Deps) Problem(ctx context.Context, err error) *api.Problem {
+// problem returns the problem for an error.
+func (c *Deps) problem(ctx context.Context, err error) *api.Problem {
 	p := problemAnswer(ctx, c.Log, err)
-	if _, ok := errors.AsType[*MethodError](err); ok {
+	if _, ok := errors.AsType[*methodError](err); ok {
 		p.Status = http.StatusMethodNotAllowed
 	}
 	return p

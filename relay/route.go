@@ -29,8 +29,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// Anyone is the role of a route that is open to every client that can connect.
-const Anyone = ^access.Role(0)
+// anyone is the role of a route that is open to every client that can connect.
+const anyone = ^access.Role(0)
 
 // Route is an entry of the route table. The zero role matches no caller, so an entry without a role is closed.
 type Route struct {
@@ -41,7 +41,7 @@ type Route struct {
 	Others  access.Role // the role needed to use it on what others own
 	Query   string      // the known query parameters
 	Repeats string      // those of them that may be repeated
-	// Handle returns what to send as JSON, a Created, an Answer, a NoContent, or nil if it has sent a response itself.
+	// Handle returns what to send as JSON, a Created, an Answer, a noContent, or nil if it has sent a response itself.
 	Handle func(c *Call) (any, error)
 }
 
@@ -97,9 +97,9 @@ type Call struct {
 // Context ends when the caller hangs up or boxd stops.
 func (c *Call) Context() context.Context { return c.R.Context() }
 
-// Session finds the session of the path. A caller with the role for that may name another owner; for all others a
+// session finds the session of the path. A caller with the role for that may name another owner; for all others a
 // session of another owner looks as if it did not exist.
-func (c *Call) Session() (*session.Session, error) {
+func (c *Call) session() (*session.Session, error) {
 	who, err := c.Owner()
 	if err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (c *Call) Session() (*session.Session, error) {
 
 // Process finds the process of the path.
 func (c *Call) Process() (*session.Session, *process.Process, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -117,8 +117,8 @@ func (c *Call) Process() (*session.Session, *process.Process, error) {
 	return s, p, err
 }
 
-// UsedProcess is Process for calls that need running programs: it wakes a sleeping session.
-func (c *Call) UsedProcess() (*session.Session, *process.Process, error) {
+// usedProcess is Process for calls that need running programs: it wakes a sleeping session.
+func (c *Call) usedProcess() (*session.Session, *process.Process, error) {
 	s, p, err := c.Process()
 	if err == nil {
 		err = s.Use()
@@ -126,9 +126,9 @@ func (c *Call) UsedProcess() (*session.Session, *process.Process, error) {
 	return s, p, err
 }
 
-// Person returns the principal that a query names: "uid:N", the name of a principal, or that of a host user. uid:N is
+// person returns the principal that a query names: "uid:N", the name of a principal, or that of a host user. uid:N is
 // kept even if that user has a name by now: what the user had before is found by it.
-func (c *Call) Person(written string) string {
+func (c *Call) person(written string) string {
 	if _, ok := access.UserOf(written); ok || written == "" || written == c.Caller.Name {
 		return written
 	}
@@ -140,7 +140,7 @@ func (c *Call) Owner() (access.Principal, error) {
 	if c.R.URL.RawQuery == "" {
 		return c.Caller, nil
 	}
-	name := c.Person(c.R.URL.Query().Get("owner"))
+	name := c.person(c.R.URL.Query().Get("owner"))
 	if name == "" || name == c.Caller.Name {
 		return c.Caller, nil
 	}
@@ -199,8 +199,8 @@ func (c *Call) unsent() int {
 	return n
 }
 
-// MethodError is the refusal of a method on a path that has other methods.
-type MethodError struct {
+// methodError is the refusal of a method on a path that has other methods.
+type methodError struct {
 	err     error
 	allowed string
 }
@@ -208,10 +208,10 @@ type MethodError struct {
 // wrongMethod returns the refusal of a method that is not among the allowed ones.
 func wrongMethod(method string, allowed []string) error {
 	list := strings.Join(allowed, ", ")
-	return &MethodError{fault.Field("method", method, list), list}
+	return &methodError{fault.Field("method", method, list), list}
 }
 
-func (e *MethodError) Error() string { return e.err.Error() }
+func (e *methodError) Error() string { return e.err.Error() }
 
 // Unwrap returns the refusal itself.
-func (e *MethodError) Unwrap() error { return e.err }
+func (e *methodError) Unwrap() error { return e.err }

@@ -23,7 +23,7 @@ import (
 
 // routes is the whole API. What viewers may see of their own, operators may see of all owners, and end; anything else on
 // behalf of another owner takes an admin.
-func routes(m *Conversations) []Route {
+func routes(m *conversations) []Route {
 	return slices.Concat(hostRoutes(), sessionRoutes(), []Route{
 		line("POST /mcp", access.User, "profile session template variables", m.Serve),
 		line("GET /mcp", access.User, "profile session template variables", m.Serve),
@@ -34,9 +34,9 @@ func routes(m *Conversations) []Route {
 // hostRoutes are those of the host and of everything that outlives sessions.
 func hostRoutes() []Route {
 	return []Route{
-		line("GET /healthz", Anyone, "", getHealth),
-		line("GET /readyz", Anyone, "", getReady),
-		line("GET /v1/openapi.json", Anyone, "", getDescription),
+		line("GET /healthz", anyone, "", getHealth),
+		line("GET /readyz", anyone, "", getReady),
+		line("GET /v1/openapi.json", anyone, "", getDescription),
 		line("GET /v1/status", access.Viewer, "", getStatus),
 		line("GET /v1/profiles", access.Viewer, "", listProfiles),
 		line("GET /v1/instructions", access.Viewer, "profile", plannedInstructions),
@@ -205,9 +205,9 @@ func (s *Server) find(r *http.Request) (Route, Path) {
 		methods = append(methods, rt.method)
 	}
 	if methods != nil {
-		return Route{Role: Anyone, Handle: func(*Call) (any, error) { return nil, wrongMethod(r.Method, methods) }}, Path{}
+		return Route{Role: anyone, Handle: func(*Call) (any, error) { return nil, wrongMethod(r.Method, methods) }}, Path{}
 	}
-	return Route{Role: Anyone, Handle: noRoute}, Path{}
+	return Route{Role: anyone, Handle: noRoute}, Path{}
 }
 
 // match reads the ids from a path that has as many segments as the pattern.
@@ -346,7 +346,7 @@ func (s *Server) admit(from *peerAddr, known bool, before *access.Pass, r *http.
 	}
 	pass, err := s.identify(from, before, r)
 	switch {
-	case err != nil || rt.Role == Anyone:
+	case err != nil || rt.Role == anyone:
 		return pass, err
 	case pass.Anonymous():
 		return pass, s.gate.Unknown()

@@ -29,7 +29,7 @@ func newSelfListener() *SelfListener {
 	return m
 }
 
-// Accept waits for Hand.
+// Accept waits for hand.
 func (m *SelfListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-m.conns:
@@ -39,7 +39,7 @@ func (m *SelfListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends Accept and Hand.
+// Close ends Accept and hand.
 func (m *SelfListener) Close() error {
 	m.end()
 	return nil
@@ -48,8 +48,8 @@ func (m *SelfListener) Close() error {
 // Addr returns a placeholder address.
 func (m *SelfListener) Addr() net.Addr { return &net.UnixAddr{Name: "mirror", Net: "unix"} }
 
-// Hand makes Accept return the far end of a connection.
-func (m *SelfListener) Hand(ctx context.Context, far net.Conn) error {
+// hand makes Accept return the far end of a connection.
+func (m *SelfListener) hand(ctx context.Context, far net.Conn) error {
 	select {
 	case m.conns <- far:
 		return nil
@@ -71,7 +71,7 @@ func (m *SelfListener) Check(ctx context.Context, path string) error {
 	}
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		far, near := net.Pipe()
-		return near, m.Hand(ctx, far)
+		return near, m.hand(ctx, far)
 	}}
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req)

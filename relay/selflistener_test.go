@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// idling returns an IdleListener.
-func idling(t *testing.T, after time.Duration, idle func() bool) *IdleListener {
+// idling returns an idleListener.
+func idling(t *testing.T, after time.Duration, idle func() bool) *idleListener {
 	t.Helper()
 	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close() })
-	return &IdleListener{UnixListener: unix, After: after, Idle: idle}
+	return &idleListener{UnixListener: unix, After: after, Idle: idle}
 }
 
 func TestAnIdleListenerGivesUpAfterItsTime(t *testing.T) {

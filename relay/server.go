@@ -62,7 +62,7 @@ type Server struct {
 	routes  []Route
 	self    *SelfListener // for its self-checks
 	within  *SelfListener // for its calls as another caller
-	mcp     *Conversations
+	mcp     *conversations
 	gate    *access.Gate
 	callers *conns.Limiter
 }
@@ -98,7 +98,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 		itself.Go(func() { _ = front.Serve(other) }) // ends with the front
 	}
 	if unix, ok := ln.(*net.UnixListener); ok && s.cfg.IdleExit > 0 {
-		ln = &IdleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return s.callers.None() && s.common.Sup.Idle() }}
+		ln = &idleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return s.callers.None() && s.common.Sup.Idle() }}
 	}
 	err := front.Serve(ln)
 	front.End(ctx)

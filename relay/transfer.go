@@ -101,7 +101,7 @@ func (s *archiveSender) Write(p []byte) (int, error) {
 }
 
 func archiveHead(h http.Header) {
-	h.Set("Content-Type", Media)
+	h.Set("Content-Type", media)
 	h.Set("X-Content-Type-Options", "nosniff")
 }
 

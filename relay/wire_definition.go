@@ -23,7 +23,7 @@ import (
 
 // getDefinition returns what another session like this one is made from.
 func getDefinition(c *Call) (any, error) {
-	s, err := c.Session()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// People give the address of a web page: a repository, a directory in it, a SKILL.md or a release at GitHub, GitLab or Gitea, or
+// People give the address of a web page: a repository, a directory in it, a SKILL.md or a release at gitHub, gitLab or Gitea, or
 // an archive itself. This finds out which archive they mean, without any connection.
 
 package skills
@@ -19,8 +19,8 @@ import (
 
 // Kinds of hosts, by the form of their addresses.
 const (
-	GitHub = "github"
-	GitLab = "gitlab"
+	gitHub = "github"
+	gitLab = "gitlab"
 	Gitea  = "gitea"
 )
 
@@ -38,7 +38,7 @@ func ParseHost(text string) (SourceHost, error) {
 	name, kind, given := strings.Cut(rest, "=")
 	h := SourceHost{Name: strings.ToLower(name), Plain: plain, Kind: kind}
 	if !given {
-		h.Kind = map[string]string{"github.com": GitHub, "gitlab.com": GitLab, "codeberg.org": Gitea, "gitea.com": Gitea}[h.Name]
+		h.Kind = map[string]string{"github.com": gitHub, "gitlab.com": gitLab, "codeberg.org": Gitea, "gitea.com": Gitea}[h.Name]
 	}
 	u, err := url.Parse("https://" + h.Name + "/")
 	port := ""
@@ -47,7 +47,7 @@ func ParseHost(text string) (SourceHost, error) {
 	}
 	_, badPort := strconv.ParseUint("0"+port, 10, 16)
 	if err != nil || u.Host != h.Name || u.Hostname() == "" || u.User != nil || badPort != nil || strings.ContainsAny(h.Name, "/?#@*% ") ||
-		given && !slices.Contains([]string{GitHub, GitLab, Gitea}, kind) {
+		given && !slices.Contains([]string{gitHub, gitLab, Gitea}, kind) {
 		return h, fmt.Errorf("skills.hosts has %q: must be host names such as \"github.com\", \"git.example.org=gitlab\" or \"http://127.0.0.1:3000=gitea\"", text)
 	}
 	return h, nil
@@ -56,7 +56,7 @@ func ParseHost(text string) (SourceHost, error) {
 // Hosts are the hosts that archives may come from.
 type Hosts []SourceHost
 
-// Allows finds the host of a URL. GitHub's hosts for archives are included with it.
+// Allows finds the host of a URL. gitHub's hosts for archives are included with it.
 func (h Hosts) Allows(u *url.URL) (SourceHost, bool) {
 	name := strings.ToLower(u.Host)
 	if u.Scheme == "https" && slices.Contains([]string{"codeload.github.com", "objects.githubusercontent.com", "release-assets.githubusercontent.com"}, name) {
@@ -103,9 +103,9 @@ func FindArchive(hosts Hosts, text string) (*Archive, error) {
 	switch {
 	case isArchive(u.Path):
 		return &Archive{URL: u, Repository: strings.Contains(u.Path, "/archive/")}, nil
-	case host.Kind == GitHub:
+	case host.Kind == gitHub:
 		a = github(parts)
-	case host.Kind == GitLab:
+	case host.Kind == gitLab:
 		a = gitlab(parts)
 	case host.Kind == Gitea:
 		a = gitea(parts)

@@ -33,7 +33,7 @@ const (
 )
 
 // check checks a document against the rules; dir is the name of the skill.
-func (r Rules) check(doc *Manifest, dir string) []Problem {
+func (r Rules) check(doc *manifest, dir string) []Problem {
 	if r == Strict {
 		return doc.Check(dir)
 	}
@@ -57,7 +57,7 @@ func wrong(where string, list []Problem) error {
 	return f
 }
 
-func (t *Texts) apply(doc *Manifest) {
+func (t *Texts) apply(doc *manifest) {
 	for key, text := range map[string]*string{
 		keyDisplayName: t.DisplayName, keyDescription: t.Description, keyLicense: t.License,
 		keyCompatibility: t.Needs, keyAllowedTools: t.AllowedTools,
@@ -67,7 +67,7 @@ func (t *Texts) apply(doc *Manifest) {
 		}
 	}
 	if t.Metadata != nil && !maps.Equal(t.Metadata, doc.Metadata()) {
-		doc.SetMetadata(t.Metadata, slices.Sorted(maps.Keys(t.Metadata)))
+		doc.setMetadata(t.Metadata, slices.Sorted(maps.Keys(t.Metadata)))
 	}
 	if t.Instructions != nil {
 		doc.Body = *t.Instructions
@@ -76,7 +76,7 @@ func (t *Texts) apply(doc *Manifest) {
 
 // Create makes a skill from texts only.
 func (s *Store) Create(who, name string, t *Texts, r Rules) (Skill, error) {
-	var doc Manifest
+	var doc manifest
 	doc.Set(keyName, name)
 	if t.Description != nil {
 		doc.Set(keyDescription, *t.Description) // in this order, whatever follows
@@ -106,7 +106,7 @@ func taken(name string) error {
 	return f
 }
 
-func writeDocument(dir *os.Root, doc *Manifest) error {
+func writeDocument(dir *os.Root, doc *manifest) error {
 	data, err := doc.Bytes()
 	if err != nil {
 		return fault.Field("instructions", fault.Word("invalid"), "a text that fits into "+ManifestFile).WithText("instructions: %v", err)

@@ -35,9 +35,9 @@ const (
 	keyAllowedTools  = "allowed-tools"
 )
 
-// Manifest is one SKILL.md: front matter in YAML, then Markdown. Reading accepts what it can and notes what is wrong with the
+// manifest is one SKILL.md: front matter in YAML, then Markdown. Reading accepts what it can and notes what is wrong with the
 // rest; Check is what a document must pass to be written, and finds all problems at once. The zero value is empty.
-type Manifest struct {
+type manifest struct {
 	// Body has the instructions: the text after the front matter, without leading empty lines.
 	Body string
 
@@ -64,12 +64,12 @@ var errNotText = errors.New("not a text in UTF-8 of at most 1048576 bytes")
 
 // readManifest reads a document. It fails only if it is not text; Check reports any other problem. Unreadable front matter counts
 // as missing.
-func readManifest(data []byte) (*Manifest, error) {
+func readManifest(data []byte) (*manifest, error) {
 	if len(data) > maxManifest || !utf8.Valid(data) {
 		return nil, errNotText
 	}
 	header, body, found := splitFrontMatter(strings.TrimPrefix(string(data), "\ufeff"))
-	d := &Manifest{Body: body}
+	d := &manifest{Body: body}
 	switch {
 	case !found:
 		d.fault("", "no front matter: it must begin and end with a line of ---")
@@ -81,7 +81,7 @@ func readManifest(data []byte) (*Manifest, error) {
 	return d, nil
 }
 
-func (d *Manifest) fault(key, format string, args ...any) {
+func (d *manifest) fault(key, format string, args ...any) {
 	d.wrong = append(d.wrong, Problem{key, fmt.Sprintf(format, args...)})
 }
 
@@ -108,7 +108,7 @@ func splitFrontMatter(text string) (header, body string, found bool) {
 func isFence(line string) bool { return strings.TrimRight(line, " \t\r") == "---" }
 
 // parse reads the front matter. Aliases are never followed: they can expand to enormous values.
-func (d *Manifest) parse(text string) {
+func (d *manifest) parse(text string) {
 	var top yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &top); err != nil {
 		d.fault("", "the front matter is no YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
@@ -136,7 +136,7 @@ func joinComments(a, b string) string {
 }
 
 // walk finds what a front matter must not have anywhere; it returns what makes it unreadable.
-func (d *Manifest) walk(n *yaml.Node, key string) string {
+func (d *manifest) walk(n *yaml.Node, key string) string {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		return "the front matter has anchors or aliases: not allowed"
 	}
@@ -160,7 +160,7 @@ func (d *Manifest) walk(n *yaml.Node, key string) string {
 }
 
 // find returns the value of a key, the last one if the key occurs twice.
-func (d *Manifest) find(key string) *yaml.Node {
+func (d *manifest) find(key string) *yaml.Node {
 	if d.header == nil {
 		return nil
 	}
@@ -173,7 +173,7 @@ func (d *Manifest) find(key string) *yaml.Node {
 }
 
 // Text returns the value of a key as text, "" if there is none or it is no scalar.
-func (d *Manifest) Text(key string) string {
+func (d *manifest) Text(key string) string {
 	n := d.find(key)
 	if n == nil || n.Kind != yaml.ScalarNode || n.ShortTag() == "!!null" {
 		return ""
@@ -182,7 +182,7 @@ func (d *Manifest) Text(key string) string {
 }
 
 // Metadata returns the mapping under the key metadata, as texts.
-func (d *Manifest) Metadata() map[string]string {
+func (d *manifest) Metadata() map[string]string {
 	n := d.find(keyMetadata)
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil
@@ -197,7 +197,7 @@ func (d *Manifest) Metadata() map[string]string {
 }
 
 // Set sets a key to a text; "" removes the key.
-func (d *Manifest) Set(key, text string) {
+func (d *manifest) Set(key, text string) {
 	if text == "" {
 		d.put(key, nil)
 		return
@@ -205,8 +205,8 @@ func (d *Manifest) Set(key, text string) {
 	d.put(key, yamlScalar(text))
 }
 
-// SetMetadata replaces the mapping under the key metadata; an empty one removes the key.
-func (d *Manifest) SetMetadata(m map[string]string, order []string) {
+// setMetadata replaces the mapping under the key metadata; an empty one removes the key.
+func (d *manifest) setMetadata(m map[string]string, order []string) {
 	if len(m) == 0 {
 		d.put(keyMetadata, nil)
 		return
@@ -228,7 +228,7 @@ func yamlScalar(text string) *yaml.Node {
 }
 
 // put replaces a value in place, or appends it: everything else stays, in its order.
-func (d *Manifest) put(key string, value *yaml.Node) {
+func (d *manifest) put(key string, value *yaml.Node) {
 	if d.header == nil {
 		d.header = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 		d.wrong = nil // its problems are gone with it
@@ -252,7 +252,7 @@ func (d *Manifest) put(key string, value *yaml.Node) {
 }
 
 // Bytes returns the document as a file.
-func (d *Manifest) Bytes() ([]byte, error) {
+func (d *manifest) Bytes() ([]byte, error) {
 	var b bytes.Buffer
 	if d.header != nil && len(d.header.Content) > 0 {
 		b.WriteString("---\n")

@@ -27,7 +27,7 @@ const fineLines = 500
 
 // Check lists everything that prevents a document from being written as the skill in a directory named dir; "" for a skill
 // without a name yet. These are the rules of agentskills.io.
-func (d *Manifest) Check(dir string) []Problem {
+func (d *manifest) Check(dir string) []Problem {
 	list := append([]Problem(nil), d.wrong...)
 	add := func(key, format string, args ...any) {
 		list = append(list, Problem{key, fmt.Sprintf(format, args...)})
@@ -70,7 +70,7 @@ func (d *Manifest) Check(dir string) []Problem {
 	return list
 }
 
-func (d *Manifest) checkMetadata(add func(key, format string, args ...any)) {
+func (d *manifest) checkMetadata(add func(key, format string, args ...any)) {
 	n := d.find(keyMetadata)
 	if n == nil {
 		return
@@ -89,8 +89,8 @@ func (d *Manifest) checkMetadata(add func(key, format string, args ...any)) {
 
 func isControl(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
 
-// Advice lists what is allowed but not recommended.
-func (d *Manifest) Advice() []string {
+// advice lists what is allowed but not recommended.
+func (d *manifest) advice() []string {
 	var list []string
 	if n := strings.Count(d.Body, "\n"); n > fineLines {
 		list = append(list, fmt.Sprintf("the instructions have %d lines: what is beyond %d is better in files of its own", n, fineLines))

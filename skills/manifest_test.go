@@ -11,7 +11,7 @@ import (
 
 const good = "---\nname: make-report\ndescription: Makes reports. Use it for CSV files.\n---\n\n# Reports\n"
 
-func read(t *testing.T, text string) *Manifest {
+func read(t *testing.T, text string) *manifest {
 	t.Helper()
 	d, err := readManifest([]byte(text))
 	if err != nil {
@@ -122,7 +122,7 @@ func TestWritingKeepsWhatItDoesNotKnow(t *testing.T) {
 	d := read(t, "---\n# whose it is\nmodel: {name: m, size: 3} # small\nname: a\nmetadata:\n  version: '1.0'\ndescription: old\nx-list:\n  - 1\n  - two\n---\n\nold body\n")
 	d.Set(keyDescription, "new: with # signs, \"quotes\" and Ümläute")
 	d.Set(keyLicense, "MIT")
-	d.SetMetadata(map[string]string{"b": "2", "a": "yes"}, []string{"b", "a"})
+	d.setMetadata(map[string]string{"b": "2", "a": "yes"}, []string{"b", "a"})
 	d.Body = "new body"
 	got, err := d.Bytes()
 	if err != nil {
@@ -141,11 +141,11 @@ func TestWritingKeepsWhatItDoesNotKnow(t *testing.T) {
 		t.Errorf("metadata %v", m)
 	}
 	d.Set(keyLicense, "")
-	d.SetMetadata(nil, nil)
+	d.setMetadata(nil, nil)
 	if got, _ := d.Bytes(); strings.Contains(string(got), "license") || strings.Contains(string(got), "metadata") {
 		t.Errorf("not taken away:\n%s", got)
 	}
-	var empty Manifest
+	var empty manifest
 	empty.Set(keyName, "a")
 	empty.Set(keyDescription, "b")
 	if got, err := empty.Bytes(); err != nil || string(got) != "---\nname: a\ndescription: b\n---\n\n" {

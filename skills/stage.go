@@ -195,7 +195,7 @@ func (st *Stage) scan(dir *os.Root, at, sub string, c *Choice, depth int, found 
 }
 
 // candidate describes a package. unread says why its document cannot be read.
-func (st *Stage) candidate(in *os.Root, at, sub string, c *Choice, doc *Manifest, unread string) (Candidate, error) {
+func (st *Stage) candidate(in *os.Root, at, sub string, c *Choice, doc *manifest, unread string) (Candidate, error) {
 	x := Candidate{at: path.Join(st.root, at)}
 	if x.Path = strings.TrimPrefix(strings.TrimPrefix(at, sub), "/"); at == sub {
 		x.Path = ""

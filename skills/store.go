@@ -199,7 +199,7 @@ func (s *Store) loadSkill(sp *space, r *record, file string) error {
 }
 
 // describe reads the document of a skill, and determines its file.
-func (s *Store) describe(sp *space, k *Skill) (*Manifest, error) {
+func (s *Store) describe(sp *space, k *Skill) (*manifest, error) {
 	dir, err := s.root.OpenRoot(k.path(sp))
 	if err != nil {
 		return nil, err
@@ -213,14 +213,14 @@ func (s *Store) describe(sp *space, k *Skill) (*Manifest, error) {
 }
 
 // learn copies the texts of a document.
-func (k *Skill) learn(doc *Manifest) {
+func (k *Skill) learn(doc *manifest) {
 	if k.Called = k.Name; CheckLooseName(doc.Text(keyName)) == nil {
 		k.Called = doc.Text(keyName)
 	}
 	k.DisplayName = cmp.Or(doc.Text(keyDisplayName), k.Called)
 	k.Description, k.License = doc.Text(keyDescription), doc.Text(keyLicense)
 	k.Needs, k.AllowedTools = doc.Text(keyCompatibility), doc.Text(keyAllowedTools)
-	k.Metadata, k.Advice = doc.Metadata(), doc.Advice()
+	k.Metadata, k.Advice = doc.Metadata(), doc.advice()
 }
 
 // path returns the directory of a skill, relative to the store.

@@ -89,7 +89,7 @@ func (s *Store) link(from, to string) error {
 }
 
 // document reads the document at the top of a directory, and returns which file it was.
-func document(dir *os.Root) (*Manifest, string, error) {
+func document(dir *os.Root) (*manifest, string, error) {
 	for _, entry := range []string{ManifestFile, otherManifestFile} {
 		data, err := readFile(dir, entry, maxManifest)
 		if errors.Is(err, fs.ErrNotExist) {

@@ -71,11 +71,11 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	if err != nil {
 		return err
 	}
-	v.record.Left(l)
+	v.record.left(l)
 	for key, r := range l.Records {
 		if !r.Over() {
-			v.Attachments.Restore(key, r.Settings.Root, r.Skills)
-			v.Attachments.RestoreDrives(key, r.Drives)
+			v.Attachments.restore(key, r.Settings.Root, r.Skills)
+			v.Attachments.restoreDrives(key, r.Drives)
 			v.Spaces.Restore(key, r.ID, r.Owner.Name, &r.Settings)
 		}
 	}
@@ -123,7 +123,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 		return err
 	}
 	// From here on sessions hand over to each other the directories they have created in shared host directories.
-	v.record.Lost(l, rest)
+	v.record.lost(l, rest)
 	for _, s := range stopped {
 		v.enterStopped(ctx, s)
 	}
@@ -221,7 +221,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 	s.Record.Again = r.Again
 	s.SetBoxKey(r.Box)
 	s.SetMounting(r.Live, r.Mounting)
-	v.secrets.Restore(s)
+	v.secrets.restore(s)
 	box, found, err := v.boxes.Adopt(ctx, s.Spec())
 	if err != nil {
 		return nil, err
@@ -245,7 +245,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 	}
 	effective := v.cfg.Load().PolicyOf(s.Owner).For(r.Settings.Labels)
 	v.accounts.Restore(s.Owner.Name, &effective, key, quota.SizeOf(&r.Settings))
-	v.Attachments.Adopted(ctx, s)
+	v.Attachments.adopted(ctx, s)
 	s.Restored(box, found.Frozen, env)
 	v.ledger.Resume(s.Owner.Name, key, v.reading(s))
 	if r.Asleep {

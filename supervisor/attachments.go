@@ -162,8 +162,8 @@ func (d *Attachments) Mount(ctx context.Context, s *session.Session, box *client
 	return d.keep(s)
 }
 
-// Restore leases what a session of an earlier boxd has, until Release. The store must not be swept before.
-func (d *Attachments) Restore(key string, image *policy.ImageRoot, list []policy.ActiveSkill) {
+// restore leases what a session of an earlier boxd has, until Release. The store must not be swept before.
+func (d *Attachments) restore(key string, image *policy.ImageRoot, list []policy.ActiveSkill) {
 	if d.imgs != nil {
 		d.imgs.Hold(key, image)
 	}
@@ -174,8 +174,8 @@ func (d *Attachments) Restore(key string, image *policy.ImageRoot, list []policy
 	}
 }
 
-// Adopted mounts what a session's record lists and its box may lack: the earlier boxd may have died in between.
-func (d *Attachments) Adopted(ctx context.Context, s *session.Session) {
+// adopted mounts what a session's record lists and its box may lack: the earlier boxd may have died in between.
+func (d *Attachments) adopted(ctx context.Context, s *session.Session) {
 	d.adoptedDrives(ctx, s)
 	for _, k := range s.Skills() {
 		if k.Missing {

@@ -70,8 +70,8 @@ func (d *Attachments) letGo(key, tree string) {
 	}
 }
 
-// RestoreDrives leases what a session of an earlier boxd has, until Release. The store must not be swept before.
-func (d *Attachments) RestoreDrives(key string, list []policy.ActiveDrive) {
+// restoreDrives leases what a session of an earlier boxd has, until Release. The store must not be swept before.
+func (d *Attachments) restoreDrives(key string, list []policy.ActiveDrive) {
 	for i := range list {
 		for _, tree := range slices.Concat([]string{list[i].Tree}, list[i].Earlier) {
 			d.drv.Restore(tree)
@@ -231,9 +231,9 @@ func (d *Attachments) Detach(ctx context.Context, s *session.Session, name strin
 	})
 }
 
-// ReleaseUnused releases what only running programs of a session could still use, now that its box is gone: removed drives and
+// releaseUnused releases what only running programs of a session could still use, now that its box is gone: removed drives and
 // earlier versions. It keeps the current ones for the next start.
-func (d *Attachments) ReleaseUnused(s *session.Session) {
+func (d *Attachments) releaseUnused(s *session.Session) {
 	list := s.Drives()
 	for i := range list {
 		for _, tree := range list[i].Earlier {

@@ -111,8 +111,8 @@ func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy
 	return nil
 }
 
-func (v *Supervisor) changer(s *session.Session) *Updater {
-	return &Updater{
+func (v *Supervisor) changer(s *session.Session) *updater {
+	return &updater{
 		Boxes: v.boxes, Session: s, Keep: func() error { return v.record.Write(s) },
 		Enforcement: func(ctx context.Context, next *policy.Settings) (map[string]policy.Mechanism, error) {
 			return v.enforcement(ctx, v.cfg.Load(), next)

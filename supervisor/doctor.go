@@ -21,8 +21,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Doctor examines a host.
-type Doctor struct {
+// doctor examines a host.
+type doctor struct {
 	Boxes  *driver.Driver
 	Config *policy.Config
 	State  string                                         // the state directory
@@ -33,7 +33,7 @@ type Doctor struct {
 
 // Examine checks for what a box needs, and what enforces each limit. A line is CheckFail exactly if no session of the default
 // profile can start because of it.
-func (d *Doctor) Examine(ctx context.Context) ([]isolation.Check, error) {
+func (d *doctor) Examine(ctx context.Context) ([]isolation.Check, error) {
 	checks, err := d.Boxes.Check(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
@@ -120,7 +120,7 @@ func trackedConnections() int {
 
 // checkBox starts and ends a box as a session of the default profile would have it: a host that passes has done what it will be
 // asked to do.
-func (d *Doctor) checkBox(ctx context.Context) isolation.Check {
+func (d *doctor) checkBox(ctx context.Context) isolation.Check {
 	c := isolation.Check{Name: "test box"}
 	spec, err := d.Spec(ctx)
 	if err != nil {
@@ -162,7 +162,7 @@ func checkControlGroups(host policy.Host) isolation.Check {
 }
 
 // checkLimit reports what a start would be told about one limit.
-func (d *Doctor) checkLimit(name string, host policy.Host) isolation.Check {
+func (d *doctor) checkLimit(name string, host policy.Host) isolation.Check {
 	c := isolation.Check{Name: name + " limit"}
 	profile := d.Config.Profiles[d.Config.Sessions.DefaultProfile]
 	only := *d.Config
@@ -204,7 +204,7 @@ func (d *Doctor) checkLimit(name string, host policy.Host) isolation.Check {
 // lowDisk is the free space below which doctor warns about the state directory.
 const lowDisk = quantity.GiB
 
-func (d *Doctor) checkDisk() isolation.Check {
+func (d *doctor) checkDisk() isolation.Check {
 	c := isolation.Check{Name: "disk"}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(d.State, &fs); err != nil {

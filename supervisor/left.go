@@ -22,7 +22,7 @@ func (d *Records) All(passing func(error) bool) (*Left, error) {
 		r, err := d.Read(key)
 		switch {
 		case err == nil:
-			l.Sessions[r.BoxKey()], l.Records[key] = key, r
+			l.Sessions[r.boxKey()], l.Records[key] = key, r
 		case passing(err):
 			return nil, err
 		default:

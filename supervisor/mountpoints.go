@@ -74,8 +74,8 @@ func (b *mountPoints) entryLocked(key string) *mountEntry {
 	return e
 }
 
-// Restore enters a session of an earlier boxd from its record.
-func (b *mountPoints) Restore(key string, has *hostMounts) {
+// restore enters a session of an earlier boxd from its record.
+func (b *mountPoints) restore(key string, has *hostMounts) {
 	if has == nil {
 		return
 	}

@@ -124,7 +124,7 @@ func TestTheLastRemovesEverything(t *testing.T) {
 		b.Own(key, &g)
 	}
 	b2 := newMountPoints()
-	b2.Restore("b", b.Of("b"))
+	b2.restore("b", b.Of("b"))
 	if got, want := b2.Of("b"), b.Of("b"); got == nil || !slices.Equal(got.Places, want.Places) || len(got.Created) != 1 || got.Real["/link"] != "/srv/p" {
 		t.Errorf("of a record: %+v, not %+v", got, want)
 	}
@@ -203,7 +203,7 @@ func TestADamagedRecordHasNothing(t *testing.T) {
 	t.Parallel()
 	b := newMountPoints()
 	bad := []mountPoint{{}, pointOf("/in/a", "/in"), {Real: "/srv", At: "/workspace", Made: "/tmp/a", Target: "/tmp/a"}, {Real: "/srv", At: "/w", Made: "/w", Target: "/w/a"}, {Real: "srv", At: "/w", Made: "/w/a", Target: "/w/a"}}
-	b.Restore("one", &hostMounts{Places: []string{"/srv/x"}, Created: bad})
+	b.restore("one", &hostMounts{Places: []string{"/srv/x"}, Created: bad})
 	if has := b.Of("one"); has == nil || len(has.Created) != 0 {
 		t.Errorf("it has %+v", has)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Doctor examines the host, see the type Doctor.
+// Doctor examines the host, see the type doctor.
 func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 	select { // each examination starts a box that no session limit counts
 	case v.exams <- struct{}{}:
@@ -26,7 +26,7 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	d := Doctor{Boxes: v.boxes, Config: v.cfg.Load(), State: v.state, Look: v.lookAtHost, Spec: v.example, More: v.checks}
+	d := doctor{Boxes: v.boxes, Config: v.cfg.Load(), State: v.state, Look: v.lookAtHost, Spec: v.example, More: v.checks}
 	return d.Examine(ctx)
 }
 
@@ -159,7 +159,7 @@ func (v *Supervisor) SetConfig(cfg policy.Config) error {
 	v.cfg.Store(&cfg)
 	v.ledger.SetKeep(cfg.Usage.KeepDays)
 	v.SetWarm()
-	v.secrets.Review()
+	v.secrets.review()
 	v.line.Wake()
 	v.execs.Wake()
 	v.totals.Wake()

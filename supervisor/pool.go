@@ -301,8 +301,8 @@ func (p *Pool) wanting() (*kind, *isolation.Spec, time.Duration) {
 	return of, &spec, quiet - time.Since(p.used)
 }
 
-// Yield ends one box to free its resources for a session; false if there is none.
-func (p *Pool) Yield(ctx context.Context) bool {
+// yield ends one box to free its resources for a session; false if there is none.
+func (p *Pool) yield(ctx context.Context) bool {
 	p.mu.Lock()
 	var gone []*PoolMember
 	for _, k := range p.kinds {

@@ -63,7 +63,7 @@ type pusher struct {
 	pack        Packer
 	config      func() *policy.Config
 	credentials string
-	record      *Recorder
+	record      *recorder
 	events      *events.Log
 	log         *slog.Logger
 	work        *sync.WaitGroup

@@ -14,15 +14,15 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Recorder writes the records of sessions, and removes what they name in host directories before it removes the record.
-type Recorder struct {
+// recorder writes the records of sessions, and removes what they name in host directories before it removes the record.
+type recorder struct {
 	Dir         *Records
 	MountPoints mountPointCleanup
 	Log         *slog.Logger
 }
 
 // Begin records what will be created in host directories for mounts of a session, before it is created.
-func (r *Recorder) Begin(ctx context.Context, s *session.Session) error {
+func (r *recorder) Begin(ctx context.Context, s *session.Session) error {
 	if some, err := r.MountPoints.Begin(ctx, s); err != nil || !some {
 		return err
 	}
@@ -30,7 +30,7 @@ func (r *Recorder) Begin(ctx context.Context, s *session.Session) error {
 }
 
 // Write rewrites the record of a session. One that was removed stays removed.
-func (r *Recorder) Write(s *session.Session) error {
+func (r *recorder) Write(s *session.Session) error {
 	s.Record.Lock()
 	defer s.Record.Unlock()
 	if s.Record.Gone {
@@ -46,7 +46,7 @@ func (r *Recorder) Write(s *session.Session) error {
 }
 
 // Stopped records that a session is stopped, before anything of it is ended. After an error it is not stopped.
-func (r *Recorder) Stopped(s *session.Session, is *session.Stopped) error {
+func (r *recorder) Stopped(s *session.Session, is *session.Stopped) error {
 	s.Record.Lock()
 	s.Record.Stopped = is
 	s.Record.Unlock()
@@ -60,8 +60,8 @@ func (r *Recorder) Stopped(s *session.Session, is *session.Stopped) error {
 	return err
 }
 
-// Restarted records that a stopped session has its box, and what it is yet to be given. After an error it is still stopped.
-func (r *Recorder) Restarted(s *session.Session) error {
+// restarted records that a stopped session has its box, and what it is yet to be given. After an error it is still stopped.
+func (r *recorder) restarted(s *session.Session) error {
 	s.Record.Lock()
 	is := s.Record.Stopped
 	s.Record.Stopped, s.Record.Again = nil, &is.Again
@@ -75,8 +75,8 @@ func (r *Recorder) Restarted(s *session.Session) error {
 	return err
 }
 
-// Resumed records that a session has everything it was to be given.
-func (r *Recorder) Resumed(s *session.Session) {
+// resumed records that a session has everything it was to be given.
+func (r *recorder) resumed(s *session.Session) {
 	s.Record.Lock()
 	s.Record.Again = nil
 	s.Record.Unlock()
@@ -85,9 +85,9 @@ func (r *Recorder) Resumed(s *session.Session) {
 	}
 }
 
-// Unmounted removes what was created for the mounts of a stopped session whose box is gone. Without an answer, it is removed
+// unmounted removes what was created for the mounts of a stopped session whose box is gone. Without an answer, it is removed
 // when the session ends.
-func (r *Recorder) Unmounted(ctx context.Context, s *session.Session) {
+func (r *recorder) unmounted(ctx context.Context, s *session.Session) {
 	live, change := s.Mounting()
 	settings := s.Current()
 	r.MountPoints.Ending(s.Key, s.Caller(), &settings, change.Leftovers(live))
@@ -104,7 +104,7 @@ func boxOf(s *session.Session) string {
 
 // Ending notes that a session is ending, or does not begin. Its record is removed, or marked as ending if something must be
 // removed after its box.
-func (r *Recorder) Ending(s *session.Session) {
+func (r *recorder) Ending(s *session.Session) {
 	live, change := s.Mounting()
 	settings := s.Current()
 	if !r.MountPoints.Ending(s.Key, s.Caller(), &settings, change.Leftovers(live)) {
@@ -121,7 +121,7 @@ func (r *Recorder) Ending(s *session.Session) {
 
 // End removes what was created for the mounts of a session that is Ending and whose box is gone, and then its record. Without
 // an answer the record stays, for the next boxd.
-func (r *Recorder) End(ctx context.Context, s *session.Session) {
+func (r *recorder) End(ctx context.Context, s *session.Session) {
 	if r.MountPoints.End(ctx, s.Key) == nil {
 		r.remove(s)
 		return
@@ -131,15 +131,15 @@ func (r *Recorder) End(ctx context.Context, s *session.Session) {
 	s.Record.Unlock()
 }
 
-// Left restores the mount points that sessions of an earlier boxd have created, and need.
-func (r *Recorder) Left(l *Left) {
+// left restores the mount points that sessions of an earlier boxd have created, and need.
+func (r *recorder) left(l *Left) {
 	for key, rec := range l.Records {
-		r.MountPoints.Points.Restore(key, rec.Shared)
+		r.MountPoints.Points.restore(key, rec.Shared)
 	}
 }
 
-// Lost notes, by their boxes, that sessions of an earlier boxd are ending: nothing is kept for them.
-func (r *Recorder) Lost(l *Left, boxes []string) {
+// lost notes, by their boxes, that sessions of an earlier boxd are ending: nothing is kept for them.
+func (r *recorder) lost(l *Left, boxes []string) {
 	for _, box := range boxes {
 		if rec := l.Of(box); rec != nil {
 			o := &rec.Owner
@@ -149,7 +149,7 @@ func (r *Recorder) Lost(l *Left, boxes []string) {
 }
 
 // remove removes the record of a session.
-func (r *Recorder) remove(s *session.Session) {
+func (r *recorder) remove(s *session.Session) {
 	s.Record.Lock()
 	defer s.Record.Unlock()
 	s.Record.Gone = true

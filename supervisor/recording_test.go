@@ -37,7 +37,7 @@ func TestTheRecordStaysWhileSomethingIsToBeRemoved(t *testing.T) {
 		}
 		defer dir.Close()
 		log := slog.New(slog.DiscardHandler)
-		r := &Recorder{Dir: dir, Log: log, MountPoints: mountPointCleanup{Boxes: &keeper{gone}, Points: newMountPoints(), Keep: func(string) error { return nil }, Log: log}}
+		r := &recorder{Dir: dir, Log: log, MountPoints: mountPointCleanup{Boxes: &keeper{gone}, Points: newMountPoints(), Keep: func(string) error { return nil }, Log: log}}
 		s := session.New(nil, &session.Params{ID: "s", Created: time.Now(), Owner: access.Principal{Name: "ci", UID: 1001}, Profile: &policy.Profile{}, Settings: policy.Settings{Mounts: []policy.Mount{
 			{Source: "/srv/p", Target: "/workspace", Mode: policy.MountReadWrite}, {Source: "/one", Target: "/workspace/x", Mode: policy.MountReadOnly},
 		}}})

@@ -160,8 +160,8 @@ func (d *Records) Read(key string) (*Record, error) {
 	return r, nil
 }
 
-// BoxKey is the key of the session's box.
-func (r *Record) BoxKey() string {
+// boxKey is the key of the session's box.
+func (r *Record) boxKey() string {
 	if r.Box != "" {
 		return r.Box
 	}

@@ -88,7 +88,7 @@ func (d *Secrets) Give(ctx context.Context, s *session.Session, box *client.Box)
 	if len(s.Current().Secrets) == 0 || d == nil {
 		return nil
 	}
-	d.Restore(s)
+	d.restore(s)
 	auth, err := d.authority()
 	if err != nil {
 		return err
@@ -96,8 +96,8 @@ func (d *Secrets) Give(ctx context.Context, s *session.Session, box *client.Box)
 	return writeBundle(ctx, box, path.Join(s.Home(), bundleName), auth.pem())
 }
 
-// Restore gives an adopted session its secrets, before anything else is done with its box.
-func (d *Secrets) Restore(s *session.Session) {
+// restore gives an adopted session its secrets, before anything else is done with its box.
+func (d *Secrets) restore(s *session.Session) {
 	if len(s.Current().Secrets) == 0 || d == nil {
 		return
 	}
@@ -118,8 +118,8 @@ func (d *Secrets) Forget(key string) {
 	delete(d.holders, key)
 }
 
-// Review gives living sessions what the configuration and the files say now. Of a box whose secrets differ, connections are cut.
-func (d *Secrets) Review() {
+// review gives living sessions what the configuration and the files say now. Of a box whose secrets differ, connections are cut.
+func (d *Secrets) review() {
 	if d == nil {
 		return
 	}

@@ -100,7 +100,7 @@ func (v *Supervisor) box(ctx context.Context, s *session.Session) (box *client.B
 	spec := s.Spec()
 	if spec.Resume { // its record says it is stopped until it has all it needs
 		v.pool.Used()
-		if box, err = v.boxes.Launch(ctx, spec); isNoRange(err) && v.pool.Yield(ctx) {
+		if box, err = v.boxes.Launch(ctx, spec); isNoRange(err) && v.pool.yield(ctx) {
 			box, err = v.boxes.Launch(ctx, spec)
 		}
 		return box, false, err
@@ -120,7 +120,7 @@ func (v *Supervisor) box(ctx context.Context, s *session.Session) (box *client.B
 	}
 	v.pool.Used()
 	err = v.beside(s, func() (err error) {
-		if box, err = v.boxes.Launch(ctx, spec); isNoRange(err) && v.pool.Yield(ctx) {
+		if box, err = v.boxes.Launch(ctx, spec); isNoRange(err) && v.pool.yield(ctx) {
 			box, err = v.boxes.Launch(ctx, spec)
 		}
 		return err

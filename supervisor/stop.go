@@ -126,7 +126,7 @@ func (v *Supervisor) finishStop(caller, programs context.Context, s *session.Ses
 	s.Box().Close()
 	var next *session.Session
 	_ = s.Exclusive(func() error {
-		v.record.Unmounted(caller, s)
+		v.record.unmounted(caller, s)
 		next = v.rest(s)
 		retire(s)
 		v.keepRecord(next)
@@ -148,7 +148,7 @@ func (v *Supervisor) rest(s *session.Session) *session.Session {
 	is := s.Record.Stopped
 	settings := s.Current()
 	settings.Unsettled = false // its rules are set anew at the next start
-	v.Attachments.ReleaseUnused(s)
+	v.Attachments.releaseUnused(s)
 	next := session.NewStopped(&v.sessionHooks, &session.Params{
 		ID: s.ID, Owner: s.Owner, Created: s.Created, Settings: settings, Profile: s.Profile(), Made: s.Made(), Env: is.Environment(), Enforced: s.Enforced(),
 		Skills: s.Skills(), Drives: s.Drives(), Pushes: s.Pushes(), Rested: is.Rested, Stopped: is,
@@ -311,7 +311,7 @@ func (v *Supervisor) claimAgain(s *session.Session, w *want, changes int) (*sess
 // startFailed puts a stopped session back in place of one that could not be started again.
 func (v *Supervisor) startFailed(ctx context.Context, s *session.Session) {
 	v.secrets.Forget(s.Key)
-	v.record.Unmounted(ctx, s)
+	v.record.unmounted(ctx, s)
 	back := v.rest(s)
 	retire(s)
 	v.keepRecord(back)
@@ -325,7 +325,7 @@ func (v *Supervisor) startedAgain(s *session.Session) error {
 	if s.Stopped() == nil {
 		return nil
 	}
-	return v.record.Restarted(s)
+	return v.record.restarted(s)
 }
 
 // resume restores what a session had when it was stopped, besides its box: mounts that were added while it lived, and
@@ -338,7 +338,7 @@ func (v *Supervisor) resume(ctx context.Context, s *session.Session, again *sess
 		}
 	}
 	s.StartAgain(ctx, again.Processes, v.log)
-	v.record.Resumed(s)
+	v.record.resumed(s)
 	v.resumePushes(s) //nolint:contextcheck // results are taken in the life of boxd
 }
 
@@ -369,13 +369,13 @@ func (v *Supervisor) takeOverStopped(ctx context.Context, l *Left, box string) (
 		Skills: r.Skills, Drives: r.Drives, Pushes: r.Pushes, Rested: r.Stopped.Rested, Stopped: r.Stopped,
 	})
 	s.SetBoxKey(r.Box)
-	v.Attachments.ReleaseUnused(s)
+	v.Attachments.releaseUnused(s)
 	return s, nil
 }
 
 // enterStopped puts a session from takeOverStopped on the list.
 func (v *Supervisor) enterStopped(ctx context.Context, s *session.Session) {
-	v.record.Unmounted(ctx, s)
+	v.record.unmounted(ctx, s)
 	v.keepRecord(s)
 	effective := v.cfg.Load().PolicyOf(s.Owner).For(s.Settings.Labels)
 	v.accounts.Restore(s.Owner.Name, &effective, s.Key, quota.Size{})

@@ -124,7 +124,7 @@ func (v *Supervisor) readStopped(ctx context.Context, s *session.Session, settin
 	starting, done := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 	defer done()
 	box, err := v.boxes.Launch(starting, reader.Spec())
-	if isNoRange(err) && v.pool.Yield(starting) {
+	if isNoRange(err) && v.pool.yield(starting) {
 		box, err = v.boxes.Launch(starting, reader.Spec())
 	}
 	if err == nil {

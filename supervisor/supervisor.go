@@ -61,7 +61,7 @@ type Supervisor struct {
 	log          *slog.Logger
 	events       *events.Log
 	records      *Records
-	record       Recorder
+	record       recorder
 	layout       policy.CgroupLayout
 	machine      policy.Machine
 	grace        time.Duration
@@ -132,7 +132,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		held: map[*session.Session]*stopHold{}, stopping: map[*session.Session]context.CancelFunc{}, readers: newReaders(),
 	}
 	v.cfg.Store(&cfg)
-	v.record = Recorder{Dir: found, Log: v.log, MountPoints: mountPointCleanup{Boxes: v.boxes, Points: newMountPoints(), Keep: v.keepKey, Log: v.log}}
+	v.record = recorder{Dir: found, Log: v.log, MountPoints: mountPointCleanup{Boxes: v.boxes, Points: newMountPoints(), Keep: v.keepKey, Log: v.log}}
 	v.Attachments = newAttachments(v.boxes, parts.Stores, v.record.Write, v.log)
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(v.boxes.SetOwnerLimits, v.log)
 	v.sessionHooks = session.Hooks{

@@ -20,8 +20,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Updater changes one session, which its caller holds exclusively.
-type Updater struct {
+// updater changes one session, which its caller holds exclusively.
+type updater struct {
 	Boxes   *driver.Driver
 	Session *session.Session
 	Keep    func() error // writes the record of the session
@@ -34,7 +34,7 @@ const patience = time.Minute
 
 // Apply changes what the kernel enforces for a session from now to next, completely or not at all. Afterwards next is in the
 // session and its record.
-func (c *Updater) Apply(ctx context.Context, now, next *policy.Settings) error {
+func (c *updater) Apply(ctx context.Context, now, next *policy.Settings) error {
 	if err := c.limit(ctx, now, next); err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (c *Updater) Apply(ctx context.Context, now, next *policy.Settings) error {
 
 // rules changes the network rules, if they differ, and the record in any case. The record is written before the kernel is
 // changed: if that is interrupted, the box is given the rules again, see Reconcile.
-func (c *Updater) rules(ctx context.Context, now, next *policy.Settings) error {
+func (c *updater) rules(ctx context.Context, now, next *policy.Settings) error {
 	before, after := now.KeeperNetwork(), next.KeeperNetwork()
 	if before.Equal(&after) && !now.Unsettled {
 		next.Unsettled = false
@@ -76,7 +76,7 @@ func (c *Updater) rules(ctx context.Context, now, next *policy.Settings) error {
 }
 
 // set changes the settings of the session and writes its record. If that fails, it restores the old settings.
-func (c *Updater) set(next, before *policy.Settings) error {
+func (c *updater) set(next, before *policy.Settings) error {
 	c.Session.Set(*next)
 	err := c.Keep()
 	if err != nil {
@@ -103,7 +103,7 @@ func refusal(id string, err error) error {
 }
 
 // Reconcile finishes a change of rules that an earlier boxd had begun.
-func (c *Updater) Reconcile(ctx context.Context) error {
+func (c *updater) Reconcile(ctx context.Context) error {
 	now := c.Session.Current()
 	if !now.Unsettled {
 		return nil
@@ -114,7 +114,7 @@ func (c *Updater) Reconcile(ctx context.Context) error {
 
 // limit changes the limits that the kernel enforces. A limit that it does not enforce cannot be changed while programs run that
 // were started under the old one.
-func (c *Updater) limit(ctx context.Context, now, next *policy.Settings) error {
+func (c *updater) limit(ctx context.Context, now, next *policy.Settings) error {
 	s := c.Session
 	old, limits := policy.Groups(now), policy.Groups(next)
 	work := policy.Work(next, s.Enforced())

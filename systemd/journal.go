@@ -58,7 +58,7 @@ func Open(c Config, stderr io.Writer) slog.Handler {
 		format = formatJournal
 	}
 	options := &slog.HandlerOptions{Level: levels()[c.Level], ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == MessageID {
+		if a.Key == messageID {
 			return slog.Attr{} // only the journal gets it
 		}
 		return a
@@ -72,8 +72,8 @@ func Open(c Config, stderr io.Writer) slog.Handler {
 	return &requestHandler{slog.NewTextHandler(stderr, options)}
 }
 
-// MessageID is the attribute with the catalog id of a line; only the journal gets it.
-const MessageID = "message_id"
+// messageID is the attribute with the catalog id of a line; only the journal gets it.
+const messageID = "message_id"
 
 // requestHandler adds the request to lines of text and JSON.
 type requestHandler struct{ slog.Handler }
@@ -177,7 +177,7 @@ func put(fields map[string]string, words *strings.Builder, prefix string, a slog
 	switch {
 	case a.Equal(slog.Attr{}), text == "":
 		return
-	case a.Key == MessageID:
+	case a.Key == messageID:
 		fields["MESSAGE_ID"] = text
 		return
 	case a.Key == "request":

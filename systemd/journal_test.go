@@ -38,7 +38,7 @@ func TestTheJournalGetsFields(t *testing.T) {
 	log := slog.New(h)
 	ctx := requested(t)
 	log.DebugContext(ctx, "too much")
-	log.With("session", "s 1").WarnContext(ctx, "session ended", "owner", "uid:1", "reason", "idle", MessageID, "abc", "empty", "", "odd-key.ä", 3, slog.Group("usage", "cpu_ms", 12))
+	log.With("session", "s 1").WarnContext(ctx, "session ended", "owner", "uid:1", "reason", "idle", messageID, "abc", "empty", "", "odd-key.ä", 3, slog.Group("usage", "cpu_ms", 12))
 	log.WithGroup("g").Error("bad", "error", errors.New("two\nlines"))
 	want := []sent{
 		{`session ended session="s 1" owner=uid:1 reason=idle odd-key.ä=3 cpu_ms=12`, journald.PriWarning, map[string]string{

@@ -32,7 +32,7 @@ import (
 )
 
 // Config is box.toml. Every key is explained there, and a test proves that the file at the root of the repository equals
-// DefaultConfig.
+// defaultConfig.
 type Config struct {
 	Daemon Daemon     `toml:"daemon"`
 	IDs    IDs        `toml:"ids"`
@@ -211,8 +211,8 @@ func (r Rule) String() string {
 // defaultIDs is the default of ids.count.
 const defaultIDs = 4096
 
-// DefaultConfig returns the built-in configuration.
-func DefaultConfig() Config {
+// defaultConfig returns the built-in configuration.
+func defaultConfig() Config {
 	return Config{
 		Daemon: Daemon{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperAuto, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
 		IDs:    IDs{Base: 0x70000000, Count: defaultIDs, Lock: "/run/boxd-ids"},
@@ -335,8 +335,8 @@ func isLoopback(address string) bool {
 	return err == nil && ip != nil && ip.IsLoopback()
 }
 
-// Allow returns the mount rules in the form of the keeper's flags.
-func (c *Config) Allow() []string {
+// allow returns the mount rules in the form of the keeper's flags.
+func (c *Config) allow() []string {
 	var list []string
 	for _, r := range c.Mounts.Allow {
 		list = append(list, r.String())

@@ -27,7 +27,7 @@ import (
 // The drop-ins of path are path.d/*.toml and those of the vendor and of this boot, sorted by name; of several with one
 // name the administrator's wins, then that of this boot, as in systemd (systemd.unit(5)).
 func loadConfig(path string, required bool, environ []string) (Config, error) {
-	cfg := DefaultConfig()
+	cfg := defaultConfig()
 	cfg.Origins = map[string]string{}
 	perOwner := cfg.Sessions.MaxPerOwner
 	cfg.Sessions.MaxPerOwner = unsaid
@@ -208,7 +208,7 @@ func isFree(key toml.Key) bool {
 // knownKeys returns the keys of box.toml, with the built-in profiles and languages as examples.
 func knownKeys() []string {
 	var text strings.Builder
-	cfg := DefaultConfig()
+	cfg := defaultConfig()
 	file := struct {
 		*Config
 		Profiles map[string]policy.Profile `toml:"profiles"`

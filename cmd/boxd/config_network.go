@@ -58,8 +58,8 @@ func (n *Network) validate() error {
 // mostResolvers is the maximum number of name servers that programs use (MAXNS, resolv.conf(5)).
 const mostResolvers = 3
 
-// NetworkWords returns the network settings for the keeper's flags.
-func (c *Config) NetworkWords() []string {
+// networkWords returns the network settings for the keeper's flags.
+func (c *Config) networkWords() []string {
 	usual := rule.Caps{Connections: c.Network.Connections, Bandwidth: uint64(c.Network.Bandwidth)}
 	k := rule.Config{Caps: usual, Most: usual}
 	var all []string
@@ -95,8 +95,8 @@ func (c *Config) usualCaps() {
 	c.DefaultCaps = policy.NetworkCaps{Connections: c.Network.Connections, Bandwidth: c.Network.Bandwidth}
 }
 
-// Resolvers returns the configured name servers of boxes.
-func (c *Config) Resolvers() (list []netip.Addr) {
+// resolvers returns the configured name servers of boxes.
+func (c *Config) resolvers() (list []netip.Addr) {
 	for _, text := range c.Network.Resolvers {
 		if a, err := rule.Resolver(text); err == nil { // Check has parsed them
 			list = append(list, a)

@@ -35,7 +35,7 @@ func TestShippedFileEqualsTheBuiltInConfiguration(t *testing.T) {
 	if err := got.decode("box.toml", string(data)); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(DefaultConfig(), got); diff != "" {
+	if diff := cmp.Diff(defaultConfig(), got); diff != "" {
 		t.Fatalf("box.toml differs from the built-in configuration (-built-in +file):\n%s", diff)
 	}
 }
@@ -60,7 +60,7 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 		t.Errorf("it sets %v", got.Origins)
 	}
 	got.Origins = nil
-	want := DefaultConfig()
+	want := defaultConfig()
 	want.usualCaps() // as each Load does
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-built-in +installed:\n%s", diff)
@@ -114,7 +114,7 @@ func TestEveryKeyOfTheShippedFileIsExplained(t *testing.T) {
 
 func TestDefaultsAreValid(t *testing.T) {
 	t.Parallel()
-	cfg := DefaultConfig()
+	cfg := defaultConfig()
 	if err := cfg.Check("built-in"); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestDropInsComeOnTopInOrder(t *testing.T) {
 	if mine := cfg.Profiles["mine"]; cfg.Sessions.Max != 5 || mine.Memory != quantity.GiB || mine.Pids != 99 || mine.Network != "off" {
 		t.Errorf("got max %d, profile %+v", cfg.Sessions.Max, mine)
 	}
-	if got := cfg.Allow(); !slices.Equal(got, []string{"/srv/a", "/srv/b=5:6"}) {
+	if got := cfg.allow(); !slices.Equal(got, []string{"/srv/a", "/srv/b=5:6"}) {
 		t.Errorf("allow = %v", got)
 	}
 	if _, err := loadConfig(path+".none", true, nil); err == nil {
@@ -347,7 +347,7 @@ func FuzzVariable(f *testing.F) {
 	f.Add("ENV__A", "x\ny")
 	f.Add("MOUNTS__ALLOW", `[{path = "/srv", owner = "1:1"}]`)
 	f.Fuzz(func(t *testing.T, name, value string) {
-		cfg := DefaultConfig()
+		cfg := defaultConfig()
 		cfg.Origins = map[string]string{}
 		if err := cfg.decodeVariable(variablePrefix+name, value); err != nil {
 			return
@@ -375,7 +375,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add("[policy.x]\nprincipals = [\"uid:1\"]\ntotal_cpus = nan\nsession_template = \"{a}{b}\"\n[policy.x.ceilings]\nmemory = \"1B\"\n")
 	f.Add("a.b.c = 1\n[a]\nb = 2\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		cfg := DefaultConfig()
+		cfg := defaultConfig()
 		if cfg.decode("fuzz", text) == nil && cfg.Check("fuzz") == nil {
 			if cfg.Sessions.Max < 1 || len(cfg.Profiles) == 0 || cfg.Profiles["default"].Memory == 0 {
 				t.Fatalf("accepted %+v", cfg)

@@ -13,9 +13,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Understood summarizes the configuration in a few lines: where boxd listens, the principals, whom each policy applies
+// understood summarizes the configuration in a few lines: where boxd listens, the principals, whom each policy applies
 // to, and how many boxes are allowed.
-func (c *Config) Understood() []string {
+func (c *Config) understood() []string {
 	listens := c.Daemon.Socket
 	if c.Daemon.SocketGroup != "" {
 		listens += " (group " + c.Daemon.SocketGroup + ")"

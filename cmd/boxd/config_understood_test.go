@@ -21,7 +21,7 @@ func TestACheckSaysWhatItHasUnderstood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := cfg.Understood()
+	got := cfg.understood()
 	for _, want := range []string{
 		"listens on /run/boxd/boxd.sock (group boxd), http 127.0.0.1:5411",
 		"principals.ci: user daemon, role user", "principals.web: callers with a token, role viewer",

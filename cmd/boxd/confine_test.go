@@ -78,7 +78,7 @@ const confinedDir = "BOXD_TEST_CONFINED_DIR"
 func TestAConfinedBoxdLeavesTheKeepersFilesAlone(t *testing.T) {
 	t.Parallel()
 	cfg := func(dir string) *Config {
-		c := DefaultConfig()
+		c := defaultConfig()
 		c.Daemon.StateDir, c.Daemon.RuntimeDir, c.Daemon.Socket = filepath.Join(dir, "state"), filepath.Join(dir, "run"), filepath.Join(dir, "run/s")
 		c.Daemon.Certificate = filepath.Join(dir, "live/cert.pem")
 		c.Secrets = map[string]policy.Secret{"key": {File: filepath.Join(dir, "keys/key")}}
@@ -152,7 +152,7 @@ func TestFilesElsewhereNeedARestart(t *testing.T) {
 	dir := t.TempDir()
 	fill(t, dir, "a/key", "b/key")
 	with := func(file string) *Config {
-		c := DefaultConfig()
+		c := defaultConfig()
 		c.Secrets = map[string]policy.Secret{"key": {File: file}}
 		return &c
 	}

@@ -35,7 +35,7 @@ func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *no
 		boxes = driver.Scoped(keeper, scopes, seen.log)
 	}
 	supervising = &atomic.Pointer[supervisor.Supervisor]{}
-	boxes.Resolve(namesProgram(cfg), cfg.Resolvers(), func(d *egress.Denied) { //nolint:contextcheck // it ends with StopResolving
+	boxes.Resolve(namesProgram(cfg), cfg.resolvers(), func(d *egress.Denied) { //nolint:contextcheck // it ends with StopResolving
 		if v := supervising.Load(); v != nil {
 			tellDenied(context.WithoutCancel(ctx), v, seen.Events, d)
 		}

@@ -103,7 +103,7 @@ func applyTo(sup *supervisor.Supervisor, door *access.Gate, started *Config, log
 
 // tellIdle logs settings that have no effect.
 func tellIdle(cfg *Config, log *slog.Logger) {
-	for _, line := range cfg.Idle() {
+	for _, line := range cfg.idle() {
 		log.Warn("a setting has no effect", "detail", line)
 	}
 }

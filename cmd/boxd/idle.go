@@ -18,10 +18,10 @@ import (
 // resolvePatience limits the wait for all names together.
 const resolvePatience = 3 * time.Second
 
-// Idle lists settings that have no effect on this host, and so are probably mistakes: patterns that match nothing,
+// idle lists settings that have no effect on this host, and so are probably mistakes: patterns that match nothing,
 // missing directories.
-func (c *Config) Idle() (list []string) {
-	usual := DefaultConfig().Image.Etc
+func (c *Config) idle() (list []string) {
+	usual := defaultConfig().Image.Etc
 	for _, pattern := range c.Image.Etc {
 		if slices.Contains(usual, pattern) {
 			continue // not every host has all of these
@@ -57,9 +57,9 @@ func (c *Config) Idle() (list []string) {
 	return list
 }
 
-// Unresolved lists the hosts in rules that have no address. It waits for name servers, at most three seconds; boxd
+// unresolved lists the hosts in rules that have no address. It waits for name servers, at most three seconds; boxd
 // itself, which has no network, cannot ask them.
-func (c *Config) Unresolved(ctx context.Context) []string {
+func (c *Config) unresolved(ctx context.Context) []string {
 	where := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.Profiles)) {
 		for _, rule := range c.Profiles[name].NetworkRules {

@@ -40,7 +40,7 @@ func keeperConfig(c *Config) (k isolation.KeeperConfig, dir string, err error) {
 	return isolation.KeeperConfig{
 		RunDir: c.Daemon.RuntimeDir, StateDir: c.Daemon.StateDir, BoxInit: filepath.Join(dir, "boxinit"),
 		IDBase: c.IDs.Base, IDCount: c.IDs.Count, IDLock: c.IDs.Lock, Ahead: c.Daemon.Ahead,
-		Group: c.Groups.Path(), Store: uint64(c.Work.StoreSize), StoreFilesystem: c.Work.StoreFilesystem, Workspaces: c.Work.Max, Allow: c.Allow(), Etc: c.Image.Etc, Network: c.NetworkWords(), Patience: time.Duration(c.Mounts.Patience), AIO: c.Limits.AIO, FileLocks: c.Limits.FileLocks,
+		Group: c.Groups.Path(), Store: uint64(c.Work.StoreSize), StoreFilesystem: c.Work.StoreFilesystem, Workspaces: c.Work.Max, Allow: c.allow(), Etc: c.Image.Etc, Network: c.networkWords(), Patience: time.Duration(c.Mounts.Patience), AIO: c.Limits.AIO, FileLocks: c.Limits.FileLocks,
 		QuotaRoots: c.Mounts.QuotaRoots,
 	}, dir, nil
 }

@@ -21,7 +21,7 @@ func TestTheKeeperIsChosenByTheUnit(t *testing.T) {
 		{keeperExternal, true, keeperExternal},
 		{keeperOwn, true, ""},
 	} {
-		cfg := DefaultConfig()
+		cfg := defaultConfig()
 		cfg.Daemon.Keeper = c.said
 		err := chooseKeeper(&cfg, c.unit)
 		if (err == nil) != (c.want != "") || err == nil && cfg.Daemon.Keeper != c.want {

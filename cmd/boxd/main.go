@@ -95,9 +95,9 @@ func run(ctx context.Context, args []string) error {
 		case *runs != "":
 			err = againstFile(&cfg, state, *runs)
 		default:
-			fmt.Fprintln(os.Stdout, strings.Join(cfg.Understood(), "\n"))
+			fmt.Fprintln(os.Stdout, strings.Join(cfg.understood(), "\n"))
 		}
-		for _, line := range append(cfg.Idle(), cfg.Unresolved(ctx)...) {
+		for _, line := range append(cfg.idle(), cfg.unresolved(ctx)...) {
 			fmt.Fprintln(os.Stderr, "boxd: without effect:", line)
 		}
 	}

@@ -184,7 +184,7 @@ func TestAPolicyThatHoldsNobodyIsRefused(t *testing.T) {
 // Settings without effect are reported when a configuration is checked and at startup, and are no failure.
 func TestWhatHasNoEffectIsTold(t *testing.T) {
 	t.Parallel()
-	cfg := DefaultConfig()
+	cfg := defaultConfig()
 	cfg.Image.Etc = append(cfg.Image.Etc, "no-such-*/x", "!passwd", "hostname*")
 	cfg.Mounts.Allow = append(cfg.Mounts.Allow, Rule{Path: "/no/such/directory"}, Rule{Path: "/usr"})
 	cfg.Mounts.QuotaRoots = []string{"/no/such/root"}
@@ -192,13 +192,13 @@ func TestWhatHasNoEffectIsTold(t *testing.T) {
 	p := cfg.Profiles["default"]
 	p.NetworkRules = []string{"no-such-host.invalid", "*.example.org", "10.0.0.0/8 tcp"}
 	cfg.Profiles = map[string]policy.Profile{"default": p}
-	got := strings.Join(cfg.Idle(), "\n")
+	got := strings.Join(cfg.idle(), "\n")
 	want := "image.etc has \"no-such-*/x\", which matches no file in /etc\nmounts.allow has \"/no/such/directory\": stat /no/such/directory: no such file or directory\n" +
 		"mounts.quota_roots has \"/no/such/root\": stat /no/such/root: no such file or directory\ne2b.fleet, as fleet.gateways names no gateway\nlangbot.fleet, as fleet.gateways names no gateway"
 	if got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
-	if all := cfg.Unresolved(t.Context()); len(all) != 1 || !strings.HasPrefix(all[0], `profiles.default.network_rules has "no-such-host.invalid": `) {
+	if all := cfg.unresolved(t.Context()); len(all) != 1 || !strings.HasPrefix(all[0], `profiles.default.network_rules has "no-such-host.invalid": `) {
 		t.Errorf("%q", all)
 	}
 }

@@ -59,7 +59,7 @@ func TestManualPageHasEveryKeyWithItsValue(t *testing.T) {
 	if err := got.decode("box.toml(5)", text); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	if diff := cmp.Diff(DefaultConfig(), got); diff != "" {
+	if diff := cmp.Diff(defaultConfig(), got); diff != "" {
 		t.Errorf("box.toml(5) differs from the built-in configuration (-built-in +page):\n%s", diff)
 	}
 	// A key that is zero on both sides would not be missed above.
@@ -97,7 +97,7 @@ func TestExamplesOfTheManualPageAreValid(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, examples, _ := strings.Cut(string(page), ".Sh EXAMPLES\n")
-	cfg := DefaultConfig()
+	cfg := defaultConfig()
 	n := 0
 	for _, part := range strings.Split(examples, ".Bd -literal -offset indent\n")[1:] {
 		text, _, _ := strings.Cut(part, ".Ed\n")

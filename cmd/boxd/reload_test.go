@@ -50,7 +50,7 @@ func TestKeysThatNeedARestartAreNamed(t *testing.T) {
 			c.Groups.Driver, c.Daemon.IdleExit = driverSystemd, quantity.Duration(time.Minute)
 		}, []string{"cgroups.driver", "daemon.idle_exit"}},
 	} {
-		before, after := DefaultConfig(), DefaultConfig()
+		before, after := defaultConfig(), defaultConfig()
 		tc.change(&after)
 		for range 2 { // there and back
 			if got, err := fixedSettings(&before, &after); err != nil || !cmp.Equal(got, tc.want) {

@@ -144,8 +144,8 @@ func (g *gateway) newTransport() *http.Transport {
 	}
 }
 
-// UseKey has the gateway sign with another key from now on.
-func (g *gateway) UseKey(key ed25519.PrivateKey) {
+// useKey has the gateway sign with another key from now on.
+func (g *gateway) useKey(key ed25519.PrivateKey) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.cfg.Key = key

@@ -50,8 +50,8 @@ func newLangBotFront(g *gateway, cfg *gatewayConfig, token string) *langBotFront
 	}
 }
 
-// Wait waits for the end of all WebSockets, which the end of their listener's context begins.
-func (f *langBotFront) Wait() { f.live.Wait() }
+// wait waits for the end of all WebSockets, which the end of their listener's context begins.
+func (f *langBotFront) wait() { f.live.Wait() }
 
 // ServeHTTP answers a request.
 func (f *langBotFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {

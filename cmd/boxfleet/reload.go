@@ -51,7 +51,7 @@ func (r *reloader) reload() error {
 	if err != nil {
 		return err
 	}
-	r.gateway.UseKey(key)
+	r.gateway.useKey(key)
 	r.gate.Use(state)
 	was, is := r.started.Gateway, next.Gateway
 	was.Key, was.ClientCRL = is.Key, is.ClientCRL

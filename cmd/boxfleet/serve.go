@@ -302,7 +302,7 @@ func answer(ctx context.Context, cfg *gatewayConfig, g *gateway, log *slog.Logge
 	}
 	if bots != nil {
 		all = append(all, bots)
-		defer front.Wait()
+		defer front.wait()
 	}
 	log.Info("boxfleet serves", "version", version, "address", own.Addr().String(), "tls", cfg.Gateway.Certificate != "", "client_certificates", cfg.Gateway.ClientCA != "", "sandboxes", clients, "langbot", cfg.LangBot.Listen)
 	ready(log)

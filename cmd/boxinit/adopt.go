@@ -15,7 +15,7 @@ import (
 func (s *server) orphan() {
 	s.unwatch(s.control, s.token)
 	s.control, s.stateSent = -1, false
-	s.life.MarkLost(monotonic())
+	s.life.markLost(monotonic())
 	for _, p := range s.programs { // kill all of them before waiting for any
 		if !p.durable && p.group.FD >= 0 {
 			_ = p.group.Kill()
@@ -57,7 +57,7 @@ func (s *server) accept() {
 		return
 	}
 	s.control, s.token = fd, token
-	s.life.Find()
+	s.life.find()
 	s.conn++
 }
 

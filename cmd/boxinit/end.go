@@ -152,7 +152,7 @@ func (s *server) release(p *program) {
 		delete(s.byPID, p.pid)
 	}
 	if p.tag != 0 && !p.keep && !p.stuck {
-		s.procs.Free(p.tag)
+		s.procs.free(p.tag)
 		p.tag = 0
 	}
 	p.deadline = 0

@@ -98,7 +98,7 @@ func (s *server) checkUnkillable(p *program) {
 	left, err := p.group.Processes()
 	s.unkillable = s.unkillable || err != nil
 	for _, pid := range left {
-		alive, state, err := s.procs.Alive(pid)
+		alive, state, err := s.procs.alive(pid)
 		if err == nil && alive && state != 'D' {
 			s.unkillable = true
 		}

@@ -51,8 +51,8 @@ func (g *procView) take() uint32 {
 	return 0
 }
 
-// Free gives a marker gid back. No living process may have it.
-func (g *procView) Free(tag uint32) { delete(g.used, tag) }
+// free gives a marker gid back. No living process may have it.
+func (g *procView) free(tag uint32) { delete(g.used, tag) }
 
 // Tag returns a marker gid that no living process has, 0 if there is none. When all seem to be in
 // use it looks for those that no process has any more, since a program that may have left
@@ -301,8 +301,8 @@ func (g *procView) examine(p *process, name string) (alive bool, err error) {
 	return p.state != 'Z' && p.state != 'X' || threads > 1, nil
 }
 
-// Alive reports whether a process is alive, and its state as in proc(5).
-func (g *procView) Alive(pid int) (alive bool, state byte, err error) {
+// alive reports whether a process is alive, and its state as in proc(5).
+func (g *procView) alive(pid int) (alive bool, state byte, err error) {
 	p := process{pid: pid}
 	alive, err = g.examine(&p, strconv.Itoa(pid))
 	return alive, p.state, err

@@ -34,12 +34,12 @@ func (l *lifeTimer) Idle(now time.Duration) { l.idle = now }
 // Running records whether any process runs.
 func (l *lifeTimer) Running(is bool) { l.running = is }
 
-// MarkLost records that boxd has gone.
-func (l *lifeTimer) MarkLost(now time.Duration) { l.orphan = now }
+// markLost records that boxd has gone.
+func (l *lifeTimer) markLost(now time.Duration) { l.orphan = now }
 
-// Find records that another boxd has connected. The times that an earlier one set stay in force until this one sets others, as it
+// find records that another boxd has connected. The times that an earlier one set stay in force until this one sets others, as it
 // may go before it does.
-func (l *lifeTimer) Find() { l.orphan = 0 }
+func (l *lifeTimer) find() { l.orphan = 0 }
 
 // End returns when the box ends unless boxd connects before: 0 while boxd is connected, or if
 // nothing ends the box. No boxd can connect to a box that is not adoptable.

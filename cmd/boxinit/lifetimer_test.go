@@ -37,21 +37,21 @@ func TestABoxEndsWhenItsFirstTimeIsOver(t *testing.T) {
 		if at := l.End(!tc.alone); at != 0 {
 			t.Errorf("%s: with boxd there it ends at %v", name, at)
 		}
-		l.MarkLost(lost)
+		l.markLost(lost)
 		if at := l.End(!tc.alone); at != tc.want {
 			t.Errorf("%s: it ends at %v, not %v", name, at, tc.want)
 		}
-		l.Find()
+		l.find()
 		if at := l.End(!tc.alone); at != 0 {
 			t.Errorf("%s: with the next boxd it ends at %v", name, at)
 		}
-		l.MarkLost(lost)
+		l.markLost(lost)
 		if at := l.End(!tc.alone); at != tc.want {
 			t.Errorf("%s: when that has gone without a word it ends at %v, not %v", name, at, tc.want)
 		}
-		l.Find()
+		l.find()
 		l.Set(&isolation.Times{}, told)
-		l.MarkLost(lost)
+		l.markLost(lost)
 		if at := l.End(!tc.alone); at != lost {
 			t.Errorf("%s: when the next boxd wants it to end with itself it ends at %v", name, at)
 		}

@@ -37,7 +37,7 @@ func (l *launching) writeRecord() error {
 	r := &record{
 		Key: l.spec.Key, IDBase: l.base(), Owner: l.spec.Caller.UID, Group: l.box.path(), Scope: l.spec.Scope != "", Limits: l.spec.Limits, Image: l.spec.Image,
 	}
-	if err := r.Identify(l.preforked.pid); err != nil {
+	if err := r.identify(l.preforked.pid); err != nil {
 		return err
 	}
 	l.box.changing.Lock()

@@ -16,9 +16,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Identify records which process is PID 1 of the box, so that a later process with the same PID
+// identify records which process is PID 1 of the box, so that a later process with the same PID
 // is not taken for it.
-func (r *record) Identify(pid int) error {
+func (r *record) identify(pid int) error {
 	start, err := startOf(pid)
 	if err != nil {
 		return err

@@ -142,7 +142,7 @@ func (k *keeper) watch(key string, b *box) {
 	close(b.done)
 	select {
 	case k.ended <- struct{}{}:
-	default: // Serve has not received the last one yet
+	default: // serve has not received the last one yet
 	}
 }
 

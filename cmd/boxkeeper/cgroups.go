@@ -234,7 +234,7 @@ type boxCgroups struct {
 	removed bool // the descriptors are closed
 }
 
-// Make makes the cgroups of a box, without limits on its programs: Settle must follow. The owner's limits are written if this is
+// Make makes the cgroups of a box, without limits on its programs: settle must follow. The owner's limits are written if this is
 // the owner's first box: see SetOwner. root is the host id of in-box root, which work will belong to.
 func (t *cgroupTree) Make(owner *cgroup.Owner, key string, root uint32, limits *cgroup.Limits) (*boxCgroups, error) {
 	b := &boxCgroups{t: t, owner: ownerPrefix + owner.Name, name: boxPrefix + key, limits: *limits}
@@ -332,8 +332,8 @@ func (b *boxCgroups) Enter(pid int) error {
 	return b.group.Write("cgroup.procs", strconv.Itoa(pid))
 }
 
-// Settle moves PID 1, which has its cgroup namespace, from the box's own cgroup into init, and sets the limits of the programs.
-func (b *boxCgroups) Settle(pid int) error {
+// settle moves PID 1, which has its cgroup namespace, from the box's own cgroup into init, and sets the limits of the programs.
+func (b *boxCgroups) settle(pid int) error {
 	if err := b.group.Write("init/cgroup.procs", strconv.Itoa(pid)); err != nil {
 		return err
 	}

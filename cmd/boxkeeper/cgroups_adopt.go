@@ -76,8 +76,8 @@ func (t *cgroupTree) Find(owner, key string, limits *cgroup.Limits) (*boxCgroups
 	return b.openWork()
 }
 
-// FindIn opens the cgroups that MakeIn made for a box in an earlier keeper.
-func (t *cgroupTree) FindIn(path string, limits *cgroup.Limits) (*boxCgroups, error) {
+// findIn opens the cgroups that makeIn made for a box in an earlier keeper.
+func (t *cgroupTree) findIn(path string, limits *cgroup.Limits) (*boxCgroups, error) {
 	group, err := openDelegated(path)
 	if err != nil {
 		return nil, err

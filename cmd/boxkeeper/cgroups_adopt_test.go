@@ -88,7 +88,7 @@ func TestGroupsOfAnEarlierKeeperAreFoundAndRemoved(t *testing.T) {
 	if got := tree.all(t); len(got) > 0 {
 		t.Errorf("left: %q", got)
 	}
-	if _, err := tree.FindIn(tree.path, &limits); err == nil {
+	if _, err := tree.findIn(tree.path, &limits); err == nil {
 		t.Error("a directory that nobody has delegated is a scope")
 	}
 }

@@ -20,9 +20,9 @@ import (
 // the box can be removed and made again while the scope lives.
 const holdGroup = "hold"
 
-// MakeIn makes the cgroups of a box in one that systemd has made for it, that of a scope. systemd
+// makeIn makes the cgroups of a box in one that systemd has made for it, that of a scope. systemd
 // sets the limits of that cgroup itself: it reverts what others write there.
-func (t *cgroupTree) MakeIn(path string, root uint32, limits *cgroup.Limits) (*boxCgroups, error) {
+func (t *cgroupTree) makeIn(path string, root uint32, limits *cgroup.Limits) (*boxCgroups, error) {
 	group, err := openDelegated(path)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (b *boxCgroups) clearTop() error {
 	return nil
 }
 
-// removeFromScope removes what MakeIn has made; the scope is left to its maker. It may be gone
+// removeFromScope removes what makeIn has made; the scope is left to its maker. It may be gone
 // already with everything in it: systemd drops a scope without processes.
 func (b *boxCgroups) removeFromScope() error {
 	defer b.group.Close()

@@ -90,7 +90,7 @@ func (g *groups) make(k *keeper, spec *isolation.Spec, root uint32) (*boxCgroups
 		return nil, err
 	}
 	if spec.Scope != "" {
-		return t.MakeIn(spec.Scope, root, &spec.Limits)
+		return t.makeIn(spec.Scope, root, &spec.Limits)
 	}
 	owner := spec.Owner
 	owner.Name = cgroup.OwnerName(spec.Caller.UID, owner.Name)
@@ -116,7 +116,7 @@ func (g *groups) find(k *keeper, r *record) (*boxCgroups, error) {
 		if err := scopeOf(r.Key, r.Group); err != nil {
 			return nil, err
 		}
-		return t.FindIn(r.Group, &r.Limits)
+		return t.findIn(r.Group, &r.Limits)
 	}
 	b, err := t.Find(ownerName(r), r.Key, &r.Limits)
 	if err == nil && b.Path() != r.Group {

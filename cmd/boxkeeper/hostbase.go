@@ -53,11 +53,11 @@ const nobody = 65534
 // basePatience is how long the copying may take, which normally takes milliseconds.
 const basePatience = 20 * time.Second
 
-// Take opens the base for a new box. It stays until Release.
-func (h *hostBases) Take(key string) (fd int, err error) {
+// take opens the base for a new box. It stays until Release.
+func (h *hostBases) take(key string) (fd int, err error) {
 	h.making.Lock()
 	defer h.making.Unlock()
-	root, stamp, err := h.zygotes.Of("").Root()
+	root, stamp, err := h.zygotes.of("").Root()
 	if err != nil {
 		return -1, err
 	}

@@ -41,9 +41,9 @@ type idRange struct {
 
 const noLock = -1
 
-// Take reserves the lowest free range: using few ranges over and over lets the cache of user
+// take reserves the lowest free range: using few ranges over and over lets the cache of user
 // namespaces hit. EUSERS: all are in use.
-func (r *idRanges) Take() (idRange, error) {
+func (r *idRanges) take() (idRange, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fd, err := openLock(r.path)

@@ -23,7 +23,7 @@ const firstBase = 0x70000000
 // and with those the reservations, until it has executed its program.
 func take(t *testing.T, r *idRanges, slot uint32) idRange {
 	t.Helper()
-	ids, err := r.Take()
+	ids, err := r.take()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestKeepersOfAHostNeverShareARange(t *testing.T) { // not parallel: see tak
 	c := take(t, one, 2)
 	d := take(t, two, 3)
 	for _, r := range []*idRanges{one, two} {
-		if _, err := r.Take(); !errors.Is(err, unix.EUSERS) {
+		if _, err := r.take(); !errors.Is(err, unix.EUSERS) {
 			t.Errorf("a fifth range of four: %v", err)
 		}
 	}
@@ -92,7 +92,7 @@ func TestLockFileIsNoLink(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "elsewhere"), path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newIDRanges(path, firstBase, 2).Take(); !errors.Is(err, unix.ELOOP) {
+	if _, err := newIDRanges(path, firstBase, 2).take(); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("through a link: %v", err)
 	}
 }
@@ -128,7 +128,7 @@ func TestTheLowestFreeRangeIsTaken(t *testing.T) { // not parallel: see take
 			lowest++
 		}
 		if lowest == ranges {
-			if _, err := r.Take(); !errors.Is(err, unix.EUSERS) {
+			if _, err := r.take(); !errors.Is(err, unix.EUSERS) {
 				t.Fatalf("all are taken: %v", err)
 			}
 			continue

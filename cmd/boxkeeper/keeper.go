@@ -153,7 +153,7 @@ func (k *keeper) prepare() error {
 	if err := k.greet(); err != nil {
 		return err
 	}
-	k.listener, err = k.run.Listen()
+	k.listener, err = k.run.listen()
 	return err
 }
 
@@ -161,7 +161,7 @@ func (k *keeper) prepare() error {
 func (k *keeper) close() {
 	if k.listener != nil { // first of all: a boxd that is refused here starts another keeper
 		k.listener.Close()
-		k.run.Hide()
+		k.run.hide()
 	}
 	k.sources.Close()
 	k.ahead.close(k.ids)

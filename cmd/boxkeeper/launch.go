@@ -142,14 +142,14 @@ func (l *launching) takePreforked() (string, error) {
 	l.preforked = l.k.ahead.enter(fresh, l.k.ids)
 	l.undo = append(l.undo, func() { l.k.ahead.leave(l.k) })
 	if l.preforked == nil {
-		ids, err := l.k.ids.Take()
+		ids, err := l.k.ids.take()
 		if errors.Is(err, unix.EUSERS) { // the last range may belong to a preforked box that is being made right now
 			l.preforked = l.k.ahead.await(l.k.ids)
 		}
 		if l.preforked != nil && fresh { // it is for another image or for another network, but its id range is of use
 			l.preforked.discard(l.k.ids)
 			l.preforked = nil
-			ids, err = l.k.ids.Take()
+			ids, err = l.k.ids.take()
 		}
 		switch {
 		case l.preforked != nil:
@@ -271,7 +271,7 @@ func (l *launching) settleGroup() (string, error) {
 	if err := awaitUnshared(l.preforked.control); err != nil {
 		return "cgroup namespace: " + err.Error(), err
 	}
-	if err := l.box.groups.Settle(l.preforked.pid); err != nil {
+	if err := l.box.groups.settle(l.preforked.pid); err != nil {
 		return err.Error(), err
 	}
 	return "", nil

@@ -63,7 +63,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	return k.Serve(ctx)
+	return k.serve(ctx)
 }
 
 // liftCommand is run when the package is purged, or by root.

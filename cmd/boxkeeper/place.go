@@ -62,9 +62,9 @@ func openPlace(run string) (*place, error) {
 	return p, nil
 }
 
-// Listen makes the socket. An existing one is left over from a dead keeper.
-func (p *place) Listen() (*fdpass.Listener, error) {
-	p.Hide()
+// listen makes the socket. An existing one is left over from a dead keeper.
+func (p *place) listen() (*fdpass.Listener, error) {
+	p.hide()
 	dir, err := p.dir.Open(".")
 	if err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
@@ -77,8 +77,8 @@ func (p *place) Listen() (*fdpass.Listener, error) {
 	return fdpass.NewListener(fd)
 }
 
-// Hide removes the socket.
-func (p *place) Hide() { _ = p.dir.Remove(isolation.KeeperSocket) }
+// hide removes the socket.
+func (p *place) hide() { _ = p.dir.Remove(isolation.KeeperSocket) }
 
 // Close releases the lock and the directory.
 func (p *place) Close() {

@@ -174,7 +174,7 @@ func (n *preforkPool) close(from *idRanges) {
 
 // beginClone clones a PID 1 for the pool.
 func (k *keeper) beginClone() (*preforkedBox, error) {
-	ids, err := k.ids.Take()
+	ids, err := k.ids.take()
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ func (k *keeper) requestPrefork(image string, ids idRange, group int, share bool
 		k.ids.Release(ids)
 		return nil, err
 	}
-	clone, err := k.zygotes.Of(image).Request(ids, ends[1], group, share)
+	clone, err := k.zygotes.of(image).Request(ids, ends[1], group, share)
 	if err != nil {
 		unix.Close(ends[0])
 		k.ids.Release(ids)

@@ -199,7 +199,7 @@ func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Identify(cmd.Process.Pid); err != nil {
+	if err := r.identify(cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
 	living := func(what string, r record, want error) {
@@ -222,7 +222,7 @@ func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 	other, foreign, none := *r, *r, *r
 	other.IDBase += isolation.IDRange
 	none.IDBase = 0
-	if err := foreign.Identify(os.Getpid()); err != nil {
+	if err := foreign.identify(os.Getpid()); err != nil {
 		t.Fatal(err)
 	}
 	for what, r := range map[string]record{"a box of other ids": other, "a process of the host": foreign, "no ids": none} {

@@ -52,7 +52,7 @@ func (l *launching) mapRoot() (string, error) {
 // takeBase opens the base of a root of the host's programs, which the box has until it ends.
 func (l *launching) takeBase() (int, error) {
 	l.undo = append(l.undo, func() { l.k.bases.Release(l.spec.Key) }) // watch does it too, but may have done it by now
-	return l.k.bases.Take(l.spec.Key)
+	return l.k.bases.take(l.spec.Key)
 }
 
 // layer is one layer of a root.

@@ -40,11 +40,11 @@ func (k *keeper) greet() error {
 // firstPatience is how long a keeper waits for the boxd that has started it.
 const firstPatience = 30 * time.Second
 
-// Serve answers one boxd after the other. It returns when ctx ends or boxd asks for it, and,
+// serve answers one boxd after the other. It returns when ctx ends or boxd asks for it, and,
 // unless the keeper lingers, when there is neither a boxd nor a box. A keeper that does not
 // linger belongs to the boxd it serves, which may be stopped by the same signal and need it for
 // that: so it ends only after that boxd has gone.
-func (k *keeper) Serve(ctx context.Context) error {
+func (k *keeper) serve(ctx context.Context) error {
 	serving := ctx
 	if !k.cfg.Linger {
 		serving = context.WithoutCancel(ctx)

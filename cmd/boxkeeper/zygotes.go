@@ -22,8 +22,8 @@ type zygoteSet struct {
 	recent []string           // trees of the store's images that have a zygote, the last used one last
 }
 
-// Of returns the zygote of a tree, "" for the image "host".
-func (s *zygoteSet) Of(tree string) *zygote {
+// of returns the zygote of a tree, "" for the image "host".
+func (s *zygoteSet) of(tree string) *zygote {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	z := s.all[tree]

@@ -182,7 +182,7 @@ func TestProtocolsAreChangedWithinSecrets(t *testing.T) {
 	if line, err := r.ReadString('\n'); line != "hello\n" {
 		t.Errorf("%q, %v", line, err)
 	}
-	b.server.Cut() // as when a secret is removed
+	b.server.cut() // as when a secret is removed
 	if _, err := r.ReadString('\n'); err == nil {
 		t.Error("a connection goes on that was cut")
 	}

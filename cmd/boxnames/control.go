@@ -185,7 +185,7 @@ func (c *control) change(b *egress.Box) error {
 	if served := c.boxes[b.Key]; served != nil {
 		served.rules.Store(rules)
 		if served.proxy != nil {
-			served.proxy.Cut() // the kernel does too, but only once a connection sends something
+			served.proxy.cut() // the kernel does too, but only once a connection sends something
 		}
 	}
 	return err

@@ -53,9 +53,9 @@ const (
 	reportOnce  = time.Minute
 )
 
-// IsNew reports whether a text was not reported in the last minute. If too many others were, it
+// isNew reports whether a text was not reported in the last minute. If too many others were, it
 // returns false: a box that asks for hundreds of names it may not resolve is known by then.
-func (t *tally) IsNew(text string, now time.Time) bool {
+func (t *tally) isNew(text string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if at, ok := t.reported[text]; ok && now.Sub(at) < reportOnce {

@@ -22,7 +22,7 @@ func (c *control) newServer(b *egress.Box, served *servedBox, asks *resolverBox)
 		Rules: served.rules.Load, Secrets: func() *secretSet { return c.set(b.Key) },
 		Dial: func(ctx context.Context, t proxyTarget) (net.Conn, error) { return c.dial(ctx, b.Key, t) },
 		Find: func(ctx context.Context, name egress.Name, six bool) bool {
-			return c.resolver.Find(ctx, asks, name, six)
+			return c.resolver.find(ctx, asks, name, six)
 		},
 		Denied: asks.Denied,
 	})

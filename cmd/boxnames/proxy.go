@@ -122,7 +122,7 @@ func (s *proxyServer) Serve(ctx context.Context, listeners []net.Listener) error
 	for _, l := range listeners {
 		l.Close()
 	}
-	s.Cut()
+	s.cut()
 	s.wg.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -130,8 +130,8 @@ func (s *proxyServer) Serve(ctx context.Context, listeners []net.Listener) error
 	return nil
 }
 
-// Cut closes all current connections.
-func (s *proxyServer) Cut() {
+// cut closes all current connections.
+func (s *proxyServer) cut() {
 	s.mu.Lock()
 	list := make([]*client, 0, len(s.conns))
 	for c := range s.conns {
@@ -167,7 +167,7 @@ func (s *proxyServer) accept(ctx context.Context, l net.Listener) error {
 		s.conns[c] = true
 		s.mu.Unlock()
 		s.wg.Add(1)           // until the connection is closed
-		if ctx.Err() != nil { // Cut may have run before it was in conns
+		if ctx.Err() != nil { // cut may have run before it was in conns
 			_ = c.Close()
 		}
 		s.wg.Go(func() { s.handle(ctx, c) })
@@ -270,7 +270,7 @@ const maxShownHost = 200
 
 func (s *proxyServer) deny(d denial, to netip.AddrPort) {
 	d.Addresses, d.Port = []netip.Addr{to.Addr()}, to.Port()
-	if s.reported.IsNew(string(d.Reason)+" "+d.Asked+" "+to.String(), time.Now()) {
+	if s.reported.isNew(string(d.Reason)+" "+d.Asked+" "+to.String(), time.Now()) {
 		s.box.Denied(d)
 	}
 }

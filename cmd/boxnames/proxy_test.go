@@ -366,7 +366,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	b.server.Cut()
+	b.server.cut()
 	for _, end := range []net.Conn{c, server} {
 		_, _ = io.Copy(io.Discard, end)
 	}

@@ -116,9 +116,9 @@ func (s *dnsServer) answer(ctx context.Context, query []byte, overUDP bool) []by
 	return q.reply(overUDP)
 }
 
-// Find resolves a name as if the box had asked, to IPv6 addresses if six is set and otherwise to
+// find resolves a name as if the box had asked, to IPv6 addresses if six is set and otherwise to
 // IPv4 addresses, and pins what it finds. It returns false if no resolver has answered.
-func (r *resolver) Find(ctx context.Context, box *resolverBox, name egress.Name, six bool) bool {
+func (r *resolver) find(ctx context.Context, box *resolverBox, name egress.Name, six bool) bool {
 	q := &query{q: dnsmessage.Question{Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}
 	if six {
 		q.q.Type = dnsmessage.TypeAAAA
@@ -191,7 +191,7 @@ func (s *dnsServer) resolve(ctx context.Context, q *query) {
 }
 
 func (s *dnsServer) refuse(d denial) {
-	if s.denied.IsNew(d.Asked+" "+string(d.Reason), time.Now()) {
+	if s.denied.isNew(d.Asked+" "+string(d.Reason), time.Now()) {
 		s.box.Denied(d)
 	}
 }

@@ -60,13 +60,13 @@ func Errorf(k Kind, format string, args ...any) *Error {
 func Field(field string, value any, allowed string) *Error {
 	return &Error{
 		Kind: Invalid, Field: field, Value: shorten(fmt.Sprint(value)), Allowed: allowed,
-		Err: errors.New(Refusal(field, value, allowed)),
+		Err: errors.New(refusal(field, value, allowed)),
 	}
 }
 
-// Refusal returns the text of every refusal of a field: which one, what was given, and what it
+// refusal returns the text of every refusal of a field: which one, what was given, and what it
 // must be.
-func Refusal(field string, value any, allowed string) string {
+func refusal(field string, value any, allowed string) string {
 	if word, ok := value.(Word); ok {
 		return field + " is " + string(word) + ": must be " + allowed
 	}

@@ -23,8 +23,8 @@ type Kind int
 
 // Kinds of spans.
 const (
-	Internal Kind = 1
-	Server   Kind = 2 // it answers a request
+	internal Kind = 1
+	server   Kind = 2 // it answers a request
 )
 
 // Span is an operation with a beginning, an end and a trace. A nil Span is not recorded: its methods do nothing. Only one
@@ -61,7 +61,7 @@ func (t *Tracer) Begin(r *Request) *Span {
 	if t == nil {
 		return nil
 	}
-	s := &Span{tracer: t, kind: Server, begin: time.Now()}
+	s := &Span{tracer: t, kind: server, begin: time.Now()}
 	_, _ = rand.Read(s.id[:]) // cannot fail
 	if r.Parent == "" {
 		_, _ = rand.Read(s.trace[:])
@@ -86,7 +86,7 @@ func (t *Tracer) Ended(parent string, took time.Duration) *Span {
 	if t == nil || parent == "" {
 		return nil
 	}
-	s := &Span{tracer: t, kind: Internal, end: time.Now()}
+	s := &Span{tracer: t, kind: internal, end: time.Now()}
 	if !s.join(parent) {
 		return nil
 	}

@@ -135,7 +135,7 @@ func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 	if err != nil {
 		return err
 	}
-	other := Keepers(got, want)
+	other := keepers(got, want)
 	switch {
 	case other == "":
 		return nil

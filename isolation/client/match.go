@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Keepers says in what a keeper's greeting differs from the wanted one, "" if in nothing.
-func Keepers(g, want *isolation.Greeting) string {
+// keepers says in what a keeper's greeting differs from the wanted one, "" if in nothing.
+func keepers(g, want *isolation.Greeting) string {
 	switch {
 	case g.Version != want.Version:
 		return "it speaks version " + strconv.FormatUint(uint64(g.Version), 10) + ", not " + strconv.FormatUint(uint64(want.Version), 10)

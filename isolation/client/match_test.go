@@ -34,12 +34,12 @@ func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
 			t.Errorf("%+v arrives as %+v, %v", tc.got, reply, err)
 			continue
 		}
-		if differ := Keepers(greeting, want); (differ == "") != (tc.differ == "") || !strings.Contains(differ, tc.differ) {
+		if differ := keepers(greeting, want); (differ == "") != (tc.differ == "") || !strings.Contains(differ, tc.differ) {
 			t.Errorf("%+v: %q, want %q", tc.got, differ, tc.differ)
 		}
 	}
 	external := &isolation.Greeting{Version: isolation.KeeperVersion, Flags: want.Flags}
-	if differ := Keepers(want, external); differ != "" {
+	if differ := keepers(want, external); differ != "" {
 		t.Errorf("the program of a keeper of its own unit: %s", differ)
 	}
 }

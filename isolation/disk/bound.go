@@ -16,10 +16,10 @@ import (
 // firstBound is the first project id for directories of the host; there are IDCount of these too.
 const firstBound = 0x63000000
 
-// OtherError means that a directory, or something in it, has a project id that boxd has not set.
-type OtherError struct{ ID uint32 }
+// otherError means that a directory, or something in it, has a project id that boxd has not set.
+type otherError struct{ ID uint32 }
 
-func (e *OtherError) Error() string { return fmt.Sprintf("it has project %d already", e.ID) }
+func (e *otherError) Error() string { return fmt.Sprintf("it has project %d already", e.ID) }
 
 // Tree is a directory of the host with everything in it. What is mounted below it is not
 // included: it is a clone of the directory's own mount only, as a box has it.
@@ -94,8 +94,8 @@ func (t *Tree) Close() {
 	unix.Close(t.mount)
 }
 
-// Identity returns the device and inode number of the tree.
-func (t *Tree) Identity() (dev, ino uint64, err error) {
+// identity returns the device and inode number of the tree.
+func (t *Tree) identity() (dev, ino uint64, err error) {
 	var st unix.Stat_t
 	err = unix.Fstat(t.q.fd(), &st)
 	return st.Dev, st.Ino, err
@@ -124,25 +124,25 @@ func (t *Tree) Claim(id uint32) (bool, error) {
 	return ours, err
 }
 
-// Leave removes a project id from the directory itself, if it has that id.
-func (t *Tree) Leave(id uint32) error {
+// leave removes a project id from the directory itself, if it has that id.
+func (t *Tree) leave(id uint32) error {
 	if now, _, err := t.Project(); err != nil || now != id {
 		return err
 	}
 	return setProject(t.q.fd(), 0, false)
 }
 
-// Fill sets the project id of the directory on everything in it. It visits each directory before
-// what is in it, so that what is moved about meanwhile is found in its new place. An *OtherError:
+// fill sets the project id of the directory on everything in it. It visits each directory before
+// what is in it, so that what is moved about meanwhile is found in its new place. An *otherError:
 // something has another project id.
-func (t *Tree) Fill(ctx context.Context, id uint32, r Reach) error {
+func (t *Tree) fill(ctx context.Context, id uint32, r Reach) error {
 	return walk(ctx, t.q.fd(), r, func(fd int, directory bool) error {
 		now, inherit, err := project(fd)
 		switch {
 		case err != nil:
 			return err
 		case now != 0 && now != id:
-			return &OtherError{now}
+			return &otherError{now}
 		case now == id && inherit == directory:
 			return nil
 		}

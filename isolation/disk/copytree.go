@@ -19,21 +19,21 @@ import (
 // copyTree copies the content of a directory, and its own attributes, to an empty one. Files share their blocks with the copy;
 // owners, modes, times, extended attributes, hard links and special files are as in the original. It looks up only names in
 // directories that it has opened, follows no symbolic link and enters no mount. links is an empty directory on the same
-// filesystem; its content afterwards is of no use. Nothing may change the tree meanwhile. A *ReachError: it is too large.
+// filesystem; its content afterwards is of no use. Nothing may change the tree meanwhile. A *reachError: it is too large.
 //
 // It returns the size of the tree; with to = -1 that is all it does.
 func copyTree(ctx context.Context, from, to, links int) (Limits, error) {
 	fd, err := unix.Openat(from, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return Limits{}, &WalkError{".", err}
+		return Limits{}, &walkError{".", err}
 	}
 	top := os.NewFile(uintptr(fd), ".")
 	defer top.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return Limits{}, &WalkError{".", err}
+		return Limits{}, &walkError{".", err}
 	}
-	c := &treeCopy{Reach: Usual(), dev: st.Dev, links: links, seen: map[uint64]bool{}}
+	c := &treeCopy{Reach: usual(), dev: st.Dev, links: links, seen: map[uint64]bool{}}
 	c.add(&st)
 	err = c.content(ctx, top, to, 1)
 	if err == nil && to >= 0 {
@@ -69,7 +69,7 @@ func (c *treeCopy) add(st *unix.Stat_t) {
 // content copies the content of a directory at this depth.
 func (c *treeCopy) content(ctx context.Context, dir *os.File, to, depth int) error {
 	if depth > c.Depth {
-		return &ReachError{dir.Name(), strconv.Itoa(c.Depth) + " nested directories"}
+		return &reachError{dir.Name(), strconv.Itoa(c.Depth) + " nested directories"}
 	}
 	for {
 		names, err := dir.Readdirnames(batch)
@@ -77,19 +77,19 @@ func (c *treeCopy) content(ctx context.Context, dir *os.File, to, depth int) err
 			return nil
 		}
 		if err != nil {
-			return &WalkError{dir.Name(), err}
+			return &walkError{dir.Name(), err}
 		}
 		for _, name := range names {
 			at := path.Join(dir.Name(), name)
 			if c.entries++; c.entries > c.Entries {
-				return &ReachError{at, strconv.Itoa(c.Entries) + " entries"}
+				return &reachError{at, strconv.Itoa(c.Entries) + " entries"}
 			}
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			err := c.one(ctx, named{int(dir.Fd()), name}, named{to, name}, at, depth)
-			if _, is := errors.AsType[*WalkError](err); err != nil && !is && !errors.As(err, new(*ReachError)) && ctx.Err() == nil {
-				err = &WalkError{at, err}
+			if _, is := errors.AsType[*walkError](err); err != nil && !is && !errors.As(err, new(*reachError)) && ctx.Err() == nil {
+				err = &walkError{at, err}
 			}
 			if err != nil {
 				return err

@@ -143,7 +143,7 @@ func (h *HostQuotas) take(ctx context.Context, key string, fd int, path string, 
 		return err
 	}
 	defer t.Close()
-	dev, ino, err := t.Identity()
+	dev, ino, err := t.identity()
 	if err != nil {
 		return err
 	}
@@ -269,7 +269,7 @@ func (h *HostQuotas) bind(ctx context.Context, key string, t *Tree, path string,
 		return err
 	}
 	defer h.finish(e)
-	if err = t.Fill(ctx, e.id, Usual()); err == nil {
+	if err = t.fill(ctx, e.id, usual()); err == nil {
 		err = t.Limit(e.id, want)
 	}
 	if err == nil {
@@ -294,7 +294,7 @@ func (h *HostQuotas) claim(ctx context.Context, t *Tree, path string, want Limit
 	defer h.act.Unlock()
 	e := &entry{state: claiming, limits: want, path: path, active: true}
 	var err error
-	if e.dev, e.ino, err = t.Identity(); err != nil {
+	if e.dev, e.ino, err = t.identity(); err != nil {
 		return nil, err
 	}
 	for ours := false; !ours; {
@@ -338,9 +338,9 @@ func explainHostQuota(source string, want Limits, err error) error {
 	if lacks, ok := errors.AsType[*UnavailableError](err); ok {
 		return refusal(unix.EOPNOTSUPP, source, "on a filesystem with project quota: "+lacks.Error()+"; "+lacks.Hint())
 	}
-	_, large := errors.AsType[*ReachError](err)
-	_, other := errors.AsType[*OtherError](err)
-	_, walked := errors.AsType[*WalkError](err)
+	_, large := errors.AsType[*reachError](err)
+	_, other := errors.AsType[*otherError](err)
+	_, walked := errors.AsType[*walkError](err)
 	if large || other || walked || errors.Is(err, errForeign) || errors.Is(err, errBroken) || errors.Is(err, errBusy) {
 		return refusal(unix.EOPNOTSUPP, source, "a directory that can be given a quota: "+err.Error())
 	}

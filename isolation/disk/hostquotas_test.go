@@ -267,9 +267,9 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		{&UsedError{Usage: Usage{Bytes: 77, Inodes: 5}}, unix.EDQUOT, "77 bytes and 5 files"},
 		{&otherLimitError{Limits{Bytes: 99, Inodes: 9}}, unix.EBUSY, "99 bytes and 9 files"},
 		{&UnavailableError{Reason: Off, Path: "/srv", Kind: "ext4"}, unix.EOPNOTSUPP, "prjquota"},
-		{&ReachError{Path: "a", What: "7 entries"}, unix.EOPNOTSUPP, "more than 7 entries"},
-		{&WalkError{Path: "a", Err: &OtherError{ID: 7}}, unix.EOPNOTSUPP, "project 7"},
-		{&WalkError{Path: "a", Err: unix.EPERM}, unix.EOPNOTSUPP, "not permitted"},
+		{&reachError{Path: "a", What: "7 entries"}, unix.EOPNOTSUPP, "more than 7 entries"},
+		{&walkError{Path: "a", Err: &otherError{ID: 7}}, unix.EOPNOTSUPP, "project 7"},
+		{&walkError{Path: "a", Err: unix.EPERM}, unix.EOPNOTSUPP, "not permitted"},
 		{errBusy, unix.EOPNOTSUPP, "another box"},
 		{errForeign, unix.EOPNOTSUPP, "a project id that boxd did not set"},
 	} {

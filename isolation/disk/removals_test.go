@@ -174,7 +174,7 @@ func TestARemovalThatFailsIsTriedAgain(t *testing.T) {
 	next := func() {
 		t.Helper()
 		other := strings.Repeat("b", isolation.KeyLen)
-		if err := errors.Join(w.Make(other, isolation.Quota{}), w.Remove(other)); err != nil {
+		if err := errors.Join(w.make(other, isolation.Quota{}), w.Remove(other)); err != nil {
 			t.Fatal(err)
 		}
 		w.removed.wait()

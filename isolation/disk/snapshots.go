@@ -360,7 +360,7 @@ func (s *snapshots) cloneable() error {
 
 // explain turns the error of a tree that is too large, or of a filesystem that cannot clone files, into a refusal that says so.
 func (s *snapshots) explain(dir int, err error) error {
-	if reach, large := errors.AsType[*ReachError](err); large {
+	if reach, large := errors.AsType[*reachError](err); large {
 		return refusedSnapshot(unix.E2BIG, "workspace", reach.Path, "in a tree of at most "+reach.What)
 	}
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENOTTY) {

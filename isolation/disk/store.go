@@ -349,8 +349,8 @@ func (s *Store) Close() error {
 	})
 }
 
-// Leave closes the store but leaves it mounted for the next user: OpenStore will find it.
-func (s *Store) Leave() { s.abandon() }
+// leave closes the store but leaves it mounted for the next user: OpenStore will find it.
+func (s *Store) leave() { s.abandon() }
 
 func retry(f func() error) error {
 	for {

@@ -20,7 +20,7 @@ import (
 func (h *HostQuotas) undo(ctx context.Context, t *Tree, e *entry) error {
 	var err error
 	if e.state == claiming { // the id may be another keeper's, whose limits must stay
-		err = t.Leave(e.id)
+		err = t.leave(e.id)
 	} else {
 		if err = h.update(func() { e.state, e.users = lifting, nil }); err == nil {
 			err = t.Empty(ctx, e.id, everything())
@@ -108,7 +108,7 @@ func (h *HostQuotas) removeQuota(ctx context.Context, e *entry) error {
 		return err
 	}
 	defer t.Close()
-	dev, _, err := t.Identity()
+	dev, _, err := t.identity()
 	if err != nil {
 		return err
 	}

@@ -24,28 +24,28 @@ type Reach struct {
 	Time    time.Duration
 }
 
-// Usual returns the Reach of a walk that a session waits for.
-func Usual() Reach { return Reach{Entries: 1_000_000, Depth: 256, Time: 30 * time.Second} }
+// usual returns the Reach of a walk that a session waits for.
+func usual() Reach { return Reach{Entries: 1_000_000, Depth: 256, Time: 30 * time.Second} }
 
-// ReachError means that a tree is too large to be walked.
-type ReachError struct {
+// reachError means that a tree is too large to be walked.
+type reachError struct {
 	Path string // where the walk was given up, relative to the top
 	What string // which bound was exceeded
 }
 
-func (e *ReachError) Error() string {
+func (e *reachError) Error() string {
 	return "more than " + e.What + " at " + strconv.Quote(e.Path)
 }
 
-// WalkError says at what path a walk has failed.
-type WalkError struct {
+// walkError says at what path a walk has failed.
+type walkError struct {
 	Path string // relative to the top
 	Err  error
 }
 
-func (e *WalkError) Error() string { return strconv.Quote(e.Path) + ": " + e.Err.Error() }
+func (e *walkError) Error() string { return strconv.Quote(e.Path) + ": " + e.Err.Error() }
 
-func (e *WalkError) Unwrap() error { return e.Err }
+func (e *walkError) Unwrap() error { return e.Err }
 
 // batch is how many names are read at a time.
 const batch = 256
@@ -81,7 +81,7 @@ func walk(ctx context.Context, top int, r Reach, each func(fd int, directory boo
 	}()
 	fd, err := unix.Openat(top, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return &WalkError{".", err}
+		return &walkError{".", err}
 	}
 	for err = w.enter(fd, "."); err == nil && len(w.way) > 0; {
 		if ctx.Err() != nil {
@@ -96,11 +96,11 @@ func walk(ctx context.Context, top int, r Reach, each func(fd int, directory boo
 func (w *walker) enter(fd int, at string) error {
 	if len(w.way) == w.Depth {
 		unix.Close(fd)
-		return &ReachError{at, strconv.Itoa(w.Depth) + " nested directories"}
+		return &reachError{at, strconv.Itoa(w.Depth) + " nested directories"}
 	}
 	w.way = append(w.way, &level{dir: os.NewFile(uintptr(fd), at), path: at})
 	if err := w.each(fd, true); err != nil {
-		return &WalkError{at, err}
+		return &walkError{at, err}
 	}
 	return nil
 }
@@ -116,25 +116,25 @@ func (w *walker) step(l *level) error {
 	at := path.Join(l.path, name)
 	switch w.entries++; {
 	case err != nil:
-		return &WalkError{l.path, err}
+		return &walkError{l.path, err}
 	case w.entries > w.Entries:
-		return &ReachError{at, strconv.Itoa(w.Entries) + " entries"}
+		return &reachError{at, strconv.Itoa(w.Entries) + " entries"}
 	case time.Now().After(w.until):
-		return &ReachError{at, w.Time.String() + " of work"}
+		return &reachError{at, w.Time.String() + " of work"}
 	}
 	fd, directory, err := openEntry(int(l.dir.Fd()), name)
 	switch {
 	case errors.Is(err, unix.ENOENT), err == nil && fd < 0: // it was moved to where it will be found, or it is of a kind that is skipped
 		return nil
 	case err != nil:
-		return &WalkError{at, err}
+		return &walkError{at, err}
 	case directory:
 		return w.enter(fd, at)
 	}
 	err = w.each(fd, false)
 	unix.Close(fd)
 	if err != nil {
-		return &WalkError{at, err}
+		return &walkError{at, err}
 	}
 	return nil
 }

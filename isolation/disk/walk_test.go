@@ -78,7 +78,7 @@ func TestAWalkFindsEverythingThatCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := visited(t, dir, Usual(), nil)
+	got, err := visited(t, dir, usual(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestAWalkIsNotLedAstray(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	tree(t, outside, "secret")
 	tree(t, dir, "a/f", "b/f", "c/f")
-	got, err := visited(t, dir, Usual(), func(path string) error {
+	got, err := visited(t, dir, usual(), func(path string) error {
 		if path != "." {
 			return nil
 		}
@@ -131,7 +131,7 @@ func TestAWalkHasAnEnd(t *testing.T) {
 		"entries": {Entries: 3, Depth: 100, Time: time.Hour}, "depth": {Entries: 100, Depth: 3, Time: time.Hour}, "time": {Entries: 100, Depth: 100},
 	} {
 		_, err := visited(t, dir, r, nil)
-		if _, ok := errors.AsType[*ReachError](err); !ok {
+		if _, ok := errors.AsType[*reachError](err); !ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -139,13 +139,13 @@ func TestAWalkHasAnEnd(t *testing.T) {
 		t.Errorf("just enough: %v", err)
 	}
 	wrong := errors.New("wrong")
-	_, err := visited(t, dir, Usual(), func(path string) error {
+	_, err := visited(t, dir, usual(), func(path string) error {
 		if path == "a/b" {
 			return wrong
 		}
 		return nil
 	})
-	if at, ok := errors.AsType[*WalkError](err); !ok || at.Path != "a/b" || !errors.Is(err, wrong) {
+	if at, ok := errors.AsType[*walkError](err); !ok || at.Path != "a/b" || !errors.Is(err, wrong) {
 		t.Errorf("%v", err)
 	}
 }
@@ -161,7 +161,7 @@ func TestAWalkSeesWhatABoxSees(t *testing.T) {
 	}
 	defer unix.Unmount(on, unix.MNT_DETACH)
 	tree(t, on, "mounted")
-	if _, err := visited(t, dir, Usual(), nil); !errors.Is(err, unix.EXDEV) {
+	if _, err := visited(t, dir, usual(), nil); !errors.Is(err, unix.EXDEV) {
 		t.Errorf("a mount is entered: %v", err)
 	}
 }

@@ -156,7 +156,7 @@ func (w *Workspaces) Close(inUse bool) {
 	case w.store == nil:
 		return
 	case inUse:
-		w.store.Leave()
+		w.store.leave()
 		return
 	}
 	if err := w.store.Close(); err != nil {
@@ -215,8 +215,8 @@ func openWork(state, name string) (*os.Root, error) {
 	return root, nil
 }
 
-// Make makes an empty directory with a quota that belongs to the box user.
-func (p *Place) Make(key string, quota isolation.Quota) error {
+// make makes an empty directory with a quota that belongs to the box user.
+func (p *Place) make(key string, quota isolation.Quota) error {
 	err := p.dir.count.add(func() error { return p.root.Mkdir(key, 0o700) })
 	if _, there := p.root.Lstat(key); there == nil && errors.As(err, new(*isolation.StepError)) {
 		err = fs.ErrExist // no more would have been made
@@ -372,7 +372,7 @@ const (
 // root belong to root on disk, which is PID 1 of the box; PID 1 makes what is in them. They are
 // there for a home on disk as well, by which hasOwnDir knows the directory.
 func (w *Workspaces) MakeFor(spec *isolation.Spec) error {
-	err := w.Make(spec.Key, spec.Work)
+	err := w.make(spec.Key, spec.Work)
 	if err != nil || !spec.OwnDir() {
 		return err
 	}
@@ -476,7 +476,7 @@ func (w *Workspaces) ChangeSpace(s *isolation.ChangeSpace) error {
 	if s.Remove {
 		return w.Spaces.Remove(s.Key)
 	}
-	err := w.Spaces.Make(s.Key, s.Quota)
+	err := w.Spaces.make(s.Key, s.Quota)
 	if errors.Is(err, fs.ErrExist) && s.Quota != (isolation.Quota{}) {
 		_, err = w.Spaces.SetQuota(s.Key, s.Quota)
 	} else if errors.Is(err, fs.ErrExist) {

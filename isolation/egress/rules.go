@@ -81,8 +81,8 @@ func (r *Rule) Pattern() string {
 	return string(r.Name)
 }
 
-// Covers reports whether the rule applies to this name.
-func (r *Rule) Covers(n Name) bool {
+// covers reports whether the rule applies to this name.
+func (r *Rule) covers(n Name) bool {
 	if !r.Below {
 		return n == r.Name
 	}
@@ -169,7 +169,7 @@ func (r *Rules) Match(n Name) []Rule {
 	}
 	var out []Rule
 	for i := range r.list {
-		if r.list[i].Covers(n) {
+		if r.list[i].covers(n) {
 			out = append(out, r.list[i])
 		}
 	}

@@ -64,7 +64,7 @@ func (r *Rule) Within(o *Rule) bool {
 		return false
 	case r.Below && r.Name != o.Name && o.Name != "" && !strings.HasSuffix(string(r.Name), "."+string(o.Name)):
 		return false
-	case !r.Below && !o.Covers(r.Name):
+	case !r.Below && !o.covers(r.Name):
 		return false
 	}
 	has := Openings([]Rule{*o})

@@ -211,8 +211,8 @@ const (
 	Overflow = "overflow" // events were lost; with Path only those of that directory, whose path is too long to watch
 )
 
-// Happenings lists the kinds of events.
-func Happenings() []string {
+// happenings lists the kinds of events.
+func happenings() []string {
 	return []string{Watching, Created, Written, Removed, Renamed, Chmodded, Overflow}
 }
 
@@ -362,8 +362,8 @@ const (
 	TypeDevice    = "device"
 )
 
-// Types lists them.
-func Types() []string {
+// types lists them.
+func types() []string {
 	return []string{TypeFile, TypeDirectory, TypeLink, TypeFIFO, TypeSocket, TypeDevice}
 }
 
@@ -483,8 +483,8 @@ const (
 	Broken       Kind = "io_error"
 )
 
-// Kinds lists them all.
-func Kinds() []Kind {
+// kinds lists them all.
+func kinds() []Kind {
 	return []Kind{
 		NotFound, Exists, IsDirectory, NotDirectory, NotRegular, Binary, TooLarge, TooMany, NoMatch, NotUnique, Changed, NotPermitted,
 		ReadOnly, NoSpace, NotEmpty, Busy, OtherDisk, BadPath, BadPattern, BadArchive, BadRequest, Unsupported, Broken,

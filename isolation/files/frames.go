@@ -315,10 +315,10 @@ func (e *Entry) ok() bool {
 	if o := e.Owner; o != nil && (len(o.User) > MaxUserName || len(o.Group) > MaxUserName) {
 		return false
 	}
-	if e.TargetType != "" && !slices.Contains(Types(), e.TargetType) || e.TargetMode > 0o7777 {
+	if e.TargetType != "" && !slices.Contains(types(), e.TargetType) || e.TargetMode > 0o7777 {
 		return false
 	}
-	return slices.Contains(Types(), e.Type) && e.Size >= 0 && e.Mode <= 0o7777 && e.Time.Year() >= 0 && e.Time.Year() <= 9999
+	return slices.Contains(types(), e.Type) && e.Size >= 0 && e.Mode <= 0o7777 && e.Time.Year() >= 0 && e.Time.Year() <= 9999
 }
 
 // MaxUserName bounds the name of a user or group, in bytes.
@@ -330,7 +330,7 @@ func (n *Notice) ok() bool {
 	}
 	for i := range n.Events {
 		e := &n.Events[i]
-		if !slices.Contains(Happenings(), e.What) || e.Type != "" && !slices.Contains(Types(), e.Type) || e.Entry != nil && !e.Entry.ok() {
+		if !slices.Contains(happenings(), e.What) || e.Type != "" && !slices.Contains(types(), e.Type) || e.Entry != nil && !e.Entry.ok() {
 			return false
 		}
 	}
@@ -360,7 +360,7 @@ func (f *Failure) ok() bool {
 			return false
 		}
 	}
-	return slices.Contains(Kinds(), f.Kind)
+	return slices.Contains(kinds(), f.Kind)
 }
 
 func isCut(by string) bool {

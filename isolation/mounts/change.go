@@ -31,7 +31,7 @@ func Change(b *Box, req *isolation.ChangeMount, src *Source, idMap func() (int, 
 	default:
 		return nil, unix.EINVAL
 	}
-	tree, err := src.Tree(idMap)
+	tree, err := src.tree(idMap)
 	if err != nil {
 		return nil, err
 	}
@@ -42,10 +42,10 @@ func Change(b *Box, req *isolation.ChangeMount, src *Source, idMap func() (int, 
 	return b.Replace(tree, &req.Mount, req.IDs[0])
 }
 
-// Outside does what needs no live box. For MountTidy it removes the directories that were made in
+// outside does what needs no live box. For MountTidy it removes the directories that were made in
 // a directory of the host for mounts of a box that has ended; if that directory is gone too,
 // there is nothing to do. Otherwise it returns which directory of a target is missing.
-func (l *Opener) Outside(req *isolation.ChangeMount) (*isolation.Mounted, error) {
+func (l *Opener) outside(req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	src, err := l.Rules.Open(req.Caller, req.Mount)
 	if errors.Is(err, unix.ENOENT) && req.Op == isolation.MountTidy {
 		return &isolation.Mounted{}, nil

@@ -45,7 +45,7 @@ func OpenSources(state string, cfg *isolation.KeeperConfig, maps *UserNamespaces
 			return nil, err
 		}
 	}
-	return &Sources{Maps: maps, Pool: newWorkerPool(PoolConfig{
+	return &Sources{Maps: maps, Pool: newWorkerPool(poolConfig{
 		Args: workerArgs(state, cfg.Allow), Patience: cmp.Or(cfg.Patience, patience), Most: maxJobs, Each: maxJobsPerCaller, Keep: 2, Log: log,
 	})}, nil
 }
@@ -111,7 +111,7 @@ func (d *Sources) failure(w jobInfo, err error) error {
 	switch {
 	case errors.Is(err, errLate):
 		step.Errno = unix.ETIMEDOUT
-		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "on a filesystem that answers within " + d.Pool.Patience().String() + "; it did not"}
+		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "on a filesystem that answers within " + d.Pool.patience().String() + "; it did not"}
 	case errors.Is(err, errBusy):
 		step.Errno = unix.ETIMEDOUT
 		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "tried again later: too many of your directories do not answer now"}
@@ -169,10 +169,10 @@ func (d *Sources) open(ctx context.Context, caller isolation.Caller, m isolation
 // never gets it.
 func (d *Sources) Tree(ctx context.Context, spec *isolation.Spec, src *Source, base uint32, ownMap func() (int, error)) (int, error) {
 	if src.Owner.Managed {
-		return src.Tree(ownMap)
+		return src.tree(ownMap)
 	}
-	if src.Owner.OfHost() {
-		return src.Tree(func() (int, error) { return d.Maps.Get(src.Owner, base) })
+	if src.Owner.ofHost() {
+		return src.tree(func() (int, error) { return d.Maps.Get(src.Owner, base) })
 	}
 	field := sourceField(slices.Index(spec.Mounts, src.Mount))
 	files, err := d.files(src, base)

@@ -29,12 +29,12 @@ func (l *Opener) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, 
 		}
 		return skillBox.Remove(target, stack, made, req.Force)
 	}
-	src, err := l.Rules.Skill(&req.Skill, target)
+	src, err := l.Rules.skill(&req.Skill, target)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(src.FD)
-	tree, err := src.Tree(nil)
+	tree, err := src.tree(nil)
 	if err != nil {
 		return nil, err
 	}

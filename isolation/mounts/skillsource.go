@@ -10,10 +10,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
-// Skill opens the tree of a skill at its place in the store, and nothing that a symbolic link
+// skill opens the tree of a skill at its place in the store, and nothing that a symbolic link
 // leads to. Only boxd can change that place, so the caller's rights do not matter. The files
 // belong to root and anyone may read them; the box user owns none of them.
-func (r *SourceRules) Skill(k *isolation.Skill, target string) (*Source, error) {
+func (r *SourceRules) skill(k *isolation.Skill, target string) (*Source, error) {
 	state, err := unix.Open(r.State, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, failed(statedir.SkillPath(k), err)

@@ -23,7 +23,7 @@ func TestASkillIsWhatHasItsPlaceInTheStore(t *testing.T) {
 	k := isolation.Skill{Owner: "uid:1", Tree: "t"}
 	at := filepath.Join(state, statedir.SkillPath(&k))
 	opens := func() error {
-		src, err := rules.Skill(&k, "/skills/a")
+		src, err := rules.skill(&k, "/skills/a")
 		if err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func TestASkillIsWhatHasItsPlaceInTheStore(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(state, statedir.SkillPath(&file)), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rules.Skill(&file, "/skills/a"); !errors.Is(err, unix.ENOTDIR) {
+	if _, err := rules.skill(&file, "/skills/a"); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("a file: %v", err)
 	}
 }

@@ -80,12 +80,12 @@ type Owner struct {
 // UID returns the owner's uid on the host.
 func (o *Owner) UID() uint32 { return o.uid }
 
-// OfHost reports whether this is HostOwner, for trees of the host that no caller names.
-func (o *Owner) OfHost() bool { return o.host }
+// ofHost reports whether this is HostOwner, for trees of the host that no caller names.
+func (o *Owner) ofHost() bool { return o.host }
 
-// Words encodes an owner for another process of the keeper. That of a managed workspace cannot be
+// words encodes an owner for another process of the keeper. That of a managed workspace cannot be
 // encoded.
-func (o *Owner) Words() []uint32 {
+func (o *Owner) words() []uint32 {
 	words := []uint32{o.uid, o.gid, o.dirGID, 0}
 	if o.Mapped {
 		words[3] = 1

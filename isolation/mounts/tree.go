@@ -9,10 +9,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Tree returns a detached mount of the source with the attributes it has in the box; the
+// tree returns a detached mount of the source with the attributes it has in the box; the
 // descriptor is the caller's. idMap opens the user namespace that is its id map, if it needs one.
 // The attributes are read back from the kernel; EPERM: they are not what was asked for.
-func (s *Source) Tree(idMap func() (int, error)) (int, error) {
+func (s *Source) tree(idMap func() (int, error)) (int, error) {
 	attr := unix.MountAttr{
 		Attr_set:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
 		Propagation: unix.MS_PRIVATE, // otherwise a mount made in a box would show up on the host

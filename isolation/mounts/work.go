@@ -56,20 +56,20 @@ func (w *sourceWorker) do(request []byte, files []int) ([]byte, []int) {
 	case kind == askOpen:
 		var src *Source
 		if src, err = w.rules.Open(req.Caller, req.Mount); err == nil {
-			for _, word := range src.Owner.Words() {
+			for _, word := range src.Owner.words() {
 				owner = binary.LittleEndian.AppendUint32(owner, word)
 			}
 			out = src.FD
 		}
 	case kind == askTree && len(files) > 0:
 		step = isolation.StepIDMap
-		out, err = source(req, files).Tree(mapOf(files))
+		out, err = source(req, files).tree(mapOf(files))
 	case kind == askChange && len(files) > 0:
 		step = isolation.StepMount
 		mounted, err = change(place, req, files)
 	case kind == askOutside:
 		opener := Opener{Rules: &w.rules}
-		mounted, err = opener.Outside(req)
+		mounted, err = opener.outside(req)
 	case kind == askFollow:
 		mounted.Made, err = filepath.EvalSymlinks(req.Mount.Source)
 	}

@@ -75,12 +75,12 @@ func start(args []string) (*worker, error) {
 	return &worker{conn: conn, end: os.NewFile(uintptr(pidfd), "pidfd")}, nil
 }
 
-// Handler does one job. The descriptors that come with it are closed afterwards, and those of its
+// handler does one job. The descriptors that come with it are closed afterwards, and those of its
 // answer once that is sent.
-type Handler func(request []byte, files []int) (answer []byte, out []int)
+type handler func(request []byte, files []int) (answer []byte, out []int)
 
 // serveWorker is the main loop of a worker. It ends when the keeper has closed the socket.
-func serveWorker(do Handler) error {
+func serveWorker(do handler) error {
 	unix.CloseOnExec(socket)
 	buf := fdpass.NewBuffer(fdpass.MaxInline)
 	for {

@@ -34,8 +34,8 @@ var (
 	errCanceled = errors.New("the request was canceled")
 )
 
-// PoolConfig configures a WorkerPool.
-type PoolConfig struct {
+// poolConfig configures a WorkerPool.
+type poolConfig struct {
 	Args     []string      // arguments of the worker, after WorkerCommand
 	Patience time.Duration // time limit of one job, including the wait for its turn
 	Most     int           // jobs at a time, including abandoned ones whose worker has not ended yet
@@ -46,7 +46,7 @@ type PoolConfig struct {
 
 // WorkerPool runs jobs in worker processes, which it starts when it needs them.
 type WorkerPool struct {
-	cfg     PoolConfig
+	cfg     poolConfig
 	starter starter
 	work    sync.WaitGroup // background goroutines
 
@@ -64,7 +64,7 @@ type WorkerPool struct {
 }
 
 // newWorkerPool returns a pool without workers. Close ends it.
-func newWorkerPool(cfg PoolConfig) *WorkerPool {
+func newWorkerPool(cfg poolConfig) *WorkerPool {
 	p := &WorkerPool{cfg: cfg, busy: map[uint32]int{}, stuck: map[uint32]int{}, lost: map[*worker]bool{}, turn: make(chan struct{})}
 	p.life, p.end = context.WithCancel(context.Background())
 	p.starter.asked = make(chan chan<- started)
@@ -72,8 +72,8 @@ func newWorkerPool(cfg PoolConfig) *WorkerPool {
 	return p
 }
 
-// Patience returns the time limit of one job.
-func (p *WorkerPool) Patience() time.Duration { return p.cfg.Patience }
+// patience returns the time limit of one job.
+func (p *WorkerPool) patience() time.Duration { return p.cfg.Patience }
 
 // Warm starts a worker in advance if none is idle.
 func (p *WorkerPool) Warm() {

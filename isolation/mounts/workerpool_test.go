@@ -60,7 +60,7 @@ func serve(request []byte, files []int) ([]byte, []int) {
 }
 
 func pool(t *testing.T, patience time.Duration) *WorkerPool {
-	p := newWorkerPool(PoolConfig{Args: []string{"a", "b"}, Patience: patience, Most: 6, Each: 3, Keep: 1, Log: log.New(t.Output(), "", 0)})
+	p := newWorkerPool(poolConfig{Args: []string{"a", "b"}, Patience: patience, Most: 6, Each: 3, Keep: 1, Log: log.New(t.Output(), "", 0)})
 	t.Cleanup(p.Close)
 	return p
 }
@@ -249,7 +249,7 @@ func TestCloseEndsWhatIsBeingDone(t *testing.T) {
 }
 
 func BenchmarkErrand(b *testing.B) {
-	p := newWorkerPool(PoolConfig{Patience: long, Most: 6, Each: 3, Keep: 1, Log: log.Default()})
+	p := newWorkerPool(poolConfig{Patience: long, Most: 6, Each: 3, Keep: 1, Log: log.Default()})
 	defer p.Close()
 	for b.Loop() {
 		if _, _, err := p.Do(b.Context(), 1, []byte("x")); err != nil {

@@ -21,7 +21,7 @@ func (h *Host) Adopt(keys []string) (linked []string, err error) {
 	}
 	names := map[string]string{}
 	for _, key := range keys {
-		names[h.LinkName(key)] = key
+		names[h.linkName(key)] = key
 	}
 	for _, end := range all {
 		name := end.Attrs().Name
@@ -30,7 +30,7 @@ func (h *Host) Adopt(keys []string) (linked []string, err error) {
 		}
 		key, lives := names[name]
 		if !lives {
-			if err := RemoveVeth(name); err != nil {
+			if err := removeVeth(name); err != nil {
 				h.log.Printf("cannot remove an unused veth pair: %v", err)
 			}
 			continue
@@ -63,7 +63,7 @@ func (h *Host) Adopt(keys []string) (linked []string, err error) {
 func (h *Host) reconcile(l *Link) {
 	_, gateways, err := h.end(l)
 	if err == nil {
-		err = ConfigureVeth(h.LinkName(l.key), hasIPv6(gateways))
+		err = configureVeth(h.linkName(l.key), hasIPv6(gateways))
 	}
 	if err != nil {
 		h.log.Printf("cannot configure the veth pair of box %s: %v", l.key, err)

@@ -32,13 +32,13 @@ func limitRate(at *netlink.Handle, end netlink.Link, rate uint64) error {
 		Limit: uint32(min(burst+max(leastBurst, rate/queueShare), math.MaxUint32)),
 	}
 	if err := at.QdiscReplace(qdisc); err != nil {
-		return &Lack{LackCap, fmt.Errorf("bandwidth: %w", err)}
+		return &Lack{lackCap, fmt.Errorf("bandwidth: %w", err)}
 	}
 	return nil
 }
 
-// LackCap is the Lack of a kernel that cannot limit bandwidth.
-const LackCap = "sch_tbf"
+// lackCap is the Lack of a kernel that cannot limit bandwidth.
+const lackCap = "sch_tbf"
 
 // unlimitRate removes the limit of an end, if it has one.
 func unlimitRate(at *netlink.Handle, end netlink.Link, attrs netlink.QdiscAttrs) error {
@@ -54,8 +54,8 @@ func unlimitRate(at *netlink.Handle, end netlink.Link, attrs netlink.QdiscAttrs)
 	return nil
 }
 
-// LimitVeth changes the bandwidth limit of an existing pair.
-func LimitVeth(name string, space *os.File, rate uint64) error {
+// limitVeth changes the bandwidth limit of an existing pair.
+func limitVeth(name string, space *os.File, rate uint64) error {
 	outer, inner, err := handles(space)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func LimitVeth(name string, space *os.File, rate uint64) error {
 	if err != nil {
 		return fmt.Errorf("link %s: %w", name, err)
 	}
-	peer, err := inner.LinkByName(BoxEnd)
+	peer, err := inner.LinkByName(boxEnd)
 	if err != nil {
 		return fmt.Errorf("the box's end: %w", err)
 	}

@@ -103,7 +103,7 @@ func lackingCaps(err error) error {
 		return err
 	case lack.What == lackCount:
 		return lacking(lack.What+" (network.connections = 0 does without)", lack.Err)
-	case lack.What == LackCap:
+	case lack.What == lackCap:
 		return lacking(lack.What+" (network.bandwidth = 0 does without)", lack.Err)
 	}
 	return lacking(lack.What, lack.Err)

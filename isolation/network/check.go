@@ -33,7 +33,7 @@ const ethernet = 1500
 // route uses the address block.
 func (h *Host) uplink() (*uplink, error) {
 	if !h.cfg.Block4.IsValid() {
-		return nil, &Failure{Reason: "network.ipv4 is empty", Errno: unix.EADDRNOTAVAIL}
+		return nil, &failure{Reason: "network.ipv4 is empty", Errno: unix.EADDRNOTAVAIL}
 	}
 	up := &uplink{mtu: ethernet}
 	var shut string
@@ -71,7 +71,7 @@ func (h *Host) uplink() (*uplink, error) {
 		}
 	}
 	if !open && shut != "" {
-		return nil, &Failure{Reason: "IP forwarding is off on this host (net.ipv4.conf." + shut + ".forwarding is 0)", Errno: unix.ENETDOWN}
+		return nil, &failure{Reason: "IP forwarding is off on this host (net.ipv4.conf." + shut + ".forwarding is 0)", Errno: unix.ENETDOWN}
 	}
 	return up, nil
 }
@@ -104,7 +104,7 @@ func (h *Host) free(r *netlink.Route) error {
 			continue // of a link that was just removed, such as a box's
 		}
 		if !strings.HasPrefix(name, h.tag) {
-			return &Failure{Reason: fmt.Sprintf("%s = %v: this host has a route to %v already, via %s", key, block, to, name), Errno: unix.EADDRINUSE}
+			return &failure{Reason: fmt.Sprintf("%s = %v: this host has a route to %v already, via %s", key, block, to, name), Errno: unix.EADDRINUSE}
 		}
 	}
 	return nil

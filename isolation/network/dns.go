@@ -39,7 +39,7 @@ func (h *Host) read(spec *isolation.NetworkSpec) (dnsMode, []rule.Rule, error) {
 	as := dnsMode{rules: spec.Names, strict: spec.Strict}
 	switch {
 	case spec.Kind != isolation.NetworkEgress:
-		return as, nil, &Failure{Reason: "the network has no rules", Errno: unix.EINVAL}
+		return as, nil, &failure{Reason: "the network has no rules", Errno: unix.EINVAL}
 	case spec.NamesOnly != (spec.Names != 0), spec.Strict && !spec.NamesOnly:
 		return as, nil, &rule.Refusal{Part: "names", Value: strconv.FormatUint(uint64(spec.Names), 16), Allowed: "a number, of a box that asks boxd alone"}
 	}
@@ -48,7 +48,7 @@ func (h *Host) read(spec *isolation.NetworkSpec) (dnsMode, []rule.Rule, error) {
 		return as, nil, err
 	}
 	if what, more := caps.Exceed(h.cfg.Most); more {
-		return as, nil, &Failure{Reason: "no profile in box.toml lets a box have " + what, Errno: unix.EPERM}
+		return as, nil, &failure{Reason: "no profile in box.toml lets a box have " + what, Errno: unix.EPERM}
 	}
 	as.caps = rule.Caps{Connections: cmp.Or(caps.Connections, h.cfg.Connections), Bandwidth: cmp.Or(caps.Bandwidth, h.cfg.Bandwidth)}
 	rules, err := h.parse(spec.Rules)

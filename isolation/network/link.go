@@ -109,7 +109,7 @@ func (h *Host) parse(words []string) ([]rule.Rule, error) {
 			named = named || r.Within(n)
 		}
 		if !named {
-			return nil, &Failure{Reason: "no profile of box.toml names " + r.String() + ", which is blocked otherwise", Errno: unix.EPERM}
+			return nil, &failure{Reason: "no profile of box.toml names " + r.String() + ", which is blocked otherwise", Errno: unix.EPERM}
 		}
 	}
 	return rules, nil
@@ -118,8 +118,8 @@ func (h *Host) parse(words []string) ([]rule.Rule, error) {
 // build makes both ends.
 func (l *Link) build(space *os.File, up *uplink, bandwidth uint64) error {
 	h := l.host
-	ends := Veth{Name: h.LinkName(l.key), MTU: up.mtu, Host: h.addresses(l.pair, up.six, true), Box: h.addresses(l.pair, up.six, false), Bandwidth: bandwidth}
-	return lackingCaps(ends.Make(space))
+	ends := Veth{Name: h.linkName(l.key), MTU: up.mtu, Host: h.addresses(l.pair, up.six, true), Box: h.addresses(l.pair, up.six, false), Bandwidth: bandwidth}
+	return lackingCaps(ends.make(space))
 }
 
 // addresses returns the addresses of one end.
@@ -146,7 +146,7 @@ func (h *Host) Remove(key string) {
 	if l == nil {
 		return
 	}
-	if err := RemoveVeth(h.LinkName(key)); err != nil {
+	if err := removeVeth(h.linkName(key)); err != nil {
 		h.log.Printf("cannot remove the veth pair of box %s: %v", key, err) // its addresses stay reserved
 		return
 	}
@@ -161,7 +161,7 @@ func (h *Host) link(key string) (*Link, error) {
 	defer h.mu.Unlock()
 	l := h.links[key]
 	if l == nil {
-		return nil, &Failure{Reason: "the box has no network", Errno: unix.ENONET}
+		return nil, &failure{Reason: "the box has no network", Errno: unix.ENONET}
 	}
 	return l, nil
 }
@@ -275,7 +275,7 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as dnsMode) (
 	if err != nil {
 		return "", err
 	}
-	if err := lackingCaps(LimitVeth(h.LinkName(l.key), space, as.caps.Bandwidth)); err != nil {
+	if err := lackingCaps(limitVeth(h.linkName(l.key), space, as.caps.Bandwidth)); err != nil {
 		return "", err
 	}
 	resolvers := h.resolvers(hasIPv6(gateways))
@@ -293,7 +293,7 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as dnsMode) (
 
 // end returns the host's end of a link, and its addresses, which are the gateways of the box.
 func (h *Host) end(l *Link) (end netlink.Link, gateways []netip.Addr, err error) {
-	if end, err = netlink.LinkByName(h.LinkName(l.key)); err != nil {
+	if end, err = netlink.LinkByName(h.linkName(l.key)); err != nil {
 		return nil, nil, err
 	}
 	list, err := netlink.AddrList(end, netlink.FAMILY_ALL)

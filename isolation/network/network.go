@@ -60,29 +60,29 @@ func New(cfg rule.Config, l *log.Logger) *Host {
 	return h
 }
 
-// LinkName returns the name of the host's end of a box's link.
-func (h *Host) LinkName(key string) string { return h.tag + rule.Digest(key)[rule.DigestLen-keyChars:] }
+// linkName returns the name of the host's end of a box's link.
+func (h *Host) linkName(key string) string { return h.tag + rule.Digest(key)[rule.DigestLen-keyChars:] }
 
 // table returns the name of the host's table.
 func (h *Host) table() string { return "boxd-" + strings.TrimPrefix(h.tag, rule.LinkPrefix) }
 
-// Failure says why a box cannot have a network.
-type Failure struct {
+// failure says why a box cannot have a network.
+type failure struct {
 	Reason string
 	// Errno is EUSERS if no address is free, EADDRINUSE if the block is in use, ENETDOWN if the host does not forward,
 	// and EOPNOTSUPP if the kernel lacks something.
 	Errno unix.Errno
 }
 
-func (f *Failure) Error() string { return f.Reason }
+func (f *failure) Error() string { return f.Reason }
 
 // Unwrap returns the Errno.
-func (f *Failure) Unwrap() error { return f.Errno }
+func (f *failure) Unwrap() error { return f.Errno }
 
 // lacking names what the kernel lacks, if that is what err means.
 func lacking(what string, err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return &Failure{Reason: "this kernel lacks " + what + ": " + err.Error(), Errno: unix.EOPNOTSUPP}
+		return &failure{Reason: "this kernel lacks " + what + ": " + err.Error(), Errno: unix.EOPNOTSUPP}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
@@ -103,7 +103,7 @@ func (h *Host) take() (uint32, error) {
 			return n, nil
 		}
 	}
-	return 0, &Failure{Reason: fmt.Sprintf("network.ipv4 is %v, which has addresses for %d boxes, and all are in use", h.cfg.Block4, pairs), Errno: unix.EUSERS}
+	return 0, &failure{Reason: fmt.Sprintf("network.ipv4 is %v, which has addresses for %d boxes, and all are in use", h.cfg.Block4, pairs), Errno: unix.EUSERS}
 }
 
 func (h *Host) release(n uint32) {

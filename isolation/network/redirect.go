@@ -26,7 +26,7 @@ func marked(op expr.CmpOp) []expr.Any {
 // rememberRedirecting enables connection tracking for the answers of the proxy on loopback, so
 // that the kernel translates them back.
 func (w *writer) rememberRedirecting(as dnsMode) {
-	for _, a := range Loopbacks() {
+	for _, a := range loopbacks() {
 		if as.strict {
 			w.rule(loopbackOnly(expr.MetaKeyOIFNAME), source(single(a)), transport(unix.IPPROTO_TCP),
 				[]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 2}, equal(binary.BigEndian.AppendUint16(nil, redirectPort))}, accept())
@@ -42,7 +42,7 @@ func (w *writer) acceptRedirected(as dnsMode, limit int) {
 		return
 	}
 	w.refuse(loopbackOnly(expr.MetaKeyOIFNAME), transport(unix.IPPROTO_TCP), only(redirectPort))
-	for _, a := range Loopbacks() {
+	for _, a := range loopbacks() {
 		if limit > 0 {
 			w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(redirectPort), newConnections(), overLimit(limit), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
 		}
@@ -57,7 +57,7 @@ func (w *writer) refuseUnchecked(as dnsMode) {
 	if !as.strict {
 		return
 	}
-	for _, port := range WebPorts() {
+	for _, port := range webPorts() {
 		w.refuse(transport(unix.IPPROTO_TCP), only(port), marked(expr.CmpOpNeq))
 		w.refuse(transport(unix.IPPROTO_UDP), only(port))
 	}
@@ -75,14 +75,14 @@ func (w *writer) redirect(as dnsMode, rules ordered) {
 		if r.Protocol == rule.UDP {
 			continue
 		}
-		for _, port := range WebPorts() {
+		for _, port := range webPorts() {
 			if len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p rule.Ports) bool { return p.First <= port && port <= p.Last }) {
 				w.rule(destination(r.To), transport(unix.IPPROTO_TCP), only(port), accept())
 			}
 		}
 	}
 	for _, four := range []bool{true, false} {
-		for _, port := range WebPorts() {
+		for _, port := range webPorts() {
 			w.rule(transport(unix.IPPROTO_TCP), only(port), w.pinned(four), []expr.Any{
 				&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, redirectPort)}, &expr.Redir{RegisterProtoMin: 1},
 			})

@@ -11,12 +11,12 @@ import (
 // setting is a file below /proc/sys/net, and the value it must have.
 type setting struct{ name, value string }
 
-// ConfigureVeth sets the sysctls of the host's end of a pair, whatever those of other links and
+// configureVeth sets the sysctls of the host's end of a pair, whatever those of other links and
 // the defaults are. IPv4 is forwarded there, and IPv6 if boxes have it. Some sysctls also depend
 // on "all": accept_source_route, and accept_redirects on a link that forwards, are off if either
 // of the two is off; send_redirects, proxy_arp and route_localnet are on if either is on, and
 // "all" is the host's to set.
-func ConfigureVeth(name string, six bool) error {
+func configureVeth(name string, six bool) error {
 	v6 := map[bool]string{true: "1", false: "0"}[six]
 	off := map[bool]string{true: "0", false: "1"}[six]
 	err := write("ipv4/conf/"+name+"/", []setting{
@@ -37,7 +37,7 @@ func ConfigureVeth(name string, six bool) error {
 // reconcileBox sets the sysctls of the box's end, in its network namespace. The kernel has copied
 // them from the host, which forwards.
 func reconcileBox() error {
-	const all, end, all6, end6 = "ipv4/conf/all/", "ipv4/conf/" + BoxEnd + "/", "ipv6/conf/all/", "ipv6/conf/" + BoxEnd + "/"
+	const all, end, all6, end6 = "ipv4/conf/all/", "ipv4/conf/" + boxEnd + "/", "ipv6/conf/all/", "ipv6/conf/" + boxEnd + "/"
 	hosts := []setting{{"accept_source_route", "0"}, {"accept_redirects", "0"}, {"route_localnet", "0"}, {"proxy_arp", "0"}}
 	err := write(all, append([]setting{{"forwarding", "0"}}, hosts...)) // first, as it sets others
 	if err == nil {

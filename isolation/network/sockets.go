@@ -28,11 +28,11 @@ const (
 // Mark is on the packets of the proxy's connections. No program of a box can set it.
 const Mark = 0x626f7864
 
-// WebPorts returns the ports whose connections name a host.
-func WebPorts() []uint16 { return []uint16{80, 443} }
+// webPorts returns the ports whose connections name a host.
+func webPorts() []uint16 { return []uint16{80, 443} }
 
-// Loopbacks returns the addresses that the kernel redirects to.
-func Loopbacks() []netip.Addr {
+// loopbacks returns the addresses that the kernel redirects to.
+func loopbacks() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
@@ -47,7 +47,7 @@ const (
 // also for IPv6 if the box has that. Only root can listen at these ports, no program of a box.
 // EADDRINUSE: the sockets of an earlier call are still open.
 func openSockets(space *os.File, strict, six bool) ([]int, error) {
-	local := Loopbacks()
+	local := loopbacks()
 	list := []socket{{local[0], dns, unix.SOCK_DGRAM, 0}, {local[0], dns, unix.SOCK_STREAM, fewWait}}
 	if strict {
 		list = append(list, socket{local[0], redirectPort, unix.SOCK_STREAM, manyWait})
@@ -118,7 +118,7 @@ func dialOut(space *os.File, to *isolation.Endpoint) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if !slices.Contains(WebPorts(), p.Port) {
+	if !slices.Contains(webPorts(), p.Port) {
 		return -1, &rule.Refusal{Part: "port", Value: strconv.Itoa(int(p.Port)), Allowed: "80 or 443"}
 	}
 	fd := -1

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BoxEnd is the name of the link in the box.
-const BoxEnd = "eth0"
+// boxEnd is the name of the link in the box.
+const boxEnd = "eth0"
 
 // Veth describes one pair.
 type Veth struct {
@@ -42,10 +42,10 @@ func (l *Lack) Unwrap() error { return l.Err }
 // queue is how many packets may wait at an end without a bandwidth limit.
 const queue = 1000
 
-// Make makes both ends, with addresses and routes; space is the box's network namespace. The
+// make makes both ends, with addresses and routes; space is the box's network namespace. The
 // host's end routes only the box's address, and nothing passes either end before its sysctls are
 // set. If it fails, Remove removes what it has made.
-func (e *Veth) Make(space *os.File) error {
+func (e *Veth) make(space *os.File) error {
 	outer, inner, err := handles(space)
 	if err != nil {
 		return err
@@ -54,15 +54,15 @@ func (e *Veth) Make(space *os.File) error {
 	defer inner.Close()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.TxQLen = e.Name, e.MTU, queue
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: BoxEnd, PeerMTU: uint32(e.MTU), PeerNamespace: netlink.NsFd(space.Fd())}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: boxEnd, PeerMTU: uint32(e.MTU), PeerNamespace: netlink.NsFd(space.Fd())}
 	if err := outer.LinkAdd(veth); err != nil {
 		return &Lack{"links in pairs (veth)", err}
 	}
-	peer, err := inner.LinkByName(BoxEnd)
+	peer, err := inner.LinkByName(boxEnd)
 	if err != nil {
 		return fmt.Errorf("the box's end: %w", err)
 	}
-	if err := ConfigureVeth(e.Name, slices.ContainsFunc(e.Host, netip.Addr.Is6)); err != nil {
+	if err := configureVeth(e.Name, slices.ContainsFunc(e.Host, netip.Addr.Is6)); err != nil {
 		return err
 	}
 	if err := InNamespace(space, reconcileBox); err != nil {
@@ -115,8 +115,8 @@ func addresses(at *netlink.Handle, end netlink.Link, list []netip.Addr) error {
 	return nil
 }
 
-// RemoveVeth removes a pair by the name of the host's end, if it exists.
-func RemoveVeth(name string) error {
+// removeVeth removes a pair by the name of the host's end, if it exists.
+func removeVeth(name string) error {
 	end, err := netlink.LinkByName(name)
 	if err == nil {
 		err = netlink.LinkDel(end)

@@ -39,7 +39,7 @@ func NewLog(ring0, ring1, journal int, tail uint64) (*Log, error) {
 		if IsMemory(fd) && sameDevice(fd, journal) { // files of a mounted tmpfs have seals as well
 			continue
 		}
-		if !IsSpool(fd) {
+		if !isSpool(fd) {
 			return nil, ErrNotMemory
 		}
 		l.spooled, l.tail = true, 0

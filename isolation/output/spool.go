@@ -17,8 +17,8 @@ func localFilesystem(kind int64) bool {
 	return false
 }
 
-// IsSpool reports whether fd can hold a ring on disk: an unnamed file of a filesystem that reads it like memory, only slower.
-func IsSpool(fd int) bool {
+// isSpool reports whether fd can hold a ring on disk: an unnamed file of a filesystem that reads it like memory, only slower.
+func isSpool(fd int) bool {
 	var st unix.Stat_t
 	var fs unix.Statfs_t
 	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0 && unix.Fstatfs(fd, &fs) == nil && localFilesystem(int64(fs.Type))
@@ -37,7 +37,7 @@ const NoSpool = unix.EMEDIUMTYPE
 // and counts in the quota of that directory.
 func (r *Ring) CreateIn(dir string) error {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || err == nil && !IsSpool(fd) {
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || err == nil && !isSpool(fd) {
 		if err == nil {
 			unix.Close(fd)
 		}

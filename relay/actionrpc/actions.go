@@ -64,8 +64,8 @@ func (s *Server) table() map[string]action {
 	}{
 		"list_skills": {do: k.List}, "get_skill": {do: k.Get}, "create_skill": {alters: true, do: k.Create}, "update_skill": {alters: true, do: k.Update},
 		"delete_skill": {alters: true, ends: true, do: k.Delete}, "scan_skill_directory": {do: k.Scan}, "list_skill_files": {do: k.Files},
-		"read_skill_file": {do: k.ReadFile}, "write_skill_file": {alters: true, do: k.WriteFile}, "preview_skill_zip": {do: k.Preview},
-		"install_skill_zip": {alters: true, do: k.Install},
+		"read_skill_file": {do: k.ReadFile}, "write_skill_file": {alters: true, do: k.writeFile}, "preview_skill_zip": {do: k.preview},
+		"install_skill_zip": {alters: true, do: k.install},
 	} {
 		t["box_"+name] = action{alters: a.alters, ends: a.ends, do: func(ctx context.Context, c *call) (any, error) {
 			return a.do(ctx, &SkillRequest{
@@ -142,7 +142,7 @@ func (s *Server) init(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	if next.Work != "" {
-		if err := s.boxes.MakeWork(ctx, next.Work); err != nil { // readiness reports this if it lasts
+		if err := s.boxes.makeWork(ctx, next.Work); err != nil { // readiness reports this if it lasts
 			s.cfg.Log.Warn("cannot create LangBot's default workspace", "directory", next.Work, "error", err)
 		}
 	}
@@ -156,7 +156,7 @@ func (s *Server) shutdown(ctx context.Context, _ *call) (any, error) {
 func (s *Server) status(ctx context.Context, c *call) (any, error) {
 	sessions, processes := s.boxes.Status(c.tenant)
 	return map[string]any{
-		"backend": s.backend(ctx), "active_sessions": sessions, "managed_processes": processes, "session_ttl_sec": int(TTL.Seconds()), "limits": s.initConfig.Load().Limits,
+		"backend": s.backend(ctx), "active_sessions": sessions, "managed_processes": processes, "session_ttl_sec": int(ttl.Seconds()), "limits": s.initConfig.Load().Limits,
 	}, nil
 }
 
@@ -169,7 +169,7 @@ func (s *Server) spec(c *call) (*boxSpec, error) {
 	if c.tenant.Admitted != nil {
 		return s.admitted(c, spec, &s.initConfig.Load().Policy)
 	}
-	return spec, Lend(spec, s.cfg.Principal, c.namespace)
+	return spec, lend(spec, s.cfg.Principal, c.namespace)
 }
 
 func (s *Server) exec(ctx context.Context, c *call) (any, error) {

@@ -189,7 +189,7 @@ func shape(p *Policy) *boxSpec {
 // admitted turns a spec into the one that an admitted Workspace may have: it refuses what the Workspace must not ask
 // for, and overwrites what the Workspace does not decide.
 func (s *Server) admitted(c *call, spec *boxSpec, p *Policy) (*boxSpec, error) {
-	home := c.tenant.Admitted.Home()
+	home := c.tenant.Admitted.home()
 	switch {
 	case c.tenant.Admitted.Work == "":
 		return nil, wire.Refusef("BoxReadinessError", "Managed sandbox admission requires box.local.default_workspace")

@@ -278,7 +278,7 @@ func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
 		}
 		global := wire.Prefix(wire.Namespace("i", "w"), 1) + "global"
 		c := &call{Request: &wire.Request{Action: "box_exec", Context: &wire.Context{Instance: "i", Workspace: "w", Generation: 1}}, namespace: wire.Namespace("i", "w")}
-		if err := h.requireAdmission(ctx, c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted.Most != 1 || c.tenant.Admitted.Home() != "/srv/box/default/tenants/"+c.namespace {
+		if err := h.requireAdmission(ctx, c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted.Most != 1 || c.tenant.Admitted.home() != "/srv/box/default/tenants/"+c.namespace {
 			t.Fatalf("%v, %+v", err, c.tenant)
 		}
 		h.mu.Lock()

@@ -25,8 +25,8 @@ type Admitted struct {
 	Soft      bool   // drop a quota that cannot be enforced here
 }
 
-// Home is the host directory of the Workspace.
-func (a *Admitted) Home() string { return path.Join(a.Work, tenants, a.Namespace) }
+// home is the host directory of the Workspace.
+func (a *Admitted) home() string { return path.Join(a.Work, tenants, a.Namespace) }
 
 // tenants is the directory of the Workspaces in LangBot's own directory.
 const tenants = "tenants"
@@ -69,8 +69,8 @@ for d in tenants "tenants/$1"; do
   [ -d "$d" ] || mkdir -- "$d" || [ -d "$d" ] || exit 22
 done`
 
-// MakeWork makes LangBot's own host directory if it is missing: LangBot looks for it as soon as it has sent its path.
-func (b *Boxes) MakeWork(ctx context.Context, work string) error {
+// makeWork makes LangBot's own host directory if it is missing: LangBot looks for it as soon as it has sent its path.
+func (b *Boxes) makeWork(ctx context.Context, work string) error {
 	who, err := b.Owner()
 	if err != nil {
 		return err
@@ -170,7 +170,7 @@ func (a *Admitted) soften(req *policy.Request, locked func() bool, can func(dir 
 	if a == nil || !a.Soft {
 		return nil
 	}
-	err := can(a.Home())
+	err := can(a.home())
 	if err != nil {
 		noQuota(req, locked())
 	}

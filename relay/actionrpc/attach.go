@@ -52,15 +52,15 @@ type incoming struct {
 	size int64 // its share of the relay's semaphore
 }
 
-// AttachConfig configures a relay.
-type AttachConfig struct {
+// attachConfig configures a relay.
+type attachConfig struct {
 	Started time.Time           // of this boxd
 	Room    *wire.MessageBudget // for messages of the clients of the Workspace
 	Log     *slog.Logger
 }
 
 // serveAttach relays until the process has ended, the client has gone, or ctx ends. The process outlives the client.
-func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachConfig) {
+func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg attachConfig) {
 	ctx, hangUp := context.WithCancel(ctx)
 	r := &attached{Relay: to, ws: ws, log: cfg.Log, room: cfg.Room, incoming: make(chan incoming, waiting), held: semaphore.NewWeighted(weight)}
 	var tasks sync.WaitGroup
@@ -77,7 +77,7 @@ func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachC
 		defer hangUp()
 		r.watch(ctx, pingEvery, pongPatience)
 	})
-	from, err := to.Sit(ctx, cfg.Started)
+	from, err := to.sit(ctx, cfg.Started)
 	if err != nil {
 		return
 	}
@@ -86,7 +86,7 @@ func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachC
 	defer func() { // this client's input is counted before the next client's
 		hangUp()
 		writing.Wait()
-		to.Leave(at)
+		to.leave(at)
 	}()
 	a, err := to.Process.Attach(ctx, process.AttachOptions{From: from, Write: true, TakeOver: true, Lossless: true})
 	if err != nil {

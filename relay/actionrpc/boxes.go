@@ -23,8 +23,8 @@ import (
 // Backend is the name by which LangBot knows boxd.
 const Backend = "boxd"
 
-// TTL is how long an unused session lives that is not persistent; LangBot cannot change it.
-const TTL = 300 * time.Second
+// ttl is how long an unused session lives that is not persistent; LangBot cannot change it.
+const ttl = 300 * time.Second
 
 // BoxesConfig configures Boxes.
 type BoxesConfig struct {
@@ -135,8 +135,8 @@ type Counts struct {
 	Ending    int
 }
 
-// Counts returns the totals.
-func (b *Boxes) Counts() (c Counts) {
+// counts returns the totals.
+func (b *Boxes) counts() (c Counts) {
 	for _, info := range b.list() {
 		c.Sessions++
 		c.Running += info.Processes
@@ -163,8 +163,8 @@ func (b *Boxes) Status(t Tenant) (sessions, processes int) {
 	return sessions, processes
 }
 
-// Highest returns the highest generation that a session of a Workspace has, 0 if it has none.
-func (b *Boxes) Highest(namespace string) (highest int64) {
+// highest returns the highest generation that a session of a Workspace has, 0 if it has none.
+func (b *Boxes) highest(namespace string) (highest int64) {
 	for _, info := range b.list() {
 		if n, ok := wire.GenerationOf(namespace, info.ID); ok {
 			highest = max(highest, n)
@@ -175,7 +175,7 @@ func (b *Boxes) Highest(namespace string) (highest int64) {
 
 // Retire ends the sessions of earlier generations of a Workspace.
 func (b *Boxes) Retire(ctx context.Context, namespace string, generation int64) error {
-	return b.EndAll(ctx, func(id string) bool {
+	return b.endAll(ctx, func(id string) bool {
 		n, ok := wire.GenerationOf(namespace, id)
 		return ok && n < generation
 	})
@@ -191,11 +191,11 @@ func (b *Boxes) Shutdown(ctx context.Context) error {
 		b.closing = false
 		b.mu.Unlock()
 	}()
-	return b.EndAll(ctx, func(string) bool { return true })
+	return b.endAll(ctx, func(string) bool { return true })
 }
 
-// EndAll ends the chosen sessions of all Workspaces at once, and waits until they have ended.
-func (b *Boxes) EndAll(ctx context.Context, which func(id string) bool) error {
+// endAll ends the chosen sessions of all Workspaces at once, and waits until they have ended.
+func (b *Boxes) endAll(ctx context.Context, which func(id string) bool) error {
 	who, err := b.Owner()
 	if err != nil {
 		return err

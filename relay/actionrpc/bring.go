@@ -22,8 +22,8 @@ import (
 // depth is how many levels below a directory are searched for packages.
 const depth = 2
 
-// Preview describes the skills in an uploaded archive.
-func (s *Skills) Preview(ctx context.Context, r *SkillRequest) (any, error) {
+// preview describes the skills in an uploaded archive.
+func (s *Skills) preview(ctx context.Context, r *SkillRequest) (any, error) {
 	return s.archive(ctx, r, func(st *skills.Stage, c *skills.Choice) (any, error) {
 		found, err := st.Candidates(c)
 		if err != nil {
@@ -51,8 +51,8 @@ func (r *SkillRequest) candidate(x *skills.Candidate) (*Skill, error) {
 	return r.skill(&x.Skill), nil
 }
 
-// Install installs skills of an uploaded archive: all that are chosen, or none.
-func (s *Skills) Install(ctx context.Context, r *SkillRequest) (any, error) {
+// install installs skills of an uploaded archive: all that are chosen, or none.
+func (s *Skills) install(ctx context.Context, r *SkillRequest) (any, error) {
 	return s.archive(ctx, r, func(st *skills.Stage, c *skills.Choice) (any, error) {
 		var err error
 		if c.Paths, err = r.list("source_paths"); err != nil {
@@ -287,7 +287,7 @@ func (s *Skills) directory(ctx context.Context, r *SkillRequest, p, below string
 	from, to := io.Pipe()
 	packed := make(chan error, 1)
 	go func() { // ends with what it packs, or ctx
-		err := s.Boxes.Pack(ctx, r.own(), below, to)
+		err := s.Boxes.pack(ctx, r.own(), below, to)
 		to.CloseWithError(err)
 		packed <- err
 	}()

@@ -82,8 +82,8 @@ func (s *Skills) ReadFile(_ context.Context, r *SkillRequest) (any, error) {
 	return map[string]any{"skill": named(k.Called), "path": f.Path, "content": string(f.Data)}, nil
 }
 
-// WriteFile writes a text file of a skill. An executable file stays executable.
-func (s *Skills) WriteFile(_ context.Context, r *SkillRequest) (any, error) {
+// writeFile writes a text file of a skill. An executable file stays executable.
+func (s *Skills) writeFile(_ context.Context, r *SkillRequest) (any, error) {
 	k, at, err := s.file(r)
 	if err != nil {
 		return nil, refused(err)

@@ -48,7 +48,7 @@ func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 	}
 	from := path.Join(r.Old, "tenants", r.Namespace)
 	taken := 0
-	err := s.Boxes.Packages(ctx, from, func(below string, archive io.Reader) error {
+	err := s.Boxes.packages(ctx, from, func(below string, archive io.Reader) error {
 		made, err := s.takeOne(ctx, r, path.Join(from, below), below, archive)
 		if errors.Is(err, errNotStaged) {
 			return err // it would be imported at another time

@@ -36,10 +36,10 @@ type specSnapshot struct {
 	Mounts string `json:"mounts,omitempty"` // digest of the writable extra mounts
 }
 
-// Keep returns what is stored of a spec.
-func (s *boxSpec) Keep() *specSnapshot {
+// keep returns what is stored of a spec.
+func (s *boxSpec) keep() *specSnapshot {
 	k := &specSnapshot{Network: s.Network, Image: s.Image, SpecFields: s.SpecFields}
-	if list := s.Mounts(modeReadWrite); len(list) > 0 {
+	if list := s.mounts(modeReadWrite); len(list) > 0 {
 		text, _ := json.Marshal(list) // plain data: cannot fail
 		sum := sha256.Sum256(text)
 		k.Mounts = hex.EncodeToString(sum[:8])
@@ -47,8 +47,8 @@ func (s *boxSpec) Keep() *specSnapshot {
 	return k
 }
 
-// Conflict returns the first field in which a session differs from the requested one, and the session's value as Python prints it.
-func (k *specSnapshot) Conflict(requested *specSnapshot) (field, has string, differs bool) {
+// conflict returns the first field in which a session differs from the requested one, and the session's value as Python prints it.
+func (k *specSnapshot) conflict(requested *specSnapshot) (field, has string, differs bool) {
 	path := func(p *string) string {
 		if p == nil {
 			return "None"
@@ -100,8 +100,8 @@ const (
 	labelPiece = 230
 )
 
-// Labels returns the labels that hold the snapshot.
-func (k *specSnapshot) Labels() map[string]string {
+// labels returns the labels that hold the snapshot.
+func (k *specSnapshot) labels() map[string]string {
 	text, _ := json.Marshal(k) // plain data: cannot fail
 	all := ascii(string(text))
 	labels := map[string]string{}

@@ -36,7 +36,7 @@ func TestASpecHasTheDefaultsOfTheReference(t *testing.T) {
 	}
 	got, err = readSpec(fields(t, `{"session_id":"s","timeout_sec":"5","cpus":"2","persistent":"yes","memory_mb":64.0,"mount_path":"/data","workdir":"","host_path":" /srv/x ",
 		"extra_mounts":[{"host_path":"/a","mount_path":"/b"},{"host_path":"/a","mount_path":"/c","mode":"none"}],"skill_name":" "}`))
-	if err != nil || got.TimeoutSec != 5 || got.CPUs != 2 || !got.Persistent || got.MemoryMB != 64 || got.Workdir != "/data" || *got.HostPath != "/srv/x" || len(got.Mounts(modeReadWrite)) != 1 || got.SkillName != "" {
+	if err != nil || got.TimeoutSec != 5 || got.CPUs != 2 || !got.Persistent || got.MemoryMB != 64 || got.Workdir != "/data" || *got.HostPath != "/srv/x" || len(got.mounts(modeReadWrite)) != 1 || got.SkillName != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -100,7 +100,7 @@ func TestTheFirstDifferenceIsPrintedAsPythonDoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return s.Keep()
+		return s.keep()
 	}
 	for _, tc := range []struct{ has, asked, want string }{
 		{``, ``, ""},
@@ -119,7 +119,7 @@ func TestTheFirstDifferenceIsPrintedAsPythonDoes(t *testing.T) {
 		{``, `,"workspace_quota_mb":8`, "workspace_quota_mb=0"},
 		{``, `,"cmd":"x","timeout_sec":9,"env":{"a":"b"},"workdir":"/tmp","skill_name":"x","extra_mounts":[{"host_path":"/a","mount_path":"/b"}]`, ""},
 	} {
-		field, has, differs := with(tc.has).Conflict(with(tc.asked))
+		field, has, differs := with(tc.has).conflict(with(tc.asked))
 		got := ""
 		if differs {
 			got = field + "=" + has
@@ -139,14 +139,14 @@ func TestWhatIsKeptComesBackFromLabels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	labels := s.Keep().Labels()
+	labels := s.keep().labels()
 	for k, v := range labels {
 		if len(k)+len(v) > 256 || strings.IndexFunc(v, unicode.IsControl) >= 0 {
 			t.Errorf("label %q: %q", k, v)
 		}
 	}
 	got, err := readLabels(labels)
-	if diff := cmp.Diff(s.Keep(), got); err != nil || diff != "" {
+	if diff := cmp.Diff(s.keep(), got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
 	if _, err := readLabels(map[string]string{"other": "x"}); err == nil {
@@ -198,11 +198,11 @@ func FuzzReadSpec(f *testing.F) {
 			}
 			return
 		}
-		back, err := readLabels(s.Keep().Labels())
+		back, err := readLabels(s.keep().labels())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if field, _, differs := back.Conflict(s.Keep()); differs {
+		if field, _, differs := back.conflict(s.keep()); differs {
 			t.Fatalf("%s differs from itself", field)
 		}
 	})

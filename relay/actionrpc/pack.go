@@ -37,8 +37,8 @@ func (b *Boxes) reading(ctx context.Context, id, root string) (s *session.Sessio
 
 func readingID() string { return "langbot-read-" + policy.NewID() }
 
-// Pack writes an archive of a directory below root. No link leads out of root, wherever in the path it is.
-func (b *Boxes) Pack(ctx context.Context, root, below string, w io.Writer) error {
+// pack writes an archive of a directory below root. No link leads out of root, wherever in the path it is.
+func (b *Boxes) pack(ctx context.Context, root, below string, w io.Writer) error {
 	id := readingID()
 	s, end, err := b.reading(ctx, id, root)
 	if err != nil {

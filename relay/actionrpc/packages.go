@@ -40,10 +40,10 @@ func packagesIn(entries []files.Entry) (packages []string) {
 	return packages
 }
 
-// Packages passes an archive of each package of skills at or below a host directory to take: of the directories with a
+// packages passes an archive of each package of skills at or below a host directory to take: of the directories with a
 // SKILL.md those that are inside no other. As with Pack, no link leads out of root. If root does not exist, the error is
 // a fault of that kind, not LangBot's.
-func (b *Boxes) Packages(ctx context.Context, root string, take func(below string, archive io.Reader) error) (err error) {
+func (b *Boxes) packages(ctx context.Context, root string, take func(below string, archive io.Reader) error) (err error) {
 	s, end, err := b.reading(ctx, readingID(), root)
 	if err != nil {
 		return err

@@ -23,9 +23,9 @@ const reads = `cd /workspace && [ -w . ] || exit 21
 [ -f "./$1" ] || exit 23
 head -c 1025 "./$1" && head -c 1025 "./$1" || exit 22`
 
-// Probe reads a file of a host directory as boxes see it: in a box that has the directory, writable, and nothing else of
+// probe reads a file of a host directory as boxes see it: in a box that has the directory, writable, and nothing else of
 // the host. Errors are those of the protocol.
-func (b *Boxes) Probe(ctx context.Context, dir, name string) ([]byte, error) {
+func (b *Boxes) probe(ctx context.Context, dir, name string) ([]byte, error) {
 	unready := func(text string) error { return wire.Refusef("BoxReadinessError", "%s", text) }
 	const unread = "Box Runtime cannot read the Core shared Workspace probe"
 	who, err := b.Owner()

@@ -101,7 +101,7 @@ func (b *Boxes) specimen(ctx context.Context, spec *boxSpec, work string) (*sess
 	}
 	plain := *spec
 	plain.HostPath, plain.WorkspaceQuotaMB, plain.Persistent = nil, 0, false
-	req, err := b.request("langbot-ready-"+policy.NewID(), &plain, plain.Keep())
+	req, err := b.request("langbot-ready-"+policy.NewID(), &plain, plain.keep())
 	if err != nil {
 		return nil, err
 	}

@@ -179,7 +179,7 @@ func (s *Server) verify(ctx context.Context, c *call) (any, error) {
 	case initConfig.Work == "":
 		return nil, wire.Refusef("BoxReadinessError", "%s", noWork(initConfig))
 	}
-	data, err := s.boxes.Probe(ctx, initConfig.Work, name)
+	data, err := s.boxes.probe(ctx, initConfig.Work, name)
 	if err != nil {
 		return nil, err
 	}

@@ -50,9 +50,9 @@ func (b *Boxes) Relay(t Tenant, physical, id string) (*Relay, error) {
 	return &Relay{Process: p, boxes: b, session: s, key: processKey{physical, id}}, nil
 }
 
-// Sit waits until no other relay has the process. It returns the position where the output continues; nil: from now on.
+// sit waits until no other relay has the process. It returns the position where the output continues; nil: from now on.
 // Leave must follow if there is no error.
-func (r *Relay) Sit(ctx context.Context, started time.Time) (*[2]int64, error) {
+func (r *Relay) sit(ctx context.Context, started time.Time) (*[2]int64, error) {
 	b := r.boxes
 	b.mu.Lock()
 	if old := b.slots[r.key]; old == nil || old.of != r.Process {
@@ -82,8 +82,8 @@ func (r *Relay) Sit(ctx context.Context, started time.Time) (*[2]int64, error) {
 	return new(r.slot.at), nil
 }
 
-// Leave lets the next relay continue at this position; nil: it is as unknown as before.
-func (r *Relay) Leave(at *[2]int64) {
+// leave lets the next relay continue at this position; nil: it is as unknown as before.
+func (r *Relay) leave(at *[2]int64) {
 	if at != nil {
 		r.slot.at, r.slot.known = *at, true
 	}

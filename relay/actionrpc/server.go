@@ -84,10 +84,10 @@ func New(cfg Config) *Server {
 	s.seen.turn = make(chan struct{}, 1)
 	s.initConfig.Store(cfg.Marker.Init())
 	s.boxes = newBoxes(BoxesConfig{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == refuseImage, Soft: cfg.AllowSoftStorage, Owner: s.owner, Init: s.initConfig.Load, Log: cfg.Log})
-	s.attest, s.end, s.available = s.boxes.Attest, s.boxes.EndAll, s.boxes.Available
+	s.attest, s.end, s.available = s.boxes.Attest, s.boxes.endAll, s.boxes.Available
 	namespace := func(k FenceKey) string { return wire.Namespace(k.Instance, k.Workspace) }
 	s.fence = NewFence(Workspaces{
-		Highest: func(k FenceKey) int64 { return s.boxes.Highest(namespace(k)) },
+		Highest: func(k FenceKey) int64 { return s.boxes.highest(namespace(k)) },
 		Retire: func(ctx context.Context, k FenceKey, generation int64) error {
 			return s.boxes.Retire(ctx, namespace(k), generation)
 		},
@@ -164,7 +164,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 
 // resources returns the counters of the two unauthenticated routes.
 func (s *Server) resources() map[string]any {
-	c := s.boxes.Counts()
+	c := s.boxes.counts()
 	return map[string]any{
 		"event_loop": struct{}{}, "blocking_executor": struct{}{}, "sessions": c.Sessions, "managed_processes": c.Running, "completed_processes": c.Completed,
 		"creating_session_tasks": c.Starting, "closing_session_tasks": c.Ending, "background_tasks": 0,
@@ -266,5 +266,5 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 	defer retired()
 	room, leave := s.relayed.Enter(tenant.Prefix)
 	defer leave()
-	serveAttach(context.WithoutCancel(ctx), ws, to, AttachConfig{Started: s.started, Room: room, Log: s.cfg.Log})
+	serveAttach(context.WithoutCancel(ctx), ws, to, attachConfig{Started: s.started, Room: room, Log: s.cfg.Log})
 }

@@ -49,7 +49,7 @@ func about(t Tenant, info session.Info, snapshot *specSnapshot) *sessionInfo {
 // read-only extra mounts are those of the last spec and change while it lives. If other mounts differ, it is replaced by
 // another session, unless a process runs in it: then it is kept, with its mounts.
 func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *boxSpec) (*session.Session, *specSnapshot, error) {
-	requested := spec.Keep()
+	requested := spec.keep()
 	release, _, err := b.making.take(ctx, physical)
 	if err != nil {
 		return nil, nil, err
@@ -121,7 +121,7 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, requested *specSn
 	if err != nil {
 		return nil, wire.Refusef("BoxSessionConflictError", "Box session %s already exists: %v", s.ID, err)
 	}
-	if field, has, differs := snapshot.Conflict(requested); differs {
+	if field, has, differs := snapshot.conflict(requested); differs {
 		return nil, wire.Refusef("BoxSessionConflictError", "Box session %s already exists with %s=%s", s.ID, field, has)
 	}
 	if snapshot.Mounts != requested.Mounts {
@@ -192,12 +192,12 @@ func (b *Boxes) request(physical string, spec *boxSpec, snapshot *specSnapshot) 
 		return nil, explain(err, physical)
 	}
 	req := &policy.Request{
-		ID: physical, Profile: b.Profile, Image: image, Network: &network, Labels: snapshot.Labels(), Env: map[string]string{"PYTHONUNBUFFERED": "1"}, // as LangBot's runtime
+		ID: physical, Profile: b.Profile, Image: image, Network: &network, Labels: snapshot.labels(), Env: map[string]string{"PYTHONUNBUFFERED": "1"}, // as LangBot's runtime
 		// Limits above what the host has are no limits; so a profile of LangBot's works on every host.
 		Patch: limits.Patch{
 			CPUs: new(min(spec.CPUs, float64(has.CPUs))), Memory: new(min(mib(spec.MemoryMB), has.Memory)),
 			Pids: new(int(max(min(spec.PidsLimit, int64(has.Pids)), isolation.MinPids))), // PID 1 of a box has threads of its own
-			TTL:  new(quantity.Duration(TTL)),
+			TTL:  new(quantity.Duration(ttl)),
 		},
 		// A writable root is not available; nor is it in LangBot's own runtime.
 		ReadOnlyRoot: new(true),
@@ -218,7 +218,7 @@ func (b *Boxes) request(physical string, spec *boxSpec, snapshot *specSnapshot) 
 		}
 		req.Mounts = append(req.Mounts, m)
 	}
-	for _, m := range spec.Mounts(modeReadWrite) { // a living box cannot get these
+	for _, m := range spec.mounts(modeReadWrite) { // a living box cannot get these
 		mount, err := mountOf(m)
 		if err != nil {
 			return nil, err
@@ -268,7 +268,7 @@ func mountOf(m mountSpec) (policy.Mount, error) {
 func (b *Boxes) syncMounts(ctx context.Context, s *session.Session, spec *boxSpec) error {
 	wanted := map[string]policy.Mount{}
 	var order []string
-	for _, m := range spec.Mounts(modeReadOnly) {
+	for _, m := range spec.mounts(modeReadOnly) {
 		mount, err := mountOf(m)
 		if err != nil {
 			return err

@@ -23,9 +23,9 @@ import (
 // its tree in the store changes. It is in a directory that is never mounted.
 const root = "/run/boxd/langbot-skills/tenants"
 
-// Lend takes the mounts of a Workspace's skills out of a session's extra mounts, and records which skills they are: boxd
+// lend takes the mounts of a Workspace's skills out of a session's extra mounts, and records which skills they are: boxd
 // mounts those itself. A path of another Workspace is refused, and so is one below a skill.
-func Lend(spec *boxSpec, principal, namespace string) error {
+func lend(spec *boxSpec, principal, namespace string) error {
 	r := &SkillRequest{Principal: principal, Namespace: namespace}
 	spec.SkillsOf = r.owner()
 	var rest []mountSpec

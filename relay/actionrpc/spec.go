@@ -236,8 +236,8 @@ func skillName(s string) bool {
 	}) < 0
 }
 
-// Mounts returns the extra mounts of a mode, sorted.
-func (s *boxSpec) Mounts(mode string) []mountSpec {
+// mounts returns the extra mounts of a mode, sorted.
+func (s *boxSpec) mounts(mode string) []mountSpec {
 	var list []mountSpec
 	for _, m := range s.ExtraMounts {
 		if m.Mode == mode && !slices.Contains(list, m) {

@@ -21,17 +21,17 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Contexts are the code contexts of all sandboxes. A context is a process of its session, the kernel, whose id is that of the
+// contexts are the code contexts of all sandboxes. A context is a process of its session, the kernel, whose id is that of the
 // context and whose labels say the rest: so it outlives boxd, and the next one finds it. A context whose kernel has ended gets
 // another when code is to run in it.
-type Contexts struct {
+type contexts struct {
 	server *Server
 	mu     sync.Mutex // guards the field below
 	used   map[*session.Session]*boxContexts
 }
 
-func newContexts(s *Server) *Contexts {
-	return &Contexts{server: s, used: map[*session.Session]*boxContexts{}}
+func newContexts(s *Server) *contexts {
+	return &contexts{server: s, used: map[*session.Session]*boxContexts{}}
 }
 
 // Of contexts.
@@ -80,7 +80,7 @@ func newContext(id, language, dir, made string, created time.Time) *codeContext 
 }
 
 // of returns the contexts of a sandbox. At first use these are the default ones, and those that an earlier boxd has left.
-func (c *Contexts) of(sb *sandbox) *boxContexts {
+func (c *contexts) of(sb *sandbox) *boxContexts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for s := range c.used {
@@ -151,7 +151,7 @@ func (b *boxContexts) find(id string) *codeContext {
 }
 
 // list returns the contexts of a sandbox, the default ones first.
-func (c *Contexts) list(sb *sandbox) []*codeContext {
+func (c *contexts) list(sb *sandbox) []*codeContext {
 	b := c.of(sb)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,7 +159,7 @@ func (c *Contexts) list(sb *sandbox) []*codeContext {
 }
 
 // get returns the context of an id.
-func (c *Contexts) get(sb *sandbox, id string) (*codeContext, error) {
+func (c *contexts) get(sb *sandbox, id string) (*codeContext, error) {
 	b := c.of(sb)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -175,7 +175,7 @@ func noContext(id string) error {
 
 // create makes a context and starts its kernel. An empty language is that of the template, an empty dir where programs start. An implicit one
 // takes the place of the implicit one that was longest not used if there are too many.
-func (c *Contexts) create(ctx context.Context, sb *sandbox, language, dir string, implicit bool) (*codeContext, error) {
+func (c *contexts) create(ctx context.Context, sb *sandbox, language, dir string, implicit bool) (*codeContext, error) {
 	_, runs, err := sb.language(language)
 	if err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (c *Contexts) create(ctx context.Context, sb *sandbox, language, dir string
 }
 
 // add gives a context its place among those of the sandbox.
-func (c *Contexts) add(ctx context.Context, sb *sandbox, x *codeContext) error {
+func (c *contexts) add(ctx context.Context, sb *sandbox, x *codeContext) error {
 	b := c.of(sb)
 	b.mu.Lock()
 	var oldest *codeContext
@@ -227,7 +227,7 @@ func (c *Contexts) add(ctx context.Context, sb *sandbox, x *codeContext) error {
 	return oldest.remove(context.WithoutCancel(ctx), sb.Session) // nobody knows of it any more
 }
 
-func (c *Contexts) forget(sb *sandbox, x *codeContext) {
+func (c *contexts) forget(sb *sandbox, x *codeContext) {
 	b := c.of(sb)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -235,7 +235,7 @@ func (c *Contexts) forget(sb *sandbox, x *codeContext) {
 }
 
 // destroy ends a context, and what runs in it. The default ones come again when code is to run in them.
-func (c *Contexts) destroy(ctx context.Context, sb *sandbox, id string) error {
+func (c *contexts) destroy(ctx context.Context, sb *sandbox, id string) error {
 	x, err := c.get(sb, id)
 	if err != nil {
 		return err
@@ -245,7 +245,7 @@ func (c *Contexts) destroy(ctx context.Context, sb *sandbox, id string) error {
 }
 
 // restart gives a context a new kernel, and ends what runs in the old one.
-func (c *Contexts) restart(ctx context.Context, sb *sandbox, id string) error {
+func (c *contexts) restart(ctx context.Context, sb *sandbox, id string) error {
 	x, err := c.get(sb, id)
 	if err != nil {
 		return err
@@ -258,7 +258,7 @@ func (c *Contexts) restart(ctx context.Context, sb *sandbox, id string) error {
 }
 
 // fallback returns the default context of a language, which is there from now on.
-func (c *Contexts) fallback(ctx context.Context, sb *sandbox, runs string) (*codeContext, error) {
+func (c *contexts) fallback(ctx context.Context, sb *sandbox, runs string) (*codeContext, error) {
 	if x, err := c.get(sb, runs); err == nil {
 		return x, nil
 	}
@@ -271,7 +271,7 @@ func (c *Contexts) fallback(ctx context.Context, sb *sandbox, runs string) (*cod
 
 // kernel returns the process of a context, which it starts if there is none that runs. fresh says that nothing has been asked of it
 // yet by anybody.
-func (c *Contexts) kernel(ctx context.Context, sb *sandbox, x *codeContext) (p *process.Process, fresh bool, err error) {
+func (c *contexts) kernel(ctx context.Context, sb *sandbox, x *codeContext) (p *process.Process, fresh bool, err error) {
 	x.starting.Lock()
 	defer x.starting.Unlock()
 	if x.isRemoved() {
@@ -306,7 +306,7 @@ func (c *Contexts) kernel(ctx context.Context, sb *sandbox, x *codeContext) (p *
 const envPythonKernel = "BOXD_PYTHON_KERNEL"
 
 // kernelEnv is what the kernel of a language in a sandbox is told beyond the request.
-func (c *Contexts) kernelEnv(sb *sandbox, language string) map[string]string {
+func (c *contexts) kernelEnv(sb *sandbox, language string) map[string]string {
 	if language != languagePython {
 		return nil
 	}

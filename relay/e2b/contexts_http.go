@@ -26,7 +26,7 @@ type contextAnswer struct {
 func describeContext(x *codeContext) contextAnswer { return contextAnswer{x.ID, x.Language, x.Dir} }
 
 // serve answers a request for port 49999 of a sandbox, from somebody who has shown that he may.
-func (c *Contexts) serve(w http.ResponseWriter, r *http.Request, sb *sandbox) {
+func (c *contexts) serve(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 	rest, ours := strings.CutPrefix(r.URL.Path, "/contexts")
 	id, verb, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
 	if ours && rest != "" && rest[0] != '/' || verb != "" && verb != "restart" {
@@ -82,7 +82,7 @@ func done(w http.ResponseWriter, err error) error {
 	return err
 }
 
-func (c *Contexts) serveList(w http.ResponseWriter, _ *http.Request, sb *sandbox) error {
+func (c *contexts) serveList(w http.ResponseWriter, _ *http.Request, sb *sandbox) error {
 	list := []contextAnswer{}
 	for _, x := range c.list(sb) {
 		list = append(list, describeContext(x))
@@ -91,7 +91,7 @@ func (c *Contexts) serveList(w http.ResponseWriter, _ *http.Request, sb *sandbox
 	return nil
 }
 
-func (c *Contexts) serveCreate(w http.ResponseWriter, r *http.Request, sb *sandbox) error {
+func (c *contexts) serveCreate(w http.ResponseWriter, r *http.Request, sb *sandbox) error {
 	var req struct{ Language, Cwd string }
 	if err := c.decode(w, r, sb, &req); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (c *Contexts) serveCreate(w http.ResponseWriter, r *http.Request, sb *sandb
 	return nil
 }
 
-func (c *Contexts) serveExecute(w http.ResponseWriter, r *http.Request, sb *sandbox) error {
+func (c *contexts) serveExecute(w http.ResponseWriter, r *http.Request, sb *sandbox) error {
 	leave, err := sb.limits.Stream()
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (e *eventWriter) emit(event *codeEvent) error {
 }
 
 // decode reads a request.
-func (c *Contexts) decode(w http.ResponseWriter, r *http.Request, sb *sandbox, into any) error {
+func (c *contexts) decode(w http.ResponseWriter, r *http.Request, sb *sandbox, into any) error {
 	if err := sb.Use(); err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (c *Contexts) decode(w http.ResponseWriter, r *http.Request, sb *sandbox, i
 }
 
 // refuse answers with an error in the words of the code interpreter: a status and plain text.
-func (c *Contexts) refuse(w http.ResponseWriter, r *http.Request, err error) {
+func (c *contexts) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	message, kind := c.server.inWords(r.Context(), err)
 	status := http.StatusInternalServerError
 	switch kind {

@@ -122,7 +122,7 @@ const maxText = 64 << 10
 // execute runs code and hands on what happens, from number_of_executions to end_of_execution. It waits while other code runs in the
 // context. When ctx ends, so does the code, as by Ctrl-C, and the next one finds the context as that leaves it. An error of emit does
 // the same. Other errors mean that nothing has run.
-func (c *Contexts) execute(ctx context.Context, sb *sandbox, req *executeRequest, emit func(*codeEvent) error) error {
+func (c *contexts) execute(ctx context.Context, sb *sandbox, req *executeRequest, emit func(*codeEvent) error) error {
 	if err := checkCode(req.Code, req.Env); err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (c *Contexts) execute(ctx context.Context, sb *sandbox, req *executeRequest
 }
 
 // choose finds the context of a request, and the language of its code.
-func (c *Contexts) choose(ctx context.Context, sb *sandbox, req *executeRequest) (*codeContext, string, error) {
+func (c *contexts) choose(ctx context.Context, sb *sandbox, req *executeRequest) (*codeContext, string, error) {
 	if req.Context != "" {
 		x, err := c.get(sb, req.Context)
 		if err != nil || req.Language == "" {
@@ -210,7 +210,7 @@ func (x *codeContext) takeTurn(ctx context.Context, emit func(*codeEvent) error)
 const notFound = 127
 
 // died tells of an execution that the end of its kernel has ended.
-func (c *Contexts) died(ctx context.Context, s *session.Session, p *process.Process, x *codeContext, run *execution) error {
+func (c *contexts) died(ctx context.Context, s *session.Session, p *process.Process, x *codeContext, run *execution) error {
 	if state, lost, _ := s.State(); state != session.StateReady || lost {
 		return session.NotFoundError(s.ID) // clients take an answer that breaks off for that
 	}

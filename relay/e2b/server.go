@@ -57,7 +57,7 @@ type Server struct {
 	index    *index
 	rpc      *http.ServeMux // RPCs of a sandbox
 	calls    map[string]procedure
-	code     *Contexts
+	code     *contexts
 	watches  watches
 	inputs   turns
 	due      pauses

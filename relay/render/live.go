@@ -118,5 +118,5 @@ func draw(to *screen, lines []topLine, out io.Writer) error {
 	for i, line := range lines {
 		drawn[i] = line.in(style, int(size.Cols))
 	}
-	return to.Draw(drawn, int(size.Rows))
+	return to.draw(drawn, int(size.Rows))
 }

@@ -42,8 +42,8 @@ func newScreen(in, out any) (*screen, error) {
 	return s, nil
 }
 
-// Draw shows the first rows of lines. None may be wider than the screen.
-func (s *screen) Draw(lines []string, rows int) error {
+// draw shows the first rows of lines. None may be wider than the screen.
+func (s *screen) draw(lines []string, rows int) error {
 	var b strings.Builder
 	b.WriteString(cursorHome)
 	for i, line := range lines[:min(len(lines), rows)] {

@@ -131,7 +131,7 @@ func TestTheTerminalIsRestored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Draw([]string{"one", "two", "three"}, 2); err != nil {
+	if err := s.draw([]string{"one", "two", "three"}, 2); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()

@@ -12,8 +12,8 @@ type Crowded struct {
 	Profile string
 }
 
-// Setting returns the setting that would allow the box more connections.
-func (c *Crowded) Setting() string {
+// setting returns the setting that would allow the box more connections.
+func (c *Crowded) setting() string {
 	if c.By != "" {
 		return fmt.Sprintf("%s of more than %d", c.By, c.Most)
 	}
@@ -29,5 +29,5 @@ func (c *Crowded) Text() string {
 	if c.Most > 0 {
 		limit = fmt.Sprintf("network_connections = %d", c.Most)
 	}
-	return fmt.Sprintf("the box has reached %s: more connections were refused (%d packets); %s would allow it", limit, c.Packets, c.Setting())
+	return fmt.Sprintf("the box has reached %s: more connections were refused (%d packets); %s would allow it", limit, c.Packets, c.setting())
 }

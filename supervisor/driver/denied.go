@@ -21,7 +21,7 @@ type watcher struct {
 	done   sync.WaitGroup
 
 	mu    sync.Mutex
-	boxes map[string]*TrafficTally
+	boxes map[string]*trafficTally
 }
 
 // pollInterval is the time between polls, and lookMost the longest that one may take: its callers go on without the result.
@@ -34,7 +34,7 @@ const (
 // for boxes that have reached their connection limit. Call it once, before the first box; StopResolving ends it.
 func (d *Driver) Watch(refused func(key string, r Refused, name egress.Name), crowded func(key string, packets uint64)) {
 	ctx, stop := context.WithCancel(context.Background())
-	d.watched = &watcher{report: refused, full: crowded, stop: stop, boxes: map[string]*TrafficTally{}}
+	d.watched = &watcher{report: refused, full: crowded, stop: stop, boxes: map[string]*trafficTally{}}
 	d.watched.done.Go(func() {
 		tick := time.NewTicker(pollInterval)
 		defer tick.Stop()
@@ -64,7 +64,7 @@ func (d *Driver) watch(spec *isolation.Spec) {
 	}
 	d.watched.mu.Lock()
 	defer d.watched.mu.Unlock()
-	d.watched.boxes[spec.Key] = &TrafficTally{}
+	d.watched.boxes[spec.Key] = &trafficTally{}
 }
 
 // unwatch polls a box for the last time.
@@ -98,16 +98,16 @@ func (d *Driver) Refusals(ctx context.Context, key string) {
 	if more := tally.Crowded(all.Crowded, time.Now()); more > 0 {
 		d.watched.full(key, more)
 	}
-	for _, r := range tally.News(all.Lately, time.Now()) {
+	for _, r := range tally.news(all.Lately, time.Now()) {
 		var name egress.Name
 		if d.names != nil {
-			name = d.names.NameOf(key, r.To.Addr())
+			name = d.names.nameOf(key, r.To.Addr())
 		}
 		d.watched.report(key, r, name)
 	}
 }
 
-func (d *Driver) refused(ctx context.Context, key string) (*Refusals, error) {
+func (d *Driver) refused(ctx context.Context, key string) (*refusals, error) {
 	r, err := d.ReadRefusals(ctx, key)
 	if err != nil {
 		return nil, err

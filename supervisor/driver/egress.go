@@ -154,14 +154,14 @@ func errNoNames() error {
 func (d *Driver) resume(spec *isolation.Spec) {
 	d.watch(spec)
 	if _, byName, err := split(&spec.Network); err == nil && byName != nil && d.names != nil {
-		d.names.Restore(spec.Key, *byName)
+		d.names.restore(spec.Key, *byName)
 	}
 }
 
 // SetSecrets replaces the secrets that are put into a box's requests.
 func (d *Driver) SetSecrets(m *egress.Secrets) {
 	if d.names != nil {
-		d.names.Secrets(m)
+		d.names.secrets(m)
 	}
 }
 

@@ -7,9 +7,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// Secrets replaces the secrets that the proxy puts into a box's requests. They are kept here for the next proxy, until they are
+// secrets replaces the secrets that the proxy puts into a box's requests. They are kept here for the next proxy, until they are
 // replaced; an empty list means none.
-func (d *Resolver) Secrets(m *egress.Secrets) {
+func (d *Resolver) secrets(m *egress.Secrets) {
 	d.handing.Lock() // or it could be sent before the one it replaces
 	defer d.handing.Unlock()
 	d.mu.Lock()

@@ -68,8 +68,8 @@ func (d *Resolver) remember(e *entry, p *egress.Pin) {
 	}
 }
 
-// NameOf returns the last name that resolved to an address for a box, "" if none is known.
-func (d *Resolver) NameOf(key string, a netip.Addr) egress.Name {
+// nameOf returns the last name that resolved to an address for a box, "" if none is known.
+func (d *Resolver) nameOf(key string, a netip.Addr) egress.Name {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if e := d.boxes[key]; e != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 )
 
-// Nobody is the uid and gid of the proxy where boxd starts it.
-const Nobody = 65534
+// nobody is the uid and gid of the proxy where boxd starts it.
+const nobody = 65534
 
 // ChildResolver starts the proxy, which ends with the connection. As root it runs it as nobody.
 func ChildResolver(program string, stderr *os.File) func(context.Context) (*fdpass.Conn, error) {
@@ -40,7 +40,7 @@ func ChildResolver(program string, stderr *os.File) func(context.Context) (*fdpa
 		cmd.Stderr, cmd.Env, cmd.Dir = stderr, []string{}, "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if os.Geteuid() == 0 {
-			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: Nobody, Gid: Nobody}
+			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 		}
 		if err := cmd.Start(); err != nil {
 			conn.Close()

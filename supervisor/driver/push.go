@@ -109,7 +109,7 @@ func ChildStream(program string, stderr *os.File, args ...string) func(context.C
 		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env, cmd.Dir = peer, peer, stderr, []string{}, "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if os.Geteuid() == 0 {
-			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: Nobody, Gid: Nobody}
+			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 		}
 		conn, err := net.FileConn(ours)
 		if err != nil {

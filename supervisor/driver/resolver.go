@@ -331,8 +331,8 @@ func (d *Resolver) Add(ctx context.Context, key string, box ResolverBox) error {
 	}
 }
 
-// Restore is Add for a box that already runs: it does not wait.
-func (d *Resolver) Restore(key string, box ResolverBox) {
+// restore is Add for a box that already runs: it does not wait.
+func (d *Resolver) restore(key string, box ResolverBox) {
 	d.mu.Lock()
 	d.boxes[key] = &entry{ResolverBox: box}
 	connected := d.conn != nil

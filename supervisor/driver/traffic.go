@@ -42,16 +42,16 @@ func trafficUse(t *isolation.Traffic, r *isolation.Refusals) *TrafficUse {
 	return u
 }
 
-// Refusals has all refusals of a box since it was made.
-type Refusals struct {
+// refusals has all refusals of a box since it was made.
+type refusals struct {
 	Packets uint64
 	Crowded uint64    // of them: packets that would have exceeded the connection limit
 	Lately  []Refused // recent destinations
 }
 
 // refusalsOf converts the keeper's refusals.
-func refusalsOf(r *isolation.Refusals) *Refusals {
-	all := &Refusals{Packets: r.Packets, Crowded: r.Crowded}
+func refusalsOf(r *isolation.Refusals) *refusals {
+	all := &refusals{Packets: r.Packets, Crowded: r.Crowded}
 	for i := range r.Lately {
 		d, protocol := &r.Lately[i], rule.TCP
 		if d.UDP {
@@ -64,9 +64,9 @@ func refusalsOf(r *isolation.Refusals) *Refusals {
 	return all
 }
 
-// Setting returns what would allow a destination to a box with these rules: "" if nothing would. name is the one that resolved to
+// setting returns what would allow a destination to a box with these rules: "" if nothing would. name is the one that resolved to
 // the destination, "" if not known.
-func (r *Refused) Setting(rules []string, name egress.Name, strict bool) string {
+func (r *Refused) setting(rules []string, name egress.Name, strict bool) string {
 	port := strconv.Itoa(int(r.To.Port()))
 	byName := slices.ContainsFunc(rules, egress.Written)
 	if byName && (r.To.Port() == 53 || r.To.Port() == 853) {
@@ -92,7 +92,7 @@ func (r *Refused) Text(rules []string, name egress.Name, strict bool) string {
 	if name != "" {
 		text = fmt.Sprintf("a connection to %s, of %s, port %d by %s", r.To.Addr(), name, r.To.Port(), r.Protocol)
 	}
-	if setting := r.Setting(rules, name, strict); setting != "" {
+	if setting := r.setting(rules, name, strict); setting != "" {
 		return text + " is allowed by no rule; " + setting + " would allow it"
 	}
 	return text + " is allowed by no rule, and none would allow it"
@@ -104,8 +104,8 @@ const (
 	maxReported    = 30          // destinations in that time
 )
 
-// TrafficTally tracks what was reported of one box.
-type TrafficTally struct {
+// trafficTally tracks what was reported of one box.
+type trafficTally struct {
 	mu       sync.Mutex
 	reported map[destination]report
 	since    time.Time // when counting of the reported ones began
@@ -126,7 +126,7 @@ type report struct {
 
 // Crowded returns how many packets exceeded the connection limit since the last report; 0: none, or the last report is less than
 // a minute old. What an earlier boxd reported may be reported again.
-func (t *TrafficTally) Crowded(packets uint64, now time.Time) (more uint64) {
+func (t *trafficTally) Crowded(packets uint64, now time.Time) (more uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if packets <= t.crowded.packets || now.Sub(t.crowded.at) < reportInterval {
@@ -137,9 +137,9 @@ func (t *TrafficTally) Crowded(packets uint64, now time.Time) (more uint64) {
 	return more
 }
 
-// News returns the refusals to report now: those not reported in the last minute, or that have happened since. More than 30 in a
+// news returns the refusals to report now: those not reported in the last minute, or that have happened since. More than 30 in a
 // minute are not reported: by then such a box is conspicuous enough.
-func (t *TrafficTally) News(list []Refused, now time.Time) (tell []Refused) {
+func (t *trafficTally) news(list []Refused, now time.Time) (tell []Refused) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.reported == nil {

@@ -22,7 +22,7 @@ func TestAnswersOfTheKeeper(t *testing.T) {
 		{To: isolation.Endpoint{Address: four.Addr().AsSlice(), Port: 22}, Packets: 3}, {To: isolation.Endpoint{Address: six.Addr().AsSlice(), Port: 443}, UDP: true, Packets: 4},
 	}}
 	all := refusalsOf(r)
-	if want := (&Refusals{Packets: 7, Crowded: 5, Lately: []Refused{{four, "tcp", 3}, {six, "udp", 4}}}); !reflect.DeepEqual(all, want) {
+	if want := (&refusals{Packets: 7, Crowded: 5, Lately: []Refused{{four, "tcp", 3}, {six, "udp", 4}}}); !reflect.DeepEqual(all, want) {
 		t.Errorf("%+v", all)
 	}
 	u := trafficUse(&isolation.Traffic{Addresses: [][]byte{four.Addr().AsSlice(), six.Addr().AsSlice()}, Received: isolation.Amount{Bytes: 1, Packets: 2}, Sent: isolation.Amount{Bytes: 3, Packets: 4}}, r)
@@ -119,12 +119,12 @@ func TestWhatWouldAllowIt(t *testing.T) {
 
 func TestRefusalsAreToldOnce(t *testing.T) {
 	t.Parallel()
-	var tally TrafficTally
+	var tally trafficTally
 	now := time.Unix(1e9, 0)
 	one := Refused{netip.MustParseAddrPort("11.22.33.44:22"), "tcp", 1}
 	news := func(after time.Duration, list ...Refused) int {
 		now = now.Add(after)
-		return len(tally.News(list, now))
+		return len(tally.news(list, now))
 	}
 	if n := news(0, one); n != 1 {
 		t.Errorf("at first: %d", n)
@@ -163,7 +163,7 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 // A box that reaches its connection cap is reported at most once a minute, and again only if it has reached the cap since.
 func TestACapThatIsMetIsToldOnce(t *testing.T) {
 	t.Parallel()
-	var tally TrafficTally
+	var tally trafficTally
 	now := time.Unix(1e9, 0)
 	for i, step := range []struct {
 		after         time.Duration

@@ -28,16 +28,16 @@ import (
 
 // Forms of an archive.
 const (
-	Auto   = "auto"
+	auto   = "auto"
 	OCI    = "oci"
 	Docker = "docker"
 	Rootfs = "rootfs"
-	// Commit is an image made from a session: its root, and a configuration that boxd makes.
-	Commit = "commit"
+	// commit is an image made from a session: its root, and a configuration that boxd makes.
+	commit = "commit"
 )
 
-// ArchiveLimits bound an archive.
-type ArchiveLimits struct {
+// archiveLimits bound an archive.
+type archiveLimits struct {
 	Bytes   int64 // of all layers together, unpacked as tar archives
 	Entries int   // of the archive itself
 }
@@ -102,7 +102,7 @@ func bad(format string, args ...any) *fault.Error {
 
 // openArchive finds the archive's image for an architecture with the given name; "" will do if there is only one. plain is an
 // empty file for the decompressed archive.
-func openArchive(ctx context.Context, from, plain *os.File, form, name, arch string, l ArchiveLimits) (*ArchiveImage, error) {
+func openArchive(ctx context.Context, from, plain *os.File, form, name, arch string, l archiveLimits) (*ArchiveImage, error) {
 	if err := inflateInto(ctx, from, plain, l.Bytes); err != nil {
 		return nil, err
 	}
@@ -117,9 +117,9 @@ func openArchive(ctx context.Context, from, plain *os.File, form, name, arch str
 	_, index := o.files["index.json"]
 	_, saved := o.files["manifest.json"]
 	switch {
-	case form == OCI || form == Auto && layout && index:
+	case form == OCI || form == auto && layout && index:
 		return o.oci(ctx, name, arch)
-	case form == Docker || form == Auto && saved:
+	case form == Docker || form == auto && saved:
 		return o.docker(name, arch)
 	}
 	return o.rootfs(ctx)

@@ -61,7 +61,7 @@ func opens(t testing.TB, data []byte, form, name string) (*ArchiveImage, error) 
 	if _, err := all[0].Write(data); err != nil {
 		t.Fatal(err)
 	}
-	return openArchive(t.Context(), all[0], all[1], form, name, "amd64", ArchiveLimits{Bytes: 1 << 20, Entries: 1000})
+	return openArchive(t.Context(), all[0], all[1], form, name, "amd64", archiveLimits{Bytes: 1 << 20, Entries: 1000})
 }
 
 const layerID = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" // of nothing
@@ -76,16 +76,16 @@ func TestWhatDockerHasSavedIsFound(t *testing.T) {
 	list := func(tags string) string {
 		return `[{"Config":"` + sum + `.json","RepoTags":[` + tags + `],"Layers":["` + layer + `/layer.tar"]}]`
 	}
-	_, err := opens(t, written(t, "manifest.json", list(`"a:1"`), sum+".json", config("amd64"), layer+"/layer.tar", ""), Auto, "")
+	_, err := opens(t, written(t, "manifest.json", list(`"a:1"`), sum+".json", config("amd64"), layer+"/layer.tar", ""), auto, "")
 	if err == nil || !strings.Contains(err.Error(), "has the digest sha256:") {
 		t.Errorf("a configuration of another digest: %v", err)
 	}
-	_, err = opens(t, written(t, "manifest.json", `[{"Config":"x","RepoTags":["a:1"]},{"Config":"y","RepoTags":["b:1"]}]`), Auto, "c:1")
+	_, err = opens(t, written(t, "manifest.json", `[{"Config":"x","RepoTags":["a:1"]},{"Config":"y","RepoTags":["b:1"]}]`), auto, "c:1")
 	if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "name" || f.Allowed != "a:1, b:1" {
 		t.Errorf("two images: %v", err)
 	}
 	for _, text := range []string{`[]`, `{}`, `[{"Config":"../../etc/passwd"}]`} {
-		if _, err := opens(t, written(t, "manifest.json", text), Auto, ""); fault.KindOf(err) != fault.Invalid {
+		if _, err := opens(t, written(t, "manifest.json", text), auto, ""); fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -97,7 +97,7 @@ func TestWhatDockerHasSavedIsFound(t *testing.T) {
 		"a file": {"manifest.json", saved, name + ".json", text, layer + "/layer.tar", content},
 		"a link": {"manifest.json", saved, name + ".json", text, layer + "/layer.tar", "-> ../" + other + "/layer.tar", other + "/layer.tar", content},
 	} {
-		img, err := opens(t, written(t, files...), Auto, "")
+		img, err := opens(t, written(t, files...), auto, "")
 		if err != nil {
 			t.Errorf("%s: %v", what, err)
 			continue
@@ -109,7 +109,7 @@ func TestWhatDockerHasSavedIsFound(t *testing.T) {
 		}
 	}
 	for _, to := range []string{"../" + layer + "/layer.tar", "../../../etc/passwd", "/etc/passwd", "../" + other + "/layer.tar"} {
-		if _, err := opens(t, written(t, "manifest.json", saved, name+".json", text, layer+"/layer.tar", "-> "+to), Auto, ""); err == nil || !strings.Contains(err.Error(), "is not in it") {
+		if _, err := opens(t, written(t, "manifest.json", saved, name+".json", text, layer+"/layer.tar", "-> "+to), auto, ""); err == nil || !strings.Contains(err.Error(), "is not in it") {
 			t.Errorf("a link to %s: %v", to, err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestIndexesThatFanOutAreRefused(t *testing.T) {
 		text = `{"manifests":[` + strings.Repeat(one+",", 1999) + one + `]}`
 	}
 	archive := written(t, append(files, "index.json", text)...)
-	if _, err := opens(t, archive, Auto, ""); err == nil || !strings.Contains(err.Error(), "documents") {
+	if _, err := opens(t, archive, auto, ""); err == nil || !strings.Contains(err.Error(), "documents") {
 		t.Errorf("8 billion ways: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -142,7 +142,7 @@ func TestIndexesThatFanOutAreRefused(t *testing.T) {
 	}
 	defer f.Close()
 	if _, err = f.Write(archive); err == nil {
-		_, err = openArchive(ctx, f, f, OCI, "", "amd64", ArchiveLimits{Bytes: 1 << 20, Entries: 1000})
+		_, err = openArchive(ctx, f, f, OCI, "", "amd64", archiveLimits{Bytes: 1 << 20, Entries: 1000})
 	}
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("for nobody: %v", err)
@@ -160,7 +160,7 @@ func TestLayersAreReadWhateverTheyAreCompressedWith(t *testing.T) {
 	if err = errors.Join(err, w.Close()); err != nil {
 		t.Fatal(err)
 	}
-	img, err := opens(t, b.Bytes(), Auto, "")
+	img, err := opens(t, b.Bytes(), auto, "")
 	if err != nil || img.Form != Rootfs {
 		t.Fatalf("%+v, %v", img, err)
 	}
@@ -171,7 +171,7 @@ func TestLayersAreReadWhateverTheyAreCompressedWith(t *testing.T) {
 	if err := img.Layers[0].Write(t.Context(), io.Discard, 100); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("more than there may be: %v", err)
 	}
-	if _, err := opens(t, b.Bytes()[:b.Len()-8], Auto, ""); fault.KindOf(err) != fault.Invalid {
+	if _, err := opens(t, b.Bytes()[:b.Len()-8], auto, ""); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("truncated: %v", err)
 	}
 	zeros := bytes.Repeat([]byte{0}, 100<<20)
@@ -198,7 +198,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add([]byte{0x28, 0xb5, 0x2f, 0xfd, 0})
 	f.Add([]byte{0x1f, 0x8b, 8, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		img, err := opens(t, data, Auto, "")
+		img, err := opens(t, data, auto, "")
 		if err != nil {
 			return
 		}

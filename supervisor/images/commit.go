@@ -44,7 +44,7 @@ func (s *Store) Commit(ctx context.Context, is *policy.ImageRoot, to *Commitment
 			return pack(ctx, files.Bounds{Bytes: int64(s.cfg.MaxBytes), Entries: s.cfg.MaxEntries}, f)
 		},
 		open: func(ctx context.Context, packed, _ *os.File) (*ArchiveImage, error) {
-			return Committed(ctx, packed, config)
+			return committed(ctx, packed, config)
 		},
 	})
 }

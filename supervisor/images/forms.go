@@ -279,8 +279,8 @@ func (o *opened) docker(name, arch string) (*ArchiveImage, error) {
 	return img, o.configure(img, s.Config, digest, arch)
 }
 
-// Committed makes an image of an archive of a root directory and a configuration. Its digest covers both.
-func Committed(ctx context.Context, from *os.File, config *ImageConfig) (*ArchiveImage, error) {
+// committed makes an image of an archive of a root directory and a configuration. Its digest covers both.
+func committed(ctx context.Context, from *os.File, config *ImageConfig) (*ArchiveImage, error) {
 	img, err := (&opened{from: from}).rootfs(ctx)
 	if err != nil {
 		return nil, err
@@ -297,6 +297,6 @@ func Committed(ctx context.Context, from *os.File, config *ImageConfig) (*Archiv
 		return nil, err
 	}
 	sum := sha256.Sum256(data)
-	img.Form, img.Digest, img.Config = Commit, "sha256:"+hex.EncodeToString(sum[:]), *config
+	img.Form, img.Digest, img.Config = commit, "sha256:"+hex.EncodeToString(sum[:]), *config
 	return img, nil
 }

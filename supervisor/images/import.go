@@ -39,9 +39,9 @@ type Source struct {
 // Import makes an image of an archive: all of it or nothing. It replaces an image of the same name. It waits while another import
 // runs, and for a minute at most while too many archives are being received: the error is of kind fault.Exhausted then.
 func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, error) {
-	forms := []string{Auto, OCI, Docker, Rootfs}
+	forms := []string{auto, OCI, Docker, Rootfs}
 	if from.Form == "" {
-		from.Form = Auto
+		from.Form = auto
 	}
 	if !slices.Contains(forms, from.Form) {
 		return Image{}, fault.Field("form", from.Form, fault.OneOf(forms...))
@@ -55,7 +55,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 		name: from.Name, by: from.By,
 		fill: func(f *os.File) error { return receive(f, r, int64(s.cfg.MaxArchive)) },
 		open: func(ctx context.Context, packed, plain *os.File) (*ArchiveImage, error) {
-			limits := ArchiveLimits{Bytes: s.plain(int64(s.cfg.MaxBytes)), Entries: s.cfg.MaxEntries}
+			limits := archiveLimits{Bytes: s.plain(int64(s.cfg.MaxBytes)), Entries: s.cfg.MaxEntries}
 			return openArchive(ctx, packed, plain, from.Form, from.Name, runtime.GOARCH, limits)
 		},
 	})

@@ -13,7 +13,7 @@ import (
 // roots.
 func (s *Settings) bound(where QuotaRoots) {
 	for _, m := range s.Mounts {
-		if s.WorkspaceQuota > 0 && m.Mode == MountReadWrite && where.Of(m.Source) != "" {
+		if s.WorkspaceQuota > 0 && m.Mode == MountReadWrite && where.of(m.Source) != "" {
 			s.Bounded = append(s.Bounded, m.Target)
 		}
 	}

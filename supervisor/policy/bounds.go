@@ -73,8 +73,8 @@ const HomeRoot = "{home}"
 
 // Values of Policy.Excess.
 const (
-	ExcessClamp  = "clamp"  // the request is reduced to the ceiling, and the answer says so
-	ExcessRefuse = "refuse" // the request is refused
+	excessClamp  = "clamp"  // the request is reduced to the ceiling, and the answer says so
+	excessRefuse = "refuse" // the request is refused
 )
 
 // Tools of Policy.Tools: what can be done in a session.
@@ -88,19 +88,19 @@ const (
 	ToolRoot      = "root" // programs as root of the box, beside ToolExec and ToolProcesses
 )
 
-// Tools lists all of them.
-func Tools() []string {
+// tools lists all of them.
+func tools() []string {
 	return []string{ToolExec, ToolFiles, ToolProcesses, ToolSkills, ToolNetwork, ToolPorts, ToolRoot}
 }
 
-// DefaultPolicyName names the table for all principals that no other table names, admins excepted.
-const DefaultPolicyName = "default"
+// defaultPolicyName names the table for all principals that no other table names, admins excepted.
+const defaultPolicyName = "default"
 
 // NoPolicy returns the built-in policy, the base of every table: it allows everything that profiles, limits and mounts.allow do.
 func NoPolicy() Policy {
 	return Policy{
 		Principals: []string{}, Groups: []string{}, Roles: []string{},
-		Profiles: []string{Any}, Tools: Tools(), Networks: []string{NetworkOff, NetworkEgress, NetworkHost}, Secrets: []string{}, Buckets: []string{}, Mounts: []string{Any}, Excess: ExcessClamp,
+		Profiles: []string{Any}, Tools: tools(), Networks: []string{NetworkOff, NetworkEgress, NetworkHost}, Secrets: []string{}, Buckets: []string{}, Mounts: []string{Any}, Excess: excessClamp,
 	}
 }
 
@@ -162,8 +162,8 @@ func (c *Config) PolicyOf(who access.Principal) EffectivePolicy {
 			}
 		}
 	}
-	if b, ok := c.Policies[DefaultPolicyName]; ok && !who.Is(access.Admin) {
-		return EffectivePolicy{Policy: b, Name: DefaultPolicyName}
+	if b, ok := c.Policies[defaultPolicyName]; ok && !who.Is(access.Admin) {
+		return EffectivePolicy{Policy: b, Name: defaultPolicyName}
 	}
 	return EffectivePolicy{Policy: NoPolicy()}
 }
@@ -196,7 +196,7 @@ func (h *EffectivePolicy) refuse(layer fault.Layer, field, value, key string, li
 
 // MayHave reports whether a secret is allowed. Without a table all are.
 func (h *EffectivePolicy) MayHave(name string) bool {
-	return h.Name == "" || SecretAllowed(h.Secrets, name)
+	return h.Name == "" || secretAllowed(h.Secrets, name)
 }
 
 // AllowsMount reports whether a path is at or below one of the roots of Mounts.
@@ -260,7 +260,7 @@ func (c *Config) named() (errs []error) {
 	seen := map[string]string{}
 	for _, table := range slices.Sorted(maps.Keys(c.Policies)) {
 		b := c.Policies[table]
-		if table != DefaultPolicyName && len(b.Principals)+len(b.Groups)+len(b.Roles) == 0 {
+		if table != defaultPolicyName && len(b.Principals)+len(b.Groups)+len(b.Roles) == 0 {
 			errs = append(errs, fmt.Errorf("policy.%s: must have principals, groups or roles; it applies to nobody", table))
 		}
 		for _, role := range b.Roles {
@@ -288,11 +288,11 @@ func (b *Policy) validate(c *Config) error {
 	}
 	list("roles", b.Roles, []string{access.Viewer.String(), access.User.String(), access.Operator.String(), access.Admin.String()})
 	list("profiles", b.Profiles, append(slices.Sorted(maps.Keys(c.Profiles)), Any))
-	list("tools", b.Tools, Tools())
+	list("tools", b.Tools, tools())
 	list("networks", b.Networks, []string{NetworkOff, NetworkEgress, NetworkHost})
 	list("secrets", b.Secrets, append(slices.Sorted(maps.Keys(c.Secrets)), Any))
 	list("buckets", b.Buckets, append(slices.Sorted(maps.Keys(c.Buckets)), Any))
-	list("excess", []string{b.Excess}, []string{ExcessClamp, ExcessRefuse})
+	list("excess", []string{b.Excess}, []string{excessClamp, excessRefuse})
 	for _, root := range b.Mounts {
 		if root != Any && root != HomeRoot && !isolation.CleanAbsolute(root) {
 			bad("mounts", fmt.Sprintf("%q", root), fault.OneOf(Any, HomeRoot, "an absolute path without . or .."))
@@ -306,7 +306,7 @@ func (b *Policy) validate(c *Config) error {
 		}
 	}
 	b.validateTotals(bad)
-	if err := ValidTemplate(b.Template); err != nil {
+	if err := validTemplate(b.Template); err != nil {
 		bad("session_template", fmt.Sprintf("%q", b.Template), err.Error())
 	}
 	if b.Force && b.Template == "" && c.Sessions.Template == "" {

@@ -180,7 +180,7 @@ func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := s
-	if err := h.Hold(&s, req); err != nil || !s.Unchanged(&want) {
+	if err := h.Hold(&s, req); err != nil || !s.unchanged(&want) {
 		t.Errorf("%v, %v", s.Clamped, err)
 	}
 }
@@ -190,7 +190,7 @@ func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
 	h := EffectivePolicy{Policy: boundsFor(func(b *Policy) {
-		b.Excess, b.Ceilings = ExcessRefuse, limits.Ceilings{Memory: 64 * quantity.MiB, Timeout: seconds(1)}
+		b.Excess, b.Ceilings = excessRefuse, limits.Ceilings{Memory: 64 * quantity.MiB, Timeout: seconds(1)}
 	}), Name: "ci"}
 	s, _, err := c.Merge(&Request{})
 	if err != nil {
@@ -256,7 +256,7 @@ func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 	if home.Home = "/home/ann"; !home.AllowsMount("/home/ann/x") || home.AllowsMount("/home/anna") || home.AllowsMount("/srv") {
 		t.Error("a home is not what is lent")
 	}
-	for _, tool := range Tools() {
+	for _, tool := range tools() {
 		err := h.May(tool)
 		if (err == nil) != (tool == ToolExec) || err != nil && fault.DenialOf(err).Rule != "policy.ci.tools" {
 			t.Errorf("%s: %v", tool, err)
@@ -353,7 +353,7 @@ func TestTheIdOfASession(t *testing.T) {
 	if a == b || err1 != nil || err2 != nil {
 		t.Errorf("made up: %q, %q", a, b)
 	}
-	if !slices.Contains(Tools(), ToolNetwork) {
+	if !slices.Contains(tools(), ToolNetwork) {
 		t.Error("the list of tools is not whole")
 	}
 }

@@ -26,8 +26,8 @@ type Bucket struct {
 	File       string `toml:"file"`       // or the path of a file of mode 0600 owned by root
 }
 
-// FieldPush is the field of a session that names the bucket for its results.
-const FieldPush = "push"
+// fieldPush is the field of a session that names the bucket for its results.
+const fieldPush = "push"
 
 // Bounds of what a session asks for.
 const (
@@ -77,7 +77,7 @@ func ReadPush(push string) (bucket, prefix string, err error) {
 		}
 	}
 	if bucket == "" || bad {
-		return "", "", fault.Field(FieldPush, push, fmt.Sprintf("BUCKET or BUCKET/PREFIX: the name of a table [buckets.NAME] of box.toml, and a path of at most %d bytes without spaces, . and ..", maxPushPrefix))
+		return "", "", fault.Field(fieldPush, push, fmt.Sprintf("BUCKET or BUCKET/PREFIX: the name of a table [buckets.NAME] of box.toml, and a path of at most %d bytes without spaces, . and ..", maxPushPrefix))
 	}
 	return bucket, prefix, nil
 }
@@ -92,7 +92,7 @@ func (s *Settings) mergePush(c *Config, req *Request) error {
 		return err
 	}
 	if _, ok := c.Buckets[bucket]; !ok {
-		return fault.Field(FieldPush, req.Push, "one whose bucket is the name of a table [buckets.NAME] of box.toml")
+		return fault.Field(fieldPush, req.Push, "one whose bucket is the name of a table [buckets.NAME] of box.toml")
 	}
 	s.Push = req.Push
 	return nil
@@ -101,14 +101,14 @@ func (s *Settings) mergePush(c *Config, req *Request) error {
 // holdPush refuses a bucket that the principal may not use. Without a table all are allowed.
 func (h *EffectivePolicy) holdPush(s *Settings) error {
 	bucket, _, _ := strings.Cut(s.Push, "/")
-	if s.Push == "" || h.MayPush(bucket) {
+	if s.Push == "" || h.mayPush(bucket) {
 		return nil
 	}
-	return h.refuse(fault.LayerPolicy, FieldPush, s.Push, "buckets", h.Buckets)
+	return h.refuse(fault.LayerPolicy, fieldPush, s.Push, "buckets", h.Buckets)
 }
 
-// MayPush reports whether a bucket is allowed. Without a table all are.
-func (h *EffectivePolicy) MayPush(bucket string) bool {
+// mayPush reports whether a bucket is allowed. Without a table all are.
+func (h *EffectivePolicy) mayPush(bucket string) bool {
 	return h.Name == "" || slices.Contains(h.Buckets, bucket) || slices.Contains(h.Buckets, Any)
 }
 

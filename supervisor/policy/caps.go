@@ -40,8 +40,8 @@ func (c NetworkCaps) Check() error {
 	return nil
 }
 
-// NetworkRequest is what Resolve needs to determine the caps of a session.
-type NetworkRequest struct {
+// networkRequest is what Resolve needs to determine the caps of a session.
+type networkRequest struct {
 	Network, Profile string
 	Most             NetworkCaps // the profile's
 	Now              NetworkCaps // for fields that are not asked for
@@ -53,13 +53,13 @@ type NetworkRequest struct {
 // Cut says that less was given than requested, and which key of box.toml reduced it.
 type Cut struct{ Field, Asked, Got, By string }
 
-// Asks reports whether a field was requested.
-func (w *NetworkRequest) Asks(field string) bool {
+// asks reports whether a field was requested.
+func (w *networkRequest) asks(field string) bool {
 	return field == FieldConnections && w.Connections != nil || field == FieldBandwidth && w.Bandwidth != nil
 }
 
 // Resolve returns the caps of the session. Requests above the profile's caps are reduced to them.
-func (w *NetworkRequest) Resolve() (got NetworkCaps, cuts []Cut, err error) {
+func (w *networkRequest) Resolve() (got NetworkCaps, cuts []Cut, err error) {
 	got = w.Now
 	if w.Connections != nil {
 		got.Connections = *w.Connections
@@ -82,7 +82,7 @@ func (w *NetworkRequest) Resolve() (got NetworkCaps, cuts []Cut, err error) {
 }
 
 // shut refuses a requested cap where the network has none, or the profile locks it.
-func (w *NetworkRequest) shut(field string, requested bool, value, now any) error {
+func (w *networkRequest) shut(field string, requested bool, value, now any) error {
 	switch {
 	case !requested:
 		return nil
@@ -98,7 +98,7 @@ func (w *NetworkRequest) shut(field string, requested bool, value, now any) erro
 	return nil
 }
 
-func (w *NetworkRequest) cut(field string, requested, got any) Cut {
+func (w *networkRequest) cut(field string, requested, got any) Cut {
 	return Cut{field, fmt.Sprint(requested), fmt.Sprint(got), "profiles." + w.Profile + "." + field}
 }
 

@@ -102,9 +102,9 @@ func (h *EffectivePolicy) cut(s *Settings, requested *Request, stays bool) ([]Cl
 	return t.clamped, t.err
 }
 
-// ExecTimeout is the profile's ExecTimeout, with the policy applied.
+// execTimeout is the profile's execTimeout, with the policy applied.
 func (h *EffectivePolicy) ExecTimeout(p *Profile, name string, requested *quantity.Duration) (time.Duration, []Clamp, error) {
-	d, clamped, err := p.ExecTimeout(name, requested)
+	d, clamped, err := p.execTimeout(name, requested)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -138,7 +138,7 @@ func ceiling[T cmp.Ordered](t *cutter, field string, value, maximum T, explicit,
 		return value
 	}
 	rule := t.policy.Rule("ceilings." + field)
-	if explicit && t.policy.Excess == ExcessRefuse {
+	if explicit && t.policy.Excess == excessRefuse {
 		if t.err == nil {
 			t.err = fault.Field(field, value, fmt.Sprintf("at most %v", maximum)).Of(fault.Denied).
 				WithHint("the operator's policy says so; ask for less, or leave it out").

@@ -44,7 +44,7 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 		s.Labels = req.Labels
 	}
 	if req.Metadata != nil {
-		if err := CheckMetadata(req.Metadata); err != nil {
+		if err := checkMetadata(req.Metadata); err != nil {
 			return s, err
 		}
 		s.Metadata = req.Metadata
@@ -52,8 +52,8 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 	return s, s.validate()
 }
 
-// Unchanged reports whether two settings are the same.
-func (s *Settings) Unchanged(other *Settings) bool { return reflect.DeepEqual(s, other) }
+// unchanged reports whether two settings are the same.
+func (s *Settings) unchanged(other *Settings) bool { return reflect.DeepEqual(s, other) }
 
 // Fits refuses requested limits that exceed what the machine has, since they would limit nothing.
 func (req *Request) Fits(has Machine, s *Settings) error {

@@ -78,11 +78,11 @@ type SessionLimits struct {
 	PreviewMax     quantity.Duration `toml:"preview_max"` // longest validity of a preview token; 0: no previews
 }
 
-// MaxPreview bounds sessions.preview_max.
-const MaxPreview = 24 * time.Hour
+// maxPreview bounds sessions.preview_max.
+const maxPreview = 24 * time.Hour
 
 func (l *SessionLimits) checkPreviews(bad func(key string, value any, allowed string)) {
-	if m := time.Duration(l.PreviewMax); m != 0 && (m < time.Second || m > MaxPreview) {
+	if m := time.Duration(l.PreviewMax); m != 0 && (m < time.Second || m > maxPreview) {
 		bad("sessions.preview_max", l.PreviewMax, "0s, or 1s to 24h")
 	}
 }
@@ -161,13 +161,13 @@ const (
 
 // Fields of a session about the user of its programs.
 const (
-	FieldUser = "user_name"
-	FieldHome = "home"
+	fieldUser = "user_name"
+	fieldHome = "home"
 )
 
 // lockable returns the fields that a profile can lock, as spelled in both.
 func lockable() []string {
-	names := []string{"image", "network", "network_rules", "network_strict", FieldConnections, FieldBandwidth, "read_only_root", "home_on_disk", FieldUser, FieldHome, "mounts", "skills"}
+	names := []string{"image", "network", "network_rules", "network_strict", FieldConnections, FieldBandwidth, "read_only_root", "home_on_disk", fieldUser, fieldHome, "mounts", "skills"}
 	for _, l := range limitTable() {
 		if l.how() == ofNetwork {
 			continue
@@ -190,7 +190,7 @@ func LimitNames() []string {
 // DefaultProfile is the built-in profile "default" and the base of every configured one.
 func DefaultProfile() Profile {
 	return Profile{
-		Image: ImageHost, Network: NetworkOff, NetworkRules: PublicRules(), ReadOnlyRoot: true, UserName: isolation.BoxUser, Home: isolation.Home, Mounts: MountReadWrite, Skills: []string{},
+		Image: ImageHost, Network: NetworkOff, NetworkRules: publicRules(), ReadOnlyRoot: true, UserName: isolation.BoxUser, Home: isolation.Home, Mounts: MountReadWrite, Skills: []string{},
 		Limits:  limits.Limits{CPUs: 1, Memory: 512 * quantity.MiB, OOM: OOMProgram, Pids: 128, Rlimits: map[string]string{}, CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000},
 		Timeout: seconds(30), MaxTimeout: seconds(120), Lifetime: limits.Lifetime{TTL: seconds(300), MaxLifetime: seconds(24 * 3600)},
 		Leftovers: LeftoversKill, Locked: []string{},
@@ -206,17 +206,17 @@ func DefaultConfig() Config {
 		Limits:   Limits{BestEffort: []string{}, FileLocks: 20_000},
 		Host:     HostReserve{KeepFreeDisk: 512 * quantity.MiB, KeepFreeMemory: 128 * quantity.MiB},
 		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, MaxWorkspaces: 64, MaxSnapshots: 8, DefaultProfile: "default", PreviewMax: seconds(3600), StoppedAge: seconds(7 * 24 * 3600), Ping: seconds(30), Unhealthy: UnhealthyEnd},
-		Queue:    DefaultQueue(),
+		Queue:    defaultQueue(),
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
 		},
 		Processes: ProcessLimits{Max: 64, Keep: seconds(600), MaxSpool: quantity.GiB},
-		Files:     DefaultFileLimits(),
+		Files:     defaultFileLimits(),
 		Usage:     UsageKeep{KeepDays: 400, History: seconds(3600)},
-		Env:       DefaultVariables(),
-		Languages: DefaultLanguages(),
+		Env:       defaultVariables(),
+		Languages: defaultLanguages(),
 		Profiles:  defaultProfiles(),
-		Policies:  map[string]Policy{DefaultPolicyName: NoPolicy()},
+		Policies:  map[string]Policy{defaultPolicyName: NoPolicy()},
 	}
 }
 
@@ -301,7 +301,7 @@ func (c *Config) Validate() error {
 	}
 	c.Files.Validate(bad)
 	for name, value := range c.Env {
-		if err := CheckVariable(name, value); err != nil {
+		if err := checkVariable(name, value); err != nil {
 			errs = append(errs, fmt.Errorf("env.%s: %w", name, err))
 		}
 	}
@@ -330,7 +330,7 @@ func (c *Config) Validate() error {
 }
 
 func (l *SessionLimits) checkTemplate(bad func(key string, value any, allowed string)) {
-	if err := ValidTemplate(l.Template); err != nil {
+	if err := validTemplate(l.Template); err != nil {
 		bad("sessions.template", fmt.Sprintf("%q", l.Template), err.Error())
 	}
 	if l.ForceTemplate && l.Template == "" {
@@ -357,7 +357,7 @@ func (p *Profile) validate() (errs []error) {
 	if p.Timeout <= 0 || p.MaxTimeout < p.Timeout {
 		bad("timeout", p.Timeout, "more than 0 and at most max_timeout")
 	}
-	if _, err := MergeRules("", p.NetworkRules, nil, false, p.NetworkStrict); err != nil {
+	if _, err := mergeRules("", p.NetworkRules, nil, false, p.NetworkStrict); err != nil {
 		errs = append(errs, err)
 	}
 	if err := (NetworkCaps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}).Check(); err != nil {
@@ -366,7 +366,7 @@ func (p *Profile) validate() (errs []error) {
 	if _, err := rlimitsOf(p.Rlimits); err != nil {
 		errs = append(errs, err)
 	}
-	if _, err := ReadSkillNames(p.Skills, MaxSkills); err != nil {
+	if _, err := readSkillNames(p.Skills, MaxSkills); err != nil {
 		bad("skills", fmt.Sprintf("%q", p.Skills), fmt.Sprintf("names of skills, at most %d", MaxSkills))
 	}
 	if p.FreezeAfter < 0 || p.FreezeAfter > longestTimeout {

@@ -8,8 +8,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// DefaultVariables returns the environment of programs where the operator sets none.
-func DefaultVariables() map[string]string {
+// defaultVariables returns the environment of programs where the operator sets none.
+func defaultVariables() map[string]string {
 	return VariablesOf(isolation.BoxUser, isolation.Home)
 }
 
@@ -27,7 +27,7 @@ func VariablesOf(user, home string) map[string]string {
 // them, others stay as the operator set them.
 func (c *Config) VariablesFor(user, home string) map[string]string {
 	all := maps.Clone(c.Env)
-	builtIn := DefaultVariables()
+	builtIn := defaultVariables()
 	for name, value := range VariablesOf(user, home) {
 		if old, ok := all[name]; ok && old == builtIn[name] {
 			all[name] = value

@@ -54,8 +54,8 @@ func DriveRef(field, text string) (name string, version int, err error) {
 	return name, version, nil
 }
 
-// ReadDrives parses the requested drives, each once. It does not check that they exist.
-func ReadDrives(requested []string) ([]string, error) {
+// readDrives parses the requested drives, each once. It does not check that they exist.
+func readDrives(requested []string) ([]string, error) {
 	if len(requested) > MaxDrives {
 		return nil, fault.Field("drives", len(requested), fmt.Sprintf("at most %d", MaxDrives))
 	}

@@ -23,8 +23,8 @@ type FileLimits struct {
 	OutputAge      quantity.Duration `toml:"output_age"`      // after which a version is removed; 0: never
 }
 
-// DefaultFileLimits returns the built-in limits.
-func DefaultFileLimits() FileLimits {
+// defaultFileLimits returns the built-in limits.
+func defaultFileLimits() FileLimits {
 	return FileLimits{
 		Timeout: fileSeconds(60), ArchiveTimeout: fileSeconds(600), MaxContent: 8 * quantity.MiB, MaxEntries: 500_000, MaxSearch: 4 * quantity.GiB,
 		ArchiveBytes: quantity.GiB, ArchiveFile: 512 * quantity.MiB, ArchiveEntries: 100_000,

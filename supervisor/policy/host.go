@@ -4,8 +4,8 @@ package policy
 
 import "strings"
 
-// ValidTemplate refuses an invalid template; "" is valid.
-func ValidTemplate(text string) error {
+// validTemplate refuses an invalid template; "" is valid.
+func validTemplate(text string) error {
 	if text == "" {
 		return nil
 	}

@@ -20,7 +20,7 @@ const (
 
 // Bounds of metadata: entries, and bytes.
 const (
-	MaxMetadata     = 1024
+	maxMetadata     = 1024
 	maxMetadataName = 256
 	maxMetadataSize = 64 << 10 // of all names and values together
 )
@@ -43,10 +43,10 @@ func CheckLabels(labels map[string]string) error {
 	return nil
 }
 
-// CheckMetadata checks the metadata of a request, which boxd stores and does not interpret: text by name.
-func CheckMetadata(metadata map[string]string) error {
-	if len(metadata) > MaxMetadata {
-		return fault.Field("metadata", len(metadata), fmt.Sprintf("at most %d", MaxMetadata))
+// checkMetadata checks the metadata of a request, which boxd stores and does not interpret: text by name.
+func checkMetadata(metadata map[string]string) error {
+	if len(metadata) > maxMetadata {
+		return fault.Field("metadata", len(metadata), fmt.Sprintf("at most %d", maxMetadata))
 	}
 	size := 0
 	for k, v := range metadata {

@@ -77,8 +77,8 @@ func count(list []string, s string) (n int) {
 	return n
 }
 
-// DefaultLanguages are the built-in languages of box.toml.
-func DefaultLanguages() map[string]Language {
+// defaultLanguages are the built-in languages of box.toml.
+func defaultLanguages() map[string]Language {
 	return map[string]Language{
 		"sh":     {Inline: []string{"/bin/sh", "-c", "{code}"}, File: []string{"/bin/sh", "{file}"}, Suffix: ".sh"},
 		"bash":   {Inline: []string{"bash", "-c", "{code}"}, File: []string{"bash", "{file}"}, Suffix: ".sh"},

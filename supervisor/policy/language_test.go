@@ -13,7 +13,7 @@ import (
 
 func TestCodeOfEveryLengthFindsItsWayToTheInterpreter(t *testing.T) {
 	t.Parallel()
-	l := DefaultLanguages()["python"]
+	l := defaultLanguages()["python"]
 	short, long := strings.Repeat("#", MaxArg), strings.Repeat("#", MaxArg+1)
 	if argv, script := l.Command(short); script != -1 || !slices.Equal(argv, []string{"python3", "-c", short}) {
 		t.Errorf("%.40q, %d", argv, script)
@@ -28,7 +28,7 @@ func TestCodeOfEveryLengthFindsItsWayToTheInterpreter(t *testing.T) {
 
 func TestALanguageIsFoundByItsNames(t *testing.T) {
 	t.Parallel()
-	all := DefaultLanguages()
+	all := defaultLanguages()
 	for name, is := range map[string]string{"node": "node", "js": "node", "javascript": "node", "ts": "typescript", "shell": "sh", "py": "python"} {
 		got, ok := FindLanguage(all, name)
 		if !ok || !slices.Equal(got.Inline, all[is].Inline) {
@@ -49,7 +49,7 @@ func TestALanguageIsFoundByItsNames(t *testing.T) {
 // TypeScript is run with whichever tool is installed: each stand-in prints how it was called.
 func TestTypeScriptIsRunByWhatThereIs(t *testing.T) {
 	t.Parallel()
-	l := DefaultLanguages()["typescript"]
+	l := defaultLanguages()["typescript"]
 	for has, want := range map[string][2]string{
 		"tsx":  {"tsx -e let a", "tsx f.ts"},
 		"bun":  {"bun -e let a", "bun f.ts"},

@@ -196,7 +196,7 @@ func TestEveryLimitIsInBoxToml(t *testing.T) {
 		}
 	}
 	for name := range tagged("toml", limits.Ceilings{}) {
-		if _, ok := file.Policy[DefaultPolicyName].Ceilings[name]; !ok {
+		if _, ok := file.Policy[defaultPolicyName].Ceilings[name]; !ok {
 			t.Errorf("policy.default.ceilings has no %s", name)
 		}
 	}

@@ -35,7 +35,7 @@ func TestSkillsAreThoseAskedForOrTheProfiles(t *testing.T) {
 		"too many":                  {asked: many, kind: fault.Invalid},
 		"no name":                   {asked: []string{""}, kind: fault.Invalid},
 		"more than a name":          {asked: []string{"a\nb"}, kind: fault.Invalid},
-		"longer than any name":      {asked: []string{strings.Repeat("a", LongestSkillNames+1)}, kind: fault.Invalid},
+		"longer than any name":      {asked: []string{strings.Repeat("a", longestSkillNames+1)}, kind: fault.Invalid},
 		"a name that leads nowhere": {asked: []string{"../a"}, want: []string{"../a"}}, // no such skill: it will be reported as missing
 	} {
 		p := Profile{Skills: tc.usual}

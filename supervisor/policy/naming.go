@@ -95,7 +95,7 @@ func ParseTemplate(text string) (*Template, error) {
 
 func variable(inner string) (part, error) {
 	name, usual, optional := strings.Cut(inner, ":")
-	if !ValidTemplateName(name) {
+	if !validTemplateName(name) {
 		return part{}, fmt.Errorf("a template without the variable %s: names have 1 to %d letters, digits and _", fault.Show(name), maxTemplateName)
 	}
 	if strings.Contains(usual, "{") {
@@ -104,8 +104,8 @@ func variable(inner string) (part, error) {
 	return part{text: usual, variable: name, optional: optional}, nil
 }
 
-// ValidTemplateName reports whether a variable may have this name.
-func ValidTemplateName(name string) bool {
+// validTemplateName reports whether a variable may have this name.
+func validTemplateName(name string) bool {
 	return name != "" && len(name) <= maxTemplateName && strings.IndexFunc(name, func(r rune) bool {
 		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	}) < 0
@@ -140,8 +140,8 @@ func (t *Template) separate() error {
 	return nil
 }
 
-// Variables lists the required variables.
-func (t *Template) Variables() (names []string) {
+// variables lists the required variables.
+func (t *Template) variables() (names []string) {
 	for _, p := range t.parts {
 		if p.variable != "" && !p.optional && !slices.Contains(names, p.variable) {
 			names = append(names, p.variable)
@@ -164,7 +164,7 @@ func (t *Template) Fill(values map[string]string) (string, error) {
 		switch {
 		case !given && !p.optional:
 			return "", fault.Field(field, fault.Word("missing"), "a value").
-				WithHint("the id template needs the variables %s", strings.Join(t.Variables(), ", "))
+				WithHint("the id template needs the variables %s", strings.Join(t.variables(), ", "))
 		case !given:
 			value = p.text
 		case len(value) > MaxValue || !printable(value):

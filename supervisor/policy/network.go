@@ -10,22 +10,22 @@ import (
 
 // mergeNetwork sets where programs may connect to.
 func (s *Settings) mergeNetwork(p *Profile, requested []string) (err error) {
-	if err := CheckHostNetwork(s.Network, s.Profile, p.Network); err != nil {
+	if err := checkHostNetwork(s.Network, s.Profile, p.Network); err != nil {
 		return err
 	}
-	s.NamesOnly, s.NetworkRules, err = ResolveRules(s.Network, s.Profile, p.NetworkRules, requested, slices.Contains(p.Locked, FieldRules), s.NetworkStrict)
+	s.NamesOnly, s.NetworkRules, err = resolveRules(s.Network, s.Profile, p.NetworkRules, requested, slices.Contains(p.Locked, fieldRules), s.NetworkStrict)
 	return err
 }
 
 // mergeCaps sets how much of the network the session may use.
 func (s *Settings) mergeCaps(p *Profile, req *Request) error {
-	w := NetworkRequest{
+	w := networkRequest{
 		Network: s.Network, Profile: s.Profile, Most: NetworkCaps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}, Now: NetworkCaps{Connections: s.NetworkConnections, Bandwidth: s.NetworkBandwidth},
 		Connections: req.NetworkConnections, Bandwidth: req.NetworkBandwidth, Locked: p.Locked,
 	}
 	got, cuts, err := w.Resolve()
 	s.NetworkConnections, s.NetworkBandwidth = got.Connections, got.Bandwidth
-	s.Clamped = slices.DeleteFunc(slices.Clone(s.Clamped), func(c Clamp) bool { return w.Asks(c.Field) })
+	s.Clamped = slices.DeleteFunc(slices.Clone(s.Clamped), func(c Clamp) bool { return w.asks(c.Field) })
 	for _, c := range cuts {
 		s.Clamped = append(s.Clamped, Clamp(c))
 	}
@@ -34,8 +34,8 @@ func (s *Settings) mergeCaps(p *Profile, req *Request) error {
 
 // mergeSecrets sets the secrets of the session, and whether its network is strict.
 func (s *Settings) mergeSecrets(c *Config, p *Profile, req *Request) (err error) {
-	s.Secrets, s.NetworkStrict, err = ResolveSecrets(c.Secrets, &SecretRequest{
-		Secrets: req.Secrets, Egress: s.Network == NetworkEgress, Strict: req.NetworkStrict, Locked: slices.Contains(p.Locked, FieldStrict), Rules: s.NetworkRules, Env: req.Env,
+	s.Secrets, s.NetworkStrict, err = resolveSecrets(c.Secrets, &SecretRequest{
+		Secrets: req.Secrets, Egress: s.Network == NetworkEgress, Strict: req.NetworkStrict, Locked: slices.Contains(p.Locked, fieldStrict), Rules: s.NetworkRules, Env: req.Env,
 	}, s.NetworkStrict)
 	return err
 }

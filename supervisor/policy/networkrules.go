@@ -15,24 +15,24 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// FieldRules is the field of the rules in profiles and requests.
-const FieldRules = "network_rules"
+// fieldRules is the field of the rules in profiles and requests.
+const fieldRules = "network_rules"
 
-// FieldStrict is the field there that has connections by name filtered.
-const FieldStrict = "network_strict"
+// fieldStrict is the field there that has connections by name filtered.
+const fieldStrict = "network_strict"
 
-// CheckStrict refuses strict rules without a host name, of which nothing would be filtered: that cannot be intended. An empty
+// checkStrict refuses strict rules without a host name, of which nothing would be filtered: that cannot be intended. An empty
 // list is accepted, and allows nothing.
-func CheckStrict(strict bool, rules []string) error {
-	if !strict || len(rules) == 0 || RulesByName(rules) {
+func checkStrict(strict bool, rules []string) error {
+	if !strict || len(rules) == 0 || rulesByName(rules) {
 		return nil
 	}
-	return fault.Field(FieldStrict, true, "false with CIDR rules only").WithText("network_strict: needs a rule with a host name, and all rules are CIDR rules").
-		WithHint("add a host name to %s, for example \"pypi.org\"", FieldRules)
+	return fault.Field(fieldStrict, true, "false with CIDR rules only").WithText("network_strict: needs a rule with a host name, and all rules are CIDR rules").
+		WithHint("add a host name to %s, for example \"pypi.org\"", fieldRules)
 }
 
-// PublicRules are the rules of a profile without its own: TCP connections to all addresses that are not blocked.
-func PublicRules() []string { return []string{"0.0.0.0/0 tcp", "::/0 tcp"} }
+// publicRules are the rules of a profile without its own: TCP connections to all addresses that are not blocked.
+func publicRules() []string { return []string{"0.0.0.0/0 tcp", "::/0 tcp"} }
 
 // NetworkRule is a rule by CIDR or by host name.
 type NetworkRule struct {
@@ -67,15 +67,15 @@ func (r NetworkRule) within(limit []NetworkRule) bool {
 	})
 }
 
-// ReadRules parses rules, see isolation/network/rule and isolation/egress.
-func ReadRules(texts []string) ([]NetworkRule, error) {
+// readRules parses rules, see isolation/network/rule and isolation/egress.
+func readRules(texts []string) ([]NetworkRule, error) {
 	if len(texts) > rule.Max {
-		return nil, fault.Field(FieldRules, len(texts), fmt.Sprintf("at most %d", rule.Max))
+		return nil, fault.Field(fieldRules, len(texts), fmt.Sprintf("at most %d", rule.Max))
 	}
 	rules := make([]NetworkRule, len(texts))
 	for i, text := range texts {
 		if egress.Written(text) {
-			r, err := egress.ReadRule(fmt.Sprintf("%s[%d]", FieldRules, i), text)
+			r, err := egress.ReadRule(fmt.Sprintf("%s[%d]", fieldRules, i), text)
 			if err != nil {
 				return nil, err
 			}
@@ -88,30 +88,30 @@ func ReadRules(texts []string) ([]NetworkRule, error) {
 			if r, ok := errors.AsType[*rule.Refusal](err); ok {
 				allowed = "a rule whose " + r.Part + " is " + r.Allowed
 			}
-			return nil, fault.Field(fmt.Sprintf("%s[%d]", FieldRules, i), text, allowed)
+			return nil, fault.Field(fmt.Sprintf("%s[%d]", fieldRules, i), text, allowed)
 		}
 	}
 	return rules, nil
 }
 
-// MergeRules returns the rules of a session in canonical form. its are the rules of the profile, which a request with nil takes.
+// mergeRules returns the rules of a session in canonical form. its are the rules of the profile, which a request with nil takes.
 // A request may name addresses blocked by default only as far as the profile does; locked rules may be reduced, not replaced. For
-// strict, see CheckStrict.
-func MergeRules(profile string, its, requested []string, locked, strict bool) ([]string, error) {
-	limit, err := ReadRules(its)
+// strict, see checkStrict.
+func mergeRules(profile string, its, requested []string, locked, strict bool) ([]string, error) {
+	limit, err := readRules(its)
 	if err != nil {
 		return nil, err
 	}
 	rules := limit
 	if requested != nil {
-		if rules, err = ReadRules(requested); err != nil {
+		if rules, err = readRules(requested); err != nil {
 			return nil, err
 		}
 	}
 	texts := make([]string, len(rules))
 	for i, r := range rules {
-		field := fmt.Sprintf("%s[%d]", FieldRules, i)
-		setting := "profiles." + profile + "." + FieldRules + " with " + strconv.Quote(r.String())
+		field := fmt.Sprintf("%s[%d]", fieldRules, i)
+		setting := "profiles." + profile + "." + fieldRules + " with " + strconv.Quote(r.String())
 		switch {
 		case r.within(limit):
 		case r.Named():
@@ -119,29 +119,29 @@ func MergeRules(profile string, its, requested []string, locked, strict bool) ([
 				By(fault.Denial{Layer: fault.LayerNetwork, Rule: "blocked unless named", Setting: setting})
 		case locked:
 			return nil, fault.Field(field, r, "within the rules of the profile").Of(fault.Denied).
-				WithHint("profile %q locks %s: use some of its rules, or another profile", profile, FieldRules).
+				WithHint("profile %q locks %s: use some of its rules, or another profile", profile, fieldRules).
 				By(fault.Denial{Layer: fault.LayerNetwork, Rule: "profiles." + profile + ".locked", Setting: setting})
 		}
 		texts[i] = r.String()
 	}
-	return texts, CheckStrict(strict, texts)
+	return texts, checkStrict(strict, texts)
 }
 
-// ResolveRules is MergeRules for any network; only egress has rules. namesOnly says that only boxd may resolve names, since fewer
+// resolveRules is mergeRules for any network; only egress has rules. namesOnly says that only boxd may resolve names, since fewer
 // rules would otherwise open a way to other resolvers.
-func ResolveRules(network, profile string, its, requested []string, locked, strict bool) (namesOnly bool, rules []string, err error) {
+func resolveRules(network, profile string, its, requested []string, locked, strict bool) (namesOnly bool, rules []string, err error) {
 	if network == rule.Egress {
-		rules, err = MergeRules(profile, its, requested, locked, strict)
-		return locked && RulesByName(its), rules, err
+		rules, err = mergeRules(profile, its, requested, locked, strict)
+		return locked && rulesByName(its), rules, err
 	}
 	if requested != nil {
-		err = fault.Field(FieldRules, len(requested), "left out with network = "+strconv.Quote(network)).WithText("%s: this box has no filtered network (network = %q); create one with network = %q", FieldRules, network, rule.Egress)
+		err = fault.Field(fieldRules, len(requested), "left out with network = "+strconv.Quote(network)).WithText("%s: this box has no filtered network (network = %q); create one with network = %q", fieldRules, network, rule.Egress)
 	}
 	return false, nil, err
 }
 
-// RulesByName reports whether any rule is by host name.
-func RulesByName(texts []string) bool { return slices.ContainsFunc(texts, egress.Written) }
+// rulesByName reports whether any rule is by host name.
+func rulesByName(texts []string) bool { return slices.ContainsFunc(texts, egress.Written) }
 
 // NamedRules returns the rules that name addresses blocked by default, sorted and unique: the keeper's flags are compared.
 func NamedRules(texts []string) (named []rule.Rule) {
@@ -154,8 +154,8 @@ func NamedRules(texts []string) (named []rule.Rule) {
 	return named
 }
 
-// CheckHostNetwork refuses the host network to a session whose profile has another network.
-func CheckHostNetwork(network, profile, its string) error {
+// checkHostNetwork refuses the host network to a session whose profile has another network.
+func checkHostNetwork(network, profile, its string) error {
 	if network != NetworkHost || its == NetworkHost {
 		return nil
 	}

@@ -34,7 +34,7 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 		{[]string{"pypi.org"}, true, nil, fault.Denied, "network_rules[0]"},
 		{[]string{"1.1.1.1/32  tcp"}, false, nil, fault.Invalid, "network_rules[0]"},
 	} {
-		got, err := MergeRules("p", its, c.asked, c.locked, false)
+		got, err := mergeRules("p", its, c.asked, c.locked, false)
 		f, _ := errors.AsType[*fault.Error](err)
 		switch {
 		case c.field == "" && (err != nil || !slices.Equal(got, c.want)):
@@ -44,7 +44,7 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 		}
 	}
 	// Rules for the public internet do not cover reserved addresses within their ranges, such as the metadata service.
-	if _, err := MergeRules("p", PublicRules(), []string{"169.254.169.254/32"}, false, false); fault.KindOf(err) != fault.Denied {
+	if _, err := mergeRules("p", publicRules(), []string{"169.254.169.254/32"}, false, false); fault.KindOf(err) != fault.Denied {
 		t.Errorf("the metadata service: %v", err)
 	}
 	// A profile open to the whole internet covers every name, for TCP; a rule by name covers no more than it names.
@@ -53,15 +53,15 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 		asked  string
 		denied bool
 	}{
-		{PublicRules(), "pypi.org", false},
-		{PublicRules(), "pypi.org any 443", true},
-		{PublicRules()[:1], "pypi.org", true},
+		{publicRules(), "pypi.org", false},
+		{publicRules(), "pypi.org any 443", true},
+		{publicRules()[:1], "pypi.org", true},
 		{[]string{"*.a.org tcp 443"}, "x.a.org tcp 443", false},
 		{[]string{"*.a.org tcp 443"}, "a.org tcp 443", true},
 		{[]string{"*.a.org tcp 443"}, "x.a.org", true},
 		{[]string{"*.a.org"}, "1.2.3.4/32 tcp 443", true},
 	} {
-		if _, err := MergeRules("p", c.its, []string{c.asked}, true, false); (err != nil) != c.denied || err != nil && fault.KindOf(err) != fault.Denied {
+		if _, err := mergeRules("p", c.its, []string{c.asked}, true, false); (err != nil) != c.denied || err != nil && fault.KindOf(err) != fault.Denied {
 			t.Errorf("%q of %q: %v", c.asked, c.its, err)
 		}
 	}

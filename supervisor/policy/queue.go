@@ -30,8 +30,8 @@ const (
 	leastStarts  = 8
 )
 
-// DefaultQueue returns the built-in configuration.
-func DefaultQueue() QueueLimits {
+// defaultQueue returns the built-in configuration.
+func defaultQueue() QueueLimits {
 	return QueueLimits{Length: 1024, Wait: quantity.Duration(10 * time.Second)}
 }
 

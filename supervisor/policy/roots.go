@@ -17,8 +17,8 @@ const QuotaRootsKey = "mounts.quota_roots"
 // QuotaRoots are the directories listed by the operator.
 type QuotaRoots []string
 
-// Of returns the one that contains a host directory, "" if there is none.
-func (l QuotaRoots) Of(path string) string {
+// of returns the one that contains a host directory, "" if there is none.
+func (l QuotaRoots) of(path string) string {
 	i := slices.IndexFunc(l, func(root string) bool { return isolation.Within(path, root) })
 	if i < 0 {
 		return ""
@@ -29,7 +29,7 @@ func (l QuotaRoots) Of(path string) string {
 // Can says why the kernel cannot enforce a quota on a host directory, nil if it can. found has the keeper's result for each root:
 // its path, and what it lacks.
 func (l QuotaRoots) Can(found []string, path string) error {
-	root := l.Of(path)
+	root := l.of(path)
 	if root == "" {
 		return fault.Errorf(fault.Unsupported, "no quota for %s: it is not below a directory of %s", fault.Show(path), QuotaRootsKey).
 			WithHint("the operator can add a directory above it to " + QuotaRootsKey)

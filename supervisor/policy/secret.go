@@ -27,8 +27,8 @@ type Secret struct {
 
 // Bounds of secrets.
 const (
-	MaxSecrets    = 8  // of one session
-	MaxHosts      = 16 // of one secret
+	maxSecrets    = 8  // of one session
+	maxHosts      = 16 // of one secret
 	maxNames      = 256
 	maxSecretName = 64
 )
@@ -36,8 +36,8 @@ const (
 // FieldSecrets is their field in requests.
 const FieldSecrets = "secrets"
 
-// AnySecret in a list of allowed secrets stands for all.
-const AnySecret = "*"
+// anySecret in a list of allowed secrets stands for all.
+const anySecret = "*"
 
 // ValidateSecrets reports every invalid key.
 func ValidateSecrets(all map[string]Secret) (errs []error) {
@@ -56,8 +56,8 @@ func ValidateSecrets(all map[string]Secret) (errs []error) {
 		if !absolute(s.Authorities) {
 			bad("authorities", s.Authorities, "an absolute path")
 		}
-		if len(s.Hosts) == 0 || len(s.Hosts) > MaxHosts {
-			errs = append(errs, fmt.Errorf("secrets.%s.hosts = %d hosts: must be 1 to %d", name, len(s.Hosts), MaxHosts))
+		if len(s.Hosts) == 0 || len(s.Hosts) > maxHosts {
+			errs = append(errs, fmt.Errorf("secrets.%s.hosts = %d hosts: must be 1 to %d", name, len(s.Hosts), maxHosts))
 		}
 		for _, h := range s.Hosts {
 			if _, err := egress.ParseName("hosts", h); err != nil {
@@ -112,9 +112,9 @@ func Trusting() []string {
 	return []string{"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO"}
 }
 
-// SecretAllowed reports whether a list of allowed secrets includes one.
-func SecretAllowed(list []string, name string) bool {
-	return slices.Contains(list, name) || slices.Contains(list, AnySecret)
+// secretAllowed reports whether a list of allowed secrets includes one.
+func secretAllowed(list []string, name string) bool {
+	return slices.Contains(list, name) || slices.Contains(list, anySecret)
 }
 
 // SecretRequest is the part of a session's request that matters here.
@@ -127,14 +127,14 @@ type SecretRequest struct {
 	Env     map[string]string
 }
 
-// ResolveSecrets returns the secrets of a session, sorted and unique. It refuses secrets that the session could not use with its
+// resolveSecrets returns the secrets of a session, sorted and unique. It refuses secrets that the session could not use with its
 // rules. strict is the setting of profile and request; a session with secrets always is.
-func ResolveSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list []string, is bool, err error) {
+func resolveSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list []string, is bool, err error) {
 	if len(w.Secrets) == 0 {
 		return nil, strict, nil
 	}
-	if len(w.Secrets) > MaxSecrets {
-		return nil, strict, fault.Field(FieldSecrets, len(w.Secrets), fmt.Sprintf("at most %d", MaxSecrets))
+	if len(w.Secrets) > maxSecrets {
+		return nil, strict, fault.Field(FieldSecrets, len(w.Secrets), fmt.Sprintf("at most %d", maxSecrets))
 	}
 	if !w.Egress {
 		return nil, strict, fault.Field(FieldSecrets, len(w.Secrets), "left out without network = \"egress\"").WithText("secrets: the network must be egress")

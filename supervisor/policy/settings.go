@@ -109,11 +109,11 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		Profile:       name,
 		Image:         pick(&m, "image", p.Image, req.Image),
 		Network:       pick(&m, "network", p.Network, req.Network),
-		NetworkStrict: pick(&m, FieldStrict, p.NetworkStrict, req.NetworkStrict),
+		NetworkStrict: pick(&m, fieldStrict, p.NetworkStrict, req.NetworkStrict),
 		ReadOnlyRoot:  pick(&m, "read_only_root", p.ReadOnlyRoot, req.ReadOnlyRoot),
 		HomeOnDisk:    pick(&m, "home_on_disk", p.HomeOnDisk, req.HomeOnDisk),
-		User:          pick(&m, FieldUser, p.UserName, req.User),
-		Home:          pick(&m, FieldHome, p.Home, req.Home),
+		User:          pick(&m, fieldUser, p.UserName, req.User),
+		Home:          pick(&m, fieldHome, p.Home, req.Home),
 		Limits:        p.Limits,
 		Lifetime:      p.Lifetime,
 		Workspace:     req.Workspace,
@@ -141,7 +141,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if s.Skills, err = mergeSkills(name, &p, req.Skills); err != nil {
 		return s, nil, err
 	}
-	if s.Drives, err = ReadDrives(req.Drives); err != nil {
+	if s.Drives, err = readDrives(req.Drives); err != nil {
 		return s, nil, err
 	}
 	if s.Inputs, err = s.inputs(req.Inputs); err != nil {
@@ -151,7 +151,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if err := s.quotaFor(req); err != nil {
 		return s, nil, err
 	}
-	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeRlimits(name, &p, req.Rlimits), s.mergeSecrets(c, &p, req), s.mergePush(c, req), CheckLabels(req.Labels), CheckMetadata(req.Metadata), CheckVariables(req.Env), s.validUser(), s.validate()); err != nil {
+	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeRlimits(name, &p, req.Rlimits), s.mergeSecrets(c, &p, req), s.mergePush(c, req), CheckLabels(req.Labels), checkMetadata(req.Metadata), CheckVariables(req.Env), s.validUser(), s.validate()); err != nil {
 		return s, nil, err
 	}
 	return s, &p, nil
@@ -161,9 +161,9 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 func (s *Settings) validUser() error {
 	switch {
 	case !isolation.ValidUserName(s.User):
-		return fault.Field(FieldUser, s.User, isolation.UserNames)
+		return fault.Field(fieldUser, s.User, isolation.UserNames)
 	case !isolation.ValidHome(s.Home):
-		return fault.Field(FieldHome, s.Home, isolation.Homes)
+		return fault.Field(fieldHome, s.Home, isolation.Homes)
 	}
 	return nil
 }
@@ -209,8 +209,8 @@ type Clamp struct {
 	By    string `json:"by"` // the key of box.toml that reduced it
 }
 
-// ExecTimeout returns the timeout of an execution: the profile's, or the request's, at most the profile's maximum.
-func (p *Profile) ExecTimeout(name string, requested *quantity.Duration) (time.Duration, []Clamp, error) {
+// execTimeout returns the timeout of an execution: the profile's, or the request's, at most the profile's maximum.
+func (p *Profile) execTimeout(name string, requested *quantity.Duration) (time.Duration, []Clamp, error) {
 	if requested == nil {
 		return time.Duration(p.Timeout), nil, nil
 	}
@@ -302,11 +302,11 @@ func (s *Settings) Differences(req *Request, requested *Settings) []string {
 		}
 	}
 	check("secrets", req.Secrets != nil, slices.Equal(s.Secrets, requested.Secrets))
-	check(FieldPush, req.Push != "", s.Push == requested.Push)
+	check(fieldPush, req.Push != "", s.Push == requested.Push)
 	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == requested.ReadOnlyRoot)
 	check("home_on_disk", req.HomeOnDisk != nil, s.HomeOnDisk == requested.HomeOnDisk)
-	check(FieldUser, req.User != nil, s.UserName() == requested.UserName())
-	check(FieldHome, req.Home != nil, s.HomeDir() == requested.HomeDir())
+	check(fieldUser, req.User != nil, s.UserName() == requested.UserName())
+	check(fieldHome, req.Home != nil, s.HomeDir() == requested.HomeDir())
 	for _, l := range limitTable() {
 		if l.how() != ofNetwork {
 			check(l.name(), l.given(req), l.same(s, requested))

@@ -275,7 +275,7 @@ func TestExecTimeoutIsClampedRefusedOrTaken(t *testing.T) {
 		{"locked, less", locked, new(seconds(29)), 0, nil, fault.Denied},
 		{"locked, more than the most", locked, new(seconds(500)), 0, nil, fault.Denied},
 	} {
-		got, clamped, err := tc.profile.ExecTimeout("p", tc.asked)
+		got, clamped, err := tc.profile.execTimeout("p", tc.asked)
 		if tc.refused != 0 {
 			if r := refusalOf(t, err); r.kind != tc.refused || r.field != "timeout" {
 				t.Errorf("%s: %+v", tc.name, r)

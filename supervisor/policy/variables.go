@@ -23,7 +23,7 @@ func CheckVariables(env map[string]string) error {
 	}
 	var size quantity.Size
 	for name, value := range env {
-		if err := CheckVariable(name, value); err != nil {
+		if err := checkVariable(name, value); err != nil {
 			return err
 		}
 		size += quantity.Size(len(name) + len(value) + 2)
@@ -34,8 +34,8 @@ func CheckVariables(env map[string]string) error {
 	return nil
 }
 
-// CheckVariable validates one variable; its value never appears in the error.
-func CheckVariable(name, value string) error {
+// checkVariable validates one variable; its value never appears in the error.
+func checkVariable(name, value string) error {
 	if name == "" || strings.ContainsAny(name, "=\x00") {
 		return fault.Field("env", name, "a name without = and NUL")
 	}

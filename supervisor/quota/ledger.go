@@ -62,8 +62,8 @@ func HostClock() (Clock, error) {
 	}}, nil
 }
 
-// Every is how often the ledger is written if it has changed: at most this much is lost when boxd dies.
-const Every = 5 * time.Second
+// every is how often the ledger is written if it has changed: at most this much is lost when boxd dies.
+const every = 5 * time.Second
 
 // Ledger records usage. It is safe for concurrent use.
 type Ledger struct {
@@ -280,7 +280,7 @@ func (l *Ledger) countLocked(m *meter, r Reading) {
 
 // Run counts and writes until ctx ends. read returns readings of all sessions.
 func (l *Ledger) Run(ctx context.Context, read func() map[string]Reading) {
-	tick := time.NewTicker(Every)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	failing := false
 	for {

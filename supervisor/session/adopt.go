@@ -40,7 +40,7 @@ func (s *Session) adoptProgram(ctx context.Context, program *client.Program, log
 		if !errors.Is(err, process.ErrNotProcess) {
 			log.Warn("cannot restore a program; it is ended", "session", s.ID, "error", err)
 		}
-		s.EndUnnamed(program)
+		s.endUnnamed(program)
 		return
 	}
 	s.mu.Lock()
@@ -74,8 +74,8 @@ func (s *Session) enter(p *process.Process) bool {
 	return true
 }
 
-// EndUnnamed ends a program that no client can ask for.
-func (s *Session) EndUnnamed(program *client.Program) {
+// endUnnamed ends a program that no client can ask for.
+func (s *Session) endUnnamed(program *client.Program) {
 	s.hooks.Work.Go(func() {
 		late := process.After(process.KillPatience, s.markLost)
 		defer late.Stop()

@@ -101,7 +101,7 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 		return nil, err
 	}
 	spec := &process.Spec{Clamped: clamped, Rlimits: req.Rlimits, Input: req.Stdin, Command: isolation.Command{
-		Root: root, Env: WithEnv(env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
+		Root: root, Env: withEnv(env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
 		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep, Merged: req.MergeOutput,
 	}}
 	cmd := &spec.Command
@@ -177,7 +177,7 @@ func (c *Context) rootEnv() []string {
 			env[name] = own[name]
 		}
 	}
-	return WithEnv(c.Env, env)
+	return withEnv(c.Env, env)
 }
 
 // MayBeRoot reports whether callers may run programs of a session as root.
@@ -350,8 +350,8 @@ func Environment(cfg *policy.Config, settings *policy.Settings, env map[string]s
 	return list
 }
 
-// WithEnv returns a session's environment overridden by that of an execution.
-func WithEnv(base []string, env map[string]string) []string {
+// withEnv returns a session's environment overridden by that of an execution.
+func withEnv(base []string, env map[string]string) []string {
 	if len(env) == 0 {
 		return base
 	}

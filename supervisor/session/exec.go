@@ -34,7 +34,7 @@ func (s *Session) context() *Context {
 	if c := s.gives; c != nil && c.Config == cfg {
 		return c
 	}
-	s.gives = &Context{Config: cfg, Policy: cfg.PolicyOf(s.Owner).For(s.Settings.Labels), Profile: &s.profile, Settings: s.Settings, Enforced: s.enforced, Env: WithEnv(s.env, s.given)}
+	s.gives = &Context{Config: cfg, Policy: cfg.PolicyOf(s.Owner).For(s.Settings.Labels), Profile: &s.profile, Settings: s.Settings, Enforced: s.enforced, Env: withEnv(s.env, s.given)}
 	return s.gives
 }
 

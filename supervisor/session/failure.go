@@ -149,12 +149,12 @@ func isPlaceError(errno syscall.Errno) bool {
 	return slices.Contains([]syscall.Errno{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.EROFS, unix.ENAMETOOLONG}, errno)
 }
 
-// LimitError is the refusal of a program because the session has reached a limit, nil for other causes. pids is the process
+// limitError is the refusal of a program because the session has reached a limit, nil for other causes. pids is the process
 // limit of the cgroup, 0 if there is none.
-func LimitError(id string, pids int, step *isolation.StepError) error {
+func limitError(id string, pids int, step *isolation.StepError) error {
 	switch {
 	case step.Step == isolation.StepFreeze:
-		return FrozenError(id)
+		return frozenError(id)
 	case pids > 0 && step.Step == isolation.StepExec && errors.Is(step, unix.EAGAIN):
 		return fault.Errorf(fault.Exhausted, "session %s has %d processes, its limit (pids)", fault.Show(id), pids).
 			WithHint("end some of them, or raise the limit with boxctl set").
@@ -166,8 +166,8 @@ func LimitError(id string, pids int, step *isolation.StepError) error {
 	return nil
 }
 
-// FrozenError is the refusal of a program in a frozen session.
-func FrozenError(id string) error {
+// frozenError is the refusal of a program in a frozen session.
+func frozenError(id string) error {
 	return fault.Errorf(fault.Conflict, "session %s is frozen", fault.Show(id)).WithHint("resume it: boxctl thaw BOX")
 }
 

@@ -30,8 +30,8 @@ import (
 
 // Maximum connections into the boxes of one session and of one owner.
 const (
-	MaxOfSession = 64
-	MaxOfOwner   = 256
+	maxOfSession = 64
+	maxOfOwner   = 256
 )
 
 // patience bounds connecting: a program whose accept queue is full does not answer.
@@ -86,7 +86,7 @@ func (b *Ports) Open(ctx context.Context, s *Session, port uint16) (*PortConn, e
 		return nil, fault.Errorf(fault.Conflict, "session %s uses the host network: its ports are ports of the host", fault.Show(s.ID)).WithHint("connect to 127.0.0.1 on the host")
 	}
 	if s.Info().Frozen {
-		return nil, FrozenError(s.ID)
+		return nil, frozenError(s.ID)
 	}
 	leave, err := b.enter(s)
 	if err != nil {
@@ -110,10 +110,10 @@ func (b *Ports) enter(s *Session) (leave func(), err error) {
 		return fault.Errorf(fault.Exhausted, "%s %d connections to ports, the limit", whose, limit).WithHint("close one of them")
 	}
 	switch {
-	case b.sessions[s.Key] >= MaxOfSession:
-		return nil, full("session "+fault.Show(s.ID)+" has", MaxOfSession)
-	case b.owners[s.Owner.Name] >= MaxOfOwner:
-		return nil, full("the sessions of "+s.Owner.Name+" have", MaxOfOwner)
+	case b.sessions[s.Key] >= maxOfSession:
+		return nil, full("session "+fault.Show(s.ID)+" has", maxOfSession)
+	case b.owners[s.Owner.Name] >= maxOfOwner:
+		return nil, full("the sessions of "+s.Owner.Name+" have", maxOfOwner)
 	}
 	b.sessions[s.Key]++
 	b.owners[s.Owner.Name]++

@@ -259,7 +259,7 @@ func (s *Session) openLocked() error {
 		return errAsleep
 	}
 	if s.frozen {
-		return FrozenError(s.ID)
+		return frozenError(s.ID)
 	}
 	return nil
 }
@@ -297,7 +297,7 @@ func (s *Session) limitHit(step *isolation.StepError) error {
 	if s.Grouped() {
 		pids = s.Current().Pids
 	}
-	return LimitError(s.ID, pids, step)
+	return limitError(s.ID, pids, step)
 }
 
 // finish ends an execution and returns when the session expires if that was its last use.

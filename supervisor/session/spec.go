@@ -17,13 +17,13 @@ func (s *Session) Spec() *isolation.Spec {
 	spec.Key, spec.Hostname, spec.Caller = s.BoxKey(), s.Hostname, s.Caller()
 	spec.Resume = s.stopped != nil
 	if spec.Grouped {
-		spec.Owner = s.Total()
+		spec.Owner = s.total()
 	}
 	return spec
 }
 
-// Total is what all sessions of the owner may use together, by the present configuration.
-func (s *Session) Total() cgroup.Owner {
+// total is what all sessions of the owner may use together, by the present configuration.
+func (s *Session) total() cgroup.Owner {
 	effective := s.hooks.Config().PolicyOf(s.Owner)
 	return quota.OwnerOf(s.Owner, &effective.Policy)
 }
@@ -34,7 +34,7 @@ func Totals(all []*Session) []quota.Total {
 	var list []quota.Total
 	for _, s := range all {
 		if state, _, _ := s.State(); state == StateReady && s.Grouped() {
-			list = append(list, quota.Total{UID: s.Owner.UID, Owner: s.Total()})
+			list = append(list, quota.Total{UID: s.Owner.UID, Owner: s.total()})
 		}
 	}
 	return list

@@ -28,15 +28,15 @@ func (s *Session) Own(dir string) *isolation.Disk {
 	return new(isolation.DiskOf(&fs))
 }
 
-// MaxWatches is how many directory watches a session may have at a time: each is a program with several threads in its box.
-const MaxWatches = 16
+// maxWatches is how many directory watches a session may have at a time: each is a program with several threads in its box.
+const maxWatches = 16
 
 // ReserveWatch counts a directory watch; the caller must call release.
 func (s *Session) ReserveWatch() (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watches >= MaxWatches {
-		return nil, fault.Errorf(fault.Exhausted, "session %s has %d watches of directories, the limit", fault.Show(s.ID), MaxWatches).
+	if s.watches >= maxWatches {
+		return nil, fault.Errorf(fault.Exhausted, "session %s has %d watches of directories, the limit", fault.Show(s.ID), maxWatches).
 			WithHint("end one of them; one recursive watch sees all directories below its own")
 	}
 	s.watches++

@@ -21,8 +21,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// OutputVariable is the environment variable with the output directory of an execution.
-const OutputVariable = "OUTPUT_DIR"
+// outputVariable is the environment variable with the output directory of an execution.
+const outputVariable = "OUTPUT_DIR"
 
 // OutputDir is the path of a version's directory in a box.
 func OutputDir(version string) string { return path.Join(isolation.Workspace, "output", version) }
@@ -35,10 +35,10 @@ func OutputEnvironment(version string, env map[string]string) (map[string]string
 	if err := policy.ValidSpaceName("output_version", version); err != nil {
 		return nil, err
 	}
-	if _, given := env[OutputVariable]; given {
-		return nil, fault.Field("env", OutputVariable, "a variable other than "+OutputVariable+" with output_version, which sets it")
+	if _, given := env[outputVariable]; given {
+		return nil, fault.Field("env", outputVariable, "a variable other than "+outputVariable+" with output_version, which sets it")
 	}
-	with := map[string]string{OutputVariable: OutputDir(version)}
+	with := map[string]string{outputVariable: OutputDir(version)}
 	maps.Copy(with, env)
 	return with, nil
 }

@@ -113,20 +113,20 @@ func WriteStream(ctx context.Context, s *session.Session, as User, req *files.Pu
 	return a.Write, nil
 }
 
-// MaxWatched is how many directories one watch may cover.
-const MaxWatched = 8192
+// maxWatched is how many directories one watch may cover.
+const maxWatched = 8192
 
 // Watch calls each for every event in a directory of a session, in order, starting with files.Watching once the watch is set
 // up. While each has not returned, the kernel queues some 16,000 events; if there are more, files.Overflow follows. Watch
 // returns nil when the directory is gone or renamed, what each has returned, or another error: that of ctx, or a *Failure of
-// kind files.TooMany if there are more than MaxWatched directories. It counts as an execution, and keeps the session in use.
+// kind files.TooMany if there are more than maxWatched directories. It counts as an execution, and keeps the session in use.
 func Watch(ctx context.Context, s *session.Session, as User, req *files.Watch, each func(*files.Event) error) error {
 	release, err := s.ReserveWatch()
 	if err != nil {
 		return err
 	}
 	defer release()
-	req.Limit = MaxWatched
+	req.Limit = maxWatched
 	in, err := encode(&files.Request{Watch: req}, nil)
 	if err != nil {
 		return err

@@ -52,7 +52,7 @@ func (r *Refusal) Error() string {
 func New(cidr, protocol string, ports []string) (Rule, error) {
 	r := Rule{Protocol: cmp.Or(protocol, TCP)}
 	var err error
-	if r.To, err = Prefix(cidr); err != nil {
+	if r.To, err = prefix(cidr); err != nil {
 		return r, err
 	}
 	if slices.ContainsFunc(never(), func(p netip.Prefix) bool { return Within(r.To, p) }) {
@@ -74,9 +74,9 @@ func New(cidr, protocol string, ports []string) (Rule, error) {
 	return r, nil
 }
 
-// Prefix parses a network: an address of either family in its usual form, a slash, and the number
+// prefix parses a network: an address of either family in its usual form, a slash, and the number
 // of network bits; all other bits must be zero.
-func Prefix(text string) (netip.Prefix, error) {
+func prefix(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil || p.Addr().Is4In6() || p != p.Masked() {
 		return netip.Prefix{}, &Refusal{"cidr", text, `a network such as "203.0.113.0/24" or "2001:db8::/32", whose other bits are zero`}

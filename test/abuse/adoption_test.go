@@ -256,6 +256,7 @@ func TestTimesGoOnWithoutBoxd(t *testing.T) {
 		"max_lifetime": {Patch: limits.Patch{TTL: boxtest.Duration("0s"), MaxLifetime: boxtest.Duration("40s")}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it waits
 			d := boxtest.Start(t, boxtest.Lasting)
 			d.Warm()
 			before := d.Look()

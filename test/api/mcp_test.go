@@ -181,7 +181,7 @@ func TestAnAgentWorksOverHTTP(t *testing.T) {
 	a.says("1 replaced", "box_edit", in{"path": "calc/add.sh", "edits": []in{{"old": "$1 - $2", "new": "$1 + $2"}}})
 	a.says("5", "box_exec", in{"command": ". ./add.sh; add 2 3", "cwd": "/workspace/calc"})
 	a.says("echo", "process_start", in{"name": "echo", "command": "while read -r l; do echo got $l; done", "stdin": true})
-	a.says("got it", "process_write", in{"name": "echo", "text": "it\n", "wait_seconds": 15}) // a busy host takes more than the usual second
+	a.says("got it", "process_write", in{"name": "echo", "text": "it\n", "end": true, "wait_seconds": 60}) // until its end: a busy host takes more than the usual second
 	a.says("", "process_stop", in{"name": "echo"})
 	a.says("deaf", "process_start", in{"name": "deaf", "argv": []string{"sleep", "1000"}, "stdin": true})
 	r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "process_write", Arguments: in{"name": "deaf", "text": strings.Repeat("x", 600_000), "wait_seconds": 0.1}})

@@ -541,6 +541,9 @@ func TestASandboxThatEndsSlowlyHoldsUpNoOther(t *testing.T) {
 	if got := state(slow); got != "stopping" {
 		t.Errorf("the first is %s", got)
 	}
+	if err := h.DeleteSession(t.Context(), slow.ID); err != nil { // boxd waits for what it stops
+		t.Error(err)
+	}
 }
 
 // The owner's policy limits the lifetime whatever a client requests, and the client is told.

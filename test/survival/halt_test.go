@@ -15,6 +15,7 @@ import (
 // A boxd that was stopped by a signal for longer than any timeout in a box loses nothing when it continues: it has not been told
 // yet of what happened meanwhile.
 func TestNothingIsLostWhenBoxdStandsStill(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	d := start(t)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.NewProcess(t, "s1", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}})

@@ -19,6 +19,7 @@ import (
 // A boxd or keeper that is killed at any moment of a stop or a start leaves a session that either runs or is stopped, with its
 // files and environment, and no box without a session. The moments are spread over the duration of either.
 func TestASessionIsStoppedOrRunsWhateverIsKilled(t *testing.T) {
+	t.Parallel()
 	const moments = 16
 	d := start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false), HomeOnDisk: new(true), Env: map[string]string{"A": "value"}})

@@ -151,6 +151,33 @@ func TestLayersAreSummedUpInOrder(t *testing.T) {
 	}
 }
 
+// The temporary files of a suite are on an ext4 of its own, of which nothing is left.
+func TestASuiteHasAFilesystemOfItsOwn(t *testing.T) {
+	boxtest.NewFilesystem(t, "ext4") // skips where there are none
+	t.Chdir(t.TempDir())
+	r := newRunner(t)
+	program := filepath.Join(r.dir, "tests", runtime.GOARCH, "p", "test")
+	r.built.Store(program, func() error { return nil })
+	const (
+		lists  = "#!/bin/sh\nif [ \"$1\" = -test.list ]; then echo TestScratch; exit; fi\n"
+		writes = "echo text >\"$TMPDIR/file\" && [ \"$(stat -f -c %T \"$TMPDIR\")\" = ext2/ext3 ] && [ \"$(stat -c %m \"$TMPDIR\")\" = \"$TMPDIR\" ] && action=pass\n"
+		says   = `echo "{\"Action\":\"${action-fail}\",\"Package\":\"p\",\"Test\":\"TestScratch\"}"` + "\n"
+	)
+	if err := errors.Join(os.Mkdir("p", 0o755), os.MkdirAll(filepath.Dir(program), 0o755), os.WriteFile(program, []byte(lists+writes+says), 0o755), //nolint:gosec // it is a program
+		os.WriteFile(filepath.Join(r.dir, "test2json"), []byte("#!/bin/sh\ncat\n"), 0o755)); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	if err := r.here(t.Context(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.results[test{"p", "TestScratch"}]; len(got) != 1 || got[0].action != "pass" {
+		t.Errorf("%+v", got)
+	}
+	if left, err := filepath.Glob(filepath.Join(r.dir, "scratch-*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+}
+
 // A test that has failed on one ground has failed, whatever its result on another.
 func TestOneFailureIsAFailure(t *testing.T) {
 	t.Parallel()
@@ -339,8 +366,8 @@ func TestAnotherArchitectureHasAListOfItsOwn(t *testing.T) {
 		arch, pkg, name string
 		want            bool
 	}{
-		{"amd64", "test/host", "TestDiskRoundsLeaveNothing", true}, // which is in no list
-		{"arm64", "test/host", "TestDiskRoundsLeaveNothing", false},
+		{"amd64", "test/host", "TestScratchRoundsLeaveNothing", true}, // which is in no list
+		{"arm64", "test/host", "TestScratchRoundsLeaveNothing", false},
 		{"arm64", "test/boxes", "TestT43EveryCallOfEveryABI", true},
 		{"arm64", "isolation/seccomp", "TestKernel", true},
 	} {

@@ -355,8 +355,46 @@ func (r *runner) here(ctx context.Context, pkg string) error {
 	if r.whole && os.Getenv("SURVIVAL_KILLS") == "" {
 		env = append(env, "SURVIVAL_KILLS=200")
 	}
-	return r.inNamespace(ctx, layerBoxes, pkg, "40m", names, env...)
+	s, err := r.newScratch(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.remove()
+	return r.inNamespace(ctx, layerBoxes, pkg, "40m", names, append(env, "BOXD_RUN_SCRATCH="+s.image, "BOXD_RUN_TMPDIR="+s.at)...)
 }
+
+// scratch is a filesystem for the temporary files of a suite: an ext4 with a journal, as the disk of a host has. That of a host may be
+// anything: a tmpfs, or an ext4 without a journal, which takes five times as long to make files where others were removed lately.
+type scratch struct {
+	image string // file
+	at    string // directory where the suite mounts it, in a namespace of its own
+}
+
+// scratchSize is how much the files of a suite may take. Its file takes no more than is written.
+const scratchSize = 16 << 30
+
+// newScratch makes a filesystem in a file.
+func (r *runner) newScratch(ctx context.Context) (_ *scratch, err error) {
+	s := &scratch{}
+	if s.at, err = os.MkdirTemp("", "t"); err != nil { // a short name, since sockets are in it
+		return nil, err
+	}
+	file, err := os.CreateTemp(r.dir, "scratch-")
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(s.at))
+	}
+	s.image = file.Name()
+	if err = errors.Join(file.Truncate(scratchSize), file.Close()); err == nil {
+		_, err = r.do(ctx, []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"}, "mke2fs", "-qF", "-t", "ext4", "-m", "0", s.image)
+	}
+	if err != nil {
+		s.remove()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *scratch) remove() { _ = errors.Join(os.Remove(s.image), os.Remove(s.at)) }
 
 // soaks runs the tests that take hours.
 func (r *runner) soaks(ctx context.Context) error {
@@ -370,6 +408,14 @@ func (r *runner) soaks(ctx context.Context) error {
 	return r.inNamespace(ctx, layerSoak, "test/soak", "4h", []string{"Test.*"}, "SOAK=1", "SOAK_REPORT="+docs, "BOXD_TEST_BIN="+r.bin(true))
 }
 
+// inSuite is the shell that is PID 1 of the namespace of a suite, and has to reap orphans. Where it cannot mount the filesystem of a suite,
+// temporary files are where those of this host are.
+const inSuite = `if [ -n "${BOXD_RUN_SCRATCH-}" ] && mount -o loop,noatime,discard "$BOXD_RUN_SCRATCH" "$BOXD_RUN_TMPDIR"; then
+	chmod 1777 "$BOXD_RUN_TMPDIR" && export TMPDIR="$BOXD_RUN_TMPDIR"
+fi
+"$@"
+exit $?`
+
 func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, names []string, env ...string) error {
 	program, err := r.testProgram(ctx, pkg, runtime.GOARCH)
 	if err != nil {
@@ -379,8 +425,8 @@ func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, name
 	if err != nil {
 		return err
 	}
-	// The shell is PID 1 of the namespace, and has to reap orphans. Two tests for each processor: many wait for times and programs.
-	args := []string{"--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", `"$@"; exit $?`, "sh", program, "-test.v=test2json", "-test.shuffle=on", fmt.Sprintf("-test.parallel=%d", 2*runtime.NumCPU()), "-test.timeout=" + limit, "-test.run", exactly(names)}
+	// Two tests for each processor: many wait for times and programs.
+	args := []string{"--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", inSuite, "sh", program, "-test.v=test2json", "-test.shuffle=on", fmt.Sprintf("-test.parallel=%d", 2*runtime.NumCPU()), "-test.timeout=" + limit, "-test.run", exactly(names)}
 	cmd := r.command(ctx, "unshare", args...)
 	cmd.Dir = pkg
 	cmd.Env = append(append(cmd.Env, "BOXD_TEST_GROUND="+hostGround), env...)

@@ -152,7 +152,7 @@ func TestListenerIsTheOneOfTheUnit(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = []string{role + "=1"}
+			cmd.Env = []string{role + "=1", "GORACE=" + os.Getenv("GORACE")} // with the race detector it waits before it exits
 			if tc.pid != "" {
 				cmd.Env = append(cmd.Env, "LISTEN_PID="+tc.pid, "LISTEN_FDS="+strconv.Itoa(len(tc.files)), "LISTEN_FDNAMES="+tc.names)
 			}

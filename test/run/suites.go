@@ -241,6 +241,10 @@ func (r *runner) defines(pkg string) bool {
 	return false
 }
 
+// raceOptions has a program with the race detector wait for a tenth of a second before it exits, instead of one second in which it does
+// nothing: it waits for what other threads have to report, and each test program, and many that tests start, end so.
+const raceOptions = "GORACE=atexit_sleep_ms=100"
+
 // pure runs tables, golden files, parsers with their fuzz seeds, and test/arch, with the race detector.
 func (r *runner) pure(ctx context.Context) error {
 	list, err := r.do(ctx, nil, "go", "list", "-f", `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}`, "./...")
@@ -257,7 +261,7 @@ func (r *runner) pure(ctx context.Context) error {
 	if len(args) == 0 {
 		return nil
 	}
-	env := []string{"CGO_ENABLED=1"}
+	env := []string{"CGO_ENABLED=1", raceOptions}
 	if os.Geteuid() == 0 { // some of them need root, and are skipped without it
 		env = append(env, "BOXD_TEST_STRICT=1")
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// People give the address of a web page: a repository, a directory in it, a SKILL.md or a release at gitHub, gitLab or Gitea, or
+// People give the address of a web page: a repository, a directory in it, a SKILL.md or a release at GitHub, GitLab or Gitea, or
 // an archive itself. This finds out which archive they mean, without any connection.
 
 package skills
@@ -56,7 +56,7 @@ func ParseHost(text string) (SourceHost, error) {
 // Hosts are the hosts that archives may come from.
 type Hosts []SourceHost
 
-// Allows finds the host of a URL. gitHub's hosts for archives are included with it.
+// Allows finds the host of a URL. GitHub's hosts for archives are included with it.
 func (h Hosts) Allows(u *url.URL) (SourceHost, bool) {
 	name := strings.ToLower(u.Host)
 	if u.Scheme == "https" && slices.Contains([]string{"codeload.github.com", "objects.githubusercontent.com", "release-assets.githubusercontent.com"}, name) {

@@ -111,7 +111,7 @@ func uidOfPID1() uint32 {
 // isRootOfBox reports whether this process runs as root of its box.
 func isRootOfBox() bool { return unix.Getuid() == 0 && uidOfPID1() == isolation.NobodyID }
 
-// isOpaque reports whether a directory hides everything that the image has in its directory of that name.
+// isOpaque reports whether a directory hides everything that the image has in its directory of that name (overlayfs.rst of the kernel).
 func isOpaque(dir int, name string) bool {
 	fd, err := openLayerDir(dir, name)
 	if err != nil {

@@ -100,7 +100,7 @@ func (d *difference) found(dir int, name string, is *fileState, st *unix.Statx_t
 	both := there && is.mode&unix.S_IFMT == unix.S_IFDIR && was.Mode&unix.S_IFMT == unix.S_IFDIR
 	if both {
 		d.shared[is.path] = true
-		if isOpaqueDir(dir, name) {
+		if isOpaque(dir, name) {
 			d.hidden(dir, name, is.path)
 		}
 		both = is.mode != was.Mode || !sameOwner(&was, st.Uid, st.Gid)
@@ -126,17 +126,4 @@ func (d *difference) found(dir int, name string, is *fileState, st *unix.Statx_t
 		}
 	}
 	return nil
-}
-
-// isOpaqueDir reports whether a directory hides everything that the image has in the directory of its
-// name (overlayfs.rst of the kernel).
-func isOpaqueDir(dir int, name string) bool {
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	var value [1]byte
-	n, err := unix.Fgetxattr(fd, "user.overlay.opaque", value[:])
-	return err == nil && n == 1 && value[0] == 'y'
 }

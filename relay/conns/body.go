@@ -13,8 +13,8 @@ import (
 
 // How long a caller may send nothing of an archive, and how long it may take for all of it: others wait for the place that it has.
 const (
-	bodyPatience = time.Minute
-	bodyTime     = time.Hour
+	piecePatience = time.Minute
+	archiveTime   = time.Hour
 )
 
 // archiveBody is the body of a request, which fails when its caller sends nothing more.
@@ -26,11 +26,11 @@ type archiveBody struct {
 
 // ArchiveBody returns the body of a request that is an archive, which takes its time and may be read only that long.
 func ArchiveBody(w http.ResponseWriter, r *http.Request) io.Reader {
-	return &archiveBody{w, r, time.Now().Add(bodyTime)}
+	return &archiveBody{w, r, time.Now().Add(archiveTime)}
 }
 
 func (b *archiveBody) Read(p []byte) (int, error) {
-	until := time.Now().Add(bodyPatience)
+	until := time.Now().Add(piecePatience)
 	if b.until.Before(until) {
 		until = b.until
 	}

@@ -20,7 +20,7 @@ func TestAnArchiveTakesNoTimeWithoutEnd(t *testing.T) {
 	failed := make(chan error, 1)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := ArchiveBody(w, r).(*archiveBody) //nolint:forcetypeassert // it is one
-		if left := time.Until(body.until); left <= bodyPatience || left > bodyTime {
+		if left := time.Until(body.until); left <= piecePatience || left > archiveTime {
 			t.Errorf("it has %v", left)
 		}
 		body.until = time.Now().Add(100 * time.Millisecond)

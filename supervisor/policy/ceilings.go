@@ -102,7 +102,7 @@ func (h *EffectivePolicy) cut(s *Settings, requested *Request, stays bool) ([]Cl
 	return t.clamped, t.err
 }
 
-// execTimeout is the profile's execTimeout, with the policy applied.
+// ExecTimeout is the timeout of the profile, with the policy applied.
 func (h *EffectivePolicy) ExecTimeout(p *Profile, name string, requested *quantity.Duration) (time.Duration, []Clamp, error) {
 	d, clamped, err := p.execTimeout(name, requested)
 	if err != nil {

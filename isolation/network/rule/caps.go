@@ -13,8 +13,8 @@ type Caps struct {
 	Bandwidth   uint64 // in each direction, in bytes per second; 0: no limit, or the keeper's default
 }
 
-// words encodes the limits that are set.
-func (c Caps) words() (words []string) {
+// Words encodes the limits that are set.
+func (c Caps) Words() (words []string) {
 	if c.Connections > 0 {
 		words = append(words, keyConnections+"="+strconv.Itoa(c.Connections))
 	}

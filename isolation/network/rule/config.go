@@ -80,8 +80,8 @@ func (c *Config) Words() (words []string) {
 	for _, p := range c.Shared {
 		words = append(words, keyShared+"="+p)
 	}
-	words = append(words, c.Caps.words()...)
-	for _, word := range c.Most.words() {
+	words = append(words, c.Caps.Words()...)
+	for _, word := range c.Most.Words() {
 		words = append(words, prefixMost+word)
 	}
 	return words

@@ -34,16 +34,17 @@ func patience() time.Duration {
 }
 
 // Eventually waits until cond returns true. It may be called in a clean-up. Between two calls of cond it sleeps as long as the
-// first took: a cond that starts programs would otherwise take the processor from what it waits for.
+// first took, and the longer the longer it has waited, up to 50 ms: looking would otherwise take the processor from what it waits for.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience())
 	defer cancel()
-	for begun := time.Now(); !cond(); begun = time.Now() {
+	first := time.Now()
+	for begun := first; !cond(); begun = time.Now() {
 		if ctx.Err() != nil {
 			t.Fatalf("in %v it has not come true that %s", patience(), what)
 		}
-		time.Sleep(max(time.Since(begun), 5*time.Millisecond))
+		time.Sleep(max(time.Since(begun), 5*time.Millisecond, min(time.Since(first)/20, 50*time.Millisecond)))
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/limits"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // total_memory and total_cpus are kept by the group that all boxes of an owner are in, whatever their own limits say:
@@ -102,4 +103,41 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 		return errors.Is(err, fs.ErrNotExist)
 	})
 	d.NothingLeft(before)
+}
+
+// What the tenants of a caller have is bounded by the kernel too, by the limits of their boxes, which are never more than the
+// total of the tenant: one that takes what it can leaves what others have, and other boxes of its own.
+func TestTheKernelKeepsWhatATenantWasGiven(t *testing.T) {
+	d := start(t, "[policy.all]\nprincipals = [\"uid:0\"]\n[policy.all.tenant]\nlabel = \"of\"\ntotal_memory = \"512MiB\"\n")
+	box := func(id, tenant string) api.SessionRequest {
+		return api.SessionRequest{ID: id, Labels: map[string]string{"of": tenant}, Patch: limits.Patch{Memory: new(256 * quantity.MiB), CPUs: new(1.0)}}
+	}
+	d.NewSession(t, box("a1", "a"))
+	d.NewSession(t, box("a2", "a"))
+	d.NewSession(t, box("b1", "b"))
+	refused := func(what string, err error) {
+		t.Helper()
+		if e, ok := errors.AsType[*client.Error](err); !ok || e.Denial == nil || e.Denial.Rule != "policy.all.tenant.total_memory" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, _, err := d.CreateSession(t.Context(), new(box("a3", "a")))
+	refused("one more box of the tenant", err)
+	_, err = d.ChangeSession(t.Context(), "a1", &api.SessionChange{Patch: limits.Patch{Memory: new(257 * quantity.MiB)}})
+	refused("a box with more", err)
+	for _, id := range []string{"a1", "a2", "b1"} {
+		arm(t, d, id)
+	}
+	var given quantity.Size
+	for _, id := range []string{"a1", "a2"} {
+		r := d.Result(t, id, bomb(t, "memory", "1m"))
+		if r.Status != "oom_killed" || r.OOM.Of == "owner" {
+			t.Fatalf("all that it can have: %s", boxtest.Show(r))
+		}
+		given += r.OOM.Limit
+	}
+	if given != 512*quantity.MiB {
+		t.Errorf("the boxes of the tenant were stopped at %v together", given)
+	}
+	d.Sh(t, "b1", "head -c 100M /dev/zero | tail -c 1 >/dev/null")
 }

@@ -26,7 +26,10 @@ func listMounts(c *Call) (any, error) {
 }
 
 func wireMount(m *policy.Mount) api.SessionMount {
-	return api.SessionMount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks}
+	w := api.SessionMount{Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks}
+	w.Source, w.SourceBase64 = nameAnswer([]byte(m.Source))
+	w.Target, w.TargetBase64 = nameAnswer([]byte(m.Target))
+	return w
 }
 
 func live(m *policy.LiveMount) api.SessionMount {
@@ -63,12 +66,13 @@ func removeMount(c *Call) (any, error) {
 		return nil, err
 	}
 	query := c.R.URL.Query()
-	target, force := query.Get("target"), query.Get("force")
-	switch {
-	case target == "":
-		return nil, fault.Field("target", fault.Word("missing"), "a path in the box")
-	case force != "" && force != "true" && force != "false":
+	force := query.Get("force")
+	if force != "" && force != "true" && force != "false" {
 		return nil, fault.Field("force", force, "true or false")
 	}
-	return noContent{}, c.Sup.Mounts(s).Remove(c.Context(), target, force == "true")
+	target, err := requestPath("target", query.Get("target"), query.Get("target_base64"), "")
+	if err != nil {
+		return nil, err
+	}
+	return noContent{}, c.Sup.Mounts(s).Remove(c.Context(), string(target), force == "true")
 }

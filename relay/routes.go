@@ -112,7 +112,7 @@ func sessionRoutes() []Route {
 		line("GET /v1/sessions/{id}/exec/stream", access.User, "owner", execStream),
 		line("GET /v1/sessions/{id}/mounts", access.Viewer, "owner", listMounts),
 		line("PUT /v1/sessions/{id}/mounts", access.User, "owner", addMount),
-		line("DELETE /v1/sessions/{id}/mounts", access.User, "owner target force", removeMount),
+		line("DELETE /v1/sessions/{id}/mounts", access.User, "owner target target_base64 force", removeMount),
 		line("PUT /v1/sessions/{id}/skills/{skill}", access.User, "owner", activateSkill),
 		line("DELETE /v1/sessions/{id}/skills/{skill}", access.User, "owner force", deactivateSkill),
 		line("POST /v1/sessions/{id}/skills/{skill}/environment", access.User, "owner", skillEnvironment),

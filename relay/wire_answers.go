@@ -59,14 +59,19 @@ func sessionAnswer(i session.Info) api.Session {
 
 func appendInputs(list []api.Input, inputs []policy.Input) []api.Input {
 	for _, in := range inputs {
-		list = append(list, api.Input{Workspace: in.Workspace, Target: in.Target})
+		to := api.Input{Workspace: in.Workspace}
+		to.Target, to.TargetBase64 = nameAnswer([]byte(in.Target))
+		list = append(list, to)
 	}
 	return list
 }
 
 func appendMounts(list []api.Mount, mounts []policy.Mount) []api.Mount {
 	for _, m := range mounts {
-		list = append(list, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
+		to := api.Mount{Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks}
+		to.Source, to.SourceBase64 = nameAnswer([]byte(m.Source))
+		to.Target, to.TargetBase64 = nameAnswer([]byte(m.Target))
+		list = append(list, to)
 	}
 	return list
 }

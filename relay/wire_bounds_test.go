@@ -172,7 +172,7 @@ func TestErrorsShowWhatWasSentAndQuoteItOnce(t *testing.T) {
 		"{\"exec\":{\"stdin\":\"s3cret\xff\"}}":                         `exec.stdin is something else: must be text in UTF-8`,
 		"{\"exec\":{\"code\":\"s3cret\xff\"}}":                          `exec.code is something else: must be text in UTF-8`,
 		`{"session":{"id":"a","id":"b"}}`:                               `session.id is given twice: must be given once`,
-		`{"session":{"mounts":[{"` + long + `":1}]}}`:                   `unknown field session.mounts[0].` + long[:64] + `… (known: mode, nosymfollow, owner, source, target)`,
+		`{"session":{"mounts":[{"` + long + `":1}]}}`:                   `unknown field session.mounts[0].` + long[:64] + `… (known: mode, nosymfollow, owner, source, source_base64, target, target_base64)`,
 		`{"session":{"mounts" : [ { "source" : "/a" , "owner":"7" }]}}`: `session.mounts[0].owner = "7": must be a whole number`,
 	} {
 		var req api.OneShotRequest

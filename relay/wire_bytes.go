@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"strings"
@@ -28,6 +29,8 @@ func decodeBase64Into(v any) error {
 		err := decodeBase64("", r.Base64, &r.Argv, &r.Command, &r.Code, &r.Cwd, &r.Env)
 		r.Base64 = nil
 		return err
+	case *api.MountRequest:
+		return decodePaths("", &r.Source, &r.SourceBase64, &r.Target, &r.TargetBase64)
 	case *api.StreamStart:
 		if r.Session != nil {
 			if err := decodeSessionBase64("start.session.", r.Session); err != nil {
@@ -52,7 +55,33 @@ func decodeSessionBase64(prefix string, r *api.SessionRequest) error {
 	}
 	err := decodeBase64(prefix, b, nil, nil, nil, nil, &r.Env)
 	r.Base64 = nil
+	for i := range r.Mounts {
+		m := &r.Mounts[i]
+		err = cmp.Or(err, decodePaths(fmt.Sprintf("%smounts[%d].", prefix, i), &m.Source, &m.SourceBase64, &m.Target, &m.TargetBase64))
+	}
+	for i := range r.Inputs {
+		in := &r.Inputs[i]
+		err = cmp.Or(err, decodePaths(fmt.Sprintf("%sinputs[%d].", prefix, i), new(string), new(string), &in.Target, &in.TargetBase64))
+	}
 	return err
+}
+
+// decodePaths replaces the paths of a mount by what is given of them in base64.
+func decodePaths(prefix string, source, sourceBase64, target, targetBase64 *string) error {
+	for _, p := range []struct {
+		name       string
+		text, from *string
+	}{{"source", source, sourceBase64}, {"target", target, targetBase64}} {
+		if *p.from == "" {
+			continue
+		}
+		path, err := requestPath(prefix+p.name, *p.text, *p.from, "")
+		if err != nil {
+			return err
+		}
+		*p.text, *p.from = string(path), ""
+	}
+	return nil
 }
 
 func decodeBase64(prefix string, b *api.InBase64, argv *[]string, command, code **string, cwd *string, env *map[string]string) error {

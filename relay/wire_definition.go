@@ -67,7 +67,7 @@ func definitionOf(s *session.Session, now time.Time) (*api.SessionDefinition, er
 		is.MaxLifetime = new(quantity.Duration(max(life-until.Sub(info.Created.Add(s.Rested())), time.Second).Truncate(time.Second)))
 	}
 	is.Env, is.Base64 = environmentOf(s.Environment(), settings.EnvNames)
-	is.Mounts = appendMounts(is.Mounts, again.Mounts)
+	is.Mounts = append(is.Mounts, requestMounts(again.Mounts)...)
 	is.Skills = []string{} // also none where its profile has some
 	for _, k := range info.Skills {
 		if k.Of != "" {
@@ -115,8 +115,32 @@ func sessionRequestFrom(r *policy.Request) api.SessionRequest {
 	return api.SessionRequest{
 		Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict, ReadOnlyRoot: r.ReadOnlyRoot, HomeOnDisk: r.HomeOnDisk,
 		UserName: r.User, Home: r.Home, Patch: r.Patch, Rlimits: r.Rlimits, Tmp: r.Tmp, Workspace: r.Workspace, Labels: r.Labels, Metadata: r.Metadata,
-		Inputs: appendInputs(nil, r.Inputs), Mounts: appendMounts(nil, r.Mounts),
+		Inputs: requestInputs(r.Inputs), Mounts: requestMounts(r.Mounts),
 	}
+}
+
+// requestMounts returns mounts for a request, which has a path in one form only.
+func requestMounts(mounts []policy.Mount) []api.Mount {
+	list := appendMounts(nil, mounts)
+	for i := range list {
+		if m := &list[i]; m.SourceBase64 != "" {
+			m.Source = ""
+		}
+		if m := &list[i]; m.TargetBase64 != "" {
+			m.Target = ""
+		}
+	}
+	return list
+}
+
+func requestInputs(inputs []policy.Input) []api.Input {
+	list := appendInputs(nil, inputs)
+	for i := range list {
+		if list[i].TargetBase64 != "" {
+			list[i].Target = ""
+		}
+	}
+	return list
 }
 
 // environmentOf picks variables of an environment by name: those that are text, and the others in base64.

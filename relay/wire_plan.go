@@ -42,7 +42,7 @@ func planned(id string, s *policy.Settings) *api.PlannedSession {
 		Mounts: []api.Mount{}, Skills: s.Skills, Drives: s.Drives, Env: append([]string{}, s.EnvNames...),
 	}
 	for _, m := range s.Mounts {
-		p.Mounts = append(p.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
+		p.Mounts = appendMounts(p.Mounts, []policy.Mount{m})
 	}
 	return p
 }

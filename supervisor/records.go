@@ -107,6 +107,7 @@ func (d *Records) Close() { d.root.Close() }
 // Write replaces the record of a session. That of a stopped one is on disk then: after a loss of power nothing else says that its
 // files, which may be on another filesystem, are to be kept.
 func (d *Records) Write(r *Record) error {
+	r = r.inText()
 	if r.Stopped == nil {
 		return durable.WriteJSON(d.root, r.Key+suffix, r)
 	}
@@ -154,6 +155,7 @@ func (d *Records) Read(key string) (*Record, error) {
 	if err := durable.ReadJSON(d.root, key+suffix, r); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Path(key), err)
 	}
+	r.paths(fromText)
 	if r.Key != key || policy.ValidateID(r.ID) != nil || policy.Key(r.Owner.Name, r.ID) != key || r.Created.IsZero() || r.Box != "" && !isKey(r.Box) || r.Stopped != nil && !r.Stopped.Valid() {
 		return nil, fmt.Errorf("%s: not the record of that session", d.Path(key))
 	}

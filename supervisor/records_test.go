@@ -65,6 +65,37 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
+// JSON has no bytes that are not UTF-8, and paths may have some: they come back as they were, and what is written stays as it is.
+func TestPathsOfMountsInARecordAreBytes(t *testing.T) {
+	t.Parallel()
+	const bad = "/caf\xe9"
+	mount := policy.Mount{Source: bad, Target: "/mnt" + bad, Mode: policy.MountReadOnly}
+	full := func() *supervisor.Record {
+		r := example()
+		r.Settings.Mounts, r.Settings.Inputs = []policy.Mount{mount}, []policy.Input{{Workspace: "in", Target: "/data" + bad}}
+		r.Live = []policy.LiveMount{{Mount: mount, Since: time.Unix(3, 0).UTC(), Made: "/mnt" + bad}}
+		r.Mounting = &policy.MountChange{Mount: mount, Missing: bad}
+		r.Stopped = &session.Stopped{Since: time.Unix(2, 0).UTC(), Again: session.Again{Mounts: []policy.Mount{mount}}}
+		r.Again = &session.Again{Mounts: []policy.Mount{mount}}
+		return r
+	}
+	d, dir := openRecord(t)
+	r := full()
+	if err := d.Write(r); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(full(), r); diff != "" {
+		t.Errorf("writing it has changed it: %s", diff)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, r.Key+".json")); err != nil || strings.Contains(string(text), `\ufffd`) {
+		t.Errorf("%v: %s", err, text)
+	}
+	got, err := d.Read(r.Key)
+	if diff := cmp.Diff(full(), got); err != nil || diff != "" {
+		t.Errorf("%v: %s", err, diff)
+	}
+}
+
 func TestWhatIsNoRecordIsNamed(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*supervisor.Record){

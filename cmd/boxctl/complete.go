@@ -403,7 +403,7 @@ func mounts(ctx context.Context, c *client.Client, args []string) ([]cobra.Compl
 		if !m.Live {
 			return "", ""
 		}
-		return m.Target, m.Source
+		return client.PathOf(m.Target, m.TargetBase64), m.Source
 	})
 }
 

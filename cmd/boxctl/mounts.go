@@ -58,7 +58,7 @@ mount on the target in one step; files that are open in the old one stay open.`,
 			return errors.Join(errs...)
 		}),
 	}
-	l = newListing(a, cmd, "targets", func(m *api.SessionMount) string { return m.Target })
+	l = newListing(a, cmd, "targets", func(m *api.SessionMount) string { return client.PathOf(m.Target, m.TargetBase64) })
 	cmd.Flags().BoolVar(&req.Replace, "replace", false, "replace the mount on the same target")
 	cmd.Flags().BoolVar(&req.NoSymlinks, "nosymfollow", false, "do not let programs follow symbolic links in the directory")
 	return cmd
@@ -77,7 +77,7 @@ func (a *app) printMounts(list []api.SessionMount) error {
 		if m.Live {
 			live = strings.Join(m.Attributes, ",")
 		}
-		return strings.Join([]string{render.Printable(m.Target), render.Printable(m.Source), m.Mode, live}, "\t")
+		return strings.Join([]string{render.Printable(client.PathOf(m.Target, m.TargetBase64)), render.Printable(client.PathOf(m.Source, m.SourceBase64)), m.Mode, live}, "\t")
 	})
 }
 

@@ -5,12 +5,17 @@ package api
 import "time"
 
 // Mount puts a host directory into a box. Mode is "ro", "rw" or "none"; left out, the profile's.
-// Owner is for callers with uid 0: the host id that owns what the box makes there.
+// Owner is for callers with uid 0: the host id that owns what the box makes there. A path that is no UTF-8 is in base64: in the
+// place of the other field in a request, and beside it in an answer.
 type Mount struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
-	Mode   string `json:"mode,omitempty"`
-	Owner  uint32 `json:"owner,omitempty"`
+
+	SourceBase64 string `json:"source_base64,omitempty"`
+	TargetBase64 string `json:"target_base64,omitempty"`
+
+	Mode  string `json:"mode,omitempty"`
+	Owner uint32 `json:"owner,omitempty"`
 	// NoSymlinks has the kernel follow no symbolic link of the directory (ELOOP).
 	NoSymlinks bool `json:"nosymfollow,omitempty"`
 }
@@ -18,8 +23,12 @@ type Mount struct {
 // MountRequest asks for a mount of a living session: the body of PUT /v1/sessions/{id}/mounts. Replace has it take
 // the place of another one on the target.
 type MountRequest struct {
-	Source     string `json:"source"`
-	Target     string `json:"target"`
+	Source string `json:"source"`
+	Target string `json:"target"`
+
+	SourceBase64 string `json:"source_base64,omitempty"`
+	TargetBase64 string `json:"target_base64,omitempty"`
+
 	Mode       string `json:"mode,omitempty"` // "ro"; left out, the profile's
 	Owner      uint32 `json:"owner,omitempty"`
 	NoSymlinks bool   `json:"nosymfollow,omitempty"`
@@ -34,8 +43,12 @@ type MountList struct {
 // SessionMount is a mount of a session. Live is one that it was given while it lived, and that can be removed.
 // Attributes are read back from the kernel: "ro" or "rw", "nosuid", "nodev", "nosymfollow".
 type SessionMount struct {
-	Source     string     `json:"source"`
-	Target     string     `json:"target"`
+	Source string `json:"source"`
+	Target string `json:"target"`
+
+	SourceBase64 string `json:"source_base64,omitempty"`
+	TargetBase64 string `json:"target_base64,omitempty"`
+
 	Mode       string     `json:"mode"`
 	Owner      uint32     `json:"owner,omitempty"`
 	NoSymlinks bool       `json:"nosymfollow,omitempty"`

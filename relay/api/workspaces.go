@@ -48,4 +48,6 @@ type WorkspaceList struct {
 type Input struct {
 	Workspace string `json:"workspace"`
 	Target    string `json:"target,omitempty"` // default /mnt/WORKSPACE
+
+	TargetBase64 string `json:"target_base64,omitempty"` // of a target that is no UTF-8
 }

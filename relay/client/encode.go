@@ -84,7 +84,19 @@ func execInBase64(r *api.ExecRequest) *api.ExecRequest {
 func sessionInBase64(r *api.SessionRequest) *api.SessionRequest {
 	c := *r
 	c.Base64 = convert(nil, nil, nil, nil, &c.Env)
+	c.Mounts, c.Inputs = eachInBase64(c.Mounts), eachInBase64(c.Inputs)
 	return &c
+}
+
+// eachInBase64 returns a list with non-UTF-8 paths in base64.
+func eachInBase64[T any](list []T) []T {
+	list = slices.Clone(list)
+	for i := range list {
+		if other, ok := pathsInBase64(&list[i]).(*T); ok {
+			list[i] = *other
+		}
+	}
+	return list
 }
 
 // convert moves non-UTF-8 strings from fields to base64.

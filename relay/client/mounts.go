@@ -4,6 +4,7 @@ package client
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"net/http"
 	"net/url"
@@ -28,6 +29,14 @@ func (c *Client) RemoveMount(ctx context.Context, session, target string, force 
 	query := queryOf("force", yes(force))
 	query.Set("target", target)
 	return c.unmount(ctx, session, "/mounts", query)
+}
+
+// PathOf returns a path of an answer as the bytes that it is: those in base64, if there are any, else the text.
+func PathOf(text, encoded string) string {
+	if data, err := base64.StdEncoding.DecodeString(encoded); err == nil && len(data) > 0 {
+		return string(data)
+	}
+	return text
 }
 
 // unmount removes a mounted item from a session.

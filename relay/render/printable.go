@@ -8,11 +8,12 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
-// Printable returns an id without control characters for the terminal.
+// Printable returns an id without control characters for the terminal, which may take bytes that are not UTF-8 for such.
 func Printable(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) || r == '\t' }) {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) || r == '\t' }) {
 		return strconv.Quote(s)
 	}
 	return s

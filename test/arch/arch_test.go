@@ -123,7 +123,7 @@ func prescribed() map[string][]string {
 // maxSize returns the maximum size of each program, static and stripped, in bytes. 9 MB of boxfleet are the NATS server, 1.6 MB
 // of boxd the library for E2B's RPCs, and of boxctl 2.2 MB are the library for MCP, 0.7 that for registries, 2 that for S3.
 func maxSize() map[string]int64 {
-	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 4 << 20, "boxnet": 5 << 20, "boxnames": 9 << 20, "boxctl": 15 << 20, "boxd": 22 << 20, "boxfleet": 22 << 20}
+	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 4 << 20, "boxnet": 5 << 20, "boxnames": 9 << 20, "boxctl": 15 << 20, "boxd": 22<<20 + 128<<10, "boxfleet": 22 << 20}
 }
 
 // maxLinesOurs and maxLinesAll bound what runs as root of the host: lines of Go without tests and the standard library, of this

@@ -3,15 +3,19 @@
 package sessions_test
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -502,5 +506,90 @@ func TestLiveMountsObeyTheRules(t *testing.T) {
 	// A foreign session is not found.
 	if a := d.AsUser(t, 4343, add("s", dir+"/lent/ok", "/mnt/y"))[0]; a.Code != http.StatusNotFound {
 		t.Errorf("another caller: %s", a.Body)
+	}
+}
+
+// Names of directories are bytes. One that is not UTF-8 is mounted at creation and in a running session, at targets that are not
+// UTF-8 either, is listed as what it is, comes back with a stopped session and with the next boxd, and goes with its directories.
+func TestPathsOfMountsAreBytes(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.MountSources+boxtest.Kept)
+	const name = "caf\xe9"
+	one, two, work := d.NamedMountSource(t, name, 4242), d.NamedMountSource(t, name+"2", 4242), d.MountSource(t, name+"3", 4242)
+	for _, dir := range []string{one, two} {
+		if err := os.WriteFile(filepath.Join(dir, "file"), []byte(filepath.Base(dir)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	space(t, d, "in")
+	s := d.NewSession(t, api.SessionRequest{
+		ID: "s", Mounts: []api.Mount{{Source: one, Target: "/mnt/t\xe8", Mode: "ro"}, {Source: work, Target: "/workspace", Mode: "rw"}},
+		Inputs: []api.Input{{Workspace: "in", Target: "/data/i\xea"}},
+	})
+	if m := s.Mounts[0]; client.PathOf(m.Source, m.SourceBase64) != one || client.PathOf(m.Target, m.TargetBase64) != "/mnt/t\xe8" || !utf8.ValidString(m.Source+m.Target) {
+		t.Errorf("%+v", m)
+	}
+	if in := s.Inputs[0]; client.PathOf(in.Target, in.TargetBase64) != "/data/i\xea" {
+		t.Errorf("%+v", in)
+	}
+	const live = "/workspace/l\xeb/t" // directories of the host are made for it
+	m := mount(t, d, "s", api.MountRequest{Source: two, Target: live})
+	if client.PathOf(m.Source, m.SourceBase64) != two || client.PathOf(m.Target, m.TargetBase64) != live {
+		t.Errorf("%+v", m)
+	}
+	if _, isNew, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: two, Target: live, Mode: "ro"}); err != nil || isNew {
+		t.Errorf("the same again: new %v, %v", isNew, err)
+	}
+	has := func(when string) {
+		t.Helper()
+		if got := d.Sh(t, "s", "(cat /mnt/t\xe8/file /workspace/l\xeb/t/file; ls -d /data/i\xea) | LC_ALL=C tr '\\351\\352' EI"); got != "cafEcafE2/data/iI\n" {
+			t.Errorf("%s it has %q", when, got)
+		}
+		list, err := d.Mounts(t.Context(), "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var paths []string
+		for _, m := range list {
+			paths = append(paths, client.PathOf(m.Source, m.SourceBase64)+" "+client.PathOf(m.Target, m.TargetBase64))
+		}
+		if want := []string{one + " /mnt/t\xe8", work + " /workspace", two + " " + live}; !slices.Equal(paths, want) {
+			t.Errorf("%s they are %q, want %q", when, paths, want)
+		}
+	}
+	has("at first")
+	d.Kill()
+	d.Restart()
+	has("with the next boxd")
+	stop(t, d, "s")
+	d.Kill()
+	d.Restart()
+	startAgain(t, d, "s")
+	has("started again")
+	definition, err := d.Definition(t.Context(), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again api.SessionRequest // for a box like it: a path is there in one form
+	if err := json.Unmarshal(definition.Session, &again); err != nil || len(again.Mounts) != 3 || again.Mounts[2].Target != "" || client.PathOf("", again.Mounts[2].TargetBase64) != live || again.Inputs[0].Target != "" {
+		t.Errorf("%v: %s", err, definition.Session)
+	}
+	if err := d.RemoveMount(t.Context(), "s", live, false); err != nil {
+		t.Fatal(err)
+	}
+	mount(t, d, "s", api.MountRequest{Source: two, Target: live})
+	if a := d.Raw(t, "DELETE", "/v1/sessions/s/mounts?target_base64="+url.QueryEscape(base64.StdEncoding.EncodeToString([]byte(live))), ""); a.Code != http.StatusNoContent {
+		t.Errorf("%d %s", a.Code, a.Body)
+	}
+	if left, err := os.ReadDir(work); err != nil || len(left) > 0 {
+		t.Errorf("directories made for it are left: %v, %v", left, err)
+	}
+	a := d.Raw(t, "PUT", "/v1/sessions/s/mounts", `{"source":"/x","source_base64":"L3g=","target":"/mnt/x"}`)
+	if p := a.Problem(t); p.Field != "source_base64" {
+		t.Errorf("%+v", p)
+	}
+	a = d.Raw(t, "POST", "/v1/sessions", `{"mounts":[{"source":"","source_base64":"?","target":"/mnt/x"}]}`)
+	if p := a.Problem(t); p.Field != "mounts[0].source_base64" {
+		t.Errorf("%+v", p)
 	}
 }

@@ -72,6 +72,12 @@ class Mount:
     #: any path in the box that it does not need itself; missing directories are created
     target: str
 
+    #: the directory in base64, if it is not UTF-8: in a request in place of source, which is empty then
+    source_base64: Optional[str] = None
+
+    #: the path in base64, if it is not UTF-8: in a request in place of target, which is empty then
+    target_base64: Optional[str] = None
+
     #: default that of the profile; one of ro, rw, none
     mode: Optional[str] = None
 
@@ -117,6 +123,12 @@ class SessionMount:
 
     #: added to the running session, and removable
     live: bool
+
+    #: the directory in base64, if it is not UTF-8: in a request in place of source, which is empty then
+    source_base64: Optional[str] = None
+
+    #: the path in base64, if it is not UTF-8: in a request in place of target, which is empty then
+    target_base64: Optional[str] = None
 
     #: root only: host uid that owns files created by the box
     owner: Optional[int] = None
@@ -1499,6 +1511,9 @@ class Input:
 
     #: any path in the box, outside /workspace, that the box does not need itself; default /mnt/NAME
     target: Optional[str] = None
+
+    #: the path in base64, if it is not UTF-8
+    target_base64: Optional[str] = None
 
 
 @dataclass(frozen=True)

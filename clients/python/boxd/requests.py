@@ -323,6 +323,12 @@ class _Mount(TypedDict):
 class Mount(_Mount, total=False):
     """A host directory in the box. The allowed directories are configured (mounts.allow)."""
 
+    #: the directory in base64, if it is not UTF-8: in a request in place of source, which is empty then
+    source_base64: str
+
+    #: the path in base64, if it is not UTF-8: in a request in place of target, which is empty then
+    target_base64: str
+
     #: default that of the profile; one of ro, rw, none
     mode: Literal["ro", "rw", "none"]
 
@@ -344,6 +350,12 @@ class _MountRequest(TypedDict):
 
 class MountRequest(_MountRequest, total=False):
     """The object MountRequest of the API."""
+
+    #: the directory in base64, if it is not UTF-8: in a request in place of source, which is empty then
+    source_base64: str
+
+    #: the path in base64, if it is not UTF-8: in a request in place of target, which is empty then
+    target_base64: str
 
     #: default that of the profile; one of ro, rw, none
     mode: Literal["ro", "rw", "none"]
@@ -750,6 +762,9 @@ class Input(_Input, total=False):
 
     #: any path in the box, outside /workspace, that the box does not need itself; default /mnt/NAME
     target: str
+
+    #: the path in base64, if it is not UTF-8
+    target_base64: str
 
 
 class _WorkspaceRequest(TypedDict):
@@ -1585,6 +1600,12 @@ class RunStreamOptions(TypedDict, total=False):
 
 class MountOptions(TypedDict, total=False):
     """What else a MountRequest may have."""
+
+    #: the directory in base64, if it is not UTF-8: in a request in place of source, which is empty then
+    source_base64: str
+
+    #: the path in base64, if it is not UTF-8: in a request in place of target, which is empty then
+    target_base64: str
 
     #: default that of the profile; one of ro, rw, none
     mode: Literal["ro", "rw", "none"]

@@ -214,8 +214,12 @@ export type Variables = Record<string, string>;
 export interface Mount {
   /** host directory */
   source: string;
+  /** the directory in base64, if it is not UTF-8: in a request in place of source, which is empty then */
+  source_base64?: string;
   /** any path in the box that it does not need itself; missing directories are created */
   target: string;
+  /** the path in base64, if it is not UTF-8: in a request in place of target, which is empty then */
+  target_base64?: string;
   /** default that of the profile; one of ro, rw, none */
   mode?: "ro" | "rw" | "none" | (string & {});
   /** root only: host uid that owns files created by the box */
@@ -227,8 +231,12 @@ export interface Mount {
 export interface MountRequest {
   /** host directory */
   source: string;
+  /** the directory in base64, if it is not UTF-8: in a request in place of source, which is empty then */
+  source_base64?: string;
   /** path in the box */
   target: string;
+  /** the path in base64, if it is not UTF-8: in a request in place of target, which is empty then */
+  target_base64?: string;
   /** default that of the profile; one of ro, rw, none */
   mode?: "ro" | "rw" | "none";
   /** root only: host uid that owns files created by the box */
@@ -254,8 +262,12 @@ export interface MountList {
 export interface SessionMount {
   /** host directory */
   source: string;
+  /** the directory in base64, if it is not UTF-8: in a request in place of source, which is empty then */
+  source_base64?: string;
   /** path in the box */
   target: string;
+  /** the path in base64, if it is not UTF-8: in a request in place of target, which is empty then */
+  target_base64?: string;
   /** default that of the profile; one of ro, rw, none */
   mode: "ro" | "rw" | "none" | (string & {});
   /** root only: host uid that owns files created by the box */
@@ -1355,6 +1367,8 @@ export interface Input {
   workspace: string;
   /** any path in the box, outside /workspace, that the box does not need itself; default /mnt/NAME */
   target?: string;
+  /** the path in base64, if it is not UTF-8 */
+  target_base64?: string;
 }
 
 export interface WorkspaceRequest {

@@ -49,5 +49,6 @@ func (c *contract) mounts() {
 	c.gets(204, ask{route: remove, s: "s", query: "target=/mnt/one&force=true"})
 	c.gets(204, ask{route: "DELETE /v1/sessions/{id}/processes/{p}", s: "s", p: "sits"})
 	c.refused(404, "", ask{route: remove, s: "s", query: "target=/mnt/one"})
-	c.refused(400, "target", ask{route: remove, s: "s", odd: true})
+	c.refused(400, "target", ask{route: remove, s: "s"})
+	c.refused(400, "target_base64", ask{route: remove, s: "s", query: "target_base64=***"})
 }

@@ -68,7 +68,7 @@ func TestOddIDsReachExactlyOneSession(t *testing.T) {
 // onlyKeysOnDisk checks that every name below the state directory is one that boxd generates: no id appears there.
 func onlyKeysOnDisk(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
-	ours := regexp.MustCompile(`^(lock|previews\.json|sessions|workspaces|sessions/[0-9a-f]{32}\.json|workspaces/[0-9a-f]{32}(/mine)?|usage|usage/[0-9-]{10}\.json|audit|audit/audit-[0-9]+\.log|spaces|removed|removed/[A-Z2-7]{26}(/.*)?|named-workspaces|host-quotas(\.lock)?|images|images/names|images/scratch|drives|drives/scratch|skills|skills/scratch|skills/builtin(/.*)?|((sessions|usage)/)?\.new-[A-Z2-7]{26})$`) // the last: a file that is being written
+	ours := regexp.MustCompile(`^(lock|daemon|daemon/previews\.json|sessions|workspaces|sessions/[0-9a-f]{32}\.json|workspaces/[0-9a-f]{32}(/mine)?|usage|usage/[0-9-]{10}\.json|audit|audit/audit-[0-9]+\.log|spaces|removed|removed/[A-Z2-7]{26}(/.*)?|named-workspaces|host-quotas(\.lock)?|images|images/names|images/scratch|drives|drives/scratch|skills|skills/scratch|skills/builtin(/.*)?|((sessions|usage|daemon)/)?\.new-[A-Z2-7]{26})$`) // the last: a file that is being written
 	err := filepath.WalkDir(d.State, func(path string, _ fs.DirEntry, err error) error {
 		if name := strings.TrimPrefix(strings.TrimPrefix(path, d.State), "/"); name != "" && !ours.MatchString(name) {
 			t.Errorf("%q is in the state directory", name)

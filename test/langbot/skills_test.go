@@ -544,7 +544,7 @@ func TestAWorkspaceWithoutEarlierSkillsIsAskedOnce(t *testing.T) {
 	if names := c.skills(); len(names) > 0 {
 		t.Errorf("%q", names)
 	}
-	if _, err := os.Stat(filepath.Join(b.State, "langbot-skills-taken", wire.Namespace(instance, workspace))); err != nil {
+	if _, err := os.Stat(filepath.Join(b.State, "daemon", "langbot-skills-taken", wire.Namespace(instance, workspace))); err != nil {
 		t.Errorf("it is asked for again by each boxd: %v", err)
 	}
 	if strings.Contains(b.Log(), "LangBot's own directory") {

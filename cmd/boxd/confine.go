@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,7 +29,7 @@ const confinedVariable = "BOXD_CONFINED"
 // sockets, and open files that it does not need, as far as the kernel supports that (Landlock). What the keeper has below the state
 // directory is among those files. It executes boxd again: all its threads must have the same restrictions, and the runtime's own signals
 // between them must arrive. Files that a configuration names later must be where boxd may read already; see readable.
-func confine(cfg *Config, config string) error {
+func confine(ctx context.Context, cfg *Config, config string) error {
 	if os.Getenv(confinedVariable) != "" {
 		return os.Unsetenv(confinedVariable) // no child may inherit it
 	}
@@ -41,19 +42,21 @@ func confine(cfg *Config, config string) error {
 		return err
 	}
 	lock.Close()
-	// A rule is for what is there.
-	err = errors.Join(os.MkdirAll(cfg.Daemon.RuntimeDir, 0o755), os.MkdirAll(filepath.Dir(cfg.Daemon.Socket), 0o755))
-	runtime.LockOSThread() // execve keeps the restrictions of this thread
-	if err == nil {
-		err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	for _, dir := range cfg.socketDirs() { // a rule is for what is there; without it the reason is told by who needs it
+		_ = os.MkdirAll(dir, 0o755)
 	}
-	if err == nil {
+	runtime.LockOSThread() // execve keeps the restrictions of this thread
+	if err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err == nil {
 		err = restrict(append(cfg.fileRules(config), fileRule{own, runFile}))
 	}
 	if err != nil {
 		return fmt.Errorf("confine boxd: %w", err)
 	}
-	if err := unix.Exec(own, os.Args, append(os.Environ(), confinedVariable+"=1")); err != nil {
+	if ctx.Err() != nil { // the next program would not know that it is to end
+		return nil
+	}
+	env := append(os.Environ(), confinedVariable+"=1", "TMPDIR="+filepath.Join(cfg.Daemon.StateDir, statedir.Daemon)) // where it may make files
+	if err := unix.Exec(own, os.Args, env); err != nil {
 		return fmt.Errorf("execute %s: %w", own, err)
 	}
 	return nil
@@ -112,10 +115,8 @@ func move(dir *os.Root, from, to string) error {
 func (c *Config) fileRules(config string) []fileRule {
 	state := c.Daemon.StateDir
 	rules := []fileRule{
-		{state, listFiles}, // of the workspaces it reads the names
+		{state, listFiles}, // names, of workspaces that nobody has any more
 		{filepath.Join(state, "lock"), useFile},
-		{c.Daemon.RuntimeDir, writeFiles},
-		{filepath.Dir(c.Daemon.Socket), writeFiles},
 		{"/usr", readFiles},
 		{"/etc", readFiles},                     // users and groups: their files are replaced by others
 		{"/var/lib/ca-certificates", readFiles}, // where /etc/ssl leads to on openSUSE
@@ -124,18 +125,30 @@ func (c *Config) fileRules(config string) []fileRule {
 		{os.DevNull, useFile},
 		{"/dev/kmsg", readFiles},
 	}
+	for _, dir := range c.socketDirs() {
+		rules = append(rules, fileRule{dir, writeFiles})
+	}
 	for _, name := range ownDirs {
 		rules = append(rules, fileRule{filepath.Join(state, name), writeFiles})
 	}
 	dropIn := dropInDirs(config)
 	found, _ := dropIns(dropIn) // the configuration has been read
-	for _, dir := range slices.Concat(dropIn, dirsOf(append(found, config)), c.readable()) {
-		rules = append(rules, fileRule{dir, readFiles})
+	for _, path := range slices.Concat(dropIn, c.around(append(found, config)), c.readable()) {
+		rules = append(rules, fileRule{path, readFiles})
 	}
 	return rules
 }
 
-// readable returns the directories of all files that the configuration names.
+// socketDirs are the directories that boxd makes sockets in.
+func (c *Config) socketDirs() []string {
+	dirs := []string{c.Daemon.RuntimeDir, filepath.Dir(c.Daemon.Socket)}
+	if c.Fleet.Socket != "" {
+		dirs = append(dirs, filepath.Dir(c.Fleet.Socket))
+	}
+	return dirs
+}
+
+// readable returns what has to be readable for the files that the configuration names; see around.
 func (c *Config) readable() []string {
 	files := []string{access.Credentials(), c.Access.Tokens, c.Daemon.Certificate, c.Daemon.PrivateKey, c.Daemon.ClientCA, c.Daemon.ClientCRL, c.LangBot.TokenFile, c.E2B.Certificate, c.E2B.Key, c.Traces.HeadersFile, c.Traces.CA}
 	for _, s := range c.Secrets {
@@ -144,30 +157,48 @@ func (c *Config) readable() []string {
 	for _, b := range c.Buckets {
 		files = append(files, b.File)
 	}
-	return dirsOf(slices.DeleteFunc(files, func(file string) bool { return file == "" }))
+	return c.around(slices.DeleteFunc(files, func(file string) bool { return file == "" }))
 }
 
-// dirsOf returns the directories of files, and of what they lead to if they are links: certificates are renewed by a new file in the directory
-// of the old one.
-func dirsOf(files []string) (dirs []string) {
+// around returns the directories of files, and of what they lead to if they are links: certificates are renewed by a new file in the directory
+// of the old one. Of a file in a directory that has the state directory in it, it returns the file: the keeper's are there too.
+func (c *Config) around(files []string) (paths []string) {
+	add := func(file string) {
+		if dir := filepath.Dir(file); !below(c.Daemon.StateDir, dir) {
+			file = dir
+		}
+		paths = append(paths, file)
+	}
 	for _, file := range files {
-		dirs = append(dirs, filepath.Dir(file))
+		add(file)
 		if to, err := filepath.EvalSymlinks(file); err == nil {
-			dirs = append(dirs, filepath.Dir(to))
+			add(to)
 		}
 	}
-	slices.Sort(dirs)
-	return slices.Compact(dirs)
+	slices.Sort(paths)
+	return slices.Compact(paths)
 }
 
-// elsewhere returns the directories of configured files that a boxd which was confined with the configuration started may not read.
-func (c *Config) elsewhere(started *Config) []string {
-	if !started.Confined {
-		return nil
+// below reports whether a path is a directory or below it.
+func below(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+}
+
+// readableSince returns what a boxd that was confined with this configuration may read of the files that a configuration names: what was there
+// then.
+func (c *Config) readableSince() (paths []string) {
+	for _, path := range append(c.readable(), "/etc", "/usr", c.Daemon.RuntimeDir) {
+		if _, err := os.Stat(path); err == nil {
+			paths = append(paths, path)
+		}
 	}
-	allowed := append(started.readable(), "/etc", "/usr")
-	return slices.DeleteFunc(c.readable(), func(dir string) bool {
-		return slices.ContainsFunc(allowed, func(in string) bool { return dir == in || strings.HasPrefix(dir, in+"/") })
+	return paths
+}
+
+// elsewhere returns what has to be readable for the configuration and is not among what boxd may read.
+func (c *Config) elsewhere(allowed []string) []string {
+	return slices.DeleteFunc(c.readable(), func(path string) bool {
+		return slices.ContainsFunc(allowed, func(dir string) bool { return below(path, dir) })
 	})
 }
 

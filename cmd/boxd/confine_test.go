@@ -157,18 +157,28 @@ func TestFilesElsewhereNeedARestart(t *testing.T) {
 		return &c
 	}
 	started := with(filepath.Join(dir, "a/key"))
-	for _, confined := range []bool{true, false} {
-		started.Confined = confined
-		for file, refused := range map[string]bool{"a/key": false, "a/other": false, "b/key": true, "ab/key": true} {
-			got := with(filepath.Join(dir, file)).elsewhere(started)
-			if want := refused && confined; (len(got) > 0) != want || want && !slices.Contains(got, filepath.Dir(filepath.Join(dir, file))) {
-				t.Errorf("%s, confined %v: %q", file, confined, got)
-			}
+	link, late := filepath.Join(dir, "link"), with(filepath.Join(dir, "late/key"))
+	if err := os.Symlink("a", link); err != nil {
+		t.Fatal(err)
+	}
+	allowed := append(started.readableSince(), append(with(link+"/key").readableSince(), late.readableSince()...)...)
+	fill(t, dir, "late/key") // made after boxd has started
+	if err := errors.Join(os.Remove(link), os.Symlink("b", link)); err != nil {
+		t.Fatal(err)
+	}
+	for file, refused := range map[string]bool{"a/key": false, "a/other": false, "b/key": true, "ab/key": true, "late/key": true, "link/key": true} {
+		if got := with(filepath.Join(dir, file)).elsewhere(allowed); (len(got) > 0) != refused {
+			t.Errorf("%s: %q", file, got)
 		}
 	}
-	started.Confined = true
 	for _, file := range []string{"/etc/boxd/key", "/etc/ssl/key.pem", "/usr/lib/boxd/key"} {
-		if got := with(file).elsewhere(started); len(got) > 0 {
+		if got := with(file).elsewhere(allowed); len(got) > 0 {
+			t.Errorf("%s: %q", file, got)
+		}
+	}
+	// A file beside the keeper's does not open those.
+	for _, file := range []string{"/key", "/var/key", "/var/lib/key", "/var/lib/boxd/key"} {
+		if got := with(file).readable(); !slices.Contains(got, file) || slices.Contains(got, filepath.Dir(file)) {
 			t.Errorf("%s: %q", file, got)
 		}
 	}

@@ -20,7 +20,8 @@ import (
 type reloader struct {
 	load    func() (Config, error)
 	apply   func(*Config) error
-	started *Config // the configuration at startup
+	started *Config  // the configuration at startup
+	allowed []string // what a confined boxd may read since then; see readableSince
 	log     *slog.Logger
 	events  *events.Log
 
@@ -29,7 +30,7 @@ type reloader struct {
 }
 
 func newReloader(load func() (Config, error), apply func(*Config) error, started *Config, log *slog.Logger, events *events.Log) *reloader {
-	return &reloader{load: load, apply: apply, started: started, log: log, events: events, force: *started}
+	return &reloader{load: load, apply: apply, started: started, allowed: started.readableSince(), log: log, events: events, force: *started}
 }
 
 // settings returns the effective settings, key by key.
@@ -85,8 +86,8 @@ func (r *reloader) run(ctx context.Context, hangups <-chan os.Signal) {
 // reload applies a configuration: all of it or nothing. Living sessions keep their settings in any case.
 func (r *reloader) reload(ctx context.Context) {
 	next, err := r.load()
-	if dirs := next.elsewhere(r.started); err == nil && len(dirs) > 0 {
-		err = fmt.Errorf("boxd may not read %s, which it would since its restart: systemctl restart boxd", strings.Join(dirs, ", "))
+	if paths := next.elsewhere(r.allowed); err == nil && r.started.Confined && len(paths) > 0 {
+		err = fmt.Errorf("boxd may not read %s, which it gave up when it started: systemctl restart boxd", strings.Join(paths, ", "))
 	}
 	if err == nil {
 		err = r.apply(&next)

@@ -37,7 +37,8 @@ func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 		"test -e /run/systemd/private", "test -e /run/dbus", "test -e /var/run/dbus/system_bus_socket", "test -e /run/systemd/userdb",
 		"SYSTEMCTL_FORCE_BUS=1 systemctl list-units", "systemctl list-units", "systemctl start nothing.service", "systemd-run true",
 		"ls /run/boxd/boxes", "cat " + records[0], "echo x >" + records[0], "mkdir /run/boxd/boxes/x", "rmdir /run/boxd/boxes", "mv /run/boxd/boxes /run/boxd/other",
-		"touch /run/boxd/box.toml.d/x.toml", "mkdir /run/boxd/box.toml.d/x", "rmdir /run/boxd/box.toml.d", "mv /run/boxd/box.toml.d /run/boxd/other", "touch /usr/lib/boxd/box.toml.d/x.toml", "touch /etc/boxd/box.toml.d/x.toml",
+		"touch /run/boxd/box.toml.d/x.toml", "mkdir /run/boxd/box.toml.d/x", "rmdir /run/boxd/box.toml.d", "mv /run/boxd/box.toml.d /run/boxd/other", "touch /usr/lib/boxd/box.toml.d/x.toml", "chmod 0755 /var/lib/boxd/workspaces", "touch /var/lib/boxd/workspaces/x",
+		"[ -e /var/lib/boxd/store.img ] && chmod 0666 /var/lib/boxd/store.img", "[ -e /var/lib/boxd/store.img ] && truncate -s 0 /var/lib/boxd/store.img", "touch /etc/boxd/box.toml.d/x.toml",
 		"mount -t tmpfs none /run", "umount /run/boxd/boxes", "touch /run/x", "touch /etc/x", "touch /usr/lib/systemd/system/x.service",
 	} {
 		if r := takenOver(t, line); r.code == 0 {
@@ -60,7 +61,7 @@ func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 		t.Errorf("the sockets that boxd sees are %q", sockets)
 	}
 	// It has given up signals to other processes, and files that it does not need, as far as the kernel's Landlock supports that.
-	if environ, err := os.ReadFile("/proc/" + boxtest.UnitProperty(t, service, "MainPID") + "/environ"); err != nil || !strings.Contains(string(environ), "BOXD_CONFINED=1") {
+	if environ, err := os.ReadFile("/proc/" + boxtest.UnitProperty(t, service, "MainPID") + "/environ"); err != nil || !strings.Contains(string(environ), "BOXD_CONFINED=1") || !strings.Contains(string(environ), "TMPDIR=/var/lib/boxd/daemon") {
 		t.Errorf("boxd has not confined itself: %v", err)
 	}
 	lsm, err := os.ReadFile("/sys/kernel/security/lsm")

@@ -52,8 +52,10 @@ func confine(ctx context.Context, cfg *Config, config string) error {
 	if err != nil {
 		return fmt.Errorf("confine boxd: %w", err)
 	}
-	if ctx.Err() != nil { // the next program would not know that it is to end
+	select {
+	case <-ctx.Done(): // the next program would not know that it is to end
 		return nil
+	default:
 	}
 	env := append(os.Environ(), confinedVariable+"=1", "TMPDIR="+filepath.Join(cfg.Daemon.StateDir, statedir.Daemon)) // where it may make files
 	if err := unix.Exec(own, os.Args, env); err != nil {

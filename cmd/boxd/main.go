@@ -116,11 +116,8 @@ func run(ctx context.Context, args []string) error {
 // start opens the log and telemetry, then serves. path is that of the configuration.
 func start(ctx context.Context, cfg *Config, path string, load func() (Config, error), reloads <-chan os.Signal) error {
 	if cfg.Confined { // without its unit it would confine the keeper that it starts, with its boxes
-		if err := confine(ctx, cfg, path); err != nil {
+		if err := confine(ctx, cfg, path); err != nil || ctx.Err() != nil {
 			return err
-		}
-		if ctx.Err() != nil {
-			return nil
 		}
 	}
 	seen, err := openNotes(cfg)

@@ -68,7 +68,7 @@ func confine(ctx context.Context, cfg *Config, config string) error {
 // one does not start without it being listed here.
 var ownDirs = []string{statedir.Daemon, "audit", statedir.DriveStore, "images", "named-workspaces", "sessions", statedir.SkillStore, "usage"}
 
-// ownFiles are those of statedir.Daemon. Before boxd 0.2 they were in the state directory itself.
+// ownFiles are those of statedir.Daemon. An earlier boxd had them in the state directory itself.
 var ownFiles = []string{"drained.json", "grants.json", "langbot-admission", "langbot-skills-taken", "previews.json", "secrets.json"}
 
 // makeOwnDirs makes boxd's directories in the state directory, and moves to them what an earlier boxd has left in the state directory itself. A
@@ -117,7 +117,7 @@ func move(dir *os.Root, from, to string) error {
 func (c *Config) fileRules(config string) []fileRule {
 	state := c.Daemon.StateDir
 	rules := []fileRule{
-		{state, listFiles}, // names, of workspaces that nobody has any more
+		{state, listFiles}, // it looks for workspaces that nobody has any more
 		{filepath.Join(state, "lock"), useFile},
 		{"/usr", readFiles},
 		{"/etc", readFiles},                     // users and groups: their files are replaced by others

@@ -294,6 +294,11 @@ func TestASessionThatIsMovedIsNotUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	boxtest.Eventually(t, "the gateway has heard of it", func() bool { // until then its node refuses, as the session is stopped
+		_, err := c.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"true"}})
+		e, ok := errors.AsType[*client.Error](err)
+		return ok && strings.Contains(e.Detail, "is being moved")
+	})
 	for _, ask := range []struct{ method, path, node string }{
 		{"POST", "/v1/sessions", ""},
 		{"POST", "/v1/sessions/s/start", ""},

@@ -4,7 +4,6 @@ package boxtest
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -28,11 +27,14 @@ func (r idRange) boxes() uint32 { return (r.end - r.first) / idsOfBox }
 
 func allIDs() idRange { return idRange{firstID, endID} }
 
+// takenIDs is not in $TMPDIR, which each suite has one of its own.
+const takenIDs = "/tmp/boxd-test-ids"
+
 // takeIDs reserves ids until the end of the test, among all test processes of the host: a byte of
 // a shared file is locked for each range.
 func takeIDs(t testing.TB) idRange {
 	t.Helper()
-	f, err := os.OpenFile(filepath.Join(os.TempDir(), "boxd-test-ids"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(takenIDs, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,12 +63,12 @@ func (s *starter) start(ctx context.Context) (*worker, error) {
 
 // start starts a worker without environment, and with no descriptor but its socket.
 func start(args []string) (*worker, error) {
-	argv := append([]string{"boxkeeper", WorkerCommand}, args...)
-	conn, pidfd, err := fdpass.StartProgram("/proc/self/exe", argv, nil, syscall.SysProcAttr{Pdeathsig: unix.SIGKILL})
+	conn, pidfd, err := fdpass.StartProgram("/proc/self/exe", append([]string{"boxkeeper", WorkerCommand}, args...), nil, syscall.SysProcAttr{Pdeathsig: unix.SIGKILL})
 	if err != nil {
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
 	if err := unix.SetNonblock(pidfd, true); err != nil { // so that the Go poller watches it
+		unix.Close(pidfd)
 		conn.Close()
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}

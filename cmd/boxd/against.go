@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/boxd-dev/boxd/supervisor/access"
 
@@ -45,6 +46,9 @@ func against(cfg *Config, state *access.State, in io.Reader, out io.Writer) erro
 		return err
 	}
 	lines := changed(now.Settings, next)
+	if paths := cfg.elsewhere(cfg.readableFor(now.Settings)); len(paths) > 0 {
+		lines = append(lines, fmt.Sprintf("needs a restart, as a boxd that its unit confines may not read it until then: %s", strings.Join(paths, ", ")))
+	}
 	taken, err := takenAway(cfg, state, now.Sessions)
 	for _, line := range append(lines, taken...) {
 		if _, werr := fmt.Fprintln(out, line); werr != nil {

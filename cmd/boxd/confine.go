@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/statedir"
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -195,6 +197,17 @@ func (c *Config) readableSince() (paths []string) {
 		}
 	}
 	return paths
+}
+
+// readableFor returns what a boxd that was confined with these settings may read, as far as they tell.
+func (c *Config) readableFor(settings []api.Setting) []string {
+	var files []string
+	for _, s := range settings {
+		if file, err := strconv.Unquote(s.Value); err == nil && filepath.IsAbs(file) {
+			files = append(files, file)
+		}
+	}
+	return append(c.around(files), "/etc", "/usr", c.Daemon.RuntimeDir)
 }
 
 // elsewhere returns what has to be readable for the configuration and is not among what boxd may read.

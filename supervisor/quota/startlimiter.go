@@ -2,7 +2,8 @@
 
 // The start limiter keeps one principal's new programs from delaying those of others: each principal may start only so many at a
 // time, the rest wait in order. A program that has just started wants a core and is often over in a millisecond; one that lasts
-// is limited by its cgroup and does not count here.
+// is limited by its cgroup and does not count here. One principal alone may use the cores fully; while several start programs,
+// each has half as much, so that a core that one has just taken is soon free for another.
 
 package quota
 
@@ -15,17 +16,22 @@ import (
 
 // boxd's values: with more, others wait for a core; with fewer, cores idle (docs/design/pool.md).
 const (
-	PerCore = 2                     // concurrent starts of a principal
+	PerCore = 2                     // concurrent starts of a principal; half of that while others start programs too
 	Hold    = 10 * time.Millisecond // after which a start no longer counts
 )
+
+// sharing is for how long a principal has fewer starts after another has asked for one.
+const sharing = time.Second
 
 // StartLimiter limits concurrent starts per principal. Use NewStartLimiter: the zero value is not usable.
 type StartLimiter struct {
 	each int
 	hold time.Duration
 
-	mu    sync.Mutex // guards the fields below
-	names map[string]*name
+	mu     sync.Mutex // guards the fields below
+	names  map[string]*name
+	last   string    // the principal that has asked last
+	shared time.Time // when another had asked before it
 }
 
 // name is a principal with turns or waiters.
@@ -42,7 +48,7 @@ type turn struct {
 }
 
 // NewStartLimiter returns a StartLimiter that gives each principal each turns at a time, at least 1. A turn that is not given
-// back expires after hold.
+// back expires after hold. While several principals ask, each gets half as many, at least 1.
 func NewStartLimiter(each int, hold time.Duration) *StartLimiter {
 	return &StartLimiter{each: max(each, 1), hold: hold, names: map[string]*name{}}
 }
@@ -56,8 +62,14 @@ func (t *StartLimiter) Begin(ctx context.Context, who string) (end func(), err e
 		n = &name{}
 		t.names[who] = n
 	}
+	if who != t.last {
+		if t.last != "" {
+			t.shared = time.Now()
+		}
+		t.last = who
+	}
 	own := &turn{}
-	if t.passLocked(n); len(n.begun) < t.each {
+	if t.passLocked(n); len(n.begun) < t.mostLocked() {
 		n.begin(own)
 		t.mu.Unlock()
 		return func() { t.leave(who, n, own) }, nil
@@ -95,7 +107,7 @@ func (t *StartLimiter) passLocked(n *name) {
 	for len(n.begun) > 0 && now.Sub(n.begun[0].since) >= t.hold {
 		n.begun = n.begun[1:]
 	}
-	for len(n.line) > 0 && len(n.begun) < t.each {
+	for most := t.mostLocked(); len(n.line) > 0 && len(n.begun) < most; {
 		next := n.line[0]
 		n.line = n.line[1:]
 		n.begin(next)
@@ -107,6 +119,14 @@ func (t *StartLimiter) passLocked(n *name) {
 	case n.late != nil:
 		n.late.Stop()
 	}
+}
+
+// mostLocked returns how many turns a principal may have at the moment.
+func (t *StartLimiter) mostLocked() int {
+	if time.Since(t.shared) < sharing {
+		return max(t.each/2, 1)
+	}
+	return t.each
 }
 
 // watchLocked sets the timer that passes the turn that expires first to a waiter.

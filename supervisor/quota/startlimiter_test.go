@@ -38,6 +38,7 @@ func TestACrowdWaitsForItselfAlone(t *testing.T) {
 			t.Fatalf("more than two have begun: %v", order)
 		}
 		begin(t, turns, "quiet")() // otherwise this test would not end
+		<-time.After(sharing) // the other has gone
 		first()
 		first() // a second end frees no other's turn
 		synctest.Wait()
@@ -48,6 +49,63 @@ func TestACrowdWaitsForItselfAlone(t *testing.T) {
 		if len(turns.names) != 0 {
 			t.Errorf("%d names are not forgotten", len(turns.names))
 		}
+	})
+}
+
+// While another starts programs, a crowd has half the turns, and all of them again when it has not for a while.
+func TestACrowdMakesRoomForOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewStartLimiter(4, time.Hour)
+		begun := make(chan func(), 100)
+		for range 8 {
+			go func() { begun <- begin(t, turns, "crowd") }()
+		}
+		synctest.Wait()
+		if len(begun) != 4 {
+			t.Fatalf("%d of a crowd that is alone have begun", len(begun))
+		}
+		quiet := begin(t, turns, "quiet")
+		for range 2 {
+			(<-begun)()
+		}
+		synctest.Wait()
+		if len(begun) != 2 {
+			t.Errorf("beside another %d have begun", len(begun))
+		}
+		(<-begun)()
+		synctest.Wait()
+		if len(begun) != 2 {
+			t.Errorf("one has ended, and %d have begun", len(begun))
+		}
+		quiet()
+		<-time.After(sharing)
+		(<-begun)()
+		synctest.Wait()
+		if len(begun) != 4 {
+			t.Errorf("alone again, %d have begun", len(begun))
+		}
+		for range 4 {
+			(<-begun)()
+		}
+		if len(turns.names) != 0 {
+			t.Errorf("%d names are not forgotten", len(turns.names))
+		}
+	})
+}
+
+// Turns are shared only while several ask.
+func TestWhoComesLaterSharesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewStartLimiter(2, time.Hour)
+		begin(t, turns, "one")()
+		<-time.After(time.Hour)
+		begin(t, turns, "other")()
+		<-time.After(sharing)
+		first, second := begin(t, turns, "other"), begin(t, turns, "other") // otherwise this test would not end
+		first()
+		second()
 	})
 }
 

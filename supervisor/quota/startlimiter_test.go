@@ -38,7 +38,7 @@ func TestACrowdWaitsForItselfAlone(t *testing.T) {
 			t.Fatalf("more than two have begun: %v", order)
 		}
 		begin(t, turns, "quiet")() // otherwise this test would not end
-		<-time.After(sharing) // the other has gone
+		<-time.After(sharing)      // the other has gone
 		first()
 		first() // a second end frees no other's turn
 		synctest.Wait()

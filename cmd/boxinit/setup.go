@@ -53,6 +53,7 @@ func (b *box) common() []step {
 		{isolation.StepLoopback, b.raiseLoopback},
 		// After the last write to /proc/sys, which becomes read-only here.
 		{isolation.StepMask, b.maskProc},
+		{isolation.StepPrivileges, b.boundPrivileges},
 	}
 }
 
@@ -120,6 +121,18 @@ const secureBits = 1<<0 | 1<<1 | // NOROOT
 	1<<5 | // KEEP_CAPS locked off
 	1<<6 | 1<<7 // NO_CAP_AMBIENT_RAISE
 
+// boundPrivileges takes every capability from what programs may get by execve. It takes none from PID 1 itself, so it need not
+// wait for the configuration of the box, which a session waits for.
+func (b *box) boundPrivileges() (string, error) {
+	for c := uintptr(0); ; c++ {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err == unix.EINVAL {
+			return "", nil // past the last capability of this kernel
+		} else if err != nil {
+			return "bounding set", err
+		}
+	}
+}
+
 // dropPrivileges leaves every thread of PID 1 with keptCapabilities at most.
 //
 // The secure bits and the bounding set matter only to execve, so they are set on this thread
@@ -137,13 +150,6 @@ func (b *box) dropPrivileges() (string, error) {
 	}
 	if err := unix.Prctl(unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0); err != nil {
 		return "securebits", err
-	}
-	for c := uintptr(0); ; c++ {
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err == unix.EINVAL {
-			break // past the last capability of this kernel
-		} else if err != nil {
-			return "bounding set", err
-		}
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return "no_new_privs", err

@@ -37,7 +37,7 @@ func (l *launching) writeRecord() error {
 	r := &record{
 		Key: l.spec.Key, IDBase: l.base(), Owner: l.spec.Caller.UID, Group: l.box.path(), Scope: l.spec.Scope != "", Limits: l.spec.Limits, Image: l.spec.Image,
 	}
-	if err := r.identify(l.preforked.pid); err != nil {
+	if err := r.identify(l.preforked.pid, l.k.records.boot); err != nil {
 		return err
 	}
 	l.box.changing.Lock()
@@ -107,7 +107,7 @@ func (k *keeper) readRecord(key string) (*record, int, error) {
 	if err != nil {
 		return nil, -1, err
 	}
-	pidfd, err := r.Living()
+	pidfd, err := r.Living(k.records.boot)
 	if err != nil {
 		return r, -1, fmt.Errorf("box %s: %w", key, err)
 	}

@@ -44,7 +44,7 @@ func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // a
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	if err := errors.Join(r.identify(cmd.Process.Pid), dir.Write(r)); err != nil {
+	if err := errors.Join(r.identify(cmd.Process.Pid, dir.boot), dir.Write(r)); err != nil {
 		t.Fatal(err)
 	}
 	var limit unix.Rlimit

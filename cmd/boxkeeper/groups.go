@@ -202,7 +202,7 @@ func (k *keeper) setLimits(req *isolation.SetLimits) error {
 		if werr := k.records.Write(b.record); werr != nil {
 			k.cfg.Log.Printf("cannot record the limits of box %s: %v", req.Key, werr) // this only means that a later keeper whose change fails restores older limits
 		}
-		if verr := b.show(&req.Limits); verr != nil {
+		if verr := k.show(b, &req.Limits); verr != nil {
 			k.cfg.Log.Printf("cannot show box %s its new limits: %v", req.Key, verr)
 		}
 		return nil

@@ -7,6 +7,7 @@ import (
 	"log"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -58,6 +59,7 @@ type keeper struct {
 	records    *recordDir
 	net        *networkProgram
 	shared     []string        // profiles whose boxes use the network of the host
+	possible   string          // the processors that the kernel may have, see isolation.View
 	damaged    map[string]bool // boxes whose records cannot be read, which are left alone
 	ended      chan struct{}   // receives a value when a box has ended
 
@@ -99,6 +101,8 @@ func (k *keeper) prepare() error {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	k.state = state
+	possible, _ := os.ReadFile("/sys/devices/system/cpu/possible") // boxes of a host without it show none
+	k.possible = string(possible)
 	if k.sources, err = mounts.OpenSources(state, &k.cfg.KeeperConfig, &k.users, k.cfg.Log); err != nil {
 		return err
 	}

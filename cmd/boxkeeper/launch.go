@@ -424,7 +424,7 @@ func (l *launching) sendSetup() (string, error) {
 		l.k.cfg.Log.Printf("cannot pin box %s to its processors: %v", l.spec.Key, err)
 	}
 	req := isolation.BoxRequest{Setup: &isolation.Setup{
-		View:      view(&l.spec.View),
+		View:      l.k.view(&l.spec.View),
 		Hostname:  l.spec.Hostname,
 		Scratch:   l.spec.Scratch,
 		Rlimits:   l.spec.Rlimits,

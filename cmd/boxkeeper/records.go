@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -30,6 +31,7 @@ const (
 type recordDir struct {
 	root *os.Root
 	fd   *os.File
+	boot string // the id of this boot of the host
 }
 
 // openRecords opens the directory of the boxes in a run directory, and makes it first if it does
@@ -39,12 +41,13 @@ func openRecords(run string) (*recordDir, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := root.Open(".")
-	if err != nil {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	fd, ferr := root.Open(".")
+	if err = errors.Join(err, ferr); err != nil {
 		root.Close()
 		return nil, err
 	}
-	return &recordDir{root, fd}, nil
+	return &recordDir{root, fd, strings.TrimSpace(string(boot))}, nil
 }
 
 // openPrivate opens a directory that belongs to the caller and is closed to all others. It makes

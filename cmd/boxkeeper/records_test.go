@@ -199,12 +199,12 @@ func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.identify(cmd.Process.Pid); err != nil {
+	if err := r.identify(cmd.Process.Pid, "this"); err != nil {
 		t.Fatal(err)
 	}
 	living := func(what string, r record, want error) {
 		t.Helper()
-		fd, err := r.Living()
+		fd, err := r.Living("this")
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", what, err, want)
 		}
@@ -222,11 +222,11 @@ func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 	other, foreign, none := *r, *r, *r
 	other.IDBase += isolation.IDRange
 	none.IDBase = 0
-	if err := foreign.identify(os.Getpid()); err != nil {
+	if err := foreign.identify(os.Getpid(), "this"); err != nil {
 		t.Fatal(err)
 	}
 	for what, r := range map[string]record{"a box of other ids": other, "a process of the host": foreign, "no ids": none} {
-		if fd, err := r.Living(); err == nil || errors.Is(err, unix.ESRCH) || !strings.Contains(err.Error(), "it is another process") {
+		if fd, err := r.Living("this"); err == nil || errors.Is(err, unix.ESRCH) || !strings.Contains(err.Error(), "it is another process") {
 			t.Errorf("%s: %d, %v", what, fd, err)
 		}
 	}

@@ -36,7 +36,7 @@ func share(l *cgroup.Limits, n int) int {
 }
 
 // view returns what programs of a box see of its limits.
-func view(l *cgroup.Limits) isolation.View {
+func (k *keeper) view(l *cgroup.Limits) isolation.View {
 	v := isolation.View{Memory: l.Memory, Swap: l.Swap, CPU: l.CPU, Pids: l.Pids}
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
@@ -48,9 +48,7 @@ func view(l *cgroup.Limits) isolation.View {
 	if all, err := processors(); err == nil {
 		v.Processors = uint32(share(l, len(all)))
 	}
-	if text, err := os.ReadFile("/sys/devices/system/cpu/possible"); err == nil {
-		v.Possible = string(text)
-	}
+	v.Possible = k.possible
 	return v
 }
 
@@ -99,7 +97,7 @@ func pinAll(pid int, set *unix.CPUSet) error {
 }
 
 // show changes the limits that a live box sees.
-func (b *box) show(l *cgroup.Limits) error {
+func (k *keeper) show(b *box, l *cgroup.Limits) error {
 	pids := []int{b.pid}
 	if b.groups != nil {
 		work := b.groups.Work()
@@ -116,6 +114,6 @@ func (b *box) show(l *cgroup.Limits) error {
 			}
 		}
 	}
-	v := view(l)
+	v := k.view(l)
 	return errors.Join(setView(b.pid, b.lives, &v), pin(b.ids.Base, l, pids...))
 }

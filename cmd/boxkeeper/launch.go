@@ -70,9 +70,8 @@ type launchStep struct {
 	do   func() (item string, err error)
 }
 
-// launch does the keeper's part of a start: afterwards PID 1 runs and has its Setup. Whether the
-// set-up has succeeded, PID 1 reports to the holder of the control socket. On success the caller
-// owns the descriptors of l.preforked.
+// launch does the keeper's part of a start: afterwards PID 1 runs and has its Setup. Whether the set-up has succeeded, PID 1 reports
+// to the holder of the control socket. On success the caller owns the descriptors of l.preforked.
 func (k *keeper) launch(ctx context.Context, spec *isolation.Spec) *launching {
 	l := k.tryLaunch(ctx, spec)
 	if l.failed != nil && l.preforked != nil && l.preforked.ahead && slices.Contains([]isolation.Step{isolation.StepGroup, isolation.StepNetwork, isolation.StepIDMap, isolation.StepSetup}, l.failed.Step) {
@@ -409,9 +408,13 @@ func (l *launching) ownMap() (int, error) {
 	return unix.Open("/proc/"+strconv.Itoa(l.preforked.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
-// sendSetup sends PID 1 its Setup.
+// sendSetup sends PID 1 its Setup, and writes the record while PID 1 works.
 func (l *launching) sendSetup() (string, error) {
-	if err := l.writeRecord(); err != nil {
+	r := &record{
+		Key: l.spec.Key, IDBase: l.base(), Owner: l.spec.Caller.UID, Group: l.box.path(), Scope: l.spec.Scope != "", Limits: l.spec.Limits, Image: l.spec.Image,
+	}
+	err := r.identify(l.preforked.pid, l.k.records.boot) // without a Setup PID 1 does not end by itself
+	if err != nil {
 		return "record", err
 	}
 	hostWritable := slices.ContainsFunc(l.spec.Mounts, func(m isolation.Mount) bool { return m.Writable })
@@ -436,7 +439,10 @@ func (l *launching) sendSetup() (string, error) {
 		User:      l.spec.User,
 		Root:      l.spec.Writable,
 	}}
-	return "", fdpass.Send(l.preforked.control, req.Encode(), files...)
+	if err = fdpass.Send(l.preforked.control, req.Encode(), files...); err == nil {
+		err = l.writeRecord(r)
+	}
+	return "", err
 }
 
 // awaitClone waits for the zygote's answer, if there was a request. From here on the box exists

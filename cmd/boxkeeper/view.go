@@ -37,7 +37,7 @@ func share(l *cgroup.Limits, n int) int {
 
 // view returns what programs of a box see of its limits.
 func (k *keeper) view(l *cgroup.Limits) isolation.View {
-	v := isolation.View{Memory: l.Memory, Swap: l.Swap, CPU: l.CPU, Pids: l.Pids}
+	v := isolation.View{Memory: l.Memory, Swap: l.Swap, CPU: l.CPU, Pids: l.Pids, Possible: k.possible}
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
 		total := uint64(info.Totalram) * uint64(info.Unit)
@@ -48,7 +48,6 @@ func (k *keeper) view(l *cgroup.Limits) isolation.View {
 	if all, err := processors(); err == nil {
 		v.Processors = uint32(share(l, len(all)))
 	}
-	v.Possible = k.possible
 	return v
 }
 

@@ -37,8 +37,8 @@ func rounds() int {
 	return 8
 }
 
-// Whichever program involved in a box's network is killed, at any time: the box soon reaches again what it may, and never
-// anything else.
+// Whichever program involved in the networks of boxes is killed, at any time: each box soon reaches again what it may, and never
+// anything else, such as what another may.
 func TestWhateverIsKilledABoxReachesWhatItMay(t *testing.T) {
 	w := newWorld(t)
 	z := newZone(t, w)
@@ -46,19 +46,36 @@ func TestWhateverIsKilledABoxReachesWhatItMay(t *testing.T) {
 		z.set(name, web4)
 	}
 	d := boxtest.Start(t, boxtest.Lasting+byName)
-	req := egress("one", "www.allowed.example tcp 80 443")
-	req.NetworkStrict = new(true)
-	d.NewSession(t, req)
-	in(t, d, "one", "cat > tries.py <<'END'\nLARGE = 1\n"+tries+"END\ntouch said\n")
-	if _, _, err := d.StartProcess(t.Context(), "one", "tries", &api.ProcessRequest{Argv: []string{"sh", "-c", "exec python3 tries.py < /dev/null"}}); err != nil {
-		t.Fatal(err)
+	other := map[string]string{"one": "two", "two": "one"}
+	may := map[string]string{"one": "www.allowed.example", "two": "forbidden.example"} // which are the other way round for the second
+	for id, host := range may {
+		req := egress(id, host+" tcp 80 443")
+		req.NetworkStrict = new(true)
+		d.NewSession(t, req)
+		script := strings.NewReplacer("www.allowed.example", host, "forbidden.example", may[other[id]]).Replace(tries)
+		in(t, d, id, "cat > tries.py <<'END'\nLARGE = 1\n"+script+"END\ntouch said\n")
+		if _, _, err := d.StartProcess(t.Context(), id, "tries", &api.ProcessRequest{Argv: []string{"sh", "-c", "exec python3 tries.py < /dev/null"}}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	allowed := func() (n int) {
-		n, err := strconv.Atoi(strings.TrimSpace(in(t, d, "one", "grep -c '^allowed .200 web www.allowed.example' /workspace/said; true")))
+	allowed := func(id string) (n int) {
+		n, err := strconv.Atoi(strings.TrimSpace(in(t, d, id, "grep -c '^allowed .200 web "+may[id]+"' /workspace/said; true")))
 		must(t, err)
 		return n
 	}
-	boxtest.Eventually(t, "the box reaches what it may", func() bool { return allowed() > 2 })
+	reach := func(when string) {
+		for id := range may {
+			before := -1
+			boxtest.Eventually(t, when+" box "+id+" reaches what it may", func() bool {
+				n := allowed(id)
+				if before < 0 {
+					before = n
+				}
+				return n > before+2
+			})
+		}
+	}
+	reach("at first")
 	chance := rand.New(rand.NewPCG(1, 2))
 	killKeeper := func() {
 		boxtest.Eventually(t, "a keeper runs", func() bool { return unix.Kill(d.Keeper(), unix.SIGKILL) == nil }) // the file may name the one before
@@ -91,22 +108,16 @@ func TestWhateverIsKilledABoxReachesWhatItMay(t *testing.T) {
 			name = names[i]
 		}
 		victims[name]()
-		before := -1
-		boxtest.Eventually(t, "after the end of "+name+" the box reaches what it may", func() bool {
-			n := allowed()
-			if before < 0 {
-				before = n
+		reach("after the end of " + name)
+	}
+	for id := range may {
+		if said := in(t, d, id, "grep -v '^allowed' /workspace/said | grep -e \" '200 \" -e 'tcp ' | head; true"); said != "" {
+			t.Errorf("%s has reached what it may not:\n%s", id, said)
+		}
+		for _, want := range []string{"forbidden '403", "elsewhere 'error: [Errno", "unknown 'error: [Errno"} {
+			if n := strings.TrimSpace(in(t, d, id, "grep -c -F \""+want+"\" /workspace/said; true")); n == "0" {
+				t.Errorf("%s: nothing was refused as %q: %s", id, want, in(t, d, id, "grep -v '^allowed' /workspace/said | sort | uniq -c | sort -n | tail"))
 			}
-			return n > before+2
-		})
-	}
-	said := in(t, d, "one", "grep -v '^allowed' /workspace/said | grep -e \" '200 \" -e 'tcp ' | head; true")
-	if said != "" {
-		t.Errorf("it has reached what it may not:\n%s", said)
-	}
-	for _, want := range []string{"forbidden '403", "elsewhere 'error: [Errno", "unknown 'error: [Errno"} {
-		if n := strings.TrimSpace(in(t, d, "one", "grep -c -F \""+want+"\" /workspace/said; true")); n == "0" {
-			t.Errorf("nothing was refused as %q: %s", want, in(t, d, "one", "grep -v '^allowed' /workspace/said | sort | uniq -c | sort -n | tail"))
 		}
 	}
 }

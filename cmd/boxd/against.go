@@ -47,7 +47,7 @@ func against(cfg *Config, state *access.State, in io.Reader, out io.Writer) erro
 	}
 	lines := changed(now.Settings, next)
 	if paths := cfg.elsewhere(cfg.readableFor(now.Settings)); len(paths) > 0 {
-		lines = append(lines, fmt.Sprintf("needs a restart, as a boxd that its unit confines may not read it until then: %s", strings.Join(paths, ", ")))
+		lines = append(lines, fmt.Sprintf("needs a restart if the unit confines boxd, which may not read this until then: %s", strings.Join(paths, ", ")))
 	}
 	taken, err := takenAway(cfg, state, now.Sessions)
 	for _, line := range append(lines, taken...) {

@@ -199,15 +199,27 @@ func (c *Config) readableSince() (paths []string) {
 	return paths
 }
 
+// fileKeys are the keys, by table, whose values are the files of readable.
+var fileKeys = map[string][]string{
+	"access": {"tokens"}, "daemon": {"certificate", "private_key", "client_ca", "client_crl"}, "langbot": {"token_file"}, "e2b": {"certificate", "key"},
+	"traces": {"headers_file", "ca"}, "secrets": {"file", "authorities"}, "buckets": {"file"},
+}
+
 // readableFor returns what a boxd that was confined with these settings may read, as far as they tell.
 func (c *Config) readableFor(settings []api.Setting) []string {
-	var files []string
+	files, more := []string{}, []string{"/etc", "/usr"}
 	for _, s := range settings {
-		if file, err := strconv.Unquote(s.Value); err == nil && filepath.IsAbs(file) {
-			files = append(files, file)
+		value, err := strconv.Unquote(s.Value)
+		table, _, _ := strings.Cut(s.Key, ".")
+		switch {
+		case err != nil:
+		case s.Key == "daemon.runtime_dir":
+			more = append(more, value)
+		case slices.Contains(fileKeys[table], s.Key[strings.LastIndexByte(s.Key, '.')+1:]) && value != "":
+			files = append(files, value)
 		}
 	}
-	return append(c.around(files), "/etc", "/usr", c.Daemon.RuntimeDir)
+	return append(c.around(files), more...)
 }
 
 // elsewhere returns what has to be readable for the configuration and is not among what boxd may read.

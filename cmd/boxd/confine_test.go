@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/isolation/statedir"
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -175,6 +176,22 @@ func TestFilesElsewhereNeedARestart(t *testing.T) {
 		if got := with(file).elsewhere(allowed); len(got) > 0 {
 			t.Errorf("%s: %q", file, got)
 		}
+	}
+	// What the settings of a running boxd tell is all that it may read.
+	all := defaultConfig()
+	all.Access.Tokens, all.LangBot.TokenFile, all.E2B.Certificate, all.E2B.Key, all.Traces.HeadersFile, all.Traces.CA = "/srv/1/f", "/srv/2/f", "/srv/3/f", "/srv/4/f", "/srv/5/f", "/srv/6/f"
+	all.Daemon.Certificate, all.Daemon.PrivateKey, all.Daemon.ClientCA, all.Daemon.ClientCRL = "/srv/7/f", "/srv/8/f", "/srv/9/f", "/srv/10/f"
+	all.Secrets, all.Buckets = map[string]policy.Secret{"a.b": {File: "/srv/11/f", Authorities: "/srv/12/f"}}, map[string]policy.Bucket{"c": {File: "/srv/13/f"}}
+	values, err := all.Values()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var settings []api.Setting
+	for _, v := range values {
+		settings = append(settings, api.Setting{Key: v.Key, Value: v.Text})
+	}
+	if got := all.elsewhere(all.readableFor(settings)); len(all.readable()) != 13 || len(got) > 0 {
+		t.Errorf("of %q these are said to be elsewhere: %q", all.readable(), got)
 	}
 	// A file beside the keeper's does not open those.
 	for _, file := range []string{"/key", "/var/key", "/var/lib/key", "/var/lib/boxd/key"} {

@@ -122,7 +122,8 @@ const secureBits = 1<<0 | 1<<1 | // NOROOT
 	1<<6 | 1<<7 // NO_CAP_AMBIENT_RAISE
 
 // boundPrivileges takes every capability from what programs may get by execve. It takes none from PID 1 itself, so it need not
-// wait for the configuration of the box, which a session waits for.
+// wait for the configuration of the box, which a session waits for. The bounding set is that of this thread alone, which is the only
+// one that forks; on the others no_new_privs (set by installFilter) keeps an execve from gaining anything (capabilities(7)).
 func (b *box) boundPrivileges() (string, error) {
 	for c := uintptr(0); ; c++ {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err == unix.EINVAL {
@@ -135,10 +136,8 @@ func (b *box) boundPrivileges() (string, error) {
 
 // dropPrivileges leaves every thread of PID 1 with keptCapabilities at most.
 //
-// The secure bits and the bounding set matter only to execve, so they are set on this thread
-// alone: it is the only one that forks, and on the others no_new_privs (set by installFilter)
-// keeps an execve from gaining anything (capabilities(7)). Stopping all threads fifty times took
-// longer than everything else that PID 1 does.
+// The secure bits matter only to execve, so they are set on this thread alone, as the bounding set is. Stopping all threads
+// for each of these took longer than everything else that PID 1 does.
 func (b *box) dropPrivileges() (string, error) {
 	// A working directory of this thread's own: programs inherit it, and the other threads are
 	// not disturbed.

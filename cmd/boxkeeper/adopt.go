@@ -31,12 +31,19 @@ func (l *launching) makeDirectory() (string, error) {
 	return "", nil
 }
 
-// writeRecord makes the box known to the next keeper: once boxd has its control socket it may outlive this one, and says there why it ended.
-func (l *launching) writeRecord(r *record) error {
+// writeRecord makes the box known to the next keeper: once it has its Setup it may outlive this
+// one.
+func (l *launching) writeRecord() error {
+	r := &record{
+		Key: l.spec.Key, IDBase: l.base(), Owner: l.spec.Caller.UID, Group: l.box.path(), Scope: l.spec.Scope != "", Limits: l.spec.Limits, Image: l.spec.Image,
+	}
+	if err := r.identify(l.preforked.pid, l.k.records.boot); err != nil {
+		return err
+	}
 	l.box.changing.Lock()
 	defer l.box.changing.Unlock()
 	if l.box.released {
-		return nil
+		return unix.ESRCH
 	}
 	l.box.record = r
 	return l.k.records.Write(r)
@@ -91,7 +98,7 @@ func (k *keeper) adoptBoxes() error {
 }
 
 // readRecord reads the record of a box and opens a pidfd of its PID 1. ErrNotExist: its start was
-// interrupted before boxd had its control socket, without which PID 1 exits. ESRCH: it is dead.
+// interrupted before PID 1 had its Setup, without which PID 1 exits. ESRCH: it is dead.
 func (k *keeper) readRecord(key string) (*record, int, error) {
 	if !isolation.ValidKey(key) {
 		return nil, -1, fmt.Errorf("%q is not a box", key)

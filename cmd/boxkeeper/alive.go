@@ -102,7 +102,7 @@ func ended(pidfd int) bool {
 // startOf returns when a process was started, in clock ticks since the boot: field 22 of
 // /proc/PID/stat (proc(5)). Each start of a box waits for it: os.ReadFile makes three times as many system calls.
 func startOf(pid int) (uint64, error) {
-	stat, n := make([]byte, 1024), 0 // three times as much as it can be
+	stat, n := make([]byte, 1024), 0 // the field is within the first 500
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		n, err = unix.Read(fd, stat)

@@ -408,13 +408,9 @@ func (l *launching) ownMap() (int, error) {
 	return unix.Open("/proc/"+strconv.Itoa(l.preforked.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
-// sendSetup sends PID 1 its Setup, and writes the record while PID 1 works.
+// sendSetup sends PID 1 its Setup.
 func (l *launching) sendSetup() (string, error) {
-	r := &record{
-		Key: l.spec.Key, IDBase: l.base(), Owner: l.spec.Caller.UID, Group: l.box.path(), Scope: l.spec.Scope != "", Limits: l.spec.Limits, Image: l.spec.Image,
-	}
-	err := r.identify(l.preforked.pid, l.k.records.boot) // without a Setup PID 1 does not end by itself
-	if err != nil {
+	if err := l.writeRecord(); err != nil {
 		return "record", err
 	}
 	hostWritable := slices.ContainsFunc(l.spec.Mounts, func(m isolation.Mount) bool { return m.Writable })
@@ -439,10 +435,7 @@ func (l *launching) sendSetup() (string, error) {
 		User:      l.spec.User,
 		Root:      l.spec.Writable,
 	}}
-	if err = fdpass.Send(l.preforked.control, req.Encode(), files...); err == nil {
-		err = l.writeRecord(r)
-	}
-	return "", err
+	return "", fdpass.Send(l.preforked.control, req.Encode(), files...)
 }
 
 // awaitClone waits for the zygote's answer, if there was a request. From here on the box exists

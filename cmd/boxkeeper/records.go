@@ -37,13 +37,16 @@ type recordDir struct {
 // openRecords opens the directory of the boxes in a run directory, and makes it first if it does
 // not exist.
 func openRecords(run string) (*recordDir, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, err
+	}
 	root, err := openPrivate(run, isolation.BoxesDir)
 	if err != nil {
 		return nil, err
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	fd, ferr := root.Open(".")
-	if err = errors.Join(err, ferr); err != nil {
+	fd, err := root.Open(".")
+	if err != nil {
 		root.Close()
 		return nil, err
 	}

@@ -20,7 +20,7 @@ const (
 	Hold    = 10 * time.Millisecond // after which a start no longer counts
 )
 
-// sharing is for how long a principal has fewer starts after another has asked for one.
+// sharing is for how long each principal has fewer starts after two have asked within that time.
 const sharing = time.Second
 
 // StartLimiter limits concurrent starts per principal. Use NewStartLimiter: the zero value is not usable.
@@ -31,7 +31,8 @@ type StartLimiter struct {
 	mu     sync.Mutex // guards the fields below
 	names  map[string]*name
 	last   string    // the principal that has asked last
-	shared time.Time // when another had asked before it
+	asked  time.Time // when it did
+	shared time.Time // when one asked shortly after another
 }
 
 // name is a principal with turns or waiters.
@@ -62,14 +63,13 @@ func (t *StartLimiter) Begin(ctx context.Context, who string) (end func(), err e
 		n = &name{}
 		t.names[who] = n
 	}
-	if who != t.last {
-		if t.last != "" {
-			t.shared = time.Now()
-		}
-		t.last = who
+	now := time.Now()
+	if who != t.last && now.Sub(t.asked) < sharing {
+		t.shared = now
 	}
+	t.last, t.asked = who, now
 	own := &turn{}
-	if t.passLocked(n); len(n.begun) < t.mostLocked() {
+	if t.passLocked(n); len(n.line) == 0 && len(n.begun) < t.mostLocked() {
 		n.begin(own)
 		t.mu.Unlock()
 		return func() { t.leave(who, n, own) }, nil

@@ -105,6 +105,33 @@ func TestAPartThatIsLeftIsNotProven(t *testing.T) {
 	}
 }
 
+// As many machines share the work as there is memory for, and no more than there is work.
+func TestMachinesShareTheWork(t *testing.T) {
+	t.Parallel()
+	most := 2
+	if hasMemory() {
+		most = 3
+	}
+	for _, tc := range []struct {
+		ground      string
+		fleet       bool
+		items, want int
+	}{
+		{groundUML, false, 9, most},
+		{groundUML, false, 1, 1},
+		{groundUML, true, 9, 2},
+		{groundKVM, true, 9, 2},
+		{groundKVM, false, 9, 1},
+		{groundEmulation, false, 9, 1},
+	} {
+		r := newRunner(t)
+		r.fleet = tc.fleet
+		if got := (&machine{runner: r, ground: tc.ground}).count(make([]work, tc.items)); got != tc.want {
+			t.Errorf("%+v: %d", tc, got)
+		}
+	}
+}
+
 // Machines run beside real boxes, but for where they need their results, or would stand still.
 func TestTheMachineRunsBesideBoxes(t *testing.T) {
 	t.Parallel()

@@ -19,6 +19,17 @@ func begin(t *testing.T, turns *StartLimiter, who string) (end func()) {
 	return end
 }
 
+// beginAtOnce is begin for a turn that nobody has to wait for. A wait would end when a turn before it expires.
+func beginAtOnce(t *testing.T, turns *StartLimiter, who string) (end func()) {
+	t.Helper()
+	since := time.Now()
+	end = begin(t, turns, who)
+	if took := time.Since(since); took > 0 {
+		t.Errorf("%s has waited for %v", who, took)
+	}
+	return end
+}
+
 // Callers of one name start in order, so many at a time; callers of another name do not wait for them.
 func TestACrowdWaitsForItselfAlone(t *testing.T) {
 	t.Parallel()
@@ -37,8 +48,8 @@ func TestACrowdWaitsForItselfAlone(t *testing.T) {
 		if len(order) > 0 {
 			t.Fatalf("more than two have begun: %v", order)
 		}
-		begin(t, turns, "quiet")() // otherwise this test would not end
-		<-time.After(sharing)      // the other has gone
+		beginAtOnce(t, turns, "quiet")()
+		<-time.After(sharing) // the other has gone
 		first()
 		first() // a second end frees no other's turn
 		synctest.Wait()
@@ -65,7 +76,7 @@ func TestACrowdMakesRoomForOthers(t *testing.T) {
 		if len(begun) != 4 {
 			t.Fatalf("%d of a crowd that is alone have begun", len(begun))
 		}
-		quiet := begin(t, turns, "quiet")
+		quiet := beginAtOnce(t, turns, "quiet")
 		for range 2 {
 			(<-begun)()
 		}
@@ -101,7 +112,7 @@ func TestWhoComesLaterSharesNothing(t *testing.T) {
 		turns := NewStartLimiter(2, time.Hour)
 		begin(t, turns, "one")()
 		<-time.After(sharing)
-		first, second := begin(t, turns, "other"), begin(t, turns, "other") // otherwise this test would not end
+		first, second := beginAtOnce(t, turns, "other"), beginAtOnce(t, turns, "other")
 		first()
 		second()
 	})

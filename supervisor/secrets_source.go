@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +58,7 @@ func authorities(s *policy.Secret) (string, error) {
 	if s.Authorities == "" {
 		return "", nil
 	}
-	data, err := readMost(s.Authorities, mostAuthority)
+	data, err := durable.ReadFile(s.Authorities, mostAuthority)
 	if err != nil {
 		return "", err
 	}
@@ -67,19 +66,6 @@ func authorities(s *policy.Secret) (string, error) {
 		return "", fmt.Errorf("%s: no certificate in it", s.Authorities)
 	}
 	return string(data), nil
-}
-
-func readMost(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("%s: longer than %d bytes", path, limit)
-	}
-	return data, err
 }
 
 // bundles lists where systems keep the CA certificates that they trust, in one file.
@@ -93,7 +79,7 @@ func bundles() []string {
 // bundle is the CA certificates that programs of a box should trust: those of the host, and own.
 func bundle(own []byte) ([]byte, error) {
 	for _, path := range bundles() {
-		data, err := readMost(path, mostCertifying)
+		data, err := durable.ReadFile(path, mostCertifying)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}

@@ -40,11 +40,24 @@ func OpenStore(path string) (*os.Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(root.RemoveAll(Scratch), root.Mkdir(Scratch, 0o700)); err != nil {
+	if err := emptyScratch(root); err != nil {
 		root.Close()
 		return nil, err
 	}
 	return root, nil
+}
+
+// emptyScratch makes the scratch directory, or removes what is in it: on a full disk no directory can be made.
+func emptyScratch(root *os.Root) error {
+	entries, err := fs.ReadDir(root.FS(), Scratch)
+	if err != nil {
+		return errors.Join(root.RemoveAll(Scratch), root.Mkdir(Scratch, 0o700))
+	}
+	var errs []error
+	for _, e := range entries {
+		errs = append(errs, root.RemoveAll(path.Join(Scratch, e.Name())))
+	}
+	return errors.Join(errs...)
 }
 
 // NewScratch makes an empty directory in the scratch directory of a store, and returns its path there.

@@ -87,3 +87,34 @@ func TestOnlyRegularFilesAreRecords(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What an earlier process has left in the scratch directory is removed, and the directory stays: on a full disk none could be made.
+func TestTheScratchDirectoryIsEmptied(t *testing.T) {
+	t.Parallel()
+	store := filepath.Join(t.TempDir(), "store")
+	root, err := durable.OpenStore(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := durable.NewScratch(root)
+	if err == nil {
+		err = root.WriteFile(at+"/f", nil, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := root.Stat(durable.Scratch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = root.Close()
+	if root, err = durable.OpenStore(store); err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	after, err := root.Stat(durable.Scratch)
+	left, _ := os.ReadDir(filepath.Join(store, durable.Scratch))
+	if err != nil || !os.SameFile(before, after) || len(left) > 0 {
+		t.Errorf("%v, the same %v, %d entries", err, os.SameFile(before, after), len(left))
+	}
+}

@@ -17,7 +17,7 @@ var errExposed = errors.New("users other than root can read or change it: must h
 // ReadSecret reads a file of at most most bytes. credential is for files of systemd's credentials, which their group may read. If
 // the file does not exist the error is os.ErrNotExist.
 func ReadSecret(path string, credential bool, limit int64) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := open(&FileRequest{Path: path, NoFollow: true}, FilesSocket)
 	if err != nil {
 		return nil, err
 	}
@@ -36,12 +36,17 @@ func ReadSecret(path string, credential bool, limit int64) ([]byte, error) {
 	case st.Mode&shut != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid():
 		return nil, fmt.Errorf("%s: mode %#o, owner %d: %w", path, st.Mode&0o7777, st.Uid, errExposed)
 	}
+	return readAll(f, limit)
+}
+
+// readAll reads a file of at most limit bytes.
+func readAll(f *os.File, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(data)) > limit {
 		err = fmt.Errorf("it is longer than %d bytes", limit)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	return data, nil
 }

@@ -97,6 +97,7 @@ const (
 	maxBatch      = 512  // spans of one request to the collector
 	maxAnswer     = 64 << 10
 	maxHeaders    = 16 << 10 // bytes of the file of headers
+	maxCA         = 1 << 20  // bytes of the file of CA certificates
 	sendEvery     = time.Second
 	sendPatience  = 10 * time.Second
 	flushPatience = 3 * time.Second // for the remaining spans and a request in progress when boxd stops
@@ -154,7 +155,7 @@ func NewTracer(c *Config, of Source, log *slog.Logger) (*Tracer, error) {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CA != "" {
-		text, err := os.ReadFile(c.CA)
+		text, err := durable.ReadFile(c.CA, maxCA)
 		if err != nil {
 			return nil, fmt.Errorf("traces.ca: %w", err)
 		}

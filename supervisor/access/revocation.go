@@ -10,12 +10,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
@@ -29,9 +29,10 @@ const (
 type revocations struct {
 	path string // "": there is none
 
-	mu    sync.Mutex
-	stamp fileStamp
-	lists []*revocationList
+	mu     sync.Mutex
+	stamp  fileStamp
+	lists  []*revocationList
+	handed time.Time // see certificates
 }
 
 // revocationList is the list of one CA.
@@ -49,7 +50,7 @@ func readRevocations(path string) (*revocations, error) {
 	if path == "" {
 		return r, nil
 	}
-	r.stamp = stampOf(path)
+	r.stamp, _ = stampOf(path)
 	var err error
 	if r.lists, err = readRevocationLists(path); err != nil {
 		return nil, err
@@ -65,7 +66,13 @@ func (r *revocations) now(log *slog.Logger) (lists []*revocationList, changed bo
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	stamp := stampOf(r.path)
+	if time.Since(r.handed) < handedPause {
+		return r.lists, false
+	}
+	stamp, handed := stampOf(r.path)
+	if handed {
+		r.handed = time.Now()
+	}
 	if stamp == r.stamp {
 		return r.lists, false
 	}
@@ -86,7 +93,7 @@ func (r *revocations) now(log *slog.Logger) (lists []*revocationList, changed bo
 
 // readRevocationLists reads a PEM file of lists.
 func readRevocationLists(path string) ([]*revocationList, error) {
-	f, err := os.Open(path)
+	f, err := durable.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("client_crl: %w", err)
 	}

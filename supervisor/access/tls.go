@@ -7,10 +7,13 @@ import (
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,7 +26,7 @@ const maxPEM = 1 << 20
 // TLSFiles are the files of a TLS listener (PEM).
 type TLSFiles struct {
 	Certificate string // with the intermediate CAs
-	PrivateKey  string // readable by root only
+	PrivateKey  string // readable by root only, or by boxd
 	KeyName     string // PrivateKey's key in box.toml, for errors; "": private_key
 	ClientCA    string // CAs that sign callers' certificates; "": callers present none
 }
@@ -32,7 +35,7 @@ type TLSFiles struct {
 // configuration stays in force.
 func (f TLSFiles) Config(log *slog.Logger) (*tls.Config, error) {
 	c := &certificates{files: f, log: log}
-	c.stamp = c.stat()
+	c.stamp, c.handed = c.stat()
 	var err error
 	if c.current, err = f.read(); err != nil {
 		return nil, err
@@ -47,8 +50,12 @@ type certificates struct {
 
 	mu      sync.Mutex
 	stamp   [3]fileStamp
+	handed  time.Time // when files that another process opens were last looked at; zero: there are none
 	current *tls.Config
 }
+
+// handedPause is how long files that another process opens are not looked at again: every connection asks.
+const handedPause = time.Second
 
 // fileStamp detects that a file was replaced or changed. Its times are only as fine as the kernel's clock tick (inode(7)), and a
 // file may be replaced within one.
@@ -58,28 +65,43 @@ type fileStamp struct {
 	written, changed unix.Timespec
 }
 
-func (c *certificates) stat() (stamp [3]fileStamp) {
+func (c *certificates) stat() (stamp [3]fileStamp, handed time.Time) {
 	for i, path := range []string{c.files.Certificate, c.files.PrivateKey, c.files.ClientCA} {
-		stamp[i] = stampOf(path)
+		var other bool
+		if stamp[i], other = stampOf(path); other {
+			handed = time.Now()
+		}
 	}
-	return stamp
+	return stamp, handed
 }
 
-// stampOf returns the stamp of a file as it is now; that of a missing file is zero.
-func stampOf(path string) fileStamp {
+// stampOf returns the stamp of a file as it is now; that of a missing file is zero. A file in a directory that only root may enter is opened for
+// that, by another process, which handed tells.
+func stampOf(path string) (stamp fileStamp, handed bool) {
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return fileStamp{}
+	err := unix.Stat(path, &st)
+	if handed = errors.Is(err, fs.ErrPermission); handed {
+		var f *os.File
+		if f, err = durable.Open(path); err == nil {
+			defer f.Close()
+			err = unix.Fstat(int(f.Fd()), &st)
+		}
 	}
-	return fileStamp{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}
+	if err != nil {
+		return fileStamp{}, handed
+	}
+	return fileStamp{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}, handed
 }
 
 // now returns the configuration for the next connection.
 func (c *certificates) now() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stamp := c.stat()
-	if stamp == c.stamp {
+	if time.Since(c.handed) < handedPause {
+		return c.current
+	}
+	var stamp [3]fileStamp
+	if stamp, c.handed = c.stat(); stamp == c.stamp {
 		return c.current
 	}
 	c.stamp = stamp // errors are logged once
@@ -95,7 +117,7 @@ func (c *certificates) now() *tls.Config {
 
 // read reads the files. It disables session resumption, so that each connection's certificate is checked.
 func (f *TLSFiles) read() (*tls.Config, error) {
-	certificate, err := os.ReadFile(f.Certificate)
+	certificate, err := durable.ReadFile(f.Certificate, maxPEM)
 	if err != nil {
 		return nil, fmt.Errorf("certificate: %w", err)
 	}
@@ -111,7 +133,7 @@ func (f *TLSFiles) read() (*tls.Config, error) {
 	if f.ClientCA == "" {
 		return c, nil
 	}
-	authorities, err := os.ReadFile(f.ClientCA)
+	authorities, err := durable.ReadFile(f.ClientCA, maxPEM)
 	if err != nil {
 		return nil, fmt.Errorf("client_ca: %w", err)
 	}

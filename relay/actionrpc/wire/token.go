@@ -8,11 +8,10 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"os"
 	"strings"
 	"unicode"
 
-	"golang.org/x/sys/unix"
+	"github.com/boxd-dev/boxd/internal/durable"
 )
 
 // Closed refuses to serve without a token at an address that anybody could connect to, and at any unless insecure says so.
@@ -42,7 +41,7 @@ func ReadToken(file string) (string, error) {
 	if file == "" {
 		return "", nil
 	}
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := durable.Open(file)
 	if err != nil {
 		return "", fmt.Errorf("langbot.token_file: %w", err)
 	}

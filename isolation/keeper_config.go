@@ -12,7 +12,9 @@ import (
 // changes it; boxd replaces a keeper whose configuration differs.
 type KeeperConfig struct {
 	RunDir   string // holds the keeper's socket, and a directory for each living box
-	StateDir string // holds the managed workspaces; 0700
+	StateDir string // holds the managed workspaces; 0700, or 0711 where boxd is not root
+	BoxdUID  uint32 // the user of boxd, whom alone the keeper obeys
+	BoxdGID  uint32 // its group; 0: boxd is root
 	BoxInit  string // path of the program that becomes PID 1 of a box
 	IDBase   uint32 // first host id of the first range, a multiple of IDRange
 	IDCount  uint32 // number of ranges, one for each living box
@@ -42,7 +44,7 @@ const (
 
 // Names in the run directory.
 const (
-	KeeperDir    = "keeper" // for the keeper only, 0700
+	KeeperDir    = "keeper" // for the keeper, 0700, or 0750 where the group of boxd may enter
 	KeeperSocket = "socket" // in KeeperDir
 	BoxesDir     = "boxes"  // holds a directory for each box, 0700
 )
@@ -50,7 +52,7 @@ const (
 // Flags returns the flags of a keeper with this configuration, always in the same order.
 func (c *KeeperConfig) Flags() []string {
 	flags := []string{
-		"-run=" + c.RunDir, "-state=" + c.StateDir, "-boxinit=" + c.BoxInit,
+		"-run=" + c.RunDir, "-state=" + c.StateDir, "-boxinit=" + c.BoxInit, "-boxd-uid=" + strconv.FormatUint(uint64(c.BoxdUID), 10), "-boxd-gid=" + strconv.FormatUint(uint64(c.BoxdGID), 10),
 		"-id-base=" + strconv.FormatUint(uint64(c.IDBase), 10), "-id-count=" + strconv.FormatUint(uint64(c.IDCount), 10), "-id-lock=" + c.IDLock,
 		"-ahead=" + strconv.Itoa(c.Ahead), "-store=" + strconv.FormatUint(c.Store, 10), "-store-filesystem=" + c.StoreFilesystem, "-group=" + c.Group, "-patience=" + c.Patience.String(),
 		"-file-locks=" + strconv.Itoa(c.FileLocks), "-workspaces=" + strconv.Itoa(c.Workspaces),

@@ -40,8 +40,8 @@ func (s *server) endAt() time.Duration {
 	return s.life.End(s.listener >= 0)
 }
 
-// accept takes a connection of another boxd, which replaces the one before: the last to connect is boxd. Only the host's root can
-// reach the socket.
+// accept takes a connection of another boxd, which replaces the one before: the last to connect is boxd. Only the keeper can
+// reach the socket, which hands the connection to boxd.
 func (s *server) accept() {
 	fd, _, err := unix.Accept4(s.listener, unix.SOCK_CLOEXEC)
 	if err != nil {

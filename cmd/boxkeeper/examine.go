@@ -170,7 +170,7 @@ func checkCapabilities() isolation.Check {
 		}
 	}
 	if len(missing) > 0 {
-		return fail(name, "run boxd as root, or give its unit these capabilities", "missing %s", strings.Join(missing, ", "))
+		return fail(name, "run boxkeeper as root, or give its unit these capabilities", "missing %s", strings.Join(missing, ", "))
 	}
 	return ok(name, "boxkeeper has all it needs")
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation/disk"
 	"github.com/boxd-dev/boxd/isolation/mounts"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
-
 	"github.com/boxd-dev/boxd/isolation/seccomp"
 )
 
@@ -32,10 +31,8 @@ type config struct {
 	Log    *log.Logger
 }
 
-// Time limits for things that take milliseconds when all is well.
-const (
-	endPatience = 30 * time.Second
-)
+// endPatience bounds what takes milliseconds when all is well.
+const endPatience = 30 * time.Second
 
 // keeper serves one boxd at a time, and watches its boxes even while there is none.
 type keeper struct {
@@ -124,10 +121,10 @@ func (k *keeper) prepare() error {
 	if err != nil {
 		return err
 	}
-	if k.run, err = openPlace(k.cfg.RunDir); err != nil {
+	if k.run, err = openPlace(k.cfg.RunDir, int(k.cfg.BoxdGID)); err != nil {
 		return err
 	}
-	if k.work, err = disk.OpenWorkspaces(state, k.cfg.StoreFilesystem, k.cfg.Store, k.cfg.Workspaces, k.cfg.Log); err != nil {
+	if k.work, err = disk.OpenWorkspaces(state, k.cfg.StoreFilesystem, k.cfg.Store, k.cfg.Workspaces, int(k.cfg.BoxdGID), k.cfg.Log); err != nil {
 		return err
 	}
 	if kind := k.work.StoreFilesystem(); kind != "" && kind != k.cfg.StoreFilesystem {

@@ -84,7 +84,7 @@ func parse(args []string) (config, error) {
 	cfg := config{Log: log.New(os.Stderr, "boxkeeper: ", 0)}
 	f := flag.NewFlagSet("boxkeeper", flag.ContinueOnError)
 	f.StringVar(&cfg.RunDir, "run", "", "directory for the socket of boxkeeper and the state of running boxes")
-	f.StringVar(&cfg.StateDir, "state", "", "state directory of boxd, mode 0700")
+	f.StringVar(&cfg.StateDir, "state", "", "state directory of boxd")
 	f.StringVar(&cfg.BoxInit, "boxinit", "", "path of the boxinit program")
 	f.StringVar(&cfg.IDLock, "id-lock", "", "file that reserves id ranges on this host")
 	f.StringVar(&cfg.Group, "group", "", "absolute path of the cgroup for boxes, delegated to boxd")
@@ -96,6 +96,8 @@ func parse(args []string) (config, error) {
 	f.BoolVar(&cfg.AIO, "aio", false, "allow io_setup(2) in boxes; fs.aio-max-nr is shared with the host")
 	f.IntVar(&cfg.FileLocks, "file-locks", 0, "maximum file locks; a box with more is ended; 0: unlimited")
 	f.BoolVar(&cfg.Linger, "linger", false, "keep running without boxd and boxes")
+	f.Func("boxd-uid", "uid of boxd", uint32Into(&cfg.BoxdUID))
+	f.Func("boxd-gid", "its gid", uint32Into(&cfg.BoxdGID))
 	f.Func("id-base", "first host uid and gid for boxes", uint32Into(&cfg.IDBase))
 	f.Func("id-count", "number of id ranges, one per box", uint32Into(&cfg.IDCount))
 	f.Func("etc", "path below /etc that boxes can read (repeatable)", into(&cfg.Etc))

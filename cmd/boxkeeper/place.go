@@ -19,8 +19,9 @@ import (
 // place is the keeper's part of the run directory: its socket, and the lock that makes sure there
 // is only one keeper.
 type place struct {
-	dir  *os.Root
-	lock *os.File
+	dir   *os.Root
+	lock  *os.File
+	group int // that boxd is in, which may connect; 0: root's
 }
 
 // lockName is the file that a keeper locks while it lives. It contains the keeper's PID.
@@ -30,11 +31,11 @@ const lockName = "lock"
 const leavePatience = 40 * time.Second
 
 // openPlace takes the lock in a run directory, after waiting for an earlier keeper to end.
-func openPlace(run string) (*place, error) {
+func openPlace(run string, group int) (*place, error) {
 	if err := os.MkdirAll(run, 0o755); err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
-	dir, err := openPrivate(run, isolation.KeeperDir)
+	dir, err := openPrivate(run, isolation.KeeperDir, group)
 	if err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
@@ -43,7 +44,7 @@ func openPlace(run string) (*place, error) {
 		dir.Close()
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
-	p := &place{dir, lock}
+	p := &place{dir, lock, group}
 	if err := linux.Lock(int(lock.Fd()), leavePatience); err != nil {
 		p.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
@@ -71,6 +72,11 @@ func (p *place) listen() (*fdpass.Listener, error) {
 	}
 	defer dir.Close()
 	fd, err := fdpass.Bind(int(dir.Fd()), isolation.KeeperSocket)
+	if err == nil && p.group != 0 {
+		if err = unix.Fchownat(int(dir.Fd()), isolation.KeeperSocket, -1, p.group, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+			err = unix.Fchmodat(int(dir.Fd()), isolation.KeeperSocket, 0o660, 0)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("socket of the keeper: %w", err)
 	}

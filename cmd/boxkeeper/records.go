@@ -41,7 +41,7 @@ func openRecords(run string) (*recordDir, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := openPrivate(run, isolation.BoxesDir)
+	root, err := openPrivate(run, isolation.BoxesDir, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -53,9 +53,8 @@ func openRecords(run string) (*recordDir, error) {
 	return &recordDir{root, fd, strings.TrimSpace(string(boot))}, nil
 }
 
-// openPrivate opens a directory that belongs to the caller and is closed to all others. It makes
-// the directory first if it does not exist.
-func openPrivate(parent, name string) (*os.Root, error) {
+// openPrivate opens a directory of the caller's, and makes it first if there is none. It is closed to all others, but for a group; 0: none.
+func openPrivate(parent, name string, group int) (*os.Root, error) {
 	above, err := os.OpenRoot(parent)
 	if err != nil {
 		return nil, err
@@ -64,18 +63,28 @@ func openPrivate(parent, name string) (*os.Root, error) {
 	if err := above.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	var st unix.Stat_t
 	root, err := above.OpenRoot(name)
 	if err != nil {
 		return nil, err
 	}
+	var st unix.Stat_t
 	f, err := root.Open(".")
 	if err == nil {
+		defer f.Close()
 		err = unix.Fstat(int(f.Fd()), &st)
-		f.Close()
 	}
-	if err == nil && (st.Mode&0o777 != 0o700 || int(st.Uid) != os.Geteuid()) {
+	mode := uint32(0o700)
+	if group != 0 {
+		mode = 0o750
+	}
+	switch {
+	case err != nil:
+	case st.Mode&0o727 != 0o700 || int(st.Uid) != os.Geteuid():
 		err = fmt.Errorf("want mode 0700 and owner uid %d, have %#o and %d", os.Geteuid(), st.Mode&0o7777, st.Uid)
+	default:
+		if err = unix.Fchown(int(f.Fd()), -1, group); err == nil {
+			err = unix.Fchmod(int(f.Fd()), mode)
+		}
 	}
 	if err != nil {
 		root.Close()

@@ -184,7 +184,7 @@ func TestTheDirectoryIsClosedToOthers(t *testing.T) {
 	if err := os.Symlink(t.TempDir(), filepath.Join(run, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openPrivate(run, "link"); err == nil {
+	if _, err := openPrivate(run, "link", 0); err == nil {
 		t.Error("a link out of the run directory is followed")
 	}
 }

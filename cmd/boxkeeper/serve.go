@@ -99,7 +99,7 @@ func (k *keeper) serve(ctx context.Context) error {
 	}
 }
 
-// accept accepts connections of our own user. stop must be called; it closes the listener.
+// accept accepts connections of boxd's user. stop must be called; it closes the listener.
 func (k *keeper) accept() (conns <-chan *fdpass.Conn, stop func()) {
 	accepted, done := make(chan *fdpass.Conn), make(chan struct{})
 	var all sync.WaitGroup
@@ -140,10 +140,10 @@ func (k *keeper) accept() (conns <-chan *fdpass.Conn, stop func()) {
 // acceptAgain is the pause before the next accept after one has failed.
 const acceptAgain = 100 * time.Millisecond
 
-// admit checks a connection against the one rule there is: the peer has our own uid.
+// admit checks a connection against the one rule there is: the peer has the uid of boxd.
 func (k *keeper) admit(fd int) (*fdpass.Conn, error) {
 	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err == nil && int(peer.Uid) != os.Geteuid() {
+	if err == nil && peer.Uid != k.cfg.BoxdUID {
 		err = fmt.Errorf("of uid %d: %w", peer.Uid, unix.EPERM)
 	}
 	if err != nil {

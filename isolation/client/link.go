@@ -64,13 +64,21 @@ const (
 	longPause  = 100 * time.Millisecond
 )
 
+// sayPatience is after how long a wait for a keeper is logged.
+const sayPatience = 10 * time.Second
+
 // connect connects to the running keeper, or else starts one. A running keeper of another version
 // or configuration is asked to leave; its boxes keep running.
 func (k *Keeper) connect(ctx context.Context) (*link, error) {
+	late := time.Now().Add(sayPatience)
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
 		l, err := k.attempt(ctx)
 		if err == nil || !errors.Is(err, errAgain) {
 			return l, err
+		}
+		if !late.IsZero() && time.Now().After(late) {
+			k.cfg.Log.Warn("boxd waits for the keeper", "error", err)
+			late = time.Time{}
 		}
 		select {
 		case <-ctx.Done():
@@ -91,7 +99,8 @@ func (k *Keeper) attempt(ctx context.Context) (*link, error) {
 		return nil, fmt.Errorf("%w: %w", errAgain, err)
 	}
 	if err != nil {
-		if errors.Is(err, unix.EAGAIN) {
+		// EACCES: the socket of an earlier keeper, which was killed, and which was of another boxd.
+		if errors.Is(err, unix.EAGAIN) || k.cfg.External && errors.Is(err, unix.EACCES) {
 			err = fmt.Errorf("%w: %w", errAgain, err)
 		}
 		return nil, err
@@ -182,7 +191,7 @@ func receiveGreeting(ctx context.Context, conn *fdpass.Conn) (*isolation.Greetin
 	body, files, err := conn.RecvContext(ctx, true)
 	fdpass.CloseAll(files)
 	if errors.Is(err, io.EOF) {
-		err = errAgain
+		err = fmt.Errorf("%w: it has closed the connection, as to a user that it was not told to obey (-boxd-uid; this is %d)", errAgain, os.Geteuid())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("greet the keeper: %w", err)

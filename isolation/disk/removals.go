@@ -52,7 +52,7 @@ var errStopped = errors.New("stopped")
 // openRemovals opens the directory for what is to be removed, below dir, and goes on with what an earlier keeper has not
 // finished.
 func openRemovals(dir string, done func([]uint32) error, l *log.Logger) (*removals, error) {
-	root, err := openWork(dir, statedir.Removed)
+	root, err := openWork(dir, statedir.Removed, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ import (
 // filled opens the workspaces of a directory, and makes one with files.
 func filled(t *testing.T, state string, files int) (w *Workspaces, key string) {
 	t.Helper()
-	w, err := OpenWorkspaces(state, "", 0, 0, log.New(t.Output(), "", 0))
+	w, err := OpenWorkspaces(state, "", 0, 0, 0, log.New(t.Output(), "", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestAnInterruptedRemovalIsFinished(t *testing.T) {
 	if n := beingRemoved(t, state); n != 1 {
 		t.Fatalf("%d are left", n)
 	}
-	w, err = OpenWorkspaces(state, "", 0, 0, log.New(t.Output(), "", 0))
+	w, err = OpenWorkspaces(state, "", 0, 0, 0, log.New(t.Output(), "", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestARemovalThatCannotBeMovedIsDoneInPlace(t *testing.T) {
 	state, elsewhere := t.TempDir(), boxtest.NewFilesystem(t, "ext4") // two filesystems are as far apart: rename(2) says EXDEV
 	w, key := filled(t, state, 1)
 	defer w.Close(false)
-	other, err := OpenWorkspaces(elsewhere, "", 0, 0, log.New(t.Output(), "", 0))
+	other, err := OpenWorkspaces(elsewhere, "", 0, 0, 0, log.New(t.Output(), "", 0))
 	if err != nil {
 		t.Fatal(err)
 	}

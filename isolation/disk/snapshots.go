@@ -38,7 +38,7 @@ func (w *Workspaces) ChangeSnapshots(ctx context.Context, m *isolation.ChangeSna
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	all, err := openWork(filepath.Dir(w.root.Name()), statedir.Snapshots)
+	all, err := openWork(filepath.Dir(w.root.Name()), statedir.Snapshots, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (w *Workspaces) DropSnapshots(key string) error {
 	if _, err := os.Lstat(filepath.Join(dir, key)); errors.Is(err, fs.ErrNotExist) || !isolation.ValidKey(key) {
 		return nil // most boxes have no snapshots
 	}
-	all, err := openWork(filepath.Dir(dir), statedir.Snapshots)
+	all, err := openWork(filepath.Dir(dir), statedir.Snapshots, 0)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (w *Workspaces) SweepSnapshots() error {
 	if _, err := os.Lstat(filepath.Join(filepath.Dir(w.root.Name()), statedir.Snapshots)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	all, err := openWork(filepath.Dir(w.root.Name()), statedir.Snapshots)
+	all, err := openWork(filepath.Dir(w.root.Name()), statedir.Snapshots, 0)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ type snapshotGround struct {
 
 func openSnapshots(t *testing.T, dir string) *snapshotGround {
 	t.Helper()
-	w, err := OpenWorkspaces(dir, "", 0, 0, log.New(t.Output(), "", 0))
+	w, err := OpenWorkspaces(dir, "", 0, 0, 0, log.New(t.Output(), "", 0))
 	if err != nil {
 		t.Fatal(err)
 	}

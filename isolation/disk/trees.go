@@ -28,59 +28,20 @@ import (
 const doomed = ".doomed-"
 
 // openTrees opens the directory of the trees.
-func (w *Workspaces) openTrees() (root int, err error) {
-	dir := filepath.Join(filepath.Dir(w.root.Name()), statedir.ImageTrees)
-	if err := unix.Mkdir(dir, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-		return -1, fmt.Errorf("trees of images: %w", err)
-	}
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+func (w *Workspaces) openTrees() (*os.File, error) {
+	root, err := openWork(filepath.Dir(w.root.Name()), statedir.ImageTrees, w.lists)
 	if err != nil {
-		return -1, fmt.Errorf("trees of images: %w", err)
+		return nil, err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&0o777 != 0o700 {
-		unix.Close(fd)
-		return -1, fmt.Errorf("%s: want a directory of mode 0700: %w", dir, errors.Join(err, unix.EPERM))
-	}
-	return fd, nil
+	defer root.Close()
+	return root.Open(".")
 }
 
-// Keep turns the workspace of a box that has ended into the tree of an image, or into a named
-// workspace: then tree is isolation.SpacesDir, a slash and its key. It may be called again.
+// Keep turns the workspace of a box that has ended into the tree of an image or, for isolation.SpacesDir/KEY, into a named workspace, with its
+// quota. It may be called again. What of that box was a writable root or a home on disk is left for Remove, and counts in the quota until then.
 func (w *Workspaces) Keep(key, tree string) error {
-	if space, ok := strings.CutPrefix(tree, isolation.SpacesDir+"/"); ok {
-		return w.keepNamed(key, space)
-	}
-	if !isolation.ValidTree(tree) || (&isolation.ChangeSpace{Key: key}).Validate() != nil {
-		return unix.EINVAL
-	}
-	trees, err := w.openTrees()
-	if err != nil {
-		return err
-	}
-	defer unix.Close(trees)
-	work, err := w.root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer work.Close()
-	err = unix.Renameat2(int(work.Fd()), key, trees, tree, unix.RENAME_NOREPLACE)
-	if errors.Is(err, unix.ENOENT) && unix.Faccessat(trees, tree, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
-		return nil // an earlier keeper has done it
-	}
-	if err != nil {
-		return fmt.Errorf("keep the tree: %w", err)
-	}
-	w.mu.Lock()
-	delete(w.ids, key) // it is no workspace any more; Drop finds its project id by the tree
-	w.mu.Unlock()
-	return errors.Join(unix.Fsync(trees), unix.Fsync(int(work.Fd())))
-}
-
-// keepNamed turns the workspace of an ended box into a named one, with its quota. If the box had a writable root or a home on
-// disk, these are left for Remove, and count in the quota until then.
-func (w *Workspaces) keepNamed(key, space string) error {
-	if (&isolation.ChangeSpace{Key: key}).Validate() != nil || (&isolation.ChangeSpace{Key: space}).Validate() != nil {
+	space, named := strings.CutPrefix(tree, isolation.SpacesDir+"/")
+	if named && (&isolation.ChangeSpace{Key: space}).Validate() != nil || !named && !isolation.ValidTree(tree) || (&isolation.ChangeSpace{Key: key}).Validate() != nil {
 		return unix.EINVAL
 	}
 	work, err := w.root.Open(".")
@@ -88,26 +49,34 @@ func (w *Workspaces) keepNamed(key, space string) error {
 		return err
 	}
 	defer work.Close()
-	named, err := w.Spaces.root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer named.Close()
+	var place *os.File
 	name := key
-	if hasOwnDir(int(work.Fd()), key) {
+	switch {
+	case !named:
+		place, err = w.openTrees()
+	case hasOwnDir(int(work.Fd()), key):
 		name += "/" + workName
+		fallthrough
+	default:
+		tree = space
+		place, err = w.Spaces.root.Open(".")
 	}
-	err = unix.Renameat2(int(work.Fd()), name, int(named.Fd()), space, unix.RENAME_NOREPLACE)
-	if errors.Is(err, unix.ENOENT) && unix.Faccessat(int(named.Fd()), space, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+	to := int(place.Fd())
+	err = unix.Renameat2(int(work.Fd()), name, to, tree, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.ENOENT) && unix.Faccessat(to, tree, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		return nil // an earlier keeper has done it
 	}
 	if err != nil {
 		return fmt.Errorf("keep the workspace: %w", err)
 	}
 	w.mu.Lock()
-	delete(w.ids, key) // its project id is found by the directory
+	delete(w.ids, key) // it is not this box's any more: its project id is found by the tree or the directory
 	w.mu.Unlock()
-	return errors.Join(named.Sync(), work.Sync())
+	return errors.Join(place.Sync(), work.Sync())
 }
 
 // hasOwnDir reports whether the directory of a box holds its workspace beside the changes to its root and its home. The
@@ -132,8 +101,8 @@ func (w *Workspaces) TreeTop(tree string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	defer unix.Close(trees)
-	return linux.OpenBeneath(trees, path.Join(tree, statedir.ImageRoot), unix.O_PATH|unix.O_DIRECTORY)
+	defer trees.Close()
+	return linux.OpenBeneath(int(trees.Fd()), path.Join(tree, statedir.ImageRoot), unix.O_PATH|unix.O_DIRECTORY)
 }
 
 // OpenTree returns a detached mount of a tree, read-only, nodev and nosuid.
@@ -162,8 +131,8 @@ func (w *Workspaces) Drop(tree string) (remove func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(trees)
-	err = unix.Renameat2(trees, tree, trees, doomed+strings.ToLower(rand.Text()), unix.RENAME_NOREPLACE)
+	defer trees.Close()
+	err = unix.Renameat2(int(trees.Fd()), tree, int(trees.Fd()), doomed+strings.ToLower(rand.Text()), unix.RENAME_NOREPLACE)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("remove the tree: %w", err)
 	}
@@ -196,7 +165,7 @@ func (w *Workspaces) sweepTrees() error {
 
 // MakeBase makes a directory that belongs to the box user, has it filled, and returns its name and an open descriptor.
 func (w *Workspaces) MakeBase(fill func(dir int) error) (name string, dir *os.File, err error) {
-	root, err := openWork(filepath.Dir(w.root.Name()), statedir.HostBases)
+	root, err := openWork(filepath.Dir(w.root.Name()), statedir.HostBases, 0)
 	if err != nil {
 		return "", nil, err
 	}

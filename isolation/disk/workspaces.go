@@ -21,7 +21,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
-
 	"github.com/boxd-dev/boxd/isolation/overlay"
 	"github.com/boxd-dev/boxd/isolation/statedir"
 )
@@ -36,6 +35,7 @@ type Workspaces struct {
 	noStore *UnavailableError // why there is no store, though one was to be; nil: there is one, or the reason is another
 	removed *removals
 	count   count // of workspaces and trees
+	lists   int   // the group that may list workspaces and trees, each of which is closed by its own mode; 0: none
 	log     *log.Logger
 
 	mu     sync.Mutex // guards the fields below
@@ -55,10 +55,10 @@ const storePatience = 5 * time.Minute
 
 // OpenWorkspaces opens the directory for workspaces. If the state directory's filesystem enforces
 // project quotas it is there; otherwise it is in a filesystem of our own of that kind, if storeSize allows one
-// and the host can mount it. It makes no workspace that would be one more than most, 0 being any number. Removals that fail after
+// and the host can mount it. It makes no workspace that would be one more than most, 0 being any number. The group lists may list them; 0: no group. Removals that fail after
 // they were answered are logged to l.
-func OpenWorkspaces(state, storeKind string, storeSize uint64, most int, l *log.Logger) (*Workspaces, error) {
-	w := &Workspaces{kind: isolation.QuotaProject, log: l}
+func OpenWorkspaces(state, storeKind string, storeSize uint64, most, lists int, l *log.Logger) (*Workspaces, error) {
+	w := &Workspaces{kind: isolation.QuotaProject, lists: lists, log: l}
 	if err := w.open(state); err != nil {
 		return nil, err
 	}
@@ -83,17 +83,28 @@ func OpenWorkspaces(state, storeKind string, storeSize uint64, most int, l *log.
 
 // open opens the two directories.
 func (w *Workspaces) open(dir string) error {
-	work, err := openWork(dir, "workspaces")
+	work, err := openWork(dir, "workspaces", w.lists)
 	if err != nil {
 		return err
 	}
-	named, err := openWork(dir, isolation.SpacesDir)
+	named, err := openWork(dir, isolation.SpacesDir, w.lists)
 	if err != nil {
 		work.Close()
 		return err
 	}
 	w.Place, w.Spaces = &Place{w, work, map[string]uint32{}}, &Place{w, named, map[string]uint32{}}
 	return nil
+}
+
+// allow gives a group a right to a directory that is otherwise its owner's alone; 0: there is none.
+func allow(group int, path string, right uint32) error {
+	if group == 0 {
+		return nil
+	}
+	if err := unix.Fchownat(unix.AT_FDCWD, path, -1, group, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	return unix.Fchmodat(unix.AT_FDCWD, path, 0o700|right, 0)
 }
 
 func (w *Workspaces) openStore(state, kind string, size uint64) error {
@@ -109,7 +120,10 @@ func (w *Workspaces) openStore(state, kind string, size uint64) error {
 		return err
 	}
 	own, shared := w.Place, w.Spaces
-	if err = w.open(store.Root().Name()); err == nil {
+	if err = allow(w.lists, store.Root().Name(), 0o010); err == nil {
+		err = w.open(store.Root().Name())
+	}
+	if err == nil {
 		if w.quotas, err = OpenQuotas(w.root); err != nil {
 			w.closePlaces()
 			w.Place, w.Spaces = own, shared
@@ -194,9 +208,9 @@ func (w *Workspaces) quotasOrReason() (*Quotas, error) {
 	return w.quotas, w.why
 }
 
-// openWork opens a directory of managed workspaces. It belongs to root and is closed to all
-// others: users of the host cannot reach what boxes create in it, such as setuid files.
-func openWork(state, name string) (*os.Root, error) {
+// openWork opens a directory of managed workspaces. It belongs to root and is closed to all others, but for a group that may see what is in it; 0:
+// none. Users of the host cannot reach what boxes create in it, such as setuid files.
+func openWork(state, name string, lists int) (*os.Root, error) {
 	dir := filepath.Join(state, name)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("workspaces: %w", err)
@@ -205,8 +219,11 @@ func openWork(state, name string) (*os.Root, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workspaces: %w", err)
 	}
-	if !info.IsDir() || info.Mode().Perm() != 0o700 {
+	if mode := info.Mode().Perm(); !info.IsDir() || mode != 0o700 && (lists == 0 || mode != 0o750) {
 		return nil, fmt.Errorf("%s: want a directory of mode 0700, have %v", dir, info.Mode())
+	}
+	if err := allow(lists, dir, 0o050); err != nil {
+		return nil, fmt.Errorf("workspaces: %w", err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {

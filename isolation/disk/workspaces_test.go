@@ -37,7 +37,7 @@ func TestWorkspacesAreInADirectoryClosedToAll(t *testing.T) {
 			if err := tc.there(dir); err != nil {
 				t.Fatal(err)
 			}
-			root, err := openWork(state, "workspaces")
+			root, err := openWork(state, "workspaces", 0)
 			if (err == nil) != tc.ok {
 				t.Fatalf("%v", err)
 			}
@@ -81,7 +81,7 @@ func TestAKeptWorkspaceIsForgotten(t *testing.T) {
 func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
-	w, err := OpenWorkspaces(state, "", 0, 0, log.New(t.Output(), "", 0))
+	w, err := OpenWorkspaces(state, "", 0, 0, 0, log.New(t.Output(), "", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
 func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t) // to create files of other users
-	w, err := OpenWorkspaces(t.TempDir(), "", 0, 0, log.New(t.Output(), "", 0))
+	w, err := OpenWorkspaces(t.TempDir(), "", 0, 0, 0, log.New(t.Output(), "", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 func TestTheHintIsWhatTheStoreLacks(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
-	w, err := OpenWorkspaces(t.TempDir(), "", 0, 0, log.New(t.Output(), "", 0))
+	w, err := OpenWorkspaces(t.TempDir(), "", 0, 0, 0, log.New(t.Output(), "", 0))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 // skill opens the tree of a skill at its place in the store, and nothing that a symbolic link
 // leads to. Only boxd can change that place, so the caller's rights do not matter. The files
-// belong to root and anyone may read them; the box user owns none of them.
+// belong to boxd's user and anyone may read them; the box user owns none of them.
 func (r *SourceRules) skill(k *isolation.Skill, target string) (*Source, error) {
 	state, err := unix.Open(r.State, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

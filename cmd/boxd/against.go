@@ -11,7 +11,6 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/boxd-dev/boxd/supervisor/access"
 
@@ -46,9 +45,6 @@ func against(cfg *Config, state *access.State, in io.Reader, out io.Writer) erro
 		return err
 	}
 	lines := changed(now.Settings, next)
-	if paths := cfg.elsewhere(cfg.readableFor(now.Settings)); len(paths) > 0 {
-		lines = append(lines, fmt.Sprintf("needs a restart if the unit confines boxd, which may not read this until then: %s", strings.Join(paths, ", ")))
-	}
 	taken, err := takenAway(cfg, state, now.Sessions)
 	for _, line := range append(lines, taken...) {
 		if _, werr := fmt.Fprintln(out, line); werr != nil {

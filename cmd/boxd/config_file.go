@@ -17,6 +17,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -80,12 +81,14 @@ func dropInDirs(path string) []string {
 func dropIns(dirs []string) ([]string, error) {
 	byName := map[string]string{}
 	for _, dir := range dirs {
-		found, err := filepath.Glob(filepath.Join(dir, "*.toml"))
-		if err != nil {
-			return nil, fmt.Errorf("configuration: %w", err)
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // what cannot be seen would have no effect
+			return nil, fmt.Errorf("configuration: %w: must be a directory that the user of boxd may list, such as one of mode 0755", err)
 		}
-		for _, f := range found {
-			byName[filepath.Base(f)] = f
+		for _, e := range entries {
+			if name := e.Name(); filepath.Ext(name) == ".toml" {
+				byName[name] = filepath.Join(dir, name)
+			}
 		}
 	}
 	var list []string
@@ -95,18 +98,19 @@ func dropIns(dirs []string) ([]string, error) {
 	return list, nil
 }
 
+// maxConfig is the largest size of a file of the configuration, in bytes.
+const maxConfig = 16 << 20
+
 // unsaid stands for an unset number; written in a file it means unset too.
 const unsaid = math.MinInt
 
 // decodeFile applies one file. Unlike the rest, a profile starts from the built-in one of its name or from "default", so
 // that a file sets only what it changes.
 func (c *Config) decodeFile(path string) error {
-	if os.Geteuid() == 0 { // for other users it is their own matter
-		if err := closed(path); err != nil {
-			return err
-		}
+	if err := closed(path); err != nil {
+		return err
 	}
-	data, err := os.ReadFile(path)
+	data, err := durable.ReadFile(path, maxConfig)
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}

@@ -4,15 +4,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,17 +16,16 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/statedir"
-	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 // confinedVariable is set in the environment of a confined boxd.
 const confinedVariable = "BOXD_CONFINED"
 
-// confine takes from boxd what as root it could do to the host: send signals to processes outside of it, connect to their abstract Unix
+// confine takes from boxd what it could do to the host, as root or as a user of its own: send signals to processes outside of it, connect to their abstract Unix
 // sockets, and open files that it does not need, as far as the kernel supports that (Landlock). What the keeper has below the state
 // directory is among those files. It executes boxd again: all its threads must have the same restrictions, and the runtime's own signals
-// between them must arrive. Files that a configuration names later must be where boxd may read already; see readable.
+// between them must arrive.
 func confine(ctx context.Context, cfg *Config, config string) error {
 	if os.Getenv(confinedVariable) != "" {
 		return os.Unsetenv(confinedVariable) // no child may inherit it
@@ -64,55 +59,6 @@ func confine(ctx context.Context, cfg *Config, config string) error {
 		return fmt.Errorf("execute %s: %w", own, err)
 	}
 	return nil
-}
-
-// ownDirs are the directories below the state directory that boxd writes to; the rest is the keeper's. A part of boxd that needs another
-// one does not start without it being listed here.
-var ownDirs = []string{statedir.Daemon, "audit", statedir.DriveStore, "images", "named-workspaces", "sessions", statedir.SkillStore, "usage"}
-
-// ownFiles are those of statedir.Daemon. An earlier boxd had them in the state directory itself.
-var ownFiles = []string{"drained.json", "grants.json", "langbot-admission", "langbot-skills-taken", "previews.json", "secrets.json"}
-
-// makeOwnDirs makes boxd's directories in the state directory, and moves to them what an earlier boxd has left in the state directory itself. A
-// file at its earlier place is newer than one at its place: then an earlier boxd has run meanwhile.
-func makeOwnDirs(state string) error {
-	dir, err := os.OpenRoot(state)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	for _, name := range ownDirs {
-		if err := dir.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-	}
-	for _, name := range ownFiles {
-		if err := move(dir, name, path.Join(statedir.Daemon, name)); err != nil {
-			return fmt.Errorf("move a record of an earlier boxd: %w", err)
-		}
-	}
-	return nil
-}
-
-// move renames a file, if it exists, or a directory. The entries of a directory are added to those of one that is there.
-func move(dir *os.Root, from, to string) error {
-	err := dir.Rename(from, to)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST):
-		return err
-	}
-	entries, err := fs.ReadDir(dir.FS(), from)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if err := dir.Rename(path.Join(from, e.Name()), path.Join(to, e.Name())); err != nil {
-			return err
-		}
-	}
-	return dir.Remove(from)
 }
 
 // fileRules are the files that a boxd with this configuration may open if it is confined.
@@ -152,16 +98,25 @@ func (c *Config) socketDirs() []string {
 	return dirs
 }
 
-// readable returns what has to be readable for the files that the configuration names; see around.
-func (c *Config) readable() []string {
-	files := []string{access.Credentials(), c.Access.Tokens, c.Daemon.Certificate, c.Daemon.PrivateKey, c.Daemon.ClientCA, c.Daemon.ClientCRL, c.LangBot.TokenFile, c.E2B.Certificate, c.E2B.Key, c.Traces.HeadersFile, c.Traces.CA}
+// named returns the files that the configuration names for boxd to read.
+func (c *Config) named() []string {
+	files := []string{c.Access.Tokens, c.Daemon.Certificate, c.Daemon.PrivateKey, c.Daemon.ClientCA, c.Daemon.ClientCRL, c.LangBot.TokenFile, c.E2B.Certificate, c.E2B.Key, c.Traces.HeadersFile, c.Traces.CA}
 	for _, s := range c.Secrets {
 		files = append(files, s.File, s.Authorities)
 	}
 	for _, b := range c.Buckets {
 		files = append(files, b.File)
 	}
-	return c.around(slices.DeleteFunc(files, func(file string) bool { return file == "" }))
+	return slices.DeleteFunc(files, func(file string) bool { return file == "" })
+}
+
+// readable returns what has to be readable for the files that the configuration names; see around.
+func (c *Config) readable() []string {
+	files := c.named()
+	if dir := access.Credentials(); dir != "" {
+		files = append(files, dir)
+	}
+	return c.around(files)
 }
 
 // around returns the directories of files, and of what they lead to if they are links: certificates are renewed by a new file in the directory
@@ -188,51 +143,14 @@ func below(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// readableSince returns what a boxd that was confined with this configuration may read of the files that a configuration names: what was there
-// then.
-func (c *Config) readableSince() (paths []string) {
-	for _, path := range append(c.readable(), "/etc", "/usr", c.Daemon.RuntimeDir) {
-		if _, err := os.Stat(path); err == nil {
-			paths = append(paths, path)
-		}
-	}
-	return paths
-}
-
-// fileKeys are the keys, by table, whose values are the files of readable.
-var fileKeys = map[string][]string{
-	"access": {"tokens"}, "daemon": {"certificate", "private_key", "client_ca", "client_crl"}, "langbot": {"token_file"}, "e2b": {"certificate", "key"},
-	"traces": {"headers_file", "ca"}, "secrets": {"file", "authorities"}, "buckets": {"file"},
-}
-
-// readableFor returns what a boxd that was confined with these settings may read, as far as they tell.
-func (c *Config) readableFor(settings []api.Setting) []string {
-	files, more := []string{}, []string{"/etc", "/usr"}
-	for _, s := range settings {
-		value, err := strconv.Unquote(s.Value)
-		table, _, _ := strings.Cut(s.Key, ".")
-		switch {
-		case err != nil:
-		case s.Key == "daemon.runtime_dir":
-			more = append(more, value)
-		case slices.Contains(fileKeys[table], s.Key[strings.LastIndexByte(s.Key, '.')+1:]) && value != "":
-			files = append(files, value)
-		}
-	}
-	return append(c.around(files), more...)
-}
-
-// elsewhere returns what has to be readable for the configuration and is not among what boxd may read.
-func (c *Config) elsewhere(allowed []string) []string {
-	return slices.DeleteFunc(c.readable(), func(path string) bool {
-		return slices.ContainsFunc(allowed, func(dir string) bool { return below(path, dir) })
-	})
-}
-
 // checkConfined reports what keeps a boxd that is taken over from files of the host.
 func checkConfined() isolation.Check {
 	c := isolation.Check{Name: "files of boxd", Detail: "boxd opens its own files, those that its configuration names, and /etc, /usr, /proc and /sys (Landlock)"}
-	if !canRestrictFiles() {
+	switch {
+	case canRestrictFiles():
+	case os.Geteuid() != 0:
+		c.Detail = "boxd has a user of its own, and opens what that may"
+	default:
 		c.Level, c.Detail = isolation.CheckWarn, "boxd is root, and nothing but AppArmor, if that is enabled, keeps it from other files of the host"
 		c.Hint = "boot a kernel from Linux 5.19 on with Landlock among its security modules (lsm=)"
 	}

@@ -209,7 +209,10 @@ func (w *front) Close() {
 func (w *front) openFleet(ctx context.Context, cfg *Config, log *slog.Logger) (err error) {
 	f := &cfg.Fleet
 	if f.Socket != "" && w.sockets.Fleet == nil {
-		if w.sockets.Fleet, err = listen(ctx, f.Socket, cfg.Daemon.SocketGroup, log); err != nil {
+		if w.sockets.Fleet, err = listen(ctx, f.Socket, cfg.Daemon.SocketGroup, log); errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("fleet.socket: %w: enable boxd-fleet.socket instead, and leave fleet.socket out", err)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -4,7 +4,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -27,17 +29,20 @@ func (c *Config) idle() (list []string) {
 			continue // not every host has all of these
 		}
 		name := strings.TrimPrefix(pattern, "!")
+		if _, err := os.ReadDir("/etc/" + filepath.Dir(name)); errors.Is(err, fs.ErrPermission) {
+			continue
+		}
 		if found, err := filepath.Glob("/etc/" + name); err == nil && len(found) == 0 {
 			list = append(list, fmt.Sprintf("image.etc has %q, which matches no file in /etc", pattern))
 		}
 	}
 	for _, r := range c.Mounts.Allow {
-		if _, err := os.Stat(r.Path); err != nil && !strings.Contains(r.Path, "{") {
+		if _, err := os.Stat(r.Path); err != nil && !errors.Is(err, fs.ErrPermission) && !strings.Contains(r.Path, "{") {
 			list = append(list, fmt.Sprintf("mounts.allow has %q: %v", r.Path, err))
 		}
 	}
 	for _, root := range c.Mounts.QuotaRoots {
-		if _, err := os.Stat(root); err != nil {
+		if _, err := os.Stat(root); err != nil && !errors.Is(err, fs.ErrPermission) { // whoever may not look there cannot say
 			list = append(list, fmt.Sprintf("mounts.quota_roots has %q: %v", root, err))
 		}
 	}

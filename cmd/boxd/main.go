@@ -8,22 +8,17 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/internal/trace"
-	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -33,10 +28,8 @@ import (
 // version is set by the linker.
 var version = "devel"
 
-const (
-	// greetPatience includes the end of an earlier keeper, and the making of the store.
-	greetPatience = time.Minute
-)
+// greetPatience includes the end of an earlier keeper, and the making of the store.
+const greetPatience = time.Minute
 
 func main() {
 	_ = linux.SetTimerSlack(linux.TimerSlack) // if it fails, boxd only wakes up more often
@@ -48,69 +41,107 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string) error {
+// options are what boxd is asked to be or do.
+type options struct {
+	config   string // its path
+	required bool   // the configuration was named, and must exist
+
+	show, check, unit              bool
+	keeper, scopes, files, prepare bool
+	running                        string // the file of -against
+	whom                           identity
+}
+
+// parse parses the command line.
+func parse(args []string) (*options, error) {
+	o := &options{}
 	flags := flag.NewFlagSet("boxd", flag.ContinueOnError)
-	path := flags.String("config", "", "configuration `file`; default "+defaultPath+", if it exists")
-	check := flags.Bool("check", false, "check the configuration and exit")
-	runs := flags.String("against", "", "with -check: report what would change for a running boxd, whose configuration and sessions boxctl config check has written to this `file`")
-	show := flags.Bool("version", false, "print the version and exit")
-	unit := flags.Bool("keeper-unit", false, "the keeper runs in a unit of its own (boxd-keeper.service)")
-	be := flags.Bool("keeper", false, "run that keeper: execute boxkeeper with the configured options")
-	scopes := flags.Bool("scopes", false, "create systemd scopes for a boxd that cannot reach the service manager (boxd-scopes.service)")
+	flags.StringVar(&o.config, "config", "", "configuration `file`; default "+defaultPath+", if it exists")
+	flags.BoolVar(&o.check, "check", false, "check the configuration and exit")
+	flags.StringVar(&o.running, "against", "", "with -check: report what would change for a running boxd, whose configuration and sessions boxctl config check has written to this `file`")
+	flags.BoolVar(&o.show, "version", false, "print the version and exit")
+	flags.BoolVar(&o.unit, "keeper-unit", false, "the keeper runs in a unit of its own (boxd-keeper.service)")
+	flags.BoolVar(&o.keeper, "keeper", false, "run that keeper: execute boxkeeper with the configured options")
+	flags.BoolVar(&o.scopes, "scopes", false, "create systemd scopes for a boxd that cannot reach the service manager (boxd-scopes.service)")
+	flags.BoolVar(&o.files, "files", false, "open the files that the configuration names for a boxd that is not root (boxd-files.service)")
+	flags.BoolVar(&o.prepare, "prepare", false, "make the directories of a boxd that is not root, and exit; what an earlier boxd has left there becomes its own")
+	name := flags.String("user", "", "with -keeper, -scopes, -files and -prepare: the `user` that boxd runs as; default this one")
 	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	if *show {
-		fmt.Println("boxd", version) //nolint:forbidigo // what was asked for
-		return nil
+		return nil, err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: boxd takes flags only", flags.Arg(0))
+		return nil, fmt.Errorf("unexpected argument %q: boxd takes flags only", flags.Arg(0))
 	}
-	if *scopes {
-		return serveScopes(ctx)
+	if o.required = o.config != ""; !o.required {
+		o.config = defaultPath
 	}
-	required := *path != ""
-	if !required {
-		*path = defaultPath
+	var err error
+	o.whom, err = userOf(*name)
+	return o, err
+}
+
+// load reads the configuration.
+func (o *options) load() (Config, error) {
+	cfg, err := loadConfig(o.config, o.required, os.Environ())
+	if err == nil {
+		err = chooseKeeper(&cfg, o.unit || o.keeper)
 	}
-	load := func() (Config, error) {
-		cfg, err := loadConfig(*path, required, os.Environ())
-		if err == nil {
-			err = chooseKeeper(&cfg, *unit || *be)
-		}
-		cfg.Confined = *unit
-		return cfg, err
-	}
-	cfg, err := load()
-	if err == nil && *check {
-		// Without the credentials: systemd passes them to the service only, not to what it runs for a reload.
-		var state *access.State
-		if state, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil))); err == nil {
-			_, files := trace.NewTracer(&cfg.Traces, trace.Source{}, slog.New(slog.DiscardHandler)) // whose files boxd reads at startup
-			err = errors.Join(resolvePolicies(&cfg, state, refuse), fitsNobody(state), files)
-		}
-		switch {
-		case err != nil:
-		case *runs != "":
-			err = againstFile(&cfg, state, *runs)
-		default:
-			fmt.Fprintln(os.Stdout, strings.Join(cfg.understood(), "\n"))
-		}
-		for _, line := range append(cfg.idle(), cfg.unresolved(ctx)...) {
-			fmt.Fprintln(os.Stderr, "boxd: without effect:", line)
-		}
-	}
-	if err != nil || *check {
+	cfg.Confined = o.unit
+	return cfg, err
+}
+
+func run(ctx context.Context, args []string) error {
+	o, err := parse(args)
+	switch {
+	case err != nil:
 		return err
+	case o.show:
+		fmt.Println("boxd", version) //nolint:forbidigo // what was asked for
+		return nil
+	case o.scopes:
+		return serveScopes(ctx, o.whom)
+	case o.files:
+		return serveFiles(ctx, o.whom, o.config, o.load)
 	}
-	if *be {
-		return becomeKeeper(&cfg)
+	cfg, err := o.load()
+	switch {
+	case o.check:
+		return checkConfig(ctx, &cfg, err, o.running)
+	case err != nil:
+		return err
+	case o.prepare:
+		return makeDirs(&cfg.Daemon, o.whom)
+	case o.keeper:
+		return becomeKeeper(&cfg, o.whom)
 	}
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP) // from here on: it would end a starting boxd
 	defer signal.Stop(reloads)
-	return start(ctx, &cfg, *path, load, reloads)
+	return start(ctx, &cfg, o.config, o.load, reloads)
+}
+
+// checkConfig reports what a configuration, or the error of reading it, comes to. running is the file of -against.
+func checkConfig(ctx context.Context, cfg *Config, err error, running string) error {
+	if err != nil {
+		return err
+	}
+	// Without the credentials: systemd passes them to the service only, not to what it runs for a reload.
+	state, err := prepareGate(cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err == nil {
+		_, files := trace.NewTracer(&cfg.Traces, trace.Source{}, slog.New(slog.DiscardHandler)) // whose files boxd reads at startup
+		err = errors.Join(resolvePolicies(cfg, state, refuse), fitsNobody(state), files)
+	}
+	switch {
+	case err != nil:
+	case running != "":
+		err = againstFile(cfg, state, running)
+	default:
+		fmt.Fprintln(os.Stdout, strings.Join(cfg.understood(), "\n"))
+	}
+	for _, line := range append(cfg.idle(), cfg.unresolved(ctx)...) {
+		fmt.Fprintln(os.Stderr, "boxd: without effect:", line)
+	}
+	return err
 }
 
 // start opens the log and telemetry, then serves. path is that of the configuration.
@@ -220,60 +251,4 @@ func watch(ctx, serving context.Context, check func(context.Context) error, log 
 	if err != nil {
 		log.Error("cannot notify the watchdog of the service manager", "error", err)
 	}
-}
-
-// lockState makes the state directory and locks out every other boxd, after waiting for one that is ending. Then it makes boxd's own
-// directories there.
-func lockState(dir string, patience time.Duration) (*os.File, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return nil, fmt.Errorf("state directory %s: %w", dir, err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&0o077 != 0 || int(st.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("state directory %s: want mode 0700 and owner uid %d, have %#o and %d", dir, os.Geteuid(), st.Mode&0o7777, st.Uid)
-	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock the state directory: %w", err)
-	}
-	if err := linux.Lock(int(f.Fd()), patience); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("state directory %s is in use by another boxd: %w", dir, err)
-	}
-	if err := makeOwnDirs(dir); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("state directory: %w", err)
-	}
-	return f, nil
-}
-
-// lockRun makes the keeper's part of the runtime directory and keeps every other boxd from that keeper.
-func lockRun(dir string, patience time.Duration) (*os.File, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("runtime directory: %w", err)
-	}
-	own := filepath.Join(dir, isolation.KeeperDir)
-	if err := os.Mkdir(own, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("runtime directory: %w", err)
-	}
-	f, err := os.OpenFile(own, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, fmt.Errorf("runtime directory: %w", err)
-	}
-	var st unix.Stat_t
-	if err = unix.Fstat(int(f.Fd()), &st); err == nil && (st.Mode&0o077 != 0 || int(st.Uid) != os.Geteuid()) {
-		err = fmt.Errorf("want mode 0700 and owner uid %d, have %#o and %d", os.Geteuid(), st.Mode&0o7777, st.Uid)
-	}
-	if err != nil { // a user who can write there could pose as the keeper
-		f.Close()
-		return nil, fmt.Errorf("runtime directory %s: %w", own, err)
-	}
-	if err := linux.Lock(int(f.Fd()), patience); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("runtime directory %s is in use by another boxd: %w", dir, err)
-	}
-	return f, nil
 }

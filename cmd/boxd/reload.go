@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -20,8 +19,7 @@ import (
 type reloader struct {
 	load    func() (Config, error)
 	apply   func(*Config) error
-	started *Config  // the configuration at startup
-	allowed []string // what a confined boxd may read since then; see readableSince
+	started *Config // the configuration at startup
 	log     *slog.Logger
 	events  *events.Log
 
@@ -30,7 +28,7 @@ type reloader struct {
 }
 
 func newReloader(load func() (Config, error), apply func(*Config) error, started *Config, log *slog.Logger, events *events.Log) *reloader {
-	return &reloader{load: load, apply: apply, started: started, allowed: started.readableSince(), log: log, events: events, force: *started}
+	return &reloader{load: load, apply: apply, started: started, log: log, events: events, force: *started}
 }
 
 // settings returns the effective settings, key by key.
@@ -86,9 +84,6 @@ func (r *reloader) run(ctx context.Context, hangups <-chan os.Signal) {
 // reload applies a configuration: all of it or nothing. Living sessions keep their settings in any case.
 func (r *reloader) reload(ctx context.Context) {
 	next, err := r.load()
-	if paths := next.elsewhere(r.allowed); err == nil && r.started.Confined && len(paths) > 0 {
-		err = fmt.Errorf("boxd may not read %s, which it gave up when it started: systemctl restart boxd", strings.Join(paths, ", "))
-	}
 	if err == nil {
 		err = r.apply(&next)
 	}

@@ -147,8 +147,9 @@ type Daemon struct {
 	ids idRange
 
 	canary  canary
-	foreign []string // traces of boxes with its ids from before, of a killed test
-	manager *Manager // nil: there is none
+	foreign []string      // traces of boxes with its ids from before, of a killed test
+	manager *Manager      // nil: there is none
+	user    *unprivileged // nil: boxd is root
 }
 
 // Lasting makes boxes outlive a boxd that is killed; they end when boxd is stopped. Without it
@@ -225,6 +226,7 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 		inOrder := d.cmd != nil && d.manager == nil && strings.Contains(text, "on_stop = \"end\"") // otherwise boxes wait for the next boxd
 		d.Stop()
 		d.manager.close()
+		d.user.close()
 		d.unharmed(inOrder)
 		if _, report, found := strings.Cut(d.Log(), "WARNING: DATA RACE"); found {
 			t.Errorf("boxd has a data race:\n%s", report[:min(len(report), 4000)])
@@ -269,6 +271,9 @@ func (d *Daemon) Restart() {
 	cmd := exec.Command(filepath.Join(Programs(d.t), "boxd"), "-config", d.Config)
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // otherwise the race detector makes each exit take a second
 	cmd.Stderr = log
+	if d.user != nil {
+		cmd = d.user.command(d, cmd)
+	}
 	if d.manager != nil {
 		cmd = d.manager.manage(cmd)
 	}

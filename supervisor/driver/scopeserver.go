@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,9 +51,6 @@ type scopeReply struct {
 	Kind  systemd.Error `json:"kind,omitempty"` // kind of error, if a caller can act on it
 }
 
-// maxScopeRequests is how many connections a server serves at once; others wait.
-const maxScopeRequests = 64
-
 // serverPatience bounds one request. It is longer than the client's patience.
 const serverPatience = patience + 5*time.Second
 
@@ -63,45 +59,6 @@ type ScopeServer struct {
 	Scopes  *systemd.Scopes
 	Program func() string // path of boxkeeper, which holds a scope until a box is in it
 	Log     *slog.Logger
-}
-
-// Serve serves connections of the server's own user until ctx ends.
-func (s *ScopeServer) Serve(ctx context.Context, l *fdpass.Listener) error {
-	defer context.AfterFunc(ctx, l.Close)()
-	var all sync.WaitGroup
-	defer all.Wait()
-	slots := make(chan struct{}, maxScopeRequests)
-	for {
-		fd, err := l.Accept()
-		if ctx.Err() != nil {
-			if err == nil {
-				unix.Close(fd)
-			}
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("accept: %w", err)
-		}
-		if err := ownPeer(fd); err != nil {
-			s.Log.Warn("connection refused", "error", err)
-			unix.Close(fd)
-			continue
-		}
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			s.ServeConn(ctx, fd)
-		})
-	}
-}
-
-// ownPeer refuses a connection of another user.
-func ownPeer(fd int) error {
-	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err == nil && int(peer.Uid) != unix.Geteuid() {
-		err = fmt.Errorf("of uid %d: %w", peer.Uid, unix.EPERM)
-	}
-	return err
 }
 
 // ServeConn serves one connection, which it closes.

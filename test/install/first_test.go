@@ -123,4 +123,10 @@ func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 	if got := boxctl(t, "exec", "alive", "--", "sh", "-c", "ls /home/"+member+" 2>&1; true"); !strings.Contains(got, "No such file") {
 		t.Errorf("a box sees %q", got)
 	}
+	// What a workspace uses is known, also while its box is stopped.
+	boxctl(t, "exec", "alive", "--", "sh", "-c", "head -c 20000000 /dev/zero >used")
+	boxctl(t, "stop", "alive")
+	if r := try(t, as(member, "boxctl", "set", "alive", "--workspace-quota", "8MiB")...); r.code == 0 || !strings.Contains(r.stderr, "which is used") {
+		t.Errorf("a quota below what is used: %+v", r)
+	}
 }

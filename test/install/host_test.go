@@ -24,11 +24,11 @@ const (
 func TestSystemdFindsNothingWrongWithTheUnits(t *testing.T) {
 	installed(t, this)
 	// Manual pages cannot be found on a host without man.
-	r := try(t, "systemd-analyze", "verify", "--man=no", socket, service, keeper, anchor, "boxd-names.socket", "boxd-names.service", "boxd-scopes.socket", "boxd-scopes.service", "boxd-push.socket", "boxd-push@.service", "box.slice")
+	r := try(t, "systemd-analyze", "verify", "--man=no", socket, service, keeper, anchor, "boxd-names.socket", "boxd-names.service", "boxd-scopes.socket", "boxd-scopes.service", "boxd-files.socket", "boxd-files.service", "boxd-push.socket", "boxd-push@.service", "box.slice")
 	if r.code != 0 || r.stdout+r.stderr != "" {
 		t.Errorf("systemd-analyze verify: %+v", r)
 	}
-	for unit, most := range map[string]string{service: mostOfBoxd, keeper: mostOfKeeper, anchor: mostOfAnchor, "boxd-names.service": mostOfBoxd, "boxd-scopes.service": mostOfBoxd} {
+	for unit, most := range map[string]string{service: mostOfBoxd, keeper: mostOfKeeper, anchor: mostOfAnchor, "boxd-names.service": mostOfBoxd, "boxd-scopes.service": mostOfBoxd, "boxd-files.service": mostOfBoxd} {
 		r := try(t, "systemd-analyze", "security", "--no-pager", "--threshold="+most, unit)
 		if r.code != 0 {
 			t.Errorf("systemd-analyze security:\n%s%s", r.stdout, r.stderr)

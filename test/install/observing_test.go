@@ -75,3 +75,67 @@ func TestATokenByTheCredentialOfAUnit(t *testing.T) {
 		t.Errorf("with another: %+v", r)
 	}
 }
+
+// boxd is not root, and reads files of root nevertheless, if the configuration names them: at its start, at a reload, and those that are replaced.
+func TestFilesThatOnlyRootReads(t *testing.T) {
+	installed(t, this)
+	const http, dir = "boxd-http.socket", "/srv/boxd-closed"
+	made := strings.SplitN(run(t, "boxctl", "token", "new", "nightly", "ci"), "\n", 2)
+	if len(made) != 2 {
+		t.Fatalf("the token is %q", made)
+	}
+	boxctl(t, "run", "--", "true") // boxd runs
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+		run(t, "systemctl", "restart", service)
+	})
+	put(t, map[string]string{dir + "/tokens": "no token at all\n", "/etc/boxd/box.toml.d/60-closed.toml": "[principals.ci]\nrole = \"user\"\n[access]\ntokens = \"" + dir + "/tokens\"\n"})
+	if r := try(t, "systemctl", "reload", service); r.code == 0 {
+		t.Errorf("a configuration with a broken file is in force: %+v", r)
+	}
+	if err := os.WriteFile(dir+"/tokens", []byte(made[1]+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	by := func(token string) result {
+		return try(t, as(stranger, "env", "BOXD_SOCKET=http://127.0.0.1:5410", "BOXD_TOKEN="+token, "boxctl", "run", "--", "echo", "hello")...)
+	}
+	run(t, "systemctl", "stop", service)
+	run(t, "systemctl", "start", http)
+	t.Cleanup(func() { run(t, "systemctl", "stop", service, http) })
+	if r := by(made[0]); r.code != 0 || strings.TrimSpace(r.stdout) != "hello" {
+		t.Errorf("with a token of a file that is there at the start: %+v", r)
+	}
+	other := strings.SplitN(run(t, "boxctl", "token", "new", "other", "ci"), "\n", 2)
+	if err := os.WriteFile(dir+"/tokens", []byte(other[1]+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "systemctl", "reload", service)
+	boxtest.Eventually(t, "the reload is in force", func() bool { return by(made[0]).code == 125 })
+	if r := by(other[0]); r.code != 0 {
+		t.Errorf("with a token of a file that was replaced: %+v", r)
+	}
+	// What the configuration does not name is not opened, whoever asks; and nobody but boxd can ask.
+	ask := `import json, socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect("/run/boxd/files.sock")
+s.send(json.dumps({"path": sys.argv[1]}).encode())
+body, fds, _, _ = socket.recv_fds(s, 65536, 1)
+print(len(fds), body.decode())`
+	for path, want := range map[string]string{dir + "/tokens": "1 {}", "/etc/shadow": `0 {"why":"boxd-files.service opens only files that the configuration names"}`, "/etc/boxd/box.toml": "1 {}", dir: `0 {"why":"boxd-files.service opens only files that the configuration names"}`} {
+		if r := try(t, "setpriv", "--reuid=boxd-daemon", "--regid=boxd-daemon", "--clear-groups", "python3", "-c", ask, path); strings.TrimSpace(r.stdout) != want {
+			t.Errorf("boxd asks for %s: %+v, want %s", path, r, want)
+		}
+	}
+	if r := try(t, as(member, "python3", "-c", ask, dir+"/tokens")...); r.code == 0 {
+		t.Errorf("a member of the group asks: %+v", r)
+	}
+	run(t, "systemctl", "stop", service)
+	if got := state(t, "boxd-files.service"); got != "inactive" {
+		t.Errorf("without boxd the service is %s", got)
+	}
+}

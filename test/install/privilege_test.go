@@ -12,15 +12,15 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// takenOver runs a shell line as a compromised boxd could: as root without capabilities, with the files that boxd sees.
+// takenOver runs a shell line as a compromised boxd could: as its user, with the files that boxd sees.
 func takenOver(t *testing.T, line string) result {
 	t.Helper()
 	return try(t, "nsenter", "--mount", "--target", boxtest.UnitProperty(t, service, "MainPID"), "--",
-		"setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "sh", "-c", line)
+		"setpriv", "--reuid=boxd-daemon", "--regid=boxd-daemon", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "sh", "-c", line)
 }
 
-// A compromised boxd is root, which the host's services obey. It can reach none of them, and cannot change which processes are
-// boxes.
+// A compromised boxd is a user of its own, to whom the host's services are closed besides. It can reach none of them, and cannot change which
+// processes are boxes.
 func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 	installed(t, this)
 	a := live(t)
@@ -33,19 +33,22 @@ func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, "sh", "-c", "[ -S /run/systemd/private ]") // otherwise the test would prove nothing
+	const keepers = "/var/lib/boxd/host-quotas.lock"
+	work := strings.TrimSpace(run(t, "sh", "-c", "ls -d /var/lib/boxd/workspaces/*/ /var/lib/boxd/store/workspaces/*/ 2>/dev/null | head -1"))
+	run(t, "ls", work, keepers)
 	for _, line := range []string{
 		"test -e /run/systemd/private", "test -e /run/dbus", "test -e /var/run/dbus/system_bus_socket", "test -e /run/systemd/userdb",
 		"SYSTEMCTL_FORCE_BUS=1 systemctl list-units", "systemctl list-units", "systemctl start nothing.service", "systemd-run true",
 		"ls /run/boxd/boxes", "cat " + records[0], "echo x >" + records[0], "mkdir /run/boxd/boxes/x", "rmdir /run/boxd/boxes", "mv /run/boxd/boxes /run/boxd/other",
 		"touch /run/boxd/box.toml.d/x.toml", "mkdir /run/boxd/box.toml.d/x", "rmdir /run/boxd/box.toml.d", "mv /run/boxd/box.toml.d /run/boxd/other", "touch /usr/lib/boxd/box.toml.d/x.toml", "chmod 0755 /var/lib/boxd/workspaces", "touch /var/lib/boxd/workspaces/x",
-		"[ -e /var/lib/boxd/store.img ] && chmod 0666 /var/lib/boxd/store.img", "[ -e /var/lib/boxd/store.img ] && truncate -s 0 /var/lib/boxd/store.img", "touch /etc/boxd/box.toml.d/x.toml",
-		"mount -t tmpfs none /run", "umount /run/boxd/boxes", "touch /run/x", "touch /etc/x", "touch /usr/lib/systemd/system/x.service",
+		"chmod 0666 " + keepers, "truncate -s 0 " + keepers, "cat " + keepers, "touch /etc/boxd/box.toml.d/x.toml",
+		"mount -t tmpfs none /run", "touch /run/x", "touch /run/boxd/own", "rm /run/boxd/boxd.sock", "touch /var/lib/boxd/own", "ls /var/lib/boxd", "mv /var/lib/boxd/audit /var/lib/boxd/other", "ls " + work, "touch " + work + "/x", "cat /etc/shadow", "kill -0 1", "touch /etc/x", "touch /usr/lib/systemd/system/x.service",
 	} {
 		if r := takenOver(t, line); r.code == 0 {
 			t.Errorf("%s succeeds: %+v", line, r)
 		}
 	}
-	for _, line := range []string{"test -S /run/boxd/boxd.sock", "test -S /run/systemd/notify", "touch /run/boxd/own && rm /run/boxd/own"} {
+	for _, line := range []string{"test -S /run/boxd/boxd.sock", "test -S /run/systemd/notify", "touch /var/lib/boxd/daemon/own && rm /var/lib/boxd/daemon/own", "ls " + filepath.Dir(filepath.Clean(work))} {
 		if r := takenOver(t, line); r.code != 0 {
 			t.Errorf("%s, which boxd needs: %+v", line, r)
 		}
@@ -129,6 +132,7 @@ func TestUnitsOpenNoOtherSockets(t *testing.T) {
 	run(t, "ip", "link", "set", "boxd-test", "up")
 	script := "/usr/lib/boxd/sockets.py" // the units can read it there
 	put(t, map[string]string{script: sockets})
+	run(t, "chmod", "644", script)
 	t.Cleanup(func() { run(t, "systemctl", "daemon-reload") }) // after the files below are removed
 	said := func(text string) map[string]string {
 		t.Helper()
@@ -150,7 +154,7 @@ func TestUnitsOpenNoOtherSockets(t *testing.T) {
 		}
 	}
 	for unit, allowed := range map[string][]string{service: {"unix"}, keeper: {"unix", "inet", "inet6", "netlink", "127.0.0.1"}} {
-		out := "/run/boxd/sockets-of-" + unit
+		out := "/var/lib/boxd/daemon/sockets-of-" + unit
 		put(t, map[string]string{"/etc/systemd/system/" + unit + ".d/sockets.conf": "[Service]\nAppArmorProfile=\nExecStartPost=/bin/sh -c 'exec python3 " + script + " >" + out + "'\n"})
 		run(t, "systemctl", "daemon-reload")
 		run(t, "systemctl", "restart", unit)

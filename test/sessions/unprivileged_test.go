@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// other is a user that every host has, and that boxd can run as.
+const other = "daemon"
+
+// A boxd that is not root takes over what one has left that was, and does all that it did.
+func TestABoxdThatIsNoLongerRootGoesOn(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept)
+	skill(t, d, "one", "first")
+	space(t, d, "project")
+	was := d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"one"}})
+	d.NewSession(t, api.SessionRequest{ID: "shared", Workspace: "project"})
+	d.NewSession(t, api.SessionRequest{ID: "rests"})
+	d.Sh(t, "rests", "echo rested > f")
+	if _, err := d.StopSession(t.Context(), "rests"); err != nil {
+		t.Fatal(err)
+	}
+	d.Sh(t, "s", "echo mine > f")
+	lives := process(t, d, "s", "lives", &api.ProcessRequest{Command: new("echo begun; exec sleep 1000")})
+	d.RunAs(other)
+	if status, err := os.ReadFile("/proc/" + strconv.Itoa(d.PID()) + "/status"); err != nil || !strings.Contains(string(status), "\nUid:\t1\t1\t1\t1\n") || !strings.Contains(string(status), "\nCapEff:\t0000000000000000\n") {
+		t.Fatalf("boxd is %s, %v", status, err)
+	}
+	if now, err := d.Session(t.Context(), "s"); err != nil || now.PID != was.PID {
+		t.Fatalf("%+v, %v: was %+v", now, err, was)
+	}
+	if p, err := d.Process(t.Context(), "s", "lives", 0); err != nil || p.PID != lives.PID || p.State != "running" {
+		t.Errorf("%+v, %v: was %+v", p, err, lives)
+	}
+	if got := d.Sh(t, "s", "cat f /skills/one/text"); got != "mine\nfirst" {
+		t.Errorf("%q", got)
+	}
+	if err := reword(t, d, "one", "second"); err != nil {
+		t.Fatal(err)
+	}
+	skill(t, d, "two", "new")
+	d.NewSession(t, api.SessionRequest{ID: "later", Skills: []string{"one", "two"}, Workspace: "project"})
+	if got := d.Sh(t, "later", "cat /skills/one/text /skills/two/text; echo together > f"); got != "secondnew" {
+		t.Errorf("%q", got)
+	}
+	if got := d.Sh(t, "shared", "cat f"); got != "together\n" {
+		t.Errorf("%q", got)
+	}
+	if _, err := d.StartSession(t.Context(), "rests"); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.Sh(t, "rests", "cat f"); got != "rested\n" {
+		t.Errorf("%q", got)
+	}
+	if left := usersOf(t, d, "project"); len(left) != 2 {
+		t.Errorf("the workspace is used by %q", left)
+	}
+	// What it learns of files by looking at them itself: that a workspace is there, and how much is in it.
+	if _, err := d.KeepWorkspace(t.Context(), "s", "kept"); err != nil {
+		t.Error(err)
+	}
+	d.NewSession(t, api.SessionRequest{ID: "with", Workspace: "kept"})
+	if got := d.Sh(t, "with", "cat f"); got != "mine\n" {
+		t.Errorf("%q", got)
+	}
+	if w, err := d.Workspace(t.Context(), "kept"); err != nil || len(w.Sessions) != 1 {
+		t.Errorf("%+v, %v", w, err)
+	}
+	// All that is boxd's is its user's, and nothing else is.
+	mine := map[string]bool{"lock": true, "daemon": true, "audit": true, "drives": true, "images": true, "named-workspaces": true, "sessions": true, "skills": true, "usage": true}
+	err := filepath.WalkDir(d.State, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || path == d.State {
+			return err
+		}
+		info, err := os.Lstat(path)
+		if err != nil {
+			return err
+		}
+		top, _, _ := strings.Cut(strings.TrimPrefix(path, d.State+"/"), "/")
+		if uid := info.Sys().(*syscall.Stat_t).Uid; (uid == 1) != mine[top] {
+			t.Errorf("%s belongs to %d", path, uid)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Who is not the user of boxd gets nowhere with the keeper.
+func TestTheKeeperObeysTheUserOfBoxdAlone(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.RunAs(other)
+	socket := filepath.Join(d.Dir, "run/keeper/socket")
+	for path, want := range map[string]fs.FileMode{filepath.Dir(socket): 0o750, socket: 0o660} {
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != want || info.Sys().(*syscall.Stat_t).Uid != 0 || info.Sys().(*syscall.Stat_t).Gid != 1 {
+			t.Errorf("%s: %v, %v, want %v", path, info, err, want)
+		}
+	}
+	boxtest.Eventually(t, "root is refused", func() bool {
+		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Close(fd)
+		if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket}); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(d.Log(), "refused a connection: of uid 0")
+	})
+	if got := d.Sh(t, "s", "echo fine"); got != "fine\n" {
+		t.Errorf("%q", got)
+	}
+}

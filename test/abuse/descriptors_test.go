@@ -43,7 +43,7 @@ print("files", [os.path.join(d, f) for d, _, names in os.walk("/") if not d.star
 func TestT17NoDescriptorCanBeSentToBoxd(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for name, tc := range map[string]struct {
 		kinds string

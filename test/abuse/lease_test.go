@@ -99,7 +99,7 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 // A client keeps its lease: a server to which it is attached, or which it renews, goes on.
 func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for _, p := range []string{"attached", "renewed", "left"} {
 		req := boxtest.ShellProcess("sleep 1000")

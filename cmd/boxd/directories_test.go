@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -242,9 +243,15 @@ func TestFilesOfRootAreHandedOver(t *testing.T) {
 	if err := os.WriteFile(at("box.toml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	load := func() (cfg Config, err error) { return cfg, cfg.decode(at("box.toml"), text) }
+	var writing atomic.Bool // somebody writes the configuration
+	load := func() (cfg Config, err error) {
+		if writing.Load() {
+			return cfg, errors.New("not now")
+		}
+		return cfg, cfg.decode(at("box.toml"), text)
+	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	files := &fileServer{path: at("box.toml"), load: func() (Config, error) { return load() }, log: log, named: map[string]bool{}}
+	files := &fileServer{path: at("box.toml"), load: load, log: log, named: map[string]bool{}}
 	socket := at("s")
 	serve := func(whom identity) (end func()) {
 		t.Helper()
@@ -295,7 +302,7 @@ func TestFilesOfRootAreHandedOver(t *testing.T) {
 		t.Errorf("it says\n%s, want\n%s", got, want)
 	}
 	// While somebody writes the configuration, it names what it did.
-	load = func() (cfg Config, err error) { return cfg, errors.New("not now") }
+	writing.Store(true)
 	if got := ask(); !strings.Contains(got, "named is tokens\n") || !strings.Contains(got, "open /etc/shadow: the configuration cannot be read: not now\n") {
 		t.Errorf("without a configuration it says\n%s", got)
 	}

@@ -63,8 +63,7 @@ func (a *app) configCheckCommand() *cobra.Command {
 errors. Without FILE it checks /etc/boxd/box.toml, if that exists. Nothing is started.
 
 With --against-running it compares the configuration with that of the running boxd: it lists what
-would change, which users would lose access, which boxes would end, and which directories
-boxd could read only after a restart.`,
+would change, which users would lose access, and which boxes would end.`,
 		Args: usage(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			program, err := daemonProgram()

@@ -137,7 +137,7 @@ func (s *fileServer) serve(_ context.Context, fd int) {
 	err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait))
 	n := 0
 	if err == nil {
-		n, err = unix.Read(fd, body)
+		err = durable.Again(func() (err error) { n, err = unix.Read(fd, body); return err })
 	}
 	var req durable.FileRequest
 	if err == nil {
@@ -154,7 +154,7 @@ func (s *fileServer) serve(_ context.Context, fd int) {
 		rights = unix.UnixRights(int(f.Fd()))
 	}
 	if body, err = json.Marshal(reply); err == nil {
-		err = unix.Sendmsg(fd, body, rights, nil, unix.MSG_NOSIGNAL)
+		err = durable.Again(func() error { return unix.Sendmsg(fd, body, rights, nil, unix.MSG_NOSIGNAL) })
 	}
 	if err != nil {
 		s.log.Warn("cannot answer", "error", err)

@@ -78,16 +78,20 @@ func (r *FileRequest) ask(service string) (*os.File, *FileReply, error) {
 		err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait))
 	}
 	if err == nil {
-		err = unix.Connect(fd, &unix.SockaddrUnix{Name: service})
+		err = Again(func() error { return unix.Connect(fd, &unix.SockaddrUnix{Name: service}) })
 	}
 	if err == nil {
-		err = unix.Sendmsg(fd, body, nil, nil, unix.MSG_NOSIGNAL)
+		err = Again(func() error { return unix.Sendmsg(fd, body, nil, nil, unix.MSG_NOSIGNAL) })
 	}
 	if err != nil {
 		return nil, nil, os.NewSyscallError("ask "+service, err)
 	}
 	body, rights := make([]byte, MaxFileMessage), make([]byte, unix.CmsgSpace(4))
-	n, oobn, _, _, err := unix.Recvmsg(fd, body, rights, unix.MSG_CMSG_CLOEXEC)
+	n, oobn := 0, 0
+	err = Again(func() (err error) {
+		n, oobn, _, _, err = unix.Recvmsg(fd, body, rights, unix.MSG_CMSG_CLOEXEC)
+		return err
+	})
 	if err != nil {
 		return nil, nil, os.NewSyscallError("ask "+service, err)
 	}
@@ -107,6 +111,16 @@ func (r *FileRequest) ask(service string) (*os.File, *FileReply, error) {
 		return nil, reply, err
 	}
 	return os.NewFile(uintptr(files[0]), r.Path), reply, nil
+}
+
+// Again calls f until a signal does not interrupt it: where a socket has a timeout, the kernel continues no call after one (signal(7)), and
+// Go's runtime sends signals to its threads.
+func Again(f func() error) error {
+	for {
+		if err := f(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // ReadFile reads a file of at most limit bytes that Open opens.

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -259,6 +260,9 @@ func (d *Daemon) removeAll() {
 	}
 }
 
+// answerPatience is how long a boxd that starts may take to answer before it is asked again.
+const answerPatience = 10 * time.Second
+
 // Restart starts boxd again after Stop or Kill.
 func (d *Daemon) Restart() {
 	d.t.Helper()
@@ -282,7 +286,10 @@ func (d *Daemon) Restart() {
 	}
 	d.cmd = cmd
 	Eventually(d.t, "boxd is ready", func() bool {
-		err := d.Ready(context.WithoutCancel(d.t.Context())) // which has ended where the test cleans up
+		// The test's context has ended where it cleans up. Where a manager holds the socket, one that has died never answers.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.t.Context()), answerPatience)
+		defer cancel()
+		err := d.Ready(ctx)
 		if e, ok := errors.AsType[*client.Error](err); err == nil || ok && strings.Contains(e.Detail, "accepts no new boxes") {
 			return true
 		}

@@ -3,10 +3,12 @@
 package boxtest
 
 import (
+	"debug/elf"
 	"net"
 	"os"
 	"os/exec"
 	"os/user"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -87,8 +89,22 @@ func (u *unprivileged) command(d *Daemon, cmd *exec.Cmd) *exec.Cmd {
 	as := exec.Command("/bin/sh", append([]string{"-c", itself, program, "-keeper-unit"}, cmd.Args[1:]...)...)
 	as.Stderr, as.ExtraFiles = log, []*os.File{u.socket}
 	as.Env = append(cmd.Env, "LISTEN_FDS=1", "LISTEN_FDNAMES=boxd-api")
+	if dynamic(d.t, program) { // the race detector needs libraries, which a boxd that confines itself may not execute
+		as.Env = append(as.Env, "BOXD_CONFINED=1")
+	}
 	as.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: u.uid, Gid: u.gid}}
 	return as
+}
+
+// dynamic reports whether a program needs an interpreter, ld.so(8).
+func dynamic(t testing.TB, program string) bool {
+	t.Helper()
+	f, err := elf.Open(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
 // end ends the keeper, whose boxes a boxd has ended.

@@ -129,4 +129,5 @@ func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 	if r := try(t, as(member, "boxctl", "set", "alive", "--workspace-quota", "8MiB")...); r.code == 0 || !strings.Contains(r.stderr, "which is used") {
 		t.Errorf("a quota below what is used: %+v", r)
 	}
+	boxctl(t, "rm", "alive") // a stopped box outlives the units
 }

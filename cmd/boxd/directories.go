@@ -57,9 +57,9 @@ var ownFiles = []string{"drained.json", "grants.json", "langbot-admission", "lan
 // lockFile is locked by a boxd for as long as it uses the state directory.
 const lockFile = "lock"
 
-// makeDirs makes the directories of the boxd of a user, who need not be root, and gives it what an earlier boxd has left there.
-func makeDirs(cfg *Daemon, whom identity) error {
-	if err := errors.Join(openRun(cfg.RuntimeDir, whom), openState(cfg.StateDir, whom)); err != nil {
+// prepareDirs makes the directories of the boxd of a user, who need not be root, and gives it what an earlier boxd has left there.
+func prepareDirs(cfg *Daemon, boxdUser identity) error {
+	if err := errors.Join(openRun(cfg.RuntimeDir, boxdUser), openState(cfg.StateDir, boxdUser)); err != nil {
 		return err
 	}
 	lock, err := lockOwn(cfg.StateDir, linux.StartPatience)
@@ -76,19 +76,19 @@ func makeDirs(cfg *Daemon, whom identity) error {
 	}
 	defer state.Close()
 	for _, name := range append(ownDirs, lockFile) {
-		if err := give(state, name, whom); err != nil {
+		if err := chownTree(state, name, boxdUser); err != nil {
 			return fmt.Errorf("state directory: %w", err)
 		}
 	}
-	if whom.uid != 0 {
+	if boxdUser.uid != 0 {
 		return nil
 	}
-	return shut(cfg)
+	return closeToOthers(cfg)
 }
 
-// shut takes back what another user than root had been allowed, before a downgrade to a boxd that is root: that, and its keeper, refuse
+// closeToOthers takes back what another user than root had been allowed, before a downgrade to a boxd that is root: that, and its keeper, refuse
 // directories that anybody else may list.
-func shut(cfg *Daemon) error {
+func closeToOthers(cfg *Daemon) error {
 	dirs := []string{cfg.StateDir, filepath.Join(cfg.RuntimeDir, isolation.KeeperDir)}
 	for _, at := range []string{cfg.StateDir, filepath.Join(cfg.StateDir, "store")} {
 		for _, name := range []string{"workspaces", isolation.SpacesDir, statedir.ImageTrees} {
@@ -104,7 +104,7 @@ func shut(cfg *Daemon) error {
 }
 
 // openRun makes the runtime directory, with what the unit of boxd has to find there, and lets the group of a user reach the keeper.
-func openRun(dir string, whom identity) error {
+func openRun(dir string, boxdUser identity) error {
 	for _, d := range []struct {
 		name string
 		mode fs.FileMode
@@ -118,7 +118,7 @@ func openRun(dir string, whom identity) error {
 			return fmt.Errorf("runtime directory: %w", err)
 		}
 	}
-	if err := share(filepath.Join(dir, isolation.KeeperDir), whom); err != nil {
+	if err := allowGroup(filepath.Join(dir, isolation.KeeperDir), boxdUser); err != nil {
 		return fmt.Errorf("runtime directory: %w", err)
 	}
 	return nil
@@ -126,7 +126,7 @@ func openRun(dir string, whom identity) error {
 
 // openState makes the state directory, if there is none, and lets a user enter it who is not root. It stays root's with its group, and with
 // what it has: systemd, if told by a unit to make it, gives all below it to that unit's user when the group is another.
-func openState(dir string, whom identity) error {
+func openState(dir string, boxdUser identity) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
@@ -134,7 +134,7 @@ func openState(dir string, whom identity) error {
 	if err == nil && (!info.IsDir() || owner(info) != os.Geteuid()) {
 		err = fmt.Errorf("want a directory of uid %d, have %v of %d", os.Geteuid(), info.Mode(), owner(info))
 	}
-	if err == nil && whom.uid != os.Geteuid() {
+	if err == nil && boxdUser.uid != os.Geteuid() {
 		err = os.Chmod(dir, 0o711)
 	}
 	if err != nil {
@@ -143,9 +143,9 @@ func openState(dir string, whom identity) error {
 	return nil
 }
 
-// share lets the group of a user enter and list a directory of this one.
-func share(dir string, whom identity) error {
-	if whom.uid == os.Geteuid() {
+// allowGroup lets the group of a user enter and list a directory of this one.
+func allowGroup(dir string, boxdUser identity) error {
+	if boxdUser.uid == os.Geteuid() {
 		return nil
 	}
 	root, err := os.OpenRoot(dir)
@@ -153,26 +153,26 @@ func share(dir string, whom identity) error {
 		return err
 	}
 	defer root.Close()
-	return errors.Join(root.Chown(".", -1, whom.gid), root.Chmod(".", 0o750))
+	return errors.Join(root.Chown(".", -1, boxdUser.gid), root.Chmod(".", 0o750))
 }
 
-// give gives a user what is at a name, with all below it, which nobody may write to meanwhile but root. The name itself comes last: what
+// chownTree gives a user what is at a name, with all below it, which nobody may write to meanwhile but root. The name itself comes last: what
 // belongs to the user has been given whole, and is not looked at again, since the user may have put anything there.
-func give(state *os.Root, name string, whom identity) error {
+func chownTree(state *os.Root, name string, boxdUser identity) error {
 	info, err := state.Lstat(name)
 	if err == nil && info.Mode().Type() == fs.ModeSymlink { // somebody has it elsewhere, and sees to it
 		info, err = os.Stat(filepath.Join(state.Name(), name))
-		if err == nil && owner(info) != whom.uid {
-			err = fmt.Errorf("%s is a symbolic link to what belongs to uid %d: chown -R %d:%d what it leads to", name, owner(info), whom.uid, whom.gid)
+		if err == nil && owner(info) != boxdUser.uid {
+			err = fmt.Errorf("%s is a symbolic link to what belongs to uid %d: chown -R %d:%d what it leads to", name, owner(info), boxdUser.uid, boxdUser.gid)
 		}
 		return err
 	}
-	if err != nil || owner(info) == whom.uid {
+	if err != nil || owner(info) == boxdUser.uid {
 		return err
 	}
 	was := owner(info)
-	if was != 0 && whom.uid != 0 { // that user could change it meanwhile
-		return fmt.Errorf("%s belongs to uid %d: must belong to root or to uid %d; chown -R %d:%d %s", name, was, whom.uid, whom.uid, whom.gid, filepath.Join(state.Name(), name))
+	if was != 0 && boxdUser.uid != 0 { // that user could change it meanwhile
+		return fmt.Errorf("%s belongs to uid %d: must belong to root or to uid %d; chown -R %d:%d %s", name, was, boxdUser.uid, boxdUser.uid, boxdUser.gid, filepath.Join(state.Name(), name))
 	}
 	linked := name == statedir.SkillStore || name == statedir.DriveStore // whose versions share the files that stay
 	below, err := state.OpenRoot(".")
@@ -187,9 +187,9 @@ func give(state *os.Root, name string, whom identity) error {
 		if info, err = d.Info(); err != nil || owner(info) != was || !linked && info.Mode().IsRegular() && hasOtherNames(info) {
 			return err // a file with other names may be the keeper's
 		}
-		return below.Lchown(path, whom.uid, whom.gid)
+		return below.Lchown(path, boxdUser.uid, boxdUser.gid)
 	})
-	return errors.Join(err, state.Lchown(name, whom.uid, whom.gid))
+	return errors.Join(err, state.Lchown(name, boxdUser.uid, boxdUser.gid))
 }
 
 // owner returns the uid of the owner of a file.

@@ -55,7 +55,7 @@ func TestDirectoriesAreGivenToTheUserOfBoxd(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := makeDirs(cfg, stranger); err != nil {
+		if err := prepareDirs(cfg, stranger); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,7 +83,7 @@ func TestDirectoriesAreTakenBackForADowngrade(t *testing.T) {
 	dir := t.TempDir()
 	cfg := &Daemon{StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run")}
 	fill(t, cfg.StateDir, "sessions/a.json", "skills/builtin/trees/t/SKILL.md", "workspaces/key/file", "store/spaces/key/file")
-	if err := makeDirs(cfg, stranger); err != nil {
+	if err := prepareDirs(cfg, stranger); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"workspaces", "store/spaces"} { // as the keeper does
@@ -91,7 +91,7 @@ func TestDirectoriesAreTakenBackForADowngrade(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := makeDirs(cfg, identity{0, 0}); err != nil {
+	if err := prepareDirs(cfg, identity{0, 0}); err != nil {
 		t.Fatal(err)
 	}
 	for path, got := range owners(t, cfg.StateDir) {
@@ -116,7 +116,7 @@ func TestWhatIsGivenIsNotLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
 	cfg := &Daemon{StateDir: filepath.Join(t.TempDir(), "state"), RuntimeDir: t.TempDir()}
-	if err := makeDirs(cfg, stranger); err != nil {
+	if err := prepareDirs(cfg, stranger); err != nil {
 		t.Fatal(err)
 	}
 	secret, planted := filepath.Join(cfg.StateDir, "store.img"), filepath.Join(cfg.StateDir, "sessions/x.json")
@@ -133,7 +133,7 @@ func TestWhatIsGivenIsNotLookedAtAgain(t *testing.T) {
 	if err := os.Chown(mark, stranger.uid, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := makeDirs(cfg, stranger); err != nil {
+	if err := prepareDirs(cfg, stranger); err != nil {
 		t.Fatal(err)
 	}
 	all := owners(t, cfg.StateDir)
@@ -153,7 +153,7 @@ func TestAFileWithAnotherNameIsNotGiven(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := makeDirs(cfg, stranger); err != nil {
+	if err := prepareDirs(cfg, stranger); err != nil {
 		t.Fatal(err)
 	}
 	all := owners(t, cfg.StateDir)
@@ -179,7 +179,7 @@ func TestWhatIsAnotherUsersIsNotGiven(t *testing.T) {
 		if err := make(filepath.Join(cfg.StateDir, "audit")); err != nil {
 			t.Fatal(err)
 		}
-		if err := makeDirs(cfg, stranger); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "chown -R") {
+		if err := prepareDirs(cfg, stranger); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "chown -R") {
 			t.Errorf("%v, want %q", err, name)
 		}
 	}
@@ -187,7 +187,7 @@ func TestWhatIsAnotherUsersIsNotGiven(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := &Daemon{StateDir: filepath.Join(t.TempDir(), "state"), RuntimeDir: t.TempDir()}
-	if err := errors.Join(os.MkdirAll(cfg.StateDir, 0o700), os.Symlink(elsewhere, filepath.Join(cfg.StateDir, "audit")), makeDirs(cfg, stranger)); err != nil {
+	if err := errors.Join(os.MkdirAll(cfg.StateDir, 0o700), os.Symlink(elsewhere, filepath.Join(cfg.StateDir, "audit")), prepareDirs(cfg, stranger)); err != nil {
 		t.Error(err)
 	}
 }
@@ -201,7 +201,7 @@ func TestAnInterruptedGiveIsCompleted(t *testing.T) {
 	if err := os.Chown(filepath.Join(cfg.StateDir, "sessions/a.json"), stranger.uid, stranger.gid); err != nil {
 		t.Fatal(err)
 	}
-	if err := makeDirs(cfg, stranger); err != nil {
+	if err := prepareDirs(cfg, stranger); err != nil {
 		t.Fatal(err)
 	}
 	for path, got := range owners(t, filepath.Join(cfg.StateDir, "sessions")) {
@@ -253,7 +253,7 @@ func TestFilesOfRootAreHandedOver(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	files := &fileServer{path: at("box.toml"), load: load, log: log, named: map[string]bool{}}
 	socket := at("s")
-	serve := func(whom identity) (end func()) {
+	serve := func(boxdUser identity) (end func()) {
 		t.Helper()
 		root, err := os.Open(dir)
 		if err != nil {
@@ -273,7 +273,7 @@ func TestFilesOfRootAreHandedOver(t *testing.T) {
 		}
 		ended := make(chan error)
 		go func() {
-			ended <- (&helper{unit: "boxd-files", whom: whom, serve: files.serve, log: log}).accept(t.Context(), listener)
+			ended <- (&helper{unit: "boxd-files", boxdUser: boxdUser, serve: files.serve, log: log}).accept(t.Context(), listener)
 		}()
 		return func() {
 			listener.Close()

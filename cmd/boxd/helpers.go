@@ -30,10 +30,10 @@ const maxHelped = 64
 
 // helper serves the socket of such a unit.
 type helper struct {
-	unit  string // its name
-	whom  identity
-	serve func(context.Context, int)
-	log   *slog.Logger
+	unit     string // its name
+	boxdUser identity
+	serve    func(context.Context, int)
+	log      *slog.Logger
 }
 
 // firstPassed is the descriptor of the only socket that systemd passes (sd_listen_fds(3)).
@@ -86,7 +86,7 @@ func (h *helper) accept(ctx context.Context, listener *fdpass.Listener) error {
 // admit refuses a connection of another user.
 func (h *helper) admit(fd int) error {
 	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err == nil && int(peer.Uid) != h.whom.uid {
+	if err == nil && int(peer.Uid) != h.boxdUser.uid {
 		err = fmt.Errorf("of uid %d: %w", peer.Uid, unix.EPERM)
 	}
 	return err
@@ -96,7 +96,7 @@ func (h *helper) admit(fd int) error {
 func helperLog() *slog.Logger { return slog.New(systemd.Open(systemd.DefaultConfig(), os.Stderr)) }
 
 // serveScopes makes scopes for the boxd of a user, until ctx ends: it is boxd-scopes.service.
-func serveScopes(ctx context.Context, whom identity) error {
+func serveScopes(ctx context.Context, boxdUser identity) error {
 	own, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find boxkeeper: %w", err)
@@ -106,16 +106,16 @@ func serveScopes(ctx context.Context, whom identity) error {
 	keeper := filepath.Join(filepath.Dir(own), "boxkeeper")
 	log := helperLog()
 	server := &driver.ScopeServer{Scopes: scopes, Program: func() string { return keeper }, Log: log}
-	return (&helper{unit: "boxd-scopes", whom: whom, serve: server.ServeConn, log: log}).run(ctx)
+	return (&helper{unit: "boxd-scopes", boxdUser: boxdUser, serve: server.ServeConn, log: log}).run(ctx)
 }
 
 // filesPatience is how long a client may take to ask, and to receive.
 const filesPatience = 5 * time.Second
 
 // serveFiles opens files for the boxd of a user, until ctx ends: it is boxd-files.service.
-func serveFiles(ctx context.Context, whom identity, path string, load func() (Config, error)) error {
+func serveFiles(ctx context.Context, boxdUser identity, path string, load func() (Config, error)) error {
 	server := &fileServer{path: path, load: load, log: helperLog(), named: map[string]bool{}}
-	return (&helper{unit: "boxd-files", whom: whom, serve: server.serve, log: server.log}).run(ctx)
+	return (&helper{unit: "boxd-files", boxdUser: boxdUser, serve: server.serve, log: server.log}).run(ctx)
 }
 
 // fileServer opens the files of a configuration, and those that the configuration names, for boxd, which has a user of its own and

@@ -31,14 +31,14 @@ func chooseKeeper(c *Config, unit bool) error {
 }
 
 // keeperConfig returns the configuration of a keeper that obeys a user, and the directory of the programs, which is boxd's own.
-func keeperConfig(c *Config, whom identity) (k isolation.KeeperConfig, dir string, err error) {
+func keeperConfig(c *Config, boxdUser identity) (k isolation.KeeperConfig, dir string, err error) {
 	own, err := os.Executable()
 	if err != nil {
 		return k, "", fmt.Errorf("find boxkeeper: %w", err)
 	}
 	dir = filepath.Dir(own)
 	return isolation.KeeperConfig{
-		RunDir: c.Daemon.RuntimeDir, StateDir: c.Daemon.StateDir, BoxdUID: uint32(whom.uid), BoxdGID: uint32(whom.gid), BoxInit: filepath.Join(dir, "boxinit"),
+		RunDir: c.Daemon.RuntimeDir, StateDir: c.Daemon.StateDir, BoxdUID: uint32(boxdUser.uid), BoxdGID: uint32(boxdUser.gid), BoxInit: filepath.Join(dir, "boxinit"),
 		IDBase: c.IDs.Base, IDCount: c.IDs.Count, IDLock: c.IDs.Lock, Ahead: c.Daemon.Ahead,
 		Group: c.Groups.Path(), Store: uint64(c.Work.StoreSize), StoreFilesystem: c.Work.StoreFilesystem, Workspaces: c.Work.Max, Allow: c.allow(), Etc: c.Image.Etc, Network: c.networkWords(), Patience: time.Duration(c.Mounts.Patience), AIO: c.Limits.AIO, FileLocks: c.Limits.FileLocks,
 		QuotaRoots: c.Mounts.QuotaRoots,
@@ -64,12 +64,12 @@ func startKeeper(ctx context.Context, cfg *Config, log *slog.Logger) (*client.Ke
 
 // becomeKeeper turns this process into the keeper of a boxd that is this user, as a unit of its own. The keeper cannot read the
 // configuration itself: no parser for it is linked in.
-func becomeKeeper(cfg *Config, whom identity) error {
-	keeper, dir, err := keeperConfig(cfg, whom)
+func becomeKeeper(cfg *Config, boxdUser identity) error {
+	keeper, dir, err := keeperConfig(cfg, boxdUser)
 	if err != nil {
 		return err
 	}
-	if err := openState(cfg.Daemon.StateDir, whom); err != nil { // boxd may not have made it yet
+	if err := openState(cfg.Daemon.StateDir, boxdUser); err != nil { // boxd may not have made it yet
 		return err
 	}
 	program := filepath.Join(dir, "boxkeeper")

@@ -49,7 +49,7 @@ type options struct {
 	show, check, unit              bool
 	keeper, scopes, files, prepare bool
 	running                        string // the file of -against
-	whom                           identity
+	boxdUser                       identity
 }
 
 // parse parses the command line.
@@ -76,7 +76,7 @@ func parse(args []string) (*options, error) {
 		o.config = defaultPath
 	}
 	var err error
-	o.whom, err = userOf(*name)
+	o.boxdUser, err = userOf(*name)
 	return o, err
 }
 
@@ -99,9 +99,9 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println("boxd", version) //nolint:forbidigo // what was asked for
 		return nil
 	case o.scopes:
-		return serveScopes(ctx, o.whom)
+		return serveScopes(ctx, o.boxdUser)
 	case o.files:
-		return serveFiles(ctx, o.whom, o.config, o.load)
+		return serveFiles(ctx, o.boxdUser, o.config, o.load)
 	}
 	cfg, err := o.load()
 	switch {
@@ -110,9 +110,9 @@ func run(ctx context.Context, args []string) error {
 	case err != nil:
 		return err
 	case o.prepare:
-		return makeDirs(&cfg.Daemon, o.whom)
+		return prepareDirs(&cfg.Daemon, o.boxdUser)
 	case o.keeper:
-		return becomeKeeper(&cfg, o.whom)
+		return becomeKeeper(&cfg, o.boxdUser)
 	}
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP) // from here on: it would end a starting boxd

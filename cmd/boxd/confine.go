@@ -22,8 +22,8 @@ import (
 // confinedVariable is set in the environment of a confined boxd.
 const confinedVariable = "BOXD_CONFINED"
 
-// confine takes from boxd what it could do to the host, as root or as a user of its own: send signals to processes outside of it, connect to their abstract Unix
-// sockets, and open files that it does not need, as far as the kernel supports that (Landlock). What the keeper has below the state
+// confine takes from boxd what it could do to the host, as root or as a user of its own: send signals to processes outside of it, connect
+// to their abstract Unix sockets, and open files that it does not need, as far as the kernel supports that (Landlock). What the keeper has below the state
 // directory is among those files. It executes boxd again: all its threads must have the same restrictions, and the runtime's own signals
 // between them must arrive.
 func confine(ctx context.Context, cfg *Config, config string) error {

@@ -170,26 +170,27 @@ func chownTree(state *os.Root, name string, boxdUser identity) error {
 	if err != nil || owner(info) == boxdUser.uid {
 		return err
 	}
+	if info.Mode().IsRegular() && hasOtherNames(info) {
+		return fmt.Errorf("%s has more than one hard link: must be a file of its own", name)
+	}
 	was := owner(info)
 	if was != 0 && boxdUser.uid != 0 { // that user could change it meanwhile
 		return fmt.Errorf("%s belongs to uid %d: must belong to root or to uid %d; chown -R %d:%d %s", name, was, boxdUser.uid, boxdUser.uid, boxdUser.gid, filepath.Join(state.Name(), name))
 	}
 	linked := name == statedir.SkillStore || name == statedir.DriveStore // whose versions share the files that stay
-	below, err := state.OpenRoot(".")
-	if err != nil {
-		return err
-	}
-	defer below.Close()
-	err = fs.WalkDir(below.FS(), name, func(path string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(state.FS(), name, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || path == name {
 			return err
 		}
 		if info, err = d.Info(); err != nil || owner(info) != was || !linked && info.Mode().IsRegular() && hasOtherNames(info) {
 			return err // a file with other names may be the keeper's
 		}
-		return below.Lchown(path, boxdUser.uid, boxdUser.gid)
+		return state.Lchown(path, boxdUser.uid, boxdUser.gid)
 	})
-	return errors.Join(err, state.Lchown(name, boxdUser.uid, boxdUser.gid))
+	if err != nil {
+		return err
+	}
+	return state.Lchown(name, boxdUser.uid, boxdUser.gid)
 }
 
 // owner returns the uid of the owner of a file.

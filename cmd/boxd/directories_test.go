@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fdpass"
@@ -187,6 +189,14 @@ func TestWhatIsAnotherUsersIsNotGiven(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := &Daemon{StateDir: filepath.Join(t.TempDir(), "state"), RuntimeDir: t.TempDir()}
+	fill(t, cfg.StateDir, "store.img")
+	if err := os.Link(filepath.Join(cfg.StateDir, "store.img"), filepath.Join(cfg.StateDir, "lock")); err != nil {
+		t.Fatal(err)
+	}
+	if err := prepareDirs(cfg, stranger); err == nil || !strings.Contains(err.Error(), "lock has more than one hard link") || owners(t, cfg.StateDir)["store.img"] != (identity{0, 0}) {
+		t.Errorf("a lock that is the keeper's file: %v", err)
+	}
+	cfg = &Daemon{StateDir: filepath.Join(t.TempDir(), "state"), RuntimeDir: t.TempDir()}
 	if err := errors.Join(os.MkdirAll(cfg.StateDir, 0o700), os.Symlink(elsewhere, filepath.Join(cfg.StateDir, "audit")), prepareDirs(cfg, stranger)); err != nil {
 		t.Error(err)
 	}
@@ -210,6 +220,41 @@ func TestAnInterruptedGiveIsCompleted(t *testing.T) {
 		}
 	}
 }
+
+// Where a file cannot be given, its directory is not: the next attempt must look at it again.
+func TestADirectoryIsGivenAfterAllThatIsInIt(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireRoot(t)
+	cfg := &Daemon{StateDir: filepath.Join(t.TempDir(), "state"), RuntimeDir: t.TempDir()}
+	fill(t, cfg.StateDir, "sessions/a.json")
+	f, err := os.Open(filepath.Join(cfg.StateDir, "sessions/a.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	immutable := func(flags int) error { // ioctl_iflags(2)
+		return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
+	}
+	if err := immutable(fsImmutable); err != nil {
+		boxtest.Missing(t, "a filesystem whose files can be made immutable")
+	}
+	defer func() { _ = immutable(0) }()
+	if err := prepareDirs(cfg, stranger); err == nil {
+		t.Error("it says that all is given")
+	}
+	if got := owners(t, cfg.StateDir)["sessions"]; got != (identity{0, 0}) {
+		t.Errorf("the directory belongs to %v", got)
+	}
+	if err := errors.Join(immutable(0), prepareDirs(cfg, stranger)); err != nil {
+		t.Fatal(err)
+	}
+	if all := owners(t, cfg.StateDir); all["sessions"] != stranger || all["sessions/a.json"] != stranger {
+		t.Errorf("in the end they belong to %v and %v", all["sessions"], all["sessions/a.json"])
+	}
+}
+
+// fsImmutable is FS_IMMUTABLE_FL of <linux/fs.h>.
+const fsImmutable = 0x10
 
 func TestAUserThatDoesNotExistIsRefused(t *testing.T) {
 	t.Parallel()

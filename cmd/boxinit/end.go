@@ -39,13 +39,14 @@ func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) 
 	}
 	p.exit = exit
 	delete(s.byPID, p.pid) // the PID may be reused from here on
-	s.unwatch(p.pidfd, p.token)
-	p.pidfd, p.deadline = -1, 0
+	p.deadline = 0
 	switch others := s.othersAlive(p); {
 	case p.keep && !p.killed:
 		exit.LeftRunning = others
 		s.leftRunning = s.leftRunning || others
 	case others:
+		s.unwatch(p.pidfd, p.token)
+		p.pidfd = -1
 		if ours := p.killed; ours {
 			s.kill(p)
 		} else {
@@ -80,10 +81,11 @@ func (s *server) report(p *program) {
 			files = append(files, st.ring.FD)
 		}
 	}
-	s.release(p)
+	s.removeScript(p)
 	if p.conn == s.conn { // a later boxd does not know the program, or learns of it from adopt
 		s.send(&reply, files...)
 	}
+	s.release(p) // afterwards, since a caller waits for the message
 	p.notifyReaders()
 	if p.finished = true; !p.durable {
 		s.forget(p)
@@ -91,15 +93,15 @@ func (s *server) report(p *program) {
 }
 
 // othersAlive reports whether a program that has ended may have left processes behind. In a box
-// without cgroups the answer is whether PID 1 still has children: without any there can be no
-// other process in the box, and a walk through /proc is saved.
+// without cgroups the answer is whether PID 1 has children that are no programs, which saves a
+// walk through /proc.
 func (s *server) othersAlive(p *program) bool {
 	if p.group.FD >= 0 {
 		populated, err := p.group.Populated()
 		return populated || err != nil
 	}
 	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-	return !errors.Is(err, unix.ECHILD)
+	return !errors.Is(err, unix.ECHILD) && !s.procs.hasOnly(s.byPID)
 }
 
 // abandon undoes a start that failed halfway.
@@ -140,13 +142,7 @@ func (s *server) release(p *program) {
 		s.unwatch(p.events, p.token)
 		p.events = 0
 	}
-	if p.script != "" {
-		restore := asBoxUser()
-		asUser(p.root)
-		_ = unix.Unlink(p.script) // the program may have removed it
-		restore()
-		p.script = ""
-	}
+	s.removeScript(p)
 	s.dropGroup(p)
 	if s.byPID[p.pid] == p {
 		delete(s.byPID, p.pid)
@@ -157,6 +153,18 @@ func (s *server) release(p *program) {
 	}
 	p.deadline = 0
 	s.life.Idle(monotonic())
+}
+
+// removeScript removes the file that a program was written to.
+func (s *server) removeScript(p *program) {
+	if p.script == "" {
+		return
+	}
+	restore := asBoxUser()
+	defer restore()
+	asUser(p.root)
+	_ = unix.Unlink(p.script) // the program may have removed it
+	p.script = ""
 }
 
 // forget drops all state of a program that has been released. boxd may still hold copies of its

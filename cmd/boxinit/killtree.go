@@ -80,6 +80,34 @@ func (g *procView) Tag(running func() []uint32) uint32 {
 	return g.take()
 }
 
+// hasOnly reports whether PID 1 has no children but the running programs, by PID. Then a program that was waited for has left
+// nothing behind: its orphans, and theirs, are children of PID 1, the reaper of their namespace (pid_namespaces(7)), also if
+// they were once of a subreaper (PR_SET_CHILD_SUBREAPER), as that has died with the program or lives on itself. Forks and exits
+// meanwhile hide none of them, though proc_pid_task_children(5) warns of that: a child is listed until it is waited for, which
+// this thread alone does, and new ones come last.
+func (g *procView) hasOnly(programs map[int]*program) bool {
+	if unix.Gettid() != 1 { // orphans are listed as children of the first thread, programs as those of this one
+		return false
+	}
+	fd, err := unix.Openat(g.Proc, "1/task/1/children", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil { // a kernel without CONFIG_PROC_CHILDREN
+		return false
+	}
+	defer unix.Close(fd)
+	var buf [4096]byte
+	n, err := unix.Read(fd, buf[:])
+	if err != nil || n == len(buf) { // there may be more
+		return false
+	}
+	for field := range bytes.FieldsSeq(buf[:n]) {
+		pid, err := strconv.Atoi(string(field))
+		if err != nil || programs[pid] == nil {
+			return false
+		}
+	}
+	return true
+}
+
 // killPatience bounds the waits of one Kill, and exitPatience the wait for one process in it: a
 // process in an uninterruptible sleep dies only when that ends, and must not hold up the whole
 // box.

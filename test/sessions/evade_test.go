@@ -18,8 +18,10 @@ import (
 const evade = `#define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -60,6 +62,22 @@ int main(int argc, char **argv)
 		pthread_t t;
 		pthread_create(&t, 0, live, 0);
 		syscall(SYS_exit, 0);
+	}
+	if (!strcmp(argv[1], "sibling")) {
+		/* Its parent is that of this process. */
+		if (syscall(SYS_clone, CLONE_PARENT, 0, 0, 0, 0) == 0)
+			live(0);
+		pause();
+	}
+	if (!strcmp(argv[1], "reaper")) {
+		/* Its orphans become children of this process, not of PID 1. */
+		prctl(PR_SET_CHILD_SUBREAPER, 1);
+		if (fork() == 0) {
+			if (fork() == 0)
+				live(0);
+			_exit(0);
+		}
+		pause();
 	}
 	if (!strcmp(argv[1], "chain")) {
 		/* Every process has a successor before anybody can look at it. */
@@ -105,8 +123,13 @@ func TestNoTrickOutlivesAnExecution(t *testing.T) {
 	build := boxtest.Shell("gcc -O1 -pthread -xc -o evade -")
 	build.Stdin, build.Timeout = evade, boxtest.Duration("2m")
 	d.Output(t, "s1", build)
-	for _, trick := range []string{"thread", "chain", "bomb"} {
-		for i := range 5 {
+	for i, trick := range []string{"thread", "sibling", "reaper", "chain", "bomb", "thread", "sibling", "reaper", "chain", "bomb"} {
+		if i == 5 { // PID 1 has a child from here on, which is none of what they leave
+			if _, _, err := d.StartProcess(t.Context(), "s1", "beside", &api.ProcessRequest{Argv: []string{"sleep", "infinity"}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 3 {
 			begun := boxtest.Shell("rm -f alive; ./evade " + trick + " away; until [ -s alive ]; do sleep 0.01; done")
 			begun.Timeout = boxtest.Duration("2m")
 			r := d.Result(t, "s1", begun)
@@ -125,6 +148,9 @@ func TestNoTrickOutlivesAnExecution(t *testing.T) {
 				t.Fatalf("%s, out of time, round %d: it lives", trick, i)
 			}
 		}
+	}
+	if p, err := d.Process(t.Context(), "s1", "beside", 0); err != nil || p.State != "running" {
+		t.Errorf("the process beside them: %+v, %v", p, err)
 	}
 }
 

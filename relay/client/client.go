@@ -28,6 +28,9 @@ const DefaultSocket = "/run/boxd/boxd.sock"
 // maxAnswer is the maximum size of a response that is read into memory, in bytes.
 const maxAnswer = 512 << 20
 
+// expectedAnswer bounds how much memory a response gets for its Content-Length alone, in bytes.
+const expectedAnswer = 16 << 20
+
 // maxProblem is the maximum size of an error response, in bytes.
 const maxProblem = 1 << 20
 
@@ -314,14 +317,19 @@ func (c *Client) do(ctx context.Context, method string, to target, in, out any) 
 	if resp.StatusCode >= http.StatusMultipleChoices {
 		return resp.StatusCode, refusal(resp)
 	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
+	data := bytes.NewBuffer(make([]byte, 0, min(max(resp.ContentLength, 0), expectedAnswer)+bytes.MinRead))
+	if _, err := data.ReadFrom(io.LimitReader(resp.Body, maxAnswer)); err != nil {
 		return resp.StatusCode, fmt.Errorf("read the answer: %w", err)
 	}
 	if out == nil {
 		return resp.StatusCode, nil
 	}
-	if err := json.Unmarshal(data, out); err != nil {
+	if r, ok := out.(*api.ExecResult); ok {
+		err = decodeResult(data.Bytes(), r)
+	} else {
+		err = json.Unmarshal(data.Bytes(), out)
+	}
+	if err != nil {
 		return resp.StatusCode, fmt.Errorf("answer to %s %s: %w", method, to.path, err)
 	}
 	return resp.StatusCode, nil

@@ -28,7 +28,6 @@ type Box struct {
 	broken bool          // a message was malformed, or the last one; used only by the message handler
 	ready  chan error    // receives the outcome of the set-up, or is closed with the connection
 	done   chan struct{} // closed when the connection to PID 1 has ended
-	quiet  chan struct{} // receives a value when kept has become false
 
 	freezing   sync.Mutex  // held during a Freeze or a Ping
 	frozen     chan error  // receives the answer
@@ -48,6 +47,7 @@ type Box struct {
 	version     uint32    // of the protocol that PID 1 speaks
 	leftRunning bool      // processes outlive their program
 	since       time.Time // when the last of those ended
+	watcher     func(gone bool)
 }
 
 // newBox takes the descriptors over.
@@ -59,7 +59,7 @@ func newBox(l isolation.Launched, control, pidfd int, recv *fdpass.Buffers) (*Bo
 		return nil, err
 	}
 	conn.Patience = sendPatience
-	b := &Box{Launched: l, conn: conn, recv: recv, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), quiet: make(chan struct{}, 1), frozen: make(chan error, 1), adopted: make(chan isolation.Adopted, 1), programs: map[uint32]*Program{}, version: isolation.BoxVersion}
+	b := &Box{Launched: l, conn: conn, recv: recv, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), frozen: make(chan error, 1), adopted: make(chan isolation.Adopted, 1), programs: map[uint32]*Program{}, version: isolation.BoxVersion}
 	go b.receive()
 	return b, nil
 }
@@ -110,8 +110,18 @@ func (b *Box) LeftRunning() (bool, time.Time) {
 	return b.leftRunning, b.since
 }
 
-// Quiet receives a value whenever the last process that LeftRunning reports has ended.
-func (b *Box) Quiet() <-chan struct{} { return b.quiet }
+// Watch sets what is called when the last process that LeftRunning reports has ended, and, with gone, once the box is gone; also
+// for what has happened before. It is called between two messages of the box, so it must not wait for one. A goroutine that waited
+// for both would take more memory than all else that is known of a box.
+func (b *Box) Watch(watcher func(gone bool)) {
+	b.mu.Lock()
+	gone, quiet := b.gone, !b.leftRunning && !b.since.IsZero()
+	b.watcher = watcher
+	b.mu.Unlock()
+	if gone || quiet {
+		watcher(gone)
+	}
+}
 
 // Close ends the box by closing its connection, and waits until PID 1 has closed its end. The
 // keeper's End cleans up after it.
@@ -219,11 +229,15 @@ func (b *Box) receive() {
 	b.gone = true
 	lost := b.programs
 	b.programs = nil
+	watcher := b.watcher
 	b.mu.Unlock()
 	close(b.ready)
 	close(b.done) // before the programs end: their waiters then find the box gone
 	for _, p := range lost {
 		p.end(nil, ErrBoxLost)
+	}
+	if watcher != nil {
+		watcher(true)
 	}
 }
 
@@ -307,10 +321,10 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 	if reply.Quiet {
 		b.mu.Lock()
 		b.leftRunning, b.since = false, time.Now()
+		watcher := b.watcher
 		b.mu.Unlock()
-		select {
-		case b.quiet <- struct{}{}:
-		default: // the previous value has not been received yet
+		if watcher != nil {
+			watcher(false)
 		}
 		fdpass.CloseAll(files)
 		return nil

@@ -18,7 +18,7 @@ func (s *Session) Restored(box *client.Box, frozen bool, env []string) {
 	s.mu.Lock()
 	s.box, s.frozen, s.env, s.state = box, frozen, env, StateReady
 	s.mu.Unlock()
-	s.hooks.Work.Go(s.watch)
+	s.watch()
 	close(s.started)
 }
 

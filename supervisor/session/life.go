@@ -32,7 +32,7 @@ func (s *Session) Launched(box *client.Box, err error) error {
 		close(s.ended)
 		return move
 	}
-	s.hooks.Work.Go(s.watch)
+	s.watch()
 	return move
 }
 
@@ -78,22 +78,40 @@ func (s *Session) BeginEnd(reason EndReason) bool {
 func (s *Session) FinishEnd() {
 	s.mu.Lock()
 	_ = s.advanceLocked(StateEnded) // legal from ending
+	s.unwatchLocked()
 	s.mu.Unlock()
 	close(s.ended)
 }
 
-// watch ends the session when its box goes by itself, and returns when the session ends.
+// watch has the session end when its box goes by itself. The work of the supervisor is not over before that, or before the session
+// has ended.
 func (s *Session) watch() {
-	for {
-		select {
-		case <-s.box.Quiet():
-			s.hooks.Due(s, time.Time{}) // it may be idle now
-		case <-s.box.Done():
-			s.hooks.End(s, EndLost)
-			return
-		case <-s.ended:
-			return
-		}
+	s.hooks.Work.Add(1)
+	s.mu.Lock()
+	s.watching = true
+	s.mu.Unlock()
+	s.box.Watch(s.boxChanged)
+}
+
+// boxChanged is told by the box that it is gone, or that nothing runs in it any more.
+func (s *Session) boxChanged(gone bool) {
+	if !gone {
+		s.hooks.Due(s, time.Time{}) // it may be idle now
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watching && s.state != StateEnding { // or whoever ends the session has ended its box
+		s.markLost()
+	}
+	s.unwatchLocked()
+}
+
+// unwatchLocked is called when a session has no box to watch any more.
+func (s *Session) unwatchLocked() {
+	if s.watching {
+		s.watching = false
+		s.hooks.Work.Done()
 	}
 }
 

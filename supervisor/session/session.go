@@ -109,6 +109,7 @@ type Session struct {
 	execs       int // executions so far
 	frozen      bool
 	asleep      bool // frozen because it was idle: the next use thaws it
+	watching    bool // its box, which counts as work of the supervisor
 	missedPings int  // pings in a row that its PID 1 has not answered
 	reason      EndReason
 	live        []policy.LiveMount  // mounts added while it lived, by target

@@ -159,6 +159,7 @@ func (s *Session) Succeed(next *Session) bool {
 	if ok {
 		_ = s.advanceLocked(StateEnded) // legal from both
 		s.next = next
+		s.unwatchLocked()
 	}
 	s.mu.Unlock()
 	if ok {

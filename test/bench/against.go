@@ -51,12 +51,17 @@ func (b *bench) otherCases(ctx context.Context) error {
 	if _, _, err := c.CreateSession(ctx, &api.SessionRequest{ID: "bench"}); err != nil {
 		return err
 	}
-	bare, err := newBareClient(filepath.Join(b.dir, "v", "s"))
+	execute, err := b.blockingClient(ctx, "v", execRequest("bench"))
 	if err != nil {
 		return err
 	}
-	b.add(b.other.label+": exec in a live session, bare HTTP client", timed(func() error { return bare.exec("bench") }))
-	b.add(b.other.label+": create + exec + delete", timed(func() error { return lifecycle(ctx, c) }))
+	cycle, err := b.blockingClient(ctx, "v", createRequest, execRequest("cycle"), deleteRequest)
+	if err != nil {
+		return err
+	}
+	b.add(b.other.label+": exec in a live session, client in C", execute)
+	b.add(b.other.label+": the same, each of "+strconv.Itoa(inARow)+" without a pause", backToBack(execute))
+	b.add(b.other.label+": create + exec + delete, client in C", cycle)
 	return nil
 }
 

@@ -5,12 +5,38 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/test/bench/floor"
 )
+
+// Requests of the client in C (see floor).
+var (
+	createRequest = []string{"POST", "/v1/sessions", `{"id":"cycle"}`, `"state":"ready"`}
+	deleteRequest = []string{"DELETE", "/v1/sessions/cycle", "", " 204 "}
+)
+
+func execRequest(session string) []string {
+	return []string{"POST", "/v1/sessions/" + session + "/exec", `{"argv":["` + program + `"]}`, `"exit_code":0`}
+}
+
+// blockingClient measures requests of a client in C, which waits for the answer in read(2): what a client takes itself is not to be
+// in the figure.
+func (b *bench) blockingClient(ctx context.Context, daemon string, requests ...[]string) (func() (time.Duration, error), error) {
+	h, err := floor.NewTimer(ctx, b.floor(), append([]string{"-c", filepath.Join(b.dir, daemon, "s")}, slices.Concat(requests...)...)...)
+	if err != nil {
+		return nil, err
+	}
+	return h.Once, nil
+}
 
 // bareClient is a minimal HTTP client, so that the measurements are those of boxd.
 type bareClient struct {

@@ -85,7 +85,12 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	b := &bench{bin: o.bin, dir: dir, only: o.only}
+	fast, err := os.MkdirTemp("/dev/shm", "boxd-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(fast)
+	b := &bench{bin: o.bin, dir: dir, run: fast, only: o.only}
 	defer b.stop()
 	if o.counts > 0 {
 		return b.counts(ctx, o.against, o.counts, o.live)
@@ -165,6 +170,7 @@ func (b *bench) fill(ctx context.Context, p *page, o *options) error {
 // bench is one run.
 type bench struct {
 	bin, dir string
+	run      string   // on a tmpfs, where boxd and its peers have what does not outlive the host, as /run is where systemd runs
 	other    binaries // of the commit to compare with; zero: none
 	after    []func() // cleans up after peers
 	versions []string // of the measured peers
@@ -243,19 +249,23 @@ func (b *bench) makeCases(ctx context.Context) error {
 	if _, _, err := c.CreateSession(ctx, &api.SessionRequest{ID: "bench"}); err != nil {
 		return fmt.Errorf("session: %w", err)
 	}
-	direct, err := newBareClient(filepath.Join(b.dir, "a", "s"))
+	execute, err := b.blockingClient(ctx, "a", execRequest("bench"))
 	if err != nil {
 		return err
 	}
-	execute := timed(func() error { return direct.exec("bench") })
-	b.add("boxd: exec in a live session, bare HTTP client", execute)
+	cycle, err := b.blockingClient(ctx, "a", createRequest, execRequest("cycle"), deleteRequest)
+	if err != nil {
+		return err
+	}
+	b.add("boxd: exec in a live session, client in C", execute)
 	b.add("boxd: the same, each of "+strconv.Itoa(inARow)+" without a pause", backToBack(execute))
 	b.add("boxd: exec in a live session, Go client", timed(func() error { return succeed(c.Exec(ctx, "bench", trueRequest())) }))
+	b.add("boxd: create + exec + delete, client in C", cycle)
 	for _, d := range []struct {
 		name string
 		c    *client.Client
 	}{{"", c}, {", nothing cloned ahead", cold}} {
-		b.add("boxd: create + exec + delete"+d.name, timed(func() error { return lifecycle(ctx, d.c) }))
+		b.add("boxd: create + exec + delete, Go client"+d.name, timed(func() error { return lifecycle(ctx, d.c) }))
 		b.add("boxd: one-shot exec"+d.name, timed(func() error {
 			return succeed(d.c.Run(ctx, &api.OneShotRequest{Exec: *trueRequest()}))
 		}))
@@ -337,7 +347,7 @@ func (b *bench) startDaemonOf(ctx context.Context, bin, name string, ahead int, 
 	}
 	config, socket := filepath.Join(dir, "box.toml"), filepath.Join(dir, "s")
 	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"root\"\nstate_dir = %q\nruntime_dir = %q\nahead = %d\non_stop = \"end\"\nadopt_grace = \"0s\"\n"+
-		"[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n%s", socket, filepath.Join(dir, "state"), filepath.Join(dir, "run"), ahead, more)
+		"[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n%s", socket, filepath.Join(dir, "state"), filepath.Join(b.run, name), ahead, more)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

@@ -55,16 +55,16 @@ func (b *bench) peers() []peer {
 		{name: "nsjail", version: []string{"nsjail", "--help"}, argv: []string{
 			"nsjail", "-Mo", "-Q", "-R", "/usr", "-s", "usr/bin:/bin", "-s", "usr/lib:/lib", "-s", "usr/lib64:/lib64", "-R", "/etc/ld.so.cache", "-T", "/tmp", "--", program,
 		}},
-		{name: "crun run", version: []string{"crun", "--version"}, argv: []string{"crun", "--cgroup-manager=disabled", "run", "-b", bundle, id("crun")}},
+		{name: "crun run", version: []string{"crun", "--version"}, argv: []string{"crun", "--root", b.run, "--cgroup-manager=disabled", "run", "-b", bundle, id("crun")}},
 		{
 			name: "crun exec, in a container that lives", version: []string{"crun", "--version"},
-			first: []string{"crun", "--cgroup-manager=disabled", "run", "-d", "-b", live, id("crunlive")},
-			argv:  []string{"crun", "--cgroup-manager=disabled", "exec", id("crunlive"), program}, last: []string{"crun", "delete", "-f", id("crunlive")},
+			first: []string{"crun", "--root", b.run, "--cgroup-manager=disabled", "run", "-d", "-b", live, id("crunlive")},
+			argv:  []string{"crun", "--root", b.run, "--cgroup-manager=disabled", "exec", id("crunlive"), program}, last: []string{"crun", "--root", b.run, "delete", "-f", id("crunlive")},
 		},
-		{name: "runc run", version: []string{"runc", "--version"}, argv: []string{"runc", "run", "-b", bundle, id("runc")}, every: dear},
+		{name: "runc run", version: []string{"runc", "--version"}, argv: []string{"runc", "--root", b.run, "run", "-b", bundle, id("runc")}, every: dear},
 		{
 			name: "runc exec, in a container that lives", version: []string{"runc", "--version"}, every: dear,
-			first: []string{"runc", "run", "-d", "-b", live, id("runclive")}, argv: []string{"runc", "exec", id("runclive"), program}, last: []string{"runc", "delete", "-f", id("runclive")},
+			first: []string{"runc", "--root", b.run, "run", "-d", "-b", live, id("runclive")}, argv: []string{"runc", "--root", b.run, "exec", id("runclive"), program}, last: []string{"runc", "--root", b.run, "delete", "-f", id("runclive")},
 		},
 		{name: "firejail", version: []string{"firejail", "--version"}, every: dear, argv: []string{"firejail", "--quiet", "--noprofile", "--net=none", "--private-dev", "--private-tmp", "--caps.drop=all", program}},
 		{name: "systemd-nspawn", version: []string{"systemd-nspawn", "--version"}, every: 4 * dear, argv: []string{

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 )
 
@@ -17,7 +16,11 @@ func (b *bench) warmCases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bare, err := newBareClient(filepath.Join(b.dir, "w", "s"))
+	create, err := b.blockingClient(ctx, "w", createRequest)
+	if err != nil {
+		return err
+	}
+	first, err := b.blockingClient(ctx, "w", createRequest, execRequest("cycle"))
 	if err != nil {
 		return err
 	}
@@ -34,23 +37,17 @@ func (b *bench) warmCases(ctx context.Context) error {
 			}
 		}
 	}
-	n := 0
-	once := func(do func(id string) error) func() (time.Duration, error) {
+	once := func(do func() (time.Duration, error)) func() (time.Duration, error) {
 		return func() (time.Duration, error) {
 			if err := ready(); err != nil {
 				return 0, err
 			}
 			time.Sleep(settle) // the work that filled the pool is over
-			n++
-			id := fmt.Sprint("w", n)
-			took, err := timed(func() error { return do(id) })()
-			return took, errors.Join(err, c.DeleteSession(ctx, id))
+			took, err := do()
+			return took, errors.Join(err, c.DeleteSession(ctx, "cycle"))
 		}
 	}
-	create := func(id string) error { return bare.expect("/v1/sessions", `{"id":"`+id+`"}`, `"state":"ready"`) }
 	b.add("boxd: create, a box is ahead of need", once(create))
-	b.add("boxd: create, a box is ahead of need, + first exec", once(func(id string) error {
-		return errors.Join(create(id), bare.exec(id))
-	}))
+	b.add("boxd: create, a box is ahead of need, + first exec", once(first))
 	return nil
 }

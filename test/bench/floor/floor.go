@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package floor times a command in C, from vfork to wait: what starting a program costs where nothing stands between.
+// Package floor times a command in C, from vfork to wait: what starting a program costs where nothing stands between. It times
+// requests over a Unix socket the same way.
 package floor
 
 import (

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -409,4 +410,54 @@ func TestASilentPID1IsGivenUp(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(begin))
 		}
 	})
+}
+
+// Whoever watches a box is called for what happens, and for what has happened before; of the end once.
+func TestAWatcherIsCalledForWhatHasHappenedToo(t *testing.T) {
+	t.Parallel()
+	for name, early := range map[string]bool{"before": true, "after": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			box, peer := standin(t)
+			calls := make(chan bool, 10)
+			watch := func() { box.Watch(func(gone bool) { calls <- gone }) }
+			expect := func(gone bool) {
+				t.Helper()
+				select {
+				case got := <-calls:
+					if got != gone {
+						t.Errorf("called with gone %t, want %t", got, gone)
+					}
+				case <-time.After(time.Minute):
+					t.Fatalf("not called with gone %t", gone)
+				}
+			}
+			if early {
+				watch()
+			}
+			p := begin(t, box, peer, false)
+			left := exited(p.id)
+			left.Exited.LeftRunning = true
+			peer.say(left)
+			if _, err := p.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			peer.say(&isolation.BoxReply{Quiet: true})
+			if !early {
+				for running := true; running; running, _ = box.LeftRunning() {
+					runtime.Gosched()
+				}
+				watch()
+			}
+			expect(false)
+			peer.conn.Close()
+			expect(true)
+			<-box.Done()
+			box.Watch(func(gone bool) { calls <- gone })
+			expect(true)
+			if len(calls) > 0 {
+				t.Errorf("called %d times more", len(calls))
+			}
+		})
+	}
 }

@@ -81,20 +81,23 @@ func (g *procView) Tag(running func() []uint32) uint32 {
 }
 
 // hasOnly reports whether PID 1 has no children but the running programs, by PID. Then a program that was waited for has left
-// nothing behind: its orphans, and theirs, are children of PID 1, the reaper of their namespace (pid_namespaces(7)), also if
-// they were once of a subreaper (PR_SET_CHILD_SUBREAPER), as that has died with the program or lives on itself. Forks and exits
-// meanwhile hide none of them, though proc_pid_task_children(5) warns of that: a child is listed until it is waited for, which
-// this thread alone does, and new ones come last.
+// nothing behind: what it has left descends from a child of PID 1 that is no program, as orphans go to the nearest ancestor that is a
+// subreaper (PR_SET_CHILD_SUBREAPER(2const)) and lives, or to PID 1 (pid_namespaces(7)), and of the ancestors of a program PID 1 alone
+// is no part of it. That others fork and exit meanwhile, of which proc_pid_task_children(5) warns, hides none: only a wait of this
+// thread takes a child from the list, and new ones come last.
 func (g *procView) hasOnly(programs map[int]*program) bool {
-	if unix.Gettid() != 1 { // orphans are listed as children of the first thread, programs as those of this one
-		return false
-	}
-	fd, err := unix.Openat(g.Proc, "1/task/1/children", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	// Orphans are listed as children of the first thread, programs as those of this one.
+	return unix.Gettid() == 1 && listsOnly(g.Proc, programs)
+}
+
+// listsOnly reads the list for hasOnly.
+func listsOnly(proc int, programs map[int]*program) bool {
+	fd, err := unix.Openat(proc, "1/task/1/children", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil { // a kernel without CONFIG_PROC_CHILDREN
 		return false
 	}
 	defer unix.Close(fd)
-	var buf [4096]byte
+	var buf [2048]byte // less than a page, at whose end the kernel would cut the list between two entries (fs/seq_file.c)
 	n, err := unix.Read(fd, buf[:])
 	if err != nil || n == len(buf) { // there may be more
 		return false

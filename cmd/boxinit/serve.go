@@ -295,11 +295,24 @@ func (s *server) reap() {
 			}
 		case pid == 0:
 			return
+		case status.Stopped():
+			untrace(pid, status.StopSignal())
 		default:
 			if p := s.byPID[pid]; p != nil {
 				s.finish(p, status, &usage)
 			}
 		}
+	}
+}
+
+// untrace lets a child go on that has made PID 1 its tracer (PTRACE_TRACEME, ptrace(2)), as programs do that look for a debugger,
+// and has stopped for a signal. It gets the signal, but not that of an execve, which only tracers ask for.
+func untrace(pid int, signal unix.Signal) {
+	if signal == unix.SIGTRAP {
+		signal = 0
+	}
+	if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(pid), 0, uintptr(signal), 0, 0); errno != 0 {
+		_ = unix.Kill(pid, unix.SIGKILL) // it would never go on
 	}
 }
 

@@ -90,7 +90,7 @@ func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
 		b.freezing.Unlock()
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.leftRunning, b.version = last.LeftRunning, last.Version
+		b.version = last.Version
 		found := &Adopted{Private: b.private, Programs: b.adoptedPrograms, Frozen: last.Frozen}
 		b.private, b.adoptedPrograms, b.adopting = nil, nil, false
 		slices.SortFunc(found.Programs, func(x, y *Program) int { return int(int64(x.id) - int64(y.id)) })
@@ -153,7 +153,7 @@ func (b *Box) deliverAdopted(reply *isolation.BoxReply, files []int) error {
 	if len(files) == 1 {
 		b.private = os.NewFile(uintptr(files[0]), "private")
 	}
-	b.next = reply.Adopted.Next - 1
+	b.next, b.leftRunning = reply.Adopted.Next-1, reply.Adopted.LeftRunning
 	select {
 	case b.adopted <- *reply.Adopted:
 		return nil

@@ -111,8 +111,8 @@ func (b *Box) LeftRunning() (bool, time.Time) {
 }
 
 // Watch sets what is called when the last process that LeftRunning reports has ended, and, with gone, once the box is gone; also
-// for what has happened before. It is called between two messages of the box, so it must not wait for one. A goroutine that waited
-// for both would take more memory than all else that is known of a box.
+// for what has happened before. The watcher must not wait for the box, nor close it. A goroutine for each box that waits for both
+// would cost some KiB.
 func (b *Box) Watch(watcher func(gone bool)) {
 	b.mu.Lock()
 	gone, quiet := b.gone, !b.leftRunning && !b.since.IsZero()

@@ -43,7 +43,7 @@ type outputs struct {
 	cuts   [2]bool   // which were cut out
 }
 
-// cut cuts them out. It reports whether there is one, and whether they were written plainly: json.Unmarshal is to have the rest.
+// cut cuts them out. It reports whether there is one, and whether they were written plainly: otherwise json.Unmarshal gets all of it.
 func (o *outputs) cut() bool {
 	var seen [2]bool
 	which, depth := -1, 0 // -1: the string to come is no output
@@ -63,6 +63,9 @@ func (o *outputs) cut() bool {
 			at = end + 1
 			if depth != 1 {
 				continue
+			}
+			if at < len(o.all) && strings.IndexByte(" \t\r\n", o.all[at]) >= 0 {
+				return false // it may be a name
 			}
 			if at < len(o.all) && o.all[at] == ':' {
 				var plain bool

@@ -51,6 +51,7 @@ func FuzzDecodeResult(f *testing.F) {
 		{`{"Stdout":"`, ``, `","stdout":"b"}`},
 		{`{"\u0073tdout":"`, ``, `"}`},
 		{`{"stdout" : "`, ``, `"}`},
+		{`{"stdout":"`, ``, `","stdout" : "b"}`},
 		{`{"changes":{"stdout":"`, ``, `"}}`},
 		{`["stdout":"`, ``, `"]`},
 		{`{"stdout":"`, "\xff", `"}`},

@@ -83,8 +83,8 @@ func (s *Session) FinishEnd() {
 	close(s.ended)
 }
 
-// watch has the session end when its box goes by itself. The work of the supervisor is not over before that, or before the session
-// has ended.
+// watch has the session end when its box goes by itself. Until then, or until the session has ended, it counts as work of the
+// supervisor.
 func (s *Session) watch() {
 	s.hooks.Work.Add(1)
 	s.mu.Lock()

@@ -259,6 +259,46 @@ func TestWhatACommandLeavesRunningIsKilledAndCounted(t *testing.T) {
 	}
 }
 
+// traced is a program that makes its parent, PID 1, its tracer, as some do to see whether a debugger has them.
+const traced = `#include <signal.h>
+#include <stdio.h>
+#include <sys/ptrace.h>
+#include <unistd.h>
+
+static volatile int got;
+
+static void handle(int signal)
+{
+	got = signal;
+}
+
+int main(int argc, char **argv)
+{
+	if (ptrace(PTRACE_TRACEME, 0, 0, 0))
+		perror("ptrace");
+	signal(SIGUSR1, handle);
+	raise(SIGUSR1);
+	printf("%d\n", got == SIGUSR1);
+	fflush(stdout);
+	ptrace(PTRACE_TRACEME, 0, 0, 0);
+	execl("/bin/echo", "echo", "on", (char *)0);
+	return 1;
+}
+`
+
+func TestAProgramThatMakesPID1ItsTracerGoesOn(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "gcc")
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	build := boxtest.Shell("gcc -O1 -xc -o traced -")
+	build.Stdin, build.Timeout = traced, boxtest.Duration("2m")
+	d.Output(t, "s1", build)
+	if got := d.Output(t, "s1", api.ExecRequest{Argv: []string{"./traced"}}); got != "1\non\n" {
+		t.Errorf("it writes %q, want that it has its signal and goes on after an execve", got)
+	}
+}
+
 func TestExecutionsOfASessionRunAtOnce(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

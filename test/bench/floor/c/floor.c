@@ -7,6 +7,7 @@
  * As floor -c SOCKET [METHOD PATH BODY TEXT]... it makes these requests instead, one after the other
  * over one connection, and answers with the time of all; TEXT is what each answer has to contain. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -49,8 +50,8 @@ static int dial(const char *path) {
 static int request(int fd, char **r) {
 	char text[4096], *body, *length;
 	size_t got = 0, n = snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: boxd\r\nContent-Length: %zu\r\n\r\n%s", r[0], r[1], strlen(r[2]), r[2]);
-	if (n >= sizeof text || write(fd, text, n) != (ssize_t)n)
-		return fail("write");
+	if (n >= sizeof text || send(fd, text, n, MSG_NOSIGNAL) != (ssize_t)n)
+		return fail(strerror(errno));
 	for (;;) {
 		ssize_t more = read(fd, answer + got, sizeof answer - 1 - got);
 		if (more <= 0)
@@ -71,7 +72,7 @@ static int client(const char *socket, int n, char **requests) {
 	while (fgets(line, sizeof line, stdin)) {
 		int failed = 0;
 		if (fd < 0 && (fd = dial(socket)) < 0)
-			return fail(socket);
+			return fail(strerror(errno));
 		long long start = now();
 		for (int i = 0; i + 4 <= n && !failed; i += 4)
 			failed = request(fd, requests + i);

@@ -72,6 +72,6 @@ func TestWhatTheKernelTellsOfAGroup(t *testing.T) {
 		t.Errorf("read %d, written %d", read, written)
 	}
 	if now() <= 0 || now() > 100*365*24*time.Hour {
-		t.Errorf("it is %v", now())
+		t.Errorf("it is %v, want now() > 0 and now() <= 100 * 365 * 24 * time.Hour", now())
 	}
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clients_test writes what of the clients in other languages is generated: the types of the API, from its description, and
-// the blocking Python client, from the one for asyncio. With UPDATE in the environment the files are written anew.
+// Package clients_test writes the generated parts of the clients in other languages: the types of the API, from its description,
+// and the blocking Python client, from the one for asyncio. With UPDATE in the environment the files are written, otherwise
+// compared.
 package clients_test
 
 import (

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// The examples of the Go client are built as a module of somebody else, who can import nothing internal.
+// The examples of the Go client are built as a module of their own, which cannot import internal packages.
 func TestTheGoExamplesAreForAnybody(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("..")
@@ -41,7 +41,7 @@ func TestTheGoExamplesAreForAnybody(t *testing.T) {
 	write("go.sum", string(sums))
 	examples, err := filepath.Glob("go/examples/*.go")
 	if err != nil || len(examples) == 0 {
-		t.Fatalf("%v, %v", examples, err)
+		t.Fatalf("examples = %v, err = %v, want no error and len(examples) != 0", examples, err)
 	}
 	for _, name := range examples {
 		source, err := os.ReadFile(name)

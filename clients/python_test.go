@@ -11,10 +11,11 @@ import (
 	"testing"
 )
 
-// keywords are the names of fields that Python keeps to itself.
+// keywords are names of fields that are reserved words of Python.
 var keywords = []string{"from", "for", "in", "class", "global", "not", "is", "import", "with", "as", "off"}
 
-// pythonType is how Python names a type. What is asked may be one of some words; what is answered may be a word of tomorrow.
+// pythonType is the type in Python. A field of a request may have only listed values; a field of an answer may have values that a
+// later version adds.
 func pythonType(s *schema, asked bool) string {
 	if ref := s.ref(); ref != "" {
 		return ref

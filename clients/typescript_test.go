@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// typeScriptType is how TypeScript names a type. Of what is answered, a word may be one of tomorrow.
+// typeScriptType is the type in TypeScript. A field of an answer may have values that a later version adds.
 func typeScriptType(s *schema, closed bool) string {
 	if ref := s.ref(); ref != "" {
 		return ref
@@ -46,7 +46,7 @@ func typeScriptType(s *schema, closed bool) string {
 	return "Record<string, unknown>"
 }
 
-// comment is a text for the editors of people.
+// comment is a documentation comment, which editors show.
 func comment(text, indent string) string {
 	text = strings.ReplaceAll(text, "*/", "*\\/")
 	lines := strings.TrimSuffix(wrap(text, indent+" * "), "\n")

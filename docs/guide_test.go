@@ -32,8 +32,7 @@ func source(t *testing.T) string {
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// ofKernel are words in messages that the programs take from elsewhere: the kernel's, and step and value of a start
-// that has failed.
+// ofKernel are words in messages that the programs take from elsewhere: from the kernel, and the step and value of a failed start.
 func ofKernel() []string {
 	return []string{": permission denied", ": no such file or directory", ": connection refused", `lookup "`, `exec "`, `": no such file or directory`, `": permission denied`}
 }
@@ -58,13 +57,13 @@ func TestMessagesOfTroubleshootingAreInTheSource(t *testing.T) {
 					known = known || part == word
 				}
 				if !known {
-					t.Errorf("no program says %q, of the message %q", part, m[1])
+					t.Errorf("no program has the text %q, of the message %q", part, m[1])
 				}
 			}
 		}
 	}
 	if n == 0 {
-		t.Error("no message is explained")
+		t.Error("troubleshooting.md explains no message")
 	}
 }
 
@@ -74,7 +73,7 @@ func TestLinksOfTheGuideLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("guide/*.md")
 	if err != nil || len(pages) == 0 {
-		t.Fatalf("no pages: %v", err)
+		t.Fatalf("no pages: err = %v, want no error and len(pages) != 0", err)
 	}
 	reached := map[string]bool{"README.md": true}
 	for _, page := range append(pages, "../README.md", "../HACKING.md", "../ARCHITECTURE.md", "../SECURITY.md") {
@@ -101,7 +100,7 @@ func TestLinksOfTheGuideLeadSomewhere(t *testing.T) {
 	}
 }
 
-// Who has never heard of boxd reads one page.
+// The README is one page for readers who do not know boxd.
 func TestTheREADMEIsOnePage(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../README.md")

@@ -62,7 +62,7 @@ func TestLogMessagesThatAreNotInTheForm(t *testing.T) {
 		{"what is left of it: %v", true, false},
 	} {
 		if got := unlike(phrases, tc.text, tc.values); (got != "") != tc.bad {
-			t.Errorf("%q: %q", tc.text, got)
+			t.Errorf(`%q: got %q, want (got != "") == %v`, tc.text, got, tc.bad)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestLogMessagesHaveOneForm(t *testing.T) {
 					why = unlike(phrases, text, values)
 				}
 				if why != "" {
-					t.Errorf("%s: %q: %s", set.Position(call.Pos()), text, why)
+					t.Errorf(`%s: text = %q, why = %s, want why == ""`, set.Position(call.Pos()), text, why)
 				}
 				if values {
 					return true

@@ -63,7 +63,7 @@ func TestUnplainTextsAreFound(t *testing.T) {
 		"one two three four five six. Seven eight nine ten eleven twelve": 0,
 	} {
 		if got := unplain(phrases, text, 10); len(got) != want {
-			t.Errorf("%q: %q", text, got)
+			t.Errorf("%q: got %q, want len(got) == %v", text, got, want)
 		}
 	}
 }
@@ -219,7 +219,7 @@ func TestCommentsOfUnitsArePlain(t *testing.T) {
 	phrases := append(unclear(t), "control group", "control groups", "left out on purpose", "lend", "who", "whom")
 	units, err := filepath.Glob("../systemd/units/*")
 	if err != nil || len(units) < 15 {
-		t.Fatalf("%d units: %v", len(units), err)
+		t.Fatalf("%d units: err = %v, want no error and len(units) >= 15", len(units), err)
 	}
 	for _, unit := range units {
 		data, err := os.ReadFile(unit)
@@ -257,7 +257,7 @@ func prose(page string) string {
 	return strings.ReplaceAll(page, "\n\n", "\n.\n")
 }
 
-// README and guide are in the words of whom they are for.
+// README and guide are in the words of their readers.
 func TestTheGuideIsPlain(t *testing.T) {
 	t.Parallel()
 	const mostWords = 40

@@ -217,11 +217,11 @@ func check[T any](t *testing.T, seen map[byte]bool, list []T, encode func(T) []b
 		}
 		for n := range data {
 			if m, err := decode(data[:n]); err == nil {
-				t.Errorf("the first %d of %d bytes are a message: %+v", n, len(data), m)
+				t.Errorf("the first %d of %d bytes are a message: m = %+v, want an error", n, len(data), m)
 			}
 		}
 		if m, err := decode(append(bytes.Clone(data), 0)); err == nil {
-			t.Errorf("a byte too much is a message: %+v", m)
+			t.Errorf("a byte too much is a message: m = %+v, want an error", m)
 		}
 	}
 }
@@ -233,7 +233,7 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	requests := boxRequests()
 	long := requests[5]
 	if got, err := DecodeBoxRequest(long.Encode()); err != nil || !cmp.Equal(long, got) {
-		t.Errorf("a long command: %v", err)
+		t.Errorf("a long command: err = %v, want no error and long == got", err)
 	}
 	check(t, seen, keeperRequests(), (*asked).Encode, decodeAsked)
 	check(t, seen, networkRequests(), (*asked).Encode, decodeNetworkAsked)
@@ -369,7 +369,7 @@ func fuzz[T interface{ Encode() []byte }](f *testing.F, seeds []T, decode func([
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m, err := decode(bytes.Clone(data))
 		if err == nil && !bytes.Equal(m.Encode(), data) {
-			t.Errorf("%x is read as %+v, which is %x", data, m, m.Encode())
+			t.Errorf("%x is read as %+v, which is %x, want an error or m.Encode() equal to data", data, m, m.Encode())
 		}
 	})
 }

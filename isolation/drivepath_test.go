@@ -17,7 +17,7 @@ func TestADriveHasTwoNames(t *testing.T) {
 		"/drives/" + strings.Repeat("a", 64) + "/b": true, "/drives/" + strings.Repeat("a", 65) + "/b": false, "/drives/a/\x00": false,
 	} {
 		if isolation.IsDriveTarget(at) != want {
-			t.Errorf("%q: %v", at, !want)
+			t.Errorf("%q: !want = %v, want isolation.IsDriveTarget(at) == want", at, !want)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func golden(t *testing.T, name string, lines []string) {
 	}
 	want := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 	if len(lines) != len(want) {
-		t.Fatalf("%d messages, but %s has %d", len(lines), name, len(want))
+		t.Fatalf("%d messages, but %s has %d, want len(lines) == len(want)", len(lines), name, len(want))
 	}
 	for i, line := range lines {
 		if line != want[i] {

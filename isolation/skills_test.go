@@ -29,7 +29,7 @@ func TestChangesOfDrivesAreChecked(t *testing.T) {
 		c := ChangeMount{Key: spec.Key, Op: MountAdd, Mount: Mount{Target: "/drives/me/data"}, Skill: Skill{Owner: "uid:1", Drive: "me/data", Tree: "t-1"}}
 		tc.change(&c)
 		if err := c.Validate(); (err == nil) != tc.ok {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want (err == nil) == %v", name, err, tc.ok)
 		}
 	}
 }
@@ -71,6 +71,6 @@ func TestChangesOfSkillsAreChecked(t *testing.T) {
 	}
 	plain := ChangeMount{Key: spec.Key, Op: MountAdd, Mount: Mount{Source: "/srv", Target: "/skills/a"}}
 	if err := plain.Validate(); err == nil {
-		t.Error("another mount is on the target of a skill")
+		t.Error("no error for another mount on the target of a skill")
 	}
 }

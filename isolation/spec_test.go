@@ -223,14 +223,16 @@ func TestStepErrorsKeepTheirReason(t *testing.T) {
 		}
 	}
 	if got := (StepUser + 1).String(); !strings.HasPrefix(got, "step ") {
-		t.Errorf("a step after the last is %q", got)
+		t.Errorf(`a step after the last is %q, want got starting with "step "`, got)
 	}
 	long := &StepError{Step: StepMount, Item: strings.Repeat("é", 100), Errno: 2}
 	if text := long.Error(); len(text) > 160 || !strings.HasPrefix(text, `mount "é`) || !strings.HasSuffix(text, "no such file or directory") {
-		t.Errorf("%q", text)
+		t.Errorf("text = %q, want len(text) <= 160 and text starting with `mount \"é` and text ending with \"no such file or directory\"",
+			text)
 	}
 	refused := &StepError{Step: StepValidate, Refused: &Refusal{"tmp", "1", "more"}}
 	if !errors.As(refused, new(*Refusal)) || refused.Error() != `validate: tmp = "1": must be more` {
-		t.Errorf("%q", refused)
+		t.Errorf("refused = %q, want errors.As(refused, new(*Refusal)) and refused == `validate: tmp = \"1\": must be more`",
+			refused)
 	}
 }

@@ -19,7 +19,7 @@ func pages(t *testing.T) []string {
 	t.Helper()
 	list, err := filepath.Glob("man/*.[1578]")
 	if err != nil || len(list) == 0 {
-		t.Fatalf("no pages in man: %v", err)
+		t.Fatalf("no pages in man: err = %v, want no error and len(list) != 0", err)
 	}
 	return list
 }
@@ -42,14 +42,14 @@ func TestManualPagesAreClean(t *testing.T) {
 	for _, page := range pages(t) {
 		out, err := exec.CommandContext(t.Context(), mandoc, "-T", "lint", "-W", "warning", page).CombinedOutput()
 		if err != nil || len(out) > 0 {
-			t.Errorf("mandoc: %v\n%s", err, out)
+			t.Errorf("mandoc: err = %v, want no error and len(out) == 0:\n%s", err, out)
 		}
 		cmd := exec.CommandContext(t.Context(), man, "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page)
 		cmd.Env = append(os.Environ(), "MANROFFSEQ=", "MANWIDTH=80", "LC_ALL=C.UTF-8")
 		var said bytes.Buffer
 		cmd.Stderr = &said
 		if err := cmd.Run(); err != nil || said.Len() > 0 {
-			t.Errorf("man %s: %v\n%s", page, err, said.String())
+			t.Errorf("man %s: err = %v, want no error and said.Len() <= 0:\n%s", page, err, said.String())
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestCompletionIsReadByItsShells(t *testing.T) {
 	t.Parallel()
 	for _, argv := range [][]string{{"bash", "-n", "completion/boxctl.bash"}, {"zsh", "-f", "-n", "completion/_boxctl"}, {"fish", "--no-config", "-n", "completion/boxctl.fish"}} {
 		if out, err := exec.CommandContext(t.Context(), need(t, argv[0]), argv[1:]...).CombinedOutput(); err != nil || len(out) > 0 {
-			t.Errorf("%q: %v: %s", argv, err, out)
+			t.Errorf("%q: err = %v, out = %s, want no error and len(out) == 0", argv, err, out)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func TestCompletionOffersWhatBoxctlSays(t *testing.T) {
 		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "XDG_DATA_HOME="+dir)
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.HasPrefix(string(out), "work") {
-			t.Errorf("%s: %v: %q", shell, err, out)
+			t.Errorf(`%s: err = %v, out = %q, want no error and out starting with "work"`, shell, err, out)
 		}
 	}
 }

@@ -51,10 +51,10 @@ func TestARemovalKeepsWorkspacesThatHaveNames(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", strings.ReplaceAll(string(text), "/var/lib/boxd", state), script, argument)
 			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
 			if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-				t.Errorf("%s, %s: %v: %s", script, name, err, out)
+				t.Errorf("%s, %s: err = %v, out = %s, want no error and len(out) == 0", script, name, err, out)
 			}
 			if _, err := os.Stat(filepath.Join(state, "store.img")); (err == nil) != test.kept {
-				t.Errorf("%s, %s: the store is kept: %v, want %v", script, name, err == nil, test.kept)
+				t.Errorf("%s, %s: the store exists afterwards: %v, want %v", script, name, err == nil, test.kept)
 			}
 		}
 	}

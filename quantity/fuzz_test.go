@@ -24,11 +24,13 @@ func FuzzSize(f *testing.F) {
 		written, err := s.MarshalText()
 		var again, inJSON quantity.Size
 		if err != nil || s > math.MaxInt64 || again.UnmarshalText(written) != nil || again != s {
-			t.Errorf("%q is %d, written %q, and then %d: %v", text, s, written, again, err)
+			t.Errorf("%q is %d, written %q, and then %d: err = %v, want no error and s <= math.MaxInt64 and again.UnmarshalText(written) == nil and again == s",
+				text, s, written, again, err)
 		}
 		data, err := json.Marshal(s)
 		if err != nil || json.Unmarshal(data, &inJSON) != nil || inJSON != s {
-			t.Errorf("%q is %d, in JSON %s, and then %d: %v", text, s, data, inJSON, err)
+			t.Errorf("%q is %d, in JSON %s, and then %d: err = %v, want no error and json.Unmarshal(data, &inJSON) == nil and inJSON == s",
+				text, s, data, inJSON, err)
 		}
 	})
 }
@@ -46,11 +48,13 @@ func FuzzDuration(f *testing.F) {
 		written, err := d.MarshalText()
 		var again, inJSON quantity.Duration
 		if err != nil || d < 0 || again.UnmarshalText(written) != nil || again != d {
-			t.Errorf("%q is %v, written %q, and then %v: %v", text, d, written, again, err)
+			t.Errorf("%q is %v, written %q, and then %v: err = %v, want no error and d >= 0 and again.UnmarshalText(written) == nil and again == d",
+				text, d, written, again, err)
 		}
 		data, err := json.Marshal(d)
 		if err != nil || json.Unmarshal(data, &inJSON) != nil || inJSON != d {
-			t.Errorf("%q is %v, in JSON %s, and then %v: %v", text, d, data, inJSON, err)
+			t.Errorf("%q is %v, in JSON %s, and then %v: err = %v, want no error and json.Unmarshal(data, &inJSON) == nil and inJSON == d",
+				text, d, data, inJSON, err)
 		}
 	})
 }

@@ -59,7 +59,7 @@ func TestParseSize(t *testing.T) {
 		}
 		if tc.ok {
 			if back, err := quantity.ParseSize(got.String()); err != nil || back != got {
-				t.Errorf("%q does not survive String: %q", tc.in, got)
+				t.Errorf("%q does not survive String: got %q, want no error and back == got", tc.in, got)
 			}
 		}
 	}
@@ -86,17 +86,17 @@ func TestTextOfAConfigurationHasAUnit(t *testing.T) {
 	var time quantity.Duration
 	for text, ok := range map[string]bool{"0": true, "5": false, "1.5": false, "": false, "x": false} {
 		if err := size.UnmarshalText([]byte(text)); (err == nil) != ok {
-			t.Errorf("size %q: %v", text, err)
+			t.Errorf("size %q: err = %v, want (err == nil) == ok", text, err)
 		}
 		if err := time.UnmarshalText([]byte(text)); (err == nil) != ok {
-			t.Errorf("duration %q: %v", text, err)
+			t.Errorf("duration %q: err = %v, want (err == nil) == ok", text, err)
 		}
 	}
 	if err := size.UnmarshalText([]byte("2g")); err != nil || size != 2*quantity.GiB {
-		t.Errorf("2g: %v, %v", size, err)
+		t.Errorf("2g: size = %v, err = %v, want no error and size == 2 * quantity.GiB", size, err)
 	}
 	if err := time.UnmarshalText([]byte("1d")); err != nil || time.String() != "24h" {
-		t.Errorf("1d: %v, %v", time, err)
+		t.Errorf(`1d: time = %v, err = %v, want no error and time.String() == "24h"`, time, err)
 	}
 }
 
@@ -124,15 +124,16 @@ func TestJSON(t *testing.T) {
 	} {
 		err := json.Unmarshal([]byte(tc.in), &v)
 		if (err == nil) != tc.ok {
-			t.Errorf("%s: %v", tc.in, err)
+			t.Errorf("%s: err = %v, want (err == nil) == %v", tc.in, err, tc.ok)
 		}
 		if tc.ok && (v.S != tc.size || time.Duration(v.D) != tc.dur) {
-			t.Errorf("%s: %+v", tc.in, v)
+			t.Errorf("%s: v = %+v, want tc.ok == false or v.S == %v and time.Duration(v.D) == tc.dur",
+				tc.in, v, tc.size)
 		}
 	}
 	out, err := json.Marshal(v)
 	if err != nil || string(out) == "" {
-		t.Fatalf("%s %v", out, err)
+		t.Fatalf(`out = %s, err = %v, want no error and out != ""`, out, err)
 	}
 }
 

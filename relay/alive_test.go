@@ -52,17 +52,17 @@ func TestACheckIsThatOfACaller(t *testing.T) {
 	}
 	answer <- fault.Errorf(fault.Unavailable, "as told")
 	if err := s.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "503") || !strings.Contains(err.Error(), "as told") {
-		t.Errorf("one that is not: %v", err)
+		t.Errorf(`an unhealthy server: err = %v, want an error containing "503" and err containing "as told"`, err)
 	}
 	late, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := s.Check(late); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("one that does not answer: %v", err)
+		t.Errorf("a server that does not answer: err = %v, want err is context.DeadlineExceeded", err)
 	}
 	stop()
 	<-ended
 	if err := s.Check(t.Context()); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("one that serves no more: %v", err)
+		t.Errorf("a server that has ended: err = %v, want err is net.ErrClosed", err)
 	}
 }
 
@@ -72,7 +72,7 @@ func TestServeEndsOnlyWithoutACaller(t *testing.T) {
 	s.cfg.IdleExit = 20 * time.Millisecond
 	ln, ok := listen(t).(*net.UnixListener)
 	if !ok {
-		t.Fatal("no Unix socket")
+		t.Fatal("the listener is no *net.UnixListener")
 	}
 	ln.SetUnlinkOnClose(false)
 	held, err := ln.File() // the service manager's
@@ -84,7 +84,7 @@ func TestServeEndsOnlyWithoutACaller(t *testing.T) {
 	ended := serving(t.Context(), t, s, ln)
 	select {
 	case <-ended:
-		t.Fatal("it has ended with a caller")
+		t.Fatal("the server ended while a caller was connected")
 	case <-time.After(4 * s.cfg.IdleExit):
 	}
 	if err := s.Check(t.Context()); err != nil {
@@ -93,7 +93,7 @@ func TestServeEndsOnlyWithoutACaller(t *testing.T) {
 	conn.Close() // the check does not count as a client
 	await(t, "it does not end without a caller", ended)
 	if !strings.Contains(log.String(), "no sessions and no connections") {
-		t.Errorf("it says %s", log)
+		t.Errorf(`the log has %s, want log.String() containing "no sessions and no connections"`, log)
 	}
 	// The socket stays open: a client that connects now is served by the next boxd.
 	late := dial(t, ln)
@@ -111,6 +111,6 @@ func TestServeEndsOnlyWithoutACaller(t *testing.T) {
 		t.Error(err)
 	}
 	if n, err := taken.Read(make([]byte, 1)); n != 1 || err != nil {
-		t.Errorf("%d, %v", n, err)
+		t.Errorf("n = %d, err = %v, want n == 1 and no error", n, err)
 	}
 }

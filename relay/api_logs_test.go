@@ -168,7 +168,7 @@ func TestLogsAsLines(t *testing.T) {
 			t.Errorf("%s: %q, %d of it in base64", kind, got, base64s)
 		}
 		if ends := strings.HasSuffix(text, "event: end\nid: 20.9\ndata: {}\n\n"); ends != (kind == "sse") {
-			t.Errorf("%s ends with %q", kind, text[max(len(text)-60, 0):])
+			t.Errorf(`%s ends with %q, want ends == (kind == "sse")`, kind, text[max(len(text)-60, 0):])
 		}
 	}
 }
@@ -180,7 +180,7 @@ func TestAStreamThatWasNotAskedForCounts(t *testing.T) {
 		f.pass(&c)
 	}
 	if got := string(f.piece(&pieces("0:x")[0])); !strings.HasPrefix(got, "id: 1.7\n") {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want got starting with "id: 1.7\n"`, got)
 	}
 }
 
@@ -203,6 +203,6 @@ func TestTheLastLines(t *testing.T) {
 		last.add([2]int64{2 * i, 0}, &output.Chunk{Offset: 2 * i, Data: []byte("x\n")})
 	}
 	if got := last.begin([2]int64{2000, 0}); got != [2]int64{1994, 0} || cap(last.starts) > 64 {
-		t.Errorf("of many lines the last begin at %v, and %d are remembered", got, cap(last.starts))
+		t.Errorf("with many lines, the last ones begin at %v, and the starts of %d are kept", got, cap(last.starts))
 	}
 }

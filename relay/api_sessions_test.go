@@ -17,10 +17,10 @@ func TestAPageOfAListIsBounded(t *testing.T) {
 			metadata = nil
 		}
 		if got := p.full(metadata); got != want {
-			t.Errorf("session %d: %v", n, got)
+			t.Errorf("session %d: got %v, want %v", n, got, want)
 		}
 	}
 	if p = (sessionPage{left: 1}); p.full(map[string]string{"a": strings.Repeat("x", maxPageMetadata+1)}) || !p.full(nil) {
-		t.Error("a page has not its first session, or more than there is room for")
+		t.Error("full refuses the first session of a page, or accepts a second one beyond its size")
 	}
 }

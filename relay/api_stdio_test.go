@@ -64,7 +64,7 @@ func TestDescriptorsAreNotSentForEver(t *testing.T) {
 	defer conn.Close()
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {
-		t.Fatal("it is none")
+		t.Fatal("the connection is not a Unix socket")
 	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -78,10 +78,10 @@ func TestDescriptorsAreNotSentForEver(t *testing.T) {
 		err = sendStdio(socket, files, time.Now().Add(10*time.Millisecond))
 	}
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is os.ErrDeadlineExceeded", err)
 	}
 	client.Close()
 	if err := sendStdio(socket, files, time.Now().Add(time.Minute)); err == nil || err.Error() != "the caller has gone" {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error and err == "the caller has gone"`, err)
 	}
 }

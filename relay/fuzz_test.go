@@ -47,7 +47,7 @@ func FuzzHead(f *testing.F) {
 		r.Body = io.NopCloser(strings.NewReader(""))
 		s.ServeHTTP(w, r) // unauthenticated: its context has no peer
 		if rt.Role > access.Role(anyone) && w.Code < http.StatusBadRequest {
-			t.Errorf("%q of nobody: %d", head, w.Code)
+			t.Errorf("%q without authentication: w.Code = %d, want rt.Role <= access.Role(anyone) or w.Code >= 400", head, w.Code)
 		}
 	})
 }
@@ -66,7 +66,8 @@ func FuzzControl(f *testing.F) {
 			return
 		}
 		if _, err := signalOf(&msg); err == nil && (msg.Start != nil || msg.Attach != nil || (msg.Signal != "") == (msg.Resize != nil)) {
-			t.Errorf("%s is taken for a signal or a size: %+v", data, msg)
+			t.Errorf(`%s was decoded as a signal or a size: msg = %+v, want an error or msg.Start == nil and msg.Attach == nil and (msg.Signal != "") != (msg.Resize != nil)`,
+				data, msg)
 		}
 	})
 }

@@ -81,7 +81,7 @@ func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 	var p api.Problem
 	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusTooManyRequests || p.Status != resp.StatusCode ||
 		resp.Header.Get("Retry-After") == "" || resp.Header.Get("Content-Type") != problemMedia || !resp.Close || p.Type != api.ProblemType+"exhausted" || p.Hint == "" {
-		t.Errorf("%v %+v %v", resp, p, err)
+		t.Errorf("resp = %v, p = %+v, err = %v", resp, p, err)
 	}
 	if n, err := refused.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("read %d, %v", n, err)
@@ -112,7 +112,7 @@ func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
 		}
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusTooManyRequests {
-			t.Errorf("%v", resp)
+			t.Errorf("resp = %v, want resp.StatusCode == 429", resp)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 	hangUp()
 	for _, length := range []int64{11, -1, MaxBody} { // -1 may become anything
 		if err := post(gone, user, "{}         ", length); !errors.Is(err, context.Canceled) {
-			t.Errorf("a body of %d bytes without room: %v", length, err)
+			t.Errorf("a body of %d bytes without memory for it: err = %v, want err is context.Canceled", length, err)
 		}
 	}
 	if err := post(t.Context(), user, "{}", 2); err != nil {
@@ -153,7 +153,8 @@ func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 	for _, length := range []int64{MaxBody + 1, 1 << 40} { // refused before anything is read or stored
 		f, ok := errors.AsType[*fault.Error](post(t.Context(), user, "", length))
 		if !ok || f.Field != "body" || f.Allowed != "at most 16MiB" {
-			t.Errorf("%d bytes: %+v", length, f)
+			t.Errorf(`%d bytes: f = %+v, want ok == true and f.Field == "body" and f.Allowed == "at most 16MiB"`,
+				length, f)
 		}
 	}
 	f, ok := errors.AsType[*fault.Error](post(t.Context(), user, strings.Repeat(" ", MaxBody+1), -1))
@@ -204,7 +205,7 @@ func TestAnAnswerNobodyReadsIsGivenUp(t *testing.T) {
 	}
 	await(t, "the answer is held for ever", done)
 	if n, err := io.Copy(io.Discard, conn); n >= 16<<20 {
-		t.Errorf("of the answer %d bytes came: %v", n, err)
+		t.Errorf("%d bytes of the answer arrived: err = %v, want n < 16 << 20", n, err)
 	}
 }
 
@@ -316,10 +317,10 @@ func TestWhatItsMakerDoesNotLearnOfIsUndone(t *testing.T) {
 			}
 			s.ServeHTTP(w, as(ctx, access.Principal{Name: "uid:1", Role: access.User}, http.MethodPost, "/"))
 			if undone != tc.want {
-				t.Errorf("undone: %v", undone)
+				t.Errorf("undone: undone = %v, want %v", undone, tc.want)
 			}
 			if tc.gone && answer.Code != http.StatusServiceUnavailable { // to the server this looks like its own shutdown
-				t.Errorf("the answer is %d %q", answer.Code, answer.Body)
+				t.Errorf("the answer is %d %q, want tc.gone == false or answer.Code == 503", answer.Code, answer.Body)
 			}
 		})
 	}

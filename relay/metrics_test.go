@@ -43,7 +43,7 @@ func scrape(t *testing.T, m *Metrics) string {
 	w := httptest.NewRecorder()
 	m.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	if w.Code != http.StatusOK {
-		t.Fatal(w.Code, w.Body)
+		t.Fatalf("w.Code = %v, w.Body = %v, want w.Code == 200", w.Code, w.Body)
 	}
 	return w.Body.String()
 }
@@ -76,11 +76,11 @@ func TestAScrapeTellsHowThingsAre(t *testing.T) {
 	}
 	for _, never := range []string{"secret-session", "uid:1234"} {
 		if strings.Contains(text, never) {
-			t.Errorf("the answer has %q", never)
+			t.Errorf("the answer has %q, want text without never", never)
 		}
 	}
 	if strings.Contains(scrape(t, NewMetrics("", func() MetricsSnapshot { return MetricsSnapshot{} })), "boxd_queue_waiting") {
-		t.Error("a boxd without a queue has a length of one")
+		t.Error("a boxd without a queue has the metric of its length")
 	}
 	(*Metrics)(nil).Request("", 0) // a server without metrics counts nothing
 	(*Metrics)(nil).Missed(1)

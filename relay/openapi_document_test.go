@@ -83,11 +83,11 @@ func toJSON(t *testing.T, w *bytes.Buffer, n *yaml.Node) {
 			t.Fatal(err)
 		}
 		if v == nil {
-			t.Fatalf("line %d: nothing is there", n.Line)
+			t.Fatalf("line %d: an empty value", n.Line)
 		}
 		scalar(t, w, v)
 	default:
-		t.Fatalf("line %d: no anchors, please: one place is enough to look for a thing", n.Line)
+		t.Fatalf("line %d: has an anchor: write the schema once, with $ref", n.Line)
 	}
 }
 

@@ -90,7 +90,7 @@ func TestProblemTypesAreTheKindsOfFault(t *testing.T) {
 		got = append(got, text)
 	}
 	if sorted(want) != sorted(got) {
-		t.Errorf("kinds are %q, described are %q", want, got)
+		t.Errorf("kinds are %q, described are %q, want sorted(want) == sorted(got)", want, got)
 	}
 }
 
@@ -102,10 +102,12 @@ func TestTheDocumentIsServed(t *testing.T) {
 	s.ServeHTTP(w, as(t.Context(), access.Principal{Name: "uid:1", Role: access.User}, http.MethodGet, "/v1/openapi.json"))
 	doc, err := openapi3.NewLoader().LoadFromData(w.Body.Bytes())
 	if err != nil || w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
-		t.Fatalf("%d %v: %v", w.Code, w.Header(), err)
+		t.Fatalf(`%d %v: err = %v, want no error and w.Code == 200 and w.Header().Get("Content-Type") == "application/json"`,
+			w.Code, w.Header(), err)
 	}
 	if want := described(t); doc.Paths.Len() != want.Paths.Len() || doc.Info.Description != want.Info.Description {
-		t.Errorf("another document: %+v", doc.Info)
+		t.Errorf("another document: doc.Info = %+v, want doc.Paths.Len() == want.Paths.Len() and doc.Info.Description == %v",
+			doc.Info, want.Info.Description)
 	}
 }
 
@@ -134,7 +136,8 @@ func TestClosedListsAreThoseOfTheCode(t *testing.T) {
 		want := words(t, tc.dir, tc.prefix)
 		want = append(want, strings.Fields(tc.more)...)
 		if len(want) == 0 || sorted(want) != sorted(got) {
-			t.Errorf("%s.%s: described are %q, in the code are %q", tc.schema, tc.field, got, want)
+			t.Errorf("%s.%s: described are %q, in the code are %q, want len(want) != 0 and sorted(want) == sorted(got)",
+				tc.schema, tc.field, got, want)
 		}
 	}
 }

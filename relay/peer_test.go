@@ -32,10 +32,10 @@ func TestTheKernelSaysWhoIsCalling(t *testing.T) {
 	peer, known := caller(withPeer(t.Context(), conn))
 	uid := uint32(os.Geteuid())
 	if !known || !peer.peer.Local || peer.peer.UID != uid || peer.peer.GID != uint32(os.Getegid()) || peer.limits == nil || conn.RemoteAddr().String() != access.OfUser(uid) {
-		t.Errorf("%+v", peer)
+		t.Errorf("peer = %+v", peer)
 	}
 	if _, known := caller(withPeer(t.Context(), client)); known {
-		t.Error("a connection that was not accepted by us has a caller")
+		t.Error("a connection that boxd did not accept has a caller")
 	}
 }
 
@@ -58,7 +58,8 @@ func TestOverTCPTheKernelKnowsNobody(t *testing.T) {
 	defer conn.Close()
 	from, known := caller(withPeer(t.Context(), conn))
 	if !known || from.peer.Local || from.peer.UID != anonymous || from.limits != nil || from.self != nil {
-		t.Errorf("%+v", from)
+		t.Errorf("from = %+v, want known == true and from.peer.Local == false and from.peer.UID == anonymous and from.limits == nil and from.self == nil",
+			from)
 	}
 }
 
@@ -73,6 +74,6 @@ func TestOnlyAUnixSocketCarriesDescriptors(t *testing.T) {
 		}
 	}
 	if socketOf(t.Context()) != nil {
-		t.Error("no connection is a Unix socket")
+		t.Error("socketOf of a context without a connection is not nil")
 	}
 }

@@ -18,6 +18,7 @@ func TestAProgramDoesNotSpeakForBoxd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(resp.Header) != 2 || resp.Header.Get("X-Own") != "1" || len(resp.Header["Set-Cookie"]) != 1 || resp.Header.Get("Set-Cookie") != "a=b" {
-		t.Errorf("%v", resp.Header)
+		t.Errorf(`resp.Header = %v, want len(resp.Header) == 2 and resp.Header.Get("X-Own") == "1" and len(resp.Header["Set-Cookie"]) == 1 and resp.Header.Get("Set-Cookie") == "a=b"`,
+			resp.Header)
 	}
 }

@@ -69,7 +69,7 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, strings.NewReplacer("{id}", "x", "{p}", "y", "{principal}", "z").Replace(path), nil))
 		if w.Code != http.StatusForbidden {
-			t.Errorf("%s: %d %s", r.Pattern, w.Code, w.Body)
+			t.Errorf("%s: w.Code = %d, w.Body = %s, want w.Code == 403", r.Pattern, w.Code, w.Body)
 		}
 	}
 }
@@ -181,7 +181,8 @@ func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
 		}
 		var p api.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != want || p.Status != want || w.Header().Get("Allow") != tc.allow || p.Allowed != tc.allow {
-			t.Errorf("%s %s: %d %v %s", tc.method, tc.path, w.Code, w.Header(), w.Body)
+			t.Errorf(`%s %s: w.Code = %d, w.Header() = %v, w.Body = %s, want no error and w.Code == %v and p.Status == %v and w.Header().Get("Allow") == %v and p.Allowed == tc.allow`,
+				tc.method, tc.path, w.Code, w.Header(), w.Body, want, want, tc.allow)
 		}
 	}
 }
@@ -225,23 +226,25 @@ func TestEveryKindOfFaultHasAnAnswer(t *testing.T) {
 	} {
 		p := s.common.problem(t.Context(), tc.err)
 		if p.Status != tc.status || p.Type != api.ProblemType+tc.kind || p.Detail != tc.detail || p.Title == "" {
-			t.Errorf("%v: %+v", tc.err, p)
+			t.Errorf(`%v: p = %+v, want p.Status == %v and p.Type == api.ProblemType + tc.kind and p.Detail == %v and p.Title != ""`,
+				tc.err, p, tc.status, tc.detail)
 		}
 		if shown := errors.As(tc.err, new(*isolation.StepError)); (p.Failure != nil) != shown {
 			t.Errorf("%v: failure %+v", tc.err, p.Failure)
 		}
 	}
 	if !strings.Contains(log.String(), "/var/lib/boxd/x") {
-		t.Errorf("the log does not have what the caller is not told: %s", log)
+		t.Errorf(`the log lacks the cause that the answer hides: log = %s, want log.String() containing "/var/lib/boxd/x"`,
+			log)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if p := s.common.problem(gone, fmt.Errorf("x: %w", context.Canceled)); p.Status != http.StatusServiceUnavailable {
-		t.Errorf("a request that was canceled: %+v", p)
+		t.Errorf("a request that was canceled: p = %+v, want p.Status == 503", p)
 	}
 	// Canceled by none of our contexts: a defect, not an answer.
 	if p := s.common.problem(t.Context(), context.Canceled); p.Status != http.StatusInternalServerError {
-		t.Errorf("%+v", p)
+		t.Errorf("p = %+v, want p.Status == 500", p)
 	}
 }
 
@@ -254,7 +257,8 @@ func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
 		c.Fail(t.Context(), fault.Errorf(kind, "x"))
 		var p api.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Header().Get("Content-Type") != "application/problem+json" {
-			t.Errorf("%s: %v", w.Body, err)
+			t.Errorf(`%s: err = %v, want no error and w.Header().Get("Content-Type") == "application/problem+json"`,
+				w.Body, err)
 		}
 		if got := w.Header().Get("Retry-After"); got != want {
 			t.Errorf("%v: Retry-After %q", kind, got)

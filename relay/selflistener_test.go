@@ -28,7 +28,7 @@ func TestAnIdleListenerGivesUpAfterItsTime(t *testing.T) {
 	var busy time.Time // when boxd was last in use
 	l := idling(t, after, func() bool {
 		looked++
-		if looked == 2 { // after the first it cannot have given up, however late it looks
+		if looked == 2 { // after the first attempt it cannot have given up, however late the check is
 			busy = time.Now()
 			return false
 		}
@@ -36,10 +36,10 @@ func TestAnIdleListenerGivesUpAfterItsTime(t *testing.T) {
 	})
 	conn, err := l.Accept()
 	if !errors.Is(err, errIdle) || conn != nil {
-		t.Fatalf("%v, %v", conn, err)
+		t.Fatalf("conn = %v, err = %v, want err is errIdle and conn == nil", conn, err)
 	}
 	if passed := time.Since(busy); looked <= 3 || passed < after {
-		t.Errorf("it has given up after %d looks and %v", looked, passed)
+		t.Errorf("Accept gave up after %d attempts and %v", looked, passed)
 	}
 }
 
@@ -65,6 +65,6 @@ func TestAConnectionBeginsTheIdleTimeAnew(t *testing.T) {
 	}
 	l.Close()
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("of a closed listener: %v", err)
+		t.Errorf("of a closed listener: err = %v, want err is net.ErrClosed", err)
 	}
 }

@@ -30,7 +30,7 @@ func TestWhoMaySeeNothingLeavesNoSpan(t *testing.T) {
 	} {
 		c := &Call{Deps: &Deps{Telemetry: Telemetry{Traces: tc.traces}}, Caller: tc.caller}
 		if got := recorded(c, &Route{Pattern: tc.pattern}); got != tc.want {
-			t.Errorf("%+v %s: %v", tc.caller, tc.pattern, got)
+			t.Errorf("%+v %s: got %v, want %v", tc.caller, tc.pattern, got, tc.want)
 		}
 	}
 }

@@ -96,13 +96,13 @@ func TestAMessageIsCutShort(t *testing.T) {
 		}
 	})
 	if err := server.send(ctx, make([]byte, 64<<20)); !errors.Is(err, context.Canceled) { // larger than all buffers
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is context.Canceled", err)
 	}
 	if err := server.send(t.Context(), []byte("x")); err == nil {
-		t.Error("something follows a part of a message")
+		t.Error("no error for a message after an incomplete one")
 	}
 	if _, err := server.Write([]byte("x")); err == nil {
-		t.Error("something of the library follows a part of a message")
+		t.Error("no error for a frame of the library after an incomplete message")
 	}
 }
 
@@ -111,11 +111,11 @@ func TestWhatIsLeftOfBuffers(t *testing.T) {
 	for n := range 8 {
 		bufs := rest([][]byte{[]byte("ab"), nil, []byte("cde"), []byte("fg")}, n)
 		if got := string(bytes.Join(bufs, nil)); got != "abcdefg"[n:] {
-			t.Errorf("after %d bytes: %q", n, got)
+			t.Errorf(`after %d bytes: got %q, want "abcdefg"[n:]`, n, got)
 		}
 	}
 	if err := (&frames{raw: closedConn{}}).write([][]byte{nil}); !errors.Is(err, unix.EBADF) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is unix.EBADF", err)
 	}
 }
 

@@ -97,7 +97,7 @@ func TestLongLinesAreBounded(t *testing.T) {
 			t.Errorf("a line of %d bytes: %d messages, %.20q", n, len(got), got)
 		}
 		if held != 0 || cap(k.line) > 2*api.MaxFrame && n > api.MaxFrame {
-			t.Errorf("after a line of %d bytes %d are held, and room for %d bytes", n, held, cap(k.line))
+			t.Errorf("after a line of %d bytes, %d bytes are reserved, and the buffer has %d bytes", n, held, cap(k.line))
 		}
 	}
 	if most != 1 {
@@ -106,7 +106,7 @@ func TestLongLinesAreBounded(t *testing.T) {
 	full := errors.New("full")
 	k = cutter{reserve: func(context.Context, int64) (func(), error) { return nil, full }}
 	if err := k.add(t.Context(), make([]byte, api.MaxFrame+1), nil, nil); !errors.Is(err, full) {
-		t.Errorf("without room: %v", err)
+		t.Errorf("without memory for the line: err = %v, want err is %v", err, full)
 	}
 }
 
@@ -169,7 +169,8 @@ func TestAttachSaysWhereAndHow(t *testing.T) {
 		got, err := attachOptions(info, &tc.asked)
 		if tc.field != "" {
 			if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Invalid || f.Field != tc.field {
-				t.Errorf("%s: %v", tc.name, err)
+				t.Errorf("%s: err = %v, want ok == true and f.Kind == fault.Invalid and f.Field == tc.field",
+					tc.name, err)
 			}
 			continue
 		}
@@ -179,7 +180,7 @@ func TestAttachSaysWhereAndHow(t *testing.T) {
 	}
 	_, err := attachOptions(process.Info{}, &api.StreamAttach{Write: true})
 	if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "attach.write" {
-		t.Errorf("input for a process without: %v", err)
+		t.Errorf(`input for a process without: err = %v, want ok == true and f.Field == "attach.write"`, err)
 	}
 	if _, err := attachOptions(process.Info{Terminal: &process.Size{Rows: 1, Cols: 1}}, &api.StreamAttach{Write: true}); err != nil {
 		t.Errorf("input for a terminal: %v", err)
@@ -228,7 +229,7 @@ func TestAControlMessageIsOneThing(t *testing.T) {
 		{api.ClientControl{Start: &api.StreamStart{}}, false},
 	} {
 		if _, err := signalOf(&tc.msg); (err == nil) != tc.ok {
-			t.Errorf("%+v: %v", tc.msg, err)
+			t.Errorf("%+v: err = %v, want (err == nil) == %v", tc.msg, err, tc.ok)
 		}
 	}
 }

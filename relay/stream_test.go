@@ -65,7 +65,7 @@ func TestALongStartOfAStreamWaitsForRoom(t *testing.T) {
 	for _, n := range []int{0, 1, api.MaxFrame - 1, api.MaxFrame, api.MaxFrame + 1, 1 << 20, api.MaxStart} {
 		go send(n)
 		if m := <-got; m.err != nil || len(m.data) != n {
-			t.Fatalf("of %d bytes %d came: %v", n, len(m.data), m.err)
+			t.Fatalf("%d bytes were sent, %d arrived: m.err = %v, want no error and len(m.data) == n", n, len(m.data), m.err)
 		}
 	}
 	release, err := reserve(t.Context(), api.MaxStart)
@@ -79,7 +79,7 @@ func TestALongStartOfAStreamWaitsForRoom(t *testing.T) {
 	go send(api.MaxFrame + 1)
 	select {
 	case m := <-got:
-		t.Errorf("a long message is read without room for it: %d bytes, %v", len(m.data), m.err)
+		t.Errorf("a long message was read without memory for it: %d bytes, %v", len(m.data), m.err)
 	case <-time.After(20 * time.Millisecond): // if this is too short the test passes too easily, and never fails
 		release()
 		if m := <-got; m.err != nil || len(m.data) != api.MaxFrame+1 {
@@ -88,7 +88,7 @@ func TestALongStartOfAStreamWaitsForRoom(t *testing.T) {
 	}
 	ws.CloseNow()
 	if m := <-got; m.err == nil {
-		t.Error("a message after the end")
+		t.Error("a message was read after the end")
 	}
 }
 
@@ -106,7 +106,7 @@ func TestInputIsBoundedByItsWindow(t *testing.T) {
 	t.Parallel()
 	kept := func() {}
 	if err := newInput(errNoInput, false, writer{}).add([]byte("x"), kept); err == nil {
-		t.Error("input that was not announced is taken")
+		t.Error("no error for input of a stream without input")
 	}
 	if err := newInput(nil, false, writer{}).add([]byte("x"), kept); err != nil {
 		t.Errorf("input for a program that could not start: %v", err)
@@ -117,7 +117,7 @@ func TestInputIsBoundedByItsWindow(t *testing.T) {
 		t.Errorf("a full window: %v", err)
 	}
 	if err := in.add([]byte("x"), kept); err == nil {
-		t.Error("a byte more than the window is taken")
+		t.Error("no error for a byte beyond the window")
 	}
 	in = newInput(nil, false, pipe)
 	for range inputQueue {
@@ -126,7 +126,7 @@ func TestInputIsBoundedByItsWindow(t *testing.T) {
 		}
 	}
 	if err := in.add([]byte("x"), kept); err == nil {
-		t.Error("more messages than the queue holds are taken")
+		t.Error("no error for a message beyond the queue")
 	}
 }
 
@@ -157,14 +157,14 @@ func TestALineOfInputIsWritten(t *testing.T) {
 	released := 0
 	add := func(text string) error { return in.add([]byte(text), func() { released++ }) }
 	if err := add("two\nlines"); err == nil || released != 1 {
-		t.Errorf("two lines in one message: %v", err)
+		t.Errorf("two lines in one message: err = %v, want an error and released == 1", err)
 	}
 	long := strings.Repeat("x", 2*api.StdinWindow)
 	if err := add(long); err != nil {
 		t.Errorf("a long line: %v", err)
 	}
 	if err := add("y"); err == nil || released != 2 {
-		t.Errorf("another one behind it: %v", err)
+		t.Errorf("another one behind it: err = %v, want an error and released == 2", err)
 	}
 	if err := add(""); err != nil {
 		t.Errorf("the end: %v", err)
@@ -198,7 +198,7 @@ func TestInputThatIsNotTakenIsDroppedOrStops(t *testing.T) {
 		if tc.deaf {
 			in.ended = false
 			if err := in.add([]byte("late"), func() { released++ }); err != nil || released != 1 {
-				t.Errorf("what comes late: %v", err)
+				t.Errorf("input after the end: err = %v, want no error and released == 1", err)
 			}
 		}
 		in.drain()

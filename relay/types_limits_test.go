@@ -48,7 +48,7 @@ func TestARequestForLimitsHasNoOtherFields(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := schemas[name].Value.VisitJSON(v, openapi3.EnableJSONSchema2020()); (err == nil) != want {
-				t.Errorf("%s %s: %v", name, body, err)
+				t.Errorf("%s %s: err = %v, want (err == nil) == %v", name, body, err, want)
 			}
 		}
 	}

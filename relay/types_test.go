@@ -168,7 +168,7 @@ func TestSchemasAreTheTypesOfTheWire(t *testing.T) {
 		// A request with an unknown field is refused; an answer may get more fields in the next release.
 		isPart := typ == reflect.TypeFor[limits.Patch]() // a part of closed objects
 		if closed := s.closed(); closed != (isAsked && !isTold && !isPart) {
-			t.Errorf("%s: no other fields is %v; it is asked %v, told %v", name, closed, isAsked, isTold)
+			t.Errorf("%s: additionalProperties is false: %v; used in requests %v, in answers %v", name, closed, isAsked, isTold)
 		}
 		w := typeCheck{asked: isAsked, told: isTold, schemas: schemas}
 		for _, problem := range w.compare(typ, s) {

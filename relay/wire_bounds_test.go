@@ -85,7 +85,7 @@ func TestPolicyTakesAsManyAsTheWire(t *testing.T) {
 		}
 		_, _, err := c.Merge(sessionRequestOf(&req))
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field {
-			t.Errorf("one more of %s: %v", field, err)
+			t.Errorf("one more of %s: err = %v, want ok == true and f.Field == field", field, err)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func TestEveryListOfARequestHasItsMost(t *testing.T) {
 		walk(typ)
 	}
 	if found < 10 {
-		t.Errorf("only %d lists and maps were looked at", found)
+		t.Errorf("only %d lists and maps were checked", found)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestRefusingABodyTakesNoMemory(t *testing.T) {
 		err := decodeStrictly(body, &req)
 		runtime.ReadMemStats(&after)
 		if got := after.TotalAlloc - before.TotalAlloc; err == nil || got > most || len(err.Error()) > 1000 {
-			t.Errorf("%s: %d bytes are allocated to say %.1000v", name, got, err)
+			t.Errorf("%s: %d bytes were allocated for the error %.1000v", name, got, err)
 		}
 	}
 	// Nor does the answer repeat what was sent.
@@ -149,7 +149,7 @@ func TestRefusingABodyTakesNoMemory(t *testing.T) {
 	} {
 		var req api.OneShotRequest
 		if err := decodeStrictly(body, &req); err == nil || len(err.Error()) > 1000 {
-			t.Errorf("%s: %.1000v", name, err)
+			t.Errorf("%s: err = %.1000v, want an error and len(err.Error()) <= 1000", name, err)
 		}
 	}
 }
@@ -186,6 +186,6 @@ func TestBadBase64IsNotShown(t *testing.T) {
 	t.Parallel()
 	_, err := execRequestOf(&api.ExecRequest{Stdin: "s3cret!", StdinEncoding: "base64"})
 	if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "stdin" || strings.Contains(err.Error()+f.Value, "s3cret") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want ok == true and f.Field == "stdin" and err.Error() + f.Value without "s3cret"`, err)
 	}
 }

@@ -34,7 +34,7 @@ func TestBytesTakeThePlaceOfTexts(t *testing.T) {
 	} {
 		err := decodeBase64Into(bad)
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field {
-			t.Errorf("%s: %v", field, err)
+			t.Errorf("%s: err = %v, want ok == true and f.Field == field", field, err)
 		}
 	}
 }

@@ -125,7 +125,7 @@ func TestNoErrorShowsWhatMayBeASecret(t *testing.T) {
 	} {
 		var v api.OneShotRequest
 		if err := decodeStrictly([]byte(body), &v); err == nil || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: %v", body, err)
+			t.Errorf(`%s: err = %v, want an error and err without "s3cret"`, body, err)
 		}
 	}
 }

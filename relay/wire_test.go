@@ -20,14 +20,14 @@ func TestStdinMayComeAsBase64(t *testing.T) {
 	t.Parallel()
 	req, err := execRequestOf(&api.ExecRequest{Stdin: "AP8=", StdinEncoding: "base64"})
 	if err != nil || !bytes.Equal(req.Stdin, []byte{0, 255}) {
-		t.Errorf("%v, %v", req, err)
+		t.Errorf("req = %v, err = %v, want no error and req.Stdin equal to []byte{0, 255}", req, err)
 	}
 	for field, bad := range map[string]api.ExecRequest{
 		"stdin": {Stdin: "!", StdinEncoding: "base64"}, "stdin_encoding": {StdinEncoding: "hex"}, "encoding": {Encoding: "latin1"},
 	} {
 		_, err := execRequestOf(&bad)
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field {
-			t.Errorf("%+v: %v", bad, err)
+			t.Errorf("%+v: err = %v, want ok == true and f.Field == field", bad, err)
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestOutputIsTextOrBase64(t *testing.T) {
 		{"", encodingBase64, ""},
 	} {
 		if got := encode([]byte(tc.in), tc.encoding); got != tc.want {
-			t.Errorf("%q as %q: %q", tc.in, tc.encoding, got)
+			t.Errorf("%q as %q: got %q, want %q", tc.in, tc.encoding, got, tc.want)
 		}
 	}
 }
@@ -61,13 +61,14 @@ func TestStdioIsDirectOrLeftOut(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "direct": true} {
 		req, err := processRequestOf("p", &api.ProcessRequest{Stdio: text})
 		if err != nil || req.Direct != want || processAnswer("s", process.Info{Direct: want}, nil).Stdio != text {
-			t.Errorf("%q: %+v, %v", text, req, err)
+			t.Errorf(`%q: req = %+v, err = %v, want no error and req.Direct == %v and processAnswer("s", process.Info{Direct: want}, nil).Stdio == text`,
+				text, req, err, want)
 		}
 	}
 	for _, text := range []string{"kept", "Direct"} {
 		_, err := processRequestOf("p", &api.ProcessRequest{Stdio: text})
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "stdio" {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf(`%q: err = %v, want ok == true and f.Field == "stdio"`, text, err)
 		}
 	}
 }
@@ -87,10 +88,11 @@ func TestABoxOfAnEarlierBoxdSaysWhatItLacks(t *testing.T) {
 	}
 	refused := isolation.StepError{Step: isolation.StepUser, Item: "root", Errno: unix.ENOSPC}
 	if f := startFailure(&refused); f.Text != `user = "root": must be left out, since this host lets the box have no root: no space left on device` || f.Hint != "" {
-		t.Errorf("%+v", f)
+		t.Errorf("f = %+v, want f.Text == `user = \"root\": must be left out, since this host lets the box have no root: no space left on device` and f.Hint == \"\"",
+			f)
 	}
 	full := isolation.StepError{Step: isolation.StepStdio, Item: "output", Errno: unix.EMFILE}
 	if f := startFailure(&full); f.Text != full.Error() || f.Hint != "" {
-		t.Errorf("%+v", f)
+		t.Errorf(`f = %+v, want f.Text == full.Error() and f.Hint == ""`, f)
 	}
 }

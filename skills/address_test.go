@@ -55,7 +55,8 @@ func TestAddressesBecomeArchives(t *testing.T) {
 	} {
 		got, err := skills.FindArchive(usual(t), text)
 		if err != nil || got.URL.String() != want.url || got.Below != want.below {
-			t.Errorf("%s: %+v, %v", text, got, err)
+			t.Errorf("%s: got %+v, err = %v, want no error and got.URL.String() == %v and got.Below == %v",
+				text, got, err, want.url, want.below)
 		}
 	}
 }
@@ -90,11 +91,11 @@ func TestOtherAddressesAreRefused(t *testing.T) {
 		"https://github.com/" + strings.Repeat("a/", 2000): fault.Invalid,
 	} {
 		if got, err := skills.FindArchive(usual(t), text); fault.KindOf(err) != kind {
-			t.Errorf("%s: %+v, %v", text, got, err)
+			t.Errorf("%s: got %+v, err = %v, want an error of kind %v", text, got, err, kind)
 		}
 	}
 	if _, err := skills.FindArchive(nil, "https://github.com/o/r"); fault.KindOf(err) != fault.Denied || fault.DenialOf(err) == nil {
-		t.Errorf("without hosts: %v", err)
+		t.Errorf("without hosts: err = %v, want a fault.Denied error and fault.DenialOf(err) != nil", err)
 	}
 }
 
@@ -102,7 +103,7 @@ func TestHosts(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "http://", "https://github.com", "a/b", "a b", "*.example.org", "user@host", "host=svn", "host=", "host:x", "host:99999", "host?x", "[::1"} {
 		if h, err := skills.ParseHost(text); err == nil {
-			t.Errorf("%q is %+v", text, h)
+			t.Errorf("%q is %+v, want an error", text, h)
 		}
 	}
 	for ip, want := range map[string][2]bool{ // by name, by address
@@ -112,7 +113,7 @@ func TestHosts(t *testing.T) {
 		list := hosts(t, "git.example.org", "http://127.0.0.1:3000")
 		for i, h := range list {
 			if h.Within(net.ParseIP(ip)) != want[i] {
-				t.Errorf("%s for %s: %v", ip, h.Name, !want[i])
+				t.Errorf("%s for %s: !want[i] = %v, want h.Within(net.ParseIP(ip)) == want[i]", ip, h.Name, !want[i])
 			}
 		}
 	}
@@ -130,7 +131,8 @@ func FuzzFind(f *testing.F) {
 			return
 		}
 		if _, ok := list.Allows(a.URL); !ok || a.URL.User != nil || strings.Contains("/"+a.Below+"/", "/../") {
-			t.Errorf("%q: %+v", text, a)
+			t.Errorf(`%q: a = %+v, want ok == true and a.URL.User == nil and "/" + a.Below + "/" without "/../"`,
+				text, a)
 		}
 	})
 }

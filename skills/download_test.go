@@ -62,19 +62,19 @@ func TestArchivesComeFromAllowedHostsAlone(t *testing.T) {
 		return string(text), err
 	}
 	if text, err := fetch(t.Context(), "/o/r"); err != nil || text != "the archive" {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf(`text = %q, err = %v, want no error and text == "the archive"`, text, err)
 	}
 	for path, kind := range map[string]fault.Kind{
 		"/away.zip": fault.Denied, "/file.zip": fault.Denied, "/round.zip": fault.Unavailable, "/none.zip": fault.NotFound, "/cut.zip": fault.Unavailable,
 	} {
 		if text, err := fetch(t.Context(), path); fault.KindOf(err) != kind || text == "other's" {
-			t.Errorf("%s: %q, %v", path, text, err)
+			t.Errorf(`%s: text = %q, err = %v, want an error of kind %v and text != "other's"`, path, text, err, kind)
 		}
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := fetch(gone, "/o/r"); err == nil {
-		t.Error("fetched for nobody")
+		t.Error("no error for a download whose context is canceled")
 	}
 	// A name that resolves to this host.
 	_, port, _ := strings.Cut(at, ":")

@@ -27,7 +27,7 @@ func TestAllWorkspacesOfALangBotHaveOneBound(t *testing.T) {
 			t.Errorf("%s: %v, want %s", who, err, want)
 		}
 		if _, err := os.Stat(filepath.Join(state, skills.Dir, skills.Key("langbot/ws-9"))); err == nil {
-			t.Error("who was refused has a directory")
+			t.Error("there is a directory of the Workspace that was refused")
 		}
 	}
 	refused("langbot/ws-0", "skills.langbot_max")
@@ -47,7 +47,8 @@ func TestAllWorkspacesOfALangBotHaveOneBound(t *testing.T) {
 	s = open(t, state, func(c *skills.Config) { c.LangBotMaxTotal = 1024 })
 	big := string(make([]byte, 2048))
 	if _, err := s.Create("langbot/ws-7", "big", texts("Big.", big), skills.Loose); fault.DenialOf(err) == nil || fault.DenialOf(err).Rule != "skills.langbot_max_total" {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want fault.DenialOf(err) != nil and fault.DenialOf(err).Rule == "skills.langbot_max_total"`,
+			err)
 	}
 }
 
@@ -70,7 +71,7 @@ func TestADirectoryOfAWorkspaceStaysAsLongAsABoxHasItsSkill(t *testing.T) {
 	}
 	l.Release()
 	if _, err := os.Stat(filepath.Join(state, skills.Dir, skills.Key(who))); err == nil {
-		t.Error("nobody has it any more, and it is still there")
+		t.Error("the unused directory was not removed")
 	}
 	create(t, s, who, "one")
 	if got := names(s.List(who)); len(got) != 1 {
@@ -91,7 +92,7 @@ func TestSkillsThatCannotBeReadStay(t *testing.T) {
 	}
 	records, err := filepath.Glob(dir(who, "names", "*.json"))
 	if err != nil || len(records) != 1 {
-		t.Fatalf("%v, %v", records, err)
+		t.Fatalf("records = %v, err = %v, want no error and len(records) == 1", records, err)
 	}
 	good, err := os.ReadFile(records[0])
 	if err == nil {
@@ -110,7 +111,7 @@ func TestSkillsThatCannotBeReadStay(t *testing.T) {
 		t.Error(err)
 	}
 	if n, _ := trees(t, state, ann); n != 1 {
-		t.Errorf("%d trees of who is in order", n)
+		t.Errorf("%d directories of the Workspace with a valid record", n)
 	}
 	create(t, s, half, "new")
 	create(t, s, who, "two")

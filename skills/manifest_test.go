@@ -107,7 +107,7 @@ func TestReadTakesWhatItCan(t *testing.T) {
 	} {
 		d := read(t, text)
 		if got := [3]string{d.Text("name"), d.Text("description"), d.Body}; got != want {
-			t.Errorf("%q: %q", text, got)
+			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
 	for name, data := range map[string][]byte{"no text": {0xff, 0xfe}, "too long": make([]byte, maxManifest+1)} {
@@ -135,7 +135,7 @@ func TestWritingKeepsWhatItDoesNotKnow(t *testing.T) {
 	}
 	d = read(t, string(got))
 	if list := d.Check("a"); len(list) != 0 {
-		t.Errorf("what was written is refused: %v", list)
+		t.Errorf("the written manifest is refused: list = %v, want len(list) == 0", list)
 	}
 	if m := d.Metadata(); m["a"] != "yes" || m["b"] != "2" {
 		t.Errorf("metadata %v", m)
@@ -143,13 +143,13 @@ func TestWritingKeepsWhatItDoesNotKnow(t *testing.T) {
 	d.Set(keyLicense, "")
 	d.setMetadata(nil, nil)
 	if got, _ := d.Bytes(); strings.Contains(string(got), "license") || strings.Contains(string(got), "metadata") {
-		t.Errorf("not taken away:\n%s", got)
+		t.Errorf("the key was not removed:\n%s", got)
 	}
 	var empty manifest
 	empty.Set(keyName, "a")
 	empty.Set(keyDescription, "b")
 	if got, err := empty.Bytes(); err != nil || string(got) != "---\nname: a\ndescription: b\n---\n\n" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf(`got %q, err = %v, want no error and got == "---\nname: a\ndescription: b\n---\n\n"`, got, err)
 	}
 }
 
@@ -188,21 +188,22 @@ func FuzzRead(f *testing.F) {
 		}
 		again, err := readManifest(out)
 		if err != nil {
-			t.Fatalf("what was written cannot be read: %v\n%q", err, out)
+			t.Fatalf("the written manifest cannot be read: %v\n%q", err, out)
 		}
 		if len(problems) > 0 {
 			return
 		}
 		if list := again.Check(""); len(list) > 0 {
-			t.Fatalf("what was good is not any more: %v\n%q\n%q", list, data, out)
+			t.Fatalf("the manifest was valid before it was written again: list = %v, want len(list) == 0:\n%q\n%q", list, data, out)
 		}
 		for _, key := range []string{"name", "description", "license", "compatibility"} {
 			if again.Text(key) != d.Text(key) {
-				t.Fatalf("%s was %q and is %q", key, d.Text(key), again.Text(key))
+				t.Fatalf("%s was %q and is %q, want again.Text(key) == d.Text(key)", key, d.Text(key), again.Text(key))
 			}
 		}
 		if strings.TrimRight(again.Body, "\n") != strings.TrimRight(d.Body, "\n") {
-			t.Fatalf("the body was %q and is %q", d.Body, again.Body)
+			t.Fatalf(`the body was %q and is %q, want strings.TrimRight(again.Body, "\n") == strings.TrimRight(d.Body, "\n")`,
+				d.Body, again.Body)
 		}
 	})
 }

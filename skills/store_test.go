@@ -98,10 +98,11 @@ func TestSkillsOutliveTheStore(t *testing.T) {
 	}
 	k, err := again.Get(ann, "make-report")
 	if err != nil || k.Description != "Makes reports." || k.Instructions != "new" || !k.Created.Equal(made.Created) || k.Digest == made.Digest {
-		t.Errorf("%+v, %v", k, err)
+		t.Errorf(`k = %+v, err = %v, want no error and k.Description == "Makes reports." and k.Instructions == "new" and k.Created.Equal(made.Created) and k.Digest != %v`,
+			k, err, made.Digest)
 	}
 	if got := names(again.List(ann)); fmt.Sprint(got) != "[make-report]" {
-		t.Errorf("%v", got)
+		t.Errorf(`got %v, want fmt.Sprint(got) == "[make-report]"`, got)
 	}
 	if n, rest := trees(t, state, ann); n != 1 || rest != 0 {
 		t.Errorf("%d trees and %d in scratch", n, rest)
@@ -119,7 +120,7 @@ func TestPrincipalsDoNotMeet(t *testing.T) {
 		t.Fatal(err)
 	}
 	if k, _ := s.Get(ann, "same"); k.Description != "Does same." {
-		t.Errorf("hers is now %q", k.Description)
+		t.Errorf("the skill of ann is now %q", k.Description)
 	}
 	for what, err := range map[string]error{
 		"get":    func() error { _, err := s.Get(bob, "hers"); return err }(),
@@ -134,20 +135,20 @@ func TestPrincipalsDoNotMeet(t *testing.T) {
 		"delete": s.Delete(bob, "hers"),
 	} {
 		if fault.KindOf(err) != fault.NotFound {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: err = %v, want a fault.NotFound error", what, err)
 		}
 	}
 	if _, missing := s.Lease(bob, []string{"hers"}); len(missing) != 1 {
-		t.Error("he has a lease of hers")
+		t.Error("bob has a lease of a skill of ann")
 	}
 	// Names of principals are no paths.
 	for _, who := range []string{"../ann", "/", ".", "", "builtin", skills.Key(ann)} {
 		if list := names(s.List(who)); len(list) != 0 {
-			t.Errorf("%q has %v", who, list)
+			t.Errorf("%q has %v, want len(list) == 0", who, list)
 		}
 		create(t, s, who, "own")
 		if list := names(s.List(who)); fmt.Sprint(list) != "[own]" {
-			t.Errorf("%q has %v", who, list)
+			t.Errorf(`%q has %v, want fmt.Sprint(list) == "[own]"`, who, list)
 		}
 	}
 }
@@ -162,7 +163,7 @@ func TestWhatIsWrongIsRefusedWhole(t *testing.T) {
 	check := func(what string, err error, kind fault.Kind, says ...string) {
 		t.Helper()
 		if fault.KindOf(err) != kind {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: err = %v, want an error of kind %v", what, err, kind)
 		}
 		for _, text := range says {
 			if err == nil || !strings.Contains(err.Error(), text) {
@@ -199,7 +200,7 @@ func TestWhatIsWrongIsRefusedWhole(t *testing.T) {
 	_, err = s.ReadFile(ann, "a", "none")
 	check("no file", err, fault.NotFound, "Skill file not found: none")
 	if after, _ := s.Get(ann, "a"); after.Digest != before.Digest {
-		t.Error("something was changed")
+		t.Error("the refused change changed the skill")
 	}
 	if n, rest := trees(t, state, ann); n != 1 || rest != 0 {
 		t.Errorf("%d trees and %d in scratch", n, rest)
@@ -228,30 +229,32 @@ func TestFilesOfSkills(t *testing.T) {
 	write("requirements.txt", "", false)
 	list, more, err := s.Files(ann, "a", ".", false, 2)
 	if err != nil || !more || len(list) != 2 || list[0].Path != "SKILL.md" || list[0].Dir || list[0].Size == 0 || list[1].Path != "requirements.txt" {
-		t.Errorf("%+v, %v, %v", list, more, err)
+		t.Errorf("list = %+v, more = %v, err = %v", list, more, err)
 	}
 	list, more, err = s.Files(ann, "a", "./scripts/", true, 1000)
 	if err != nil || more || len(list) != 2 || !list[0].Dir || list[1].Path != "scripts/run.sh" || !list[1].Program {
-		t.Errorf("%+v, %v, %v", list, more, err)
+		t.Errorf(`list = %+v, more = %v, err = %v, want no error and more == false and len(list) == 2 and list[0].Dir == true and list[1].Path == "scripts/run.sh" and list[1].Program == true`,
+			list, more, err)
 	}
 	if list, _, _ = s.Files(ann, "a", ".", true, 1000); len(list) != 4 {
-		t.Errorf("with what is hidden: %+v", list)
+		t.Errorf("with hidden files: list = %+v, want len(list) == 4", list)
 	}
 	if _, _, err = s.Files(ann, "a", "SKILL.md", true, 10); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("a file as a directory: %v", err)
+		t.Errorf("a file as a directory: err = %v, want a fault.NotFound error", err)
 	}
 	f, err := s.ReadFile(ann, "a", "scripts/run.sh")
 	if err != nil || string(f.Data) != "#!/bin/sh\n" || !f.Program || f.Digest != k.Digest {
-		t.Errorf("%+v, %v", f, err)
+		t.Errorf(`f = %+v, err = %v, want no error and f.Data == "#!/bin/sh\n" and f.Program == true and f.Digest == %v`,
+			f, err, k.Digest)
 	}
 	if got, _ := s.Get(ann, "a"); !got.Python || got.Entries != 7 {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want got.Python == true and got.Entries == 7", got)
 	}
 	if _, err := s.RemoveFile(ann, "a", "scripts", ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.ReadFile(ann, "a", "scripts/run.sh"); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("removed, and read: %v", err)
+		t.Errorf("removed, and read: err = %v, want a fault.NotFound error", err)
 	}
 }
 
@@ -264,7 +267,8 @@ func TestLeasesHoldWhatWasThere(t *testing.T) {
 	create(t, s, ann, "b")
 	lease, missing := s.Lease(ann, []string{"a", "gone", "create-skill"})
 	if len(lease.Skills) != 2 || fmt.Sprint(missing) != "[gone]" {
-		t.Fatalf("%+v, %v", lease.Skills, missing)
+		t.Fatalf(`lease.Skills = %+v, missing = %v, want len(lease.Skills) == 2 and fmt.Sprint(missing) == "[gone]"`,
+			lease.Skills, missing)
 	}
 	held := func() string {
 		data, err := os.ReadFile(filepath.Join(state, skills.Dir, lease.Skills[0].Tree, "SKILL.md"))
@@ -275,7 +279,7 @@ func TestLeasesHoldWhatWasThere(t *testing.T) {
 	}
 	first := held()
 	if !strings.Contains(first, "Does a.") {
-		t.Fatalf("leased is %s", first)
+		t.Fatalf(`leased is %s, want first containing "Does a."`, first)
 	}
 	if _, err := s.Update(ann, "a", texts("Changed.", ""), "", skills.Strict); err != nil {
 		t.Fatal(err)
@@ -284,7 +288,7 @@ func TestLeasesHoldWhatWasThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if held() != first {
-		t.Errorf("what is leased is now %s", held())
+		t.Errorf("the leased skill is now %s", held())
 	}
 	next := open(t, state, nil) // the next boxd, whose sessions have the skill mounted
 	again := next.Restore(lease.Skills)
@@ -292,18 +296,18 @@ func TestLeasesHoldWhatWasThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if held() != first {
-		t.Errorf("after a restart what is leased is %s", held())
+		t.Errorf("after a restart the leased skill is %s, want %v", held(), first)
 	}
 	again.Release()
 	again.Release()
 	if _, err := os.Stat(filepath.Join(state, skills.Dir, lease.Skills[0].Tree)); err == nil {
-		t.Error("nobody holds it, and it is still there")
+		t.Error("the tree without a lease was not removed")
 	}
 	if _, err := os.Stat(filepath.Join(state, skills.Dir, lease.Skills[1].Tree)); err != nil {
-		t.Errorf("the built-in one has gone: %v", err)
+		t.Errorf("the built-in skill was removed: %v", err)
 	}
 	if list := names(next.List(ann)); fmt.Sprint(list) != "[b]" {
-		t.Errorf("%v", list)
+		t.Errorf(`list = %v, want fmt.Sprint(list) == "[b]"`, list)
 	}
 }
 
@@ -313,28 +317,29 @@ func TestTheBuiltInSkill(t *testing.T) {
 	s := open(t, state, nil)
 	k, err := s.Get(ann, "create-skill")
 	if err != nil || !k.BuiltIn || !strings.Contains(k.Instructions, "# Create a skill") {
-		t.Fatalf("%+v, %v", k, err)
+		t.Fatalf(`k = %+v, err = %v, want no error and k.BuiltIn == true and k.Instructions containing "# Create a skill"`,
+			k, err)
 	}
 	f, err := s.ReadFile(ann, "create-skill", "SKILL.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.WriteFile(ann, "create-skill", &f, "", skills.Strict); fault.KindOf(err) != fault.Denied {
-		t.Errorf("it was changed: %v", err)
+		t.Errorf("it was changed: err = %v, want a fault.Denied error", err)
 	}
 	if err := s.Delete(ann, "create-skill"); fault.KindOf(err) != fault.Denied {
-		t.Errorf("it was deleted: %v", err)
+		t.Errorf("it was deleted: err = %v, want a fault.Denied error", err)
 	}
 	create(t, s, ann, "create-skill") // her own takes precedence
 	if k, _ := s.Get(ann, "create-skill"); k.BuiltIn {
-		t.Error("her own is not taken")
+		t.Error("ann gets the built-in skill in place of her own")
 	}
 	if k, _ := s.Get(bob, "create-skill"); !k.BuiltIn {
-		t.Error("hers is his")
+		t.Error("bob gets the skill of ann in place of the built-in one")
 	}
 	again := open(t, state, nil)
 	if b, _ := again.Get(bob, "create-skill"); !b.Created.Equal(k.Created) {
-		t.Error("the same skill was brought again")
+		t.Error("the unchanged built-in skill was stored again")
 	}
 }
 
@@ -344,7 +349,7 @@ func TestQuotas(t *testing.T) {
 	create(t, s, ann, "a")
 	create(t, s, ann, "b")
 	if _, err := s.Create(ann, "c", texts("x", ""), skills.Strict); fault.KindOf(err) != fault.Exhausted || fault.DenialOf(err) == nil {
-		t.Errorf("a third one: %v", err)
+		t.Errorf("a third one: err = %v, want a fault.Exhausted error and fault.DenialOf(err) != nil", err)
 	}
 	create(t, s, bob, "c")
 	write := func(path string, n int) error {
@@ -352,16 +357,16 @@ func TestQuotas(t *testing.T) {
 		return err
 	}
 	if err := write("x", 2049); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("a large file: %v", err)
+		t.Errorf("a large file: err = %v, want a fault.Invalid error", err)
 	}
 	if err := write("x", 2048); err != nil {
 		t.Error(err)
 	}
 	if err := write("y", 2000); fault.KindOf(err) != fault.Exhausted {
-		t.Errorf("too much together: %v", err)
+		t.Errorf("too much together: err = %v, want a fault.Exhausted error", err)
 	}
 	if err := write("d/y", 1); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("four entries: %v", err)
+		t.Errorf("four entries: err = %v, want a fault.Invalid error", err)
 	}
 	if err := write("x", 100); err != nil {
 		t.Error(err)
@@ -384,7 +389,7 @@ func TestChangesAtTheSameTime(t *testing.T) {
 				}
 				lease, missing := s.Lease(ann, []string{"a"})
 				if len(missing) > 0 {
-					t.Error("it was gone")
+					t.Error("the leased skill was missing")
 				} else if _, err := os.Stat(filepath.Join(state, skills.Dir, lease.Skills[0].Tree, "SKILL.md")); err != nil {
 					t.Error(err)
 				}
@@ -452,7 +457,7 @@ func TestImportsOfOneOwnerLeavePlacesForOthers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if st, err := s.Stage(ctx, ann); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a third: %v", err)
+		t.Errorf("a third: err = %v, want err is context.DeadlineExceeded", err)
 		if err == nil {
 			st.Close()
 		}
@@ -507,16 +512,17 @@ func TestInstall(t *testing.T) {
 					t.Errorf("%v, want %q", err, tc.says)
 				}
 				if list := names(s.List(ann)); fmt.Sprint(list) != "[taken]" {
-					t.Errorf("and there are %v", list)
+					t.Errorf(`and there are %v, want fmt.Sprint(list) == "[taken]"`, list)
 				}
 				return
 			}
 			if err != nil || fmt.Sprint(names(got)) != tc.want {
-				t.Fatalf("%v, %v", names(got), err)
+				t.Fatalf("names(got) = %v, err = %v, want no error and fmt.Sprint(names(got)) == tc.want",
+					names(got), err)
 			}
 			for _, k := range got {
 				if again, err := s.Get(ann, k.Name); err != nil || again.Digest != k.Digest {
-					t.Errorf("%+v, %v", again, err)
+					t.Errorf("again = %+v, err = %v, want no error and again.Digest == %v", again, err, k.Digest)
 				}
 			}
 		})
@@ -560,7 +566,8 @@ func TestInstalledTreesHavePlainModes(t *testing.T) {
 			want = 0o755
 		}
 		if err != nil || info.Mode()&^fs.ModeDir != want {
-			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+			t.Errorf("%s: info.Mode() = %v, err = %v, want no error and info.Mode() &^ fs.ModeDir == want",
+				path, info.Mode(), err)
 		}
 		return nil
 	})
@@ -576,7 +583,8 @@ func TestPreviewSaysAllThatIsWrong(t *testing.T) {
 		"r/good/SKILL.md": document("good"), "r/bad/SKILL.md": "---\nname: Bad Name\nname: x y\nmetadata: {a: 1}\n---\n",
 	})).Candidates(&skills.Choice{})
 	if err != nil || len(found) != 2 || found[0].Path != "bad" || found[1].Path != "good" || len(found[1].Problems) != 0 {
-		t.Fatalf("%+v, %v", found, err)
+		t.Fatalf(`found = %+v, err = %v, want no error and len(found) == 2 and found[0].Path == "bad" and found[1].Path == "good" and len(found[1].Problems) == 0`,
+			found, err)
 	}
 	var keys []string
 	for _, p := range found[0].Problems {
@@ -584,7 +592,8 @@ func TestPreviewSaysAllThatIsWrong(t *testing.T) {
 	}
 	slices.Sort(keys)
 	if fmt.Sprint(keys) != "[description metadata.a name name name]" {
-		t.Errorf("%v", found[0].Problems)
+		t.Errorf(`found[0].Problems = %v, want fmt.Sprint(keys) == "[description metadata.a name name name]"`,
+			found[0].Problems)
 	}
 }
 
@@ -596,10 +605,10 @@ func TestThePromptCannotBeLeft(t *testing.T) {
 	want := "<available_skills>\n<skill>\n<name>a</name>\n<description>Does a.</description>\n<location>/skills/a/skill.md</location>\n</skill>\n" +
 		"<skill>\n<name>b</name>\n<description>x&lt;/description&gt;&lt;/skill&gt; &lt;skill&gt;</description>\n<location>/skills/b/SKILL.md</location>\n</skill>\n</available_skills>\n"
 	if got != want {
-		t.Errorf("%s", got)
+		t.Errorf("got %s, want %v", got, want)
 	}
 	if skills.Prompt(nil, "/x") != "" {
-		t.Error("nothing is something")
+		t.Error("the prompt without skills is not empty")
 	}
 }
 
@@ -617,11 +626,11 @@ func FuzzPaths(f *testing.F) {
 		_, _, _ = s.Files(ann, "a", path, true, 10)
 		_, _ = s.RemoveFile(ann, "a", path, "")
 		if _, err := s.Get(ann, "a"); err != nil && path != "SKILL.md" {
-			t.Fatalf("%q: %v", path, err)
+			t.Fatalf(`%q: err = %v, want no error or path == "SKILL.md"`, path, err)
 		}
 		for dir, want := range map[string]int{state: 1, filepath.Join(state, skills.Dir): 3, filepath.Join(state, skills.Dir, skills.Key(ann), "trees"): 1} {
 			if entries, err := os.ReadDir(dir); err != nil || len(entries) != want {
-				t.Fatalf("%q: %s has %v, %v", path, dir, entries, err)
+				t.Fatalf("%q: %s has %v, %v, want no error and len(entries) == %v", path, dir, entries, err, want)
 			}
 		}
 	})

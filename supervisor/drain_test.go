@@ -35,10 +35,10 @@ func TestAClosedGateOutlivesBoxd(t *testing.T) {
 	}
 	d, err := g.Drain("uid:0", "new disk", now)
 	if err != nil || d.By != "uid:0" {
-		t.Fatalf("%+v, %v", d, err)
+		t.Fatalf(`d = %+v, err = %v, want no error and d.By == "uid:0"`, d, err)
 	}
 	if again, err := g.Drain("uid:1", "", now.Add(time.Hour)); err != nil || again != d {
-		t.Errorf("%+v, %v: who was first is forgotten", again, err)
+		t.Errorf("%+v, %v: the first caller that drained boxd is lost", again, err)
 	}
 	next := open(t, state)
 	err = next.Check(true)

@@ -38,7 +38,8 @@ func FuzzSessionRecord(f *testing.F) {
 		}
 		got, err := d.Read(r.Key)
 		if err == nil && (got.Key != r.Key || policy.Key(got.Owner.Name, got.ID) != r.Key || got.Created.IsZero()) {
-			t.Errorf("believed: %+v", got)
+			t.Errorf("believed: got %+v, want an error or got.Key == %v and policy.Key(got.Owner.Name, got.ID) == r.Key and not got.Created.IsZero()",
+				got, r.Key)
 		}
 	})
 }
@@ -60,7 +61,8 @@ func FuzzEnvironment(f *testing.F) {
 		env, _, err := supervisor.ReadEnvironment(file) // which closes file
 		for _, kv := range env {
 			if name, _, ok := strings.Cut(kv, "="); err == nil && (!ok || name == "" || strings.ContainsRune(kv, 0)) {
-				t.Errorf("%q has %q", text, kv)
+				t.Errorf(`%q has %q, want an error or ok == true and name != "" and not strings.ContainsRune(kv, 0)`,
+					text, kv)
 			}
 		}
 	})

@@ -105,7 +105,7 @@ func TestNobodyWaitsForWhatIsNotGivenBack(t *testing.T) {
 				t.Errorf("futile: %v, want %v", got, tc.refused)
 			}
 			if v.futileLocked(w, true, quota.Starts, 20*time.Second) || v.futileLocked(w, true, quota.Owner, time.Millisecond) {
-				t.Error("what passes in a moment is not waited for")
+				t.Error("a limit that is over in a moment counts as futile to wait for")
 			}
 		})
 	}

@@ -29,7 +29,7 @@ func TestWhatNobodyHasIsALeakWhenSeenTwice(t *testing.T) {
 		none := map[string]int{Boxes: 0, Groups: 0, Workspaces: 0}
 		for range 3 { // repeated requests share one look
 			if got := l.Count(t.Context()); !maps.Equal(got, none) || looks != 1 {
-				t.Errorf("at first sight, after %d looks: %v", looks, got)
+				t.Errorf("at first, after %d checks: got %v, want got == %v and looks == 1", looks, got, none)
 			}
 		}
 		boxes = []string{"a", "left", "fresh"}

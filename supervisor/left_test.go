@@ -35,7 +35,7 @@ func TestWhatIsOverIsNotTakenOver(t *testing.T) {
 	}
 	l, err := d.All(func(error) bool { return false })
 	if err != nil || len(l.Sessions) != len(boxes) {
-		t.Fatalf("%+v, %v", l, err)
+		t.Fatalf("l = %+v, err = %v, want no error and len(l.Sessions) == len(boxes)", l, err)
 	}
 	boxes["nobody"] = policy.Key("uid:7", "nobody")
 	for id, box := range boxes {
@@ -45,10 +45,10 @@ func TestWhatIsOverIsNotTakenOver(t *testing.T) {
 	}
 	for id, box := range boxes {
 		if got, want := l.Lives(box), id == "lives" || id == "damaged"; got != want {
-			t.Errorf("%s is taken over: %v", id, got)
+			t.Errorf("%s is restored: got %v, want %v", id, got, want)
 		}
 	}
 	if _, err := d.All(func(error) bool { return true }); err == nil {
-		t.Error("one that may be read later is none")
+		t.Error("no error for a record that cannot be read now")
 	}
 }

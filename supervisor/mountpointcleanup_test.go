@@ -73,20 +73,22 @@ func TestWhoMayOnlyReadKeepsItsMounts(t *testing.T) {
 	a := begunSession(t, d, "a", 1001, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, in)
 	b := begunSession(t, d, "b", 1002, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadOnly}, in)
 	if has := d.Points.Of(b.Key); has == nil || !slices.Equal(has.Places, []string{"/srv/p/x"}) || len(has.Created) > 0 {
-		t.Errorf("who may only read has %+v", has)
+		t.Errorf(`the read-only session has %+v, want has != nil and has.Places == []string{"/srv/p/x"} and len(has.Created) == 0`,
+			has)
 	}
 	if err := endedSession(t, d, a); err != nil || len(k.tidied) > 0 {
-		t.Errorf("removed from under another: %+v, %v", k.tidied, err)
+		t.Errorf("removed although another session uses it: k.tidied = %+v, err = %v, want no error and len(k.tidied) == 0",
+			k.tidied, err)
 	}
 	(&MountChanger{Boxes: k, Session: b, MountPoints: d}).only()
 	if has := d.Points.Of(b.Key); has == nil || len(has.Places) != 1 || len(has.Created) != 1 {
-		t.Errorf("after the first: %+v", has)
+		t.Errorf("after the first: has = %+v, want has != nil and len(has.Places) == 1 and len(has.Created) == 1", has)
 	}
 	if err := endedSession(t, d, b); err != nil || len(k.tidied) != 1 {
-		t.Fatalf("after the last: %+v, %v", k.tidied, err)
+		t.Fatalf("after the last: k.tidied = %+v, err = %v, want no error and len(k.tidied) == 1", k.tidied, err)
 	}
 	if req := k.tidied[0]; req.Made != "/workspace/x" || req.Caller.UID != 1001 || req.Mount.Source != "/srv/p" {
-		t.Errorf("asked for %+v", req)
+		t.Errorf("request %+v", req)
 	}
 }
 
@@ -123,11 +125,11 @@ func TestMountsOfOneSessionShareWhatWasMade(t *testing.T) {
 			t.Fatal(err)
 		}
 		if done := slices.Contains(gone(), "/workspace/in"); done != (left == 0) {
-			t.Errorf("with %d mounts left, removed: %q", left, gone())
+			t.Errorf("with %d mounts left, removed: gone() = %q, want done == (left == 0)", left, gone())
 		}
 	}
 	if has := d.Points.Of(s.Key); has != nil {
-		t.Errorf("left: %+v", has)
+		t.Errorf("left: has = %+v, want nil", has)
 	}
 }
 
@@ -143,7 +145,8 @@ func TestWhatNobodyAnswersToIsKept(t *testing.T) {
 		mounts := []policy.Mount{{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, {Source: "/one", Target: "/workspace/x", Mode: policy.MountReadOnly}}
 		s := begunSession(t, d, "s", 1001, mounts...)
 		if err := endedSession(t, d, s); (err != nil) != tc.kept || tc.kept && !errors.Is(err, tc.err) || tc.kept != (d.Points.Of(s.Key) != nil) {
-			t.Errorf("%v: %v, %+v", tc.err, err, d.Points.Of(s.Key))
+			t.Errorf("%v: err = %v, d.Points.Of(s.Key) = %+v, want (err != nil) == %v and (tc.kept == false or err is tc.err) and tc.kept == (d.Points.Of(s.Key) != nil)",
+				tc.err, err, d.Points.Of(s.Key), tc.kept)
 		}
 		if !tc.kept {
 			continue
@@ -153,10 +156,12 @@ func TestWhatNobodyAnswersToIsKept(t *testing.T) {
 		k.missing = "/workspace/x"
 		other := begunSession(t, d, "other", 1001, mounts...)
 		if err := endedSession(t, d, other); err != nil || len(k.tidied) > 0 {
-			t.Errorf("%v: %v: the next is not heard: %+v", tc.err, err, k.tidied)
+			t.Errorf("%v: %v: the next request was not sent: k.tidied = %+v, want no error and len(k.tidied) == 0",
+				tc.err, err, k.tidied)
 		}
 		if err := endedSession(t, d, s); err != nil || len(k.tidied) != 1 || d.Points.Of(s.Key) != nil {
-			t.Errorf("%v: at last: %v, %+v", tc.err, err, k.tidied)
+			t.Errorf("%v: at last: err = %v, k.tidied = %+v, want no error and len(k.tidied) == 1 and d.Points.Of(s.Key) == nil",
+				tc.err, err, k.tidied)
 		}
 	}
 }

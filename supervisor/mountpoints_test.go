@@ -53,29 +53,32 @@ func TestWhatOthersNeedIsHandedOn(t *testing.T) {
 		}
 		var got *removal
 		if _, err := b.Sweep(t.Context(), "one", func(r *removal) error { got = r; return nil }); err != nil || got != nil {
-			t.Fatalf("%s: what is needed goes: %+v, %v", tc.name, got, err)
+			t.Fatalf("%s: a directory that is in use is removed: got %+v, err = %v, want no error and got == nil", tc.name, got, err)
 		}
 		b.Ending("one", nil)
 		if found, err := b.Sweep(t.Context(), "one", func(r *removal) error { got = r; return nil }); err != nil || !found {
-			t.Fatal(tc.name, err)
+			t.Fatalf("tc.name = %v, err = %v, want no error and found == true", tc.name, err)
 		}
 		want := g
 		if want.Made = "/workspace" + tc.made; tc.made == "-" {
 			want.Made = ""
 		}
 		if got.MountPoint.Made != want.Made || got.MountPoint.Target != want.Target {
-			t.Errorf("%s: removed: %+v", tc.name, got.MountPoint)
+			t.Errorf("%s: removed: got.MountPoint = %+v, want got.MountPoint.Made == %v and got.MountPoint.Target == %v",
+				tc.name, got.MountPoint, want.Made, want.Target)
 		}
 		switch has := b.Of("two"); {
 		case tc.last == "":
 			if got.Successor != "" || has != nil && has.Created != nil {
-				t.Errorf("%s: handed on: %q, %+v", tc.name, got.Successor, has)
+				t.Errorf(`%s: handed on: got.Successor = %q, has = %+v, want got.Successor == "" and (has == nil or has.Created == nil)`,
+					tc.name, got.Successor, has)
 			}
 		case got.Successor != "two" || len(has.Created) != 1 || has.Created[0].Made != g.Made || has.Created[0].Target != "/workspace"+tc.last:
-			t.Errorf("%s: handed on: %q, %+v", tc.name, got.Successor, has)
+			t.Errorf(`%s: handed on: got.Successor = %q, has = %+v, want got.Successor == "two" and len(has.Created) == 1 and has.Created[0].Made == %v and has.Created[0].Target == "/workspace" + tc.last`,
+				tc.name, got.Successor, has, g.Made)
 		}
 		if has := b.Of("one"); has != nil {
-			t.Errorf("%s: the first still has %+v", tc.name, has)
+			t.Errorf("%s: the first still has %+v, want has == nil", tc.name, has)
 		}
 	}
 }
@@ -94,14 +97,16 @@ func TestWhoNeedsMostIsGivenIt(t *testing.T) {
 		}
 		if _, err := b.Sweep(t.Context(), step.key, func(r *removal) error {
 			if r.MountPoint.Made != step.made || r.Successor != step.heir {
-				t.Errorf("%s: %+v", step.key, r)
+				t.Errorf("%s: r = %+v, want r.MountPoint.Made == %v and r.Successor == %v",
+					step.key, r, step.made, step.heir)
 			}
 			return nil
 		}); err != nil {
 			t.Fatal(err)
 		}
 		if has := b.Of(step.heir); step.heir != "" && (has == nil || len(has.Created) != 1) {
-			t.Errorf("%s: %s has %+v", step.key, step.heir, has)
+			t.Errorf(`%s: %s has %+v, want step.heir == "" or has != nil and len(has.Created) == 1`,
+				step.key, step.heir, has)
 		}
 	}
 }
@@ -148,14 +153,14 @@ func TestTheDeepestGoFirst(t *testing.T) {
 	g := pointOf("/in", "/in/a")
 	b.Own("one", &g)
 	if !b.Ending("one", []mountPoint{pointOf("/in/x", "/in/x/y")}) {
-		t.Error("nothing is to be removed")
+		t.Error("Ending reports that there is nothing to remove")
 	}
 	var got []string
 	if _, err := b.Sweep(t.Context(), "one", func(r *removal) error { got = append(got, r.MountPoint.Made); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(got, []string{"/workspace/in/x", "/workspace/in"}) {
-		t.Errorf("removed: %q", got)
+		t.Errorf(`removed: got %q, want []string{"/workspace/in/x", "/workspace/in"}`, got)
 	}
 }
 
@@ -182,12 +187,12 @@ func TestARemovalIsWaitedFor(t *testing.T) {
 		}()
 		synctest.Wait()
 		if len(done) != 0 {
-			t.Error("somebody did not wait")
+			t.Error("a caller did not wait for the removal")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := b.Enter(ctx, "four", "/link", "/srv/p", "/srv/p/in"); !errors.Is(err, context.Canceled) {
-			t.Errorf("after its end: %v", err)
+			t.Errorf("after its end: err = %v, want err is context.Canceled", err)
 		}
 		b.Done(r)
 		for range 2 {
@@ -205,6 +210,6 @@ func TestADamagedRecordHasNothing(t *testing.T) {
 	bad := []mountPoint{{}, pointOf("/in/a", "/in"), {Real: "/srv", At: "/workspace", Made: "/tmp/a", Target: "/tmp/a"}, {Real: "/srv", At: "/w", Made: "/w", Target: "/w/a"}, {Real: "srv", At: "/w", Made: "/w/a", Target: "/w/a"}}
 	b.restore("one", &hostMounts{Places: []string{"/srv/x"}, Created: bad})
 	if has := b.Of("one"); has == nil || len(has.Created) != 0 {
-		t.Errorf("it has %+v", has)
+		t.Errorf("it has %+v, want has != nil and len(has.Created) == 0", has)
 	}
 }

@@ -41,7 +41,8 @@ func TestAMountHidesNoOther(t *testing.T) {
 		err := checkMountFree(made, tc.live, tc.target)
 		f, ok := errors.AsType[*fault.Error](err)
 		if tc.refused != (err != nil) || tc.refused && (!ok || f.Kind != fault.Conflict) {
-			t.Errorf("%s beside %d: %v", tc.target, len(tc.live), err)
+			t.Errorf("%s beside %d: err = %v, want tc.refused == (err != nil) and (tc.refused == false or ok == true and f.Kind == fault.Conflict)",
+				tc.target, len(tc.live), err)
 		}
 	}
 }

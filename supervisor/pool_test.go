@@ -120,7 +120,7 @@ func run(t *testing.T, f *factory, kinds []supervisor.PoolKind, test func(t *tes
 		cancel()
 		work.Wait()
 		if living, _ := f.counts(); living > 0 || p.Len() > 0 {
-			t.Errorf("at the end %d live, %d in the pool", living, p.Len())
+			t.Errorf("at the end %d boxes run, %d are in the pool", living, p.Len())
 		}
 	})
 }
@@ -135,19 +135,20 @@ func TestItIsFilledAndTakenFrom(t *testing.T) {
 	f := &factory{most: 10}
 	run(t, f, []supervisor.PoolKind{{Profile: "a", Count: 3, Spec: plain()}, {Profile: "b", Count: 1, Spec: plain()}}, func(t *testing.T, p *supervisor.Pool) {
 		if c := p.Counts(); len(c) != 2 || c[0] != (supervisor.PoolCount{Profile: "a", Ready: 3, Want: 3}) || c[1].Ready != 1 {
-			t.Fatalf("%+v", c)
+			t.Fatalf(`c = %+v, want len(c) == 2 and c[0] == supervisor.PoolCount{Profile: "a", Ready: 3, Want: 3} and c[1].Ready == 1`,
+				c)
 		}
 		seen := map[string]bool{}
 		for range 3 {
 			m := p.Take("a", asked(nil))
 			if m == nil || seen[m.Key] || m.Spec.Key != m.Key {
-				t.Fatalf("%+v", m)
+				t.Fatalf("m = %+v", m)
 			}
 			seen[m.Key] = true
 			defer f.set(func() { delete(f.living, m.Box) })
 		}
 		if p.Take("a", asked(nil)) != nil || p.Take("c", asked(nil)) != nil {
-			t.Error("there is more than there is")
+			t.Error("Take returned a box though none is left")
 		}
 		pass(time.Second)
 		if living, made := f.counts(); p.Len() != 4 || made != 7 || living != 7 { // the pool does not end boxes that were taken
@@ -177,7 +178,7 @@ func TestWhatFits(t *testing.T) {
 			run(t, f, []supervisor.PoolKind{{Profile: "a", Count: 1, Spec: plain()}}, func(t *testing.T, p *supervisor.Pool) {
 				m := p.Take("a", asked(tc.do))
 				if (m != nil) != tc.fits {
-					t.Errorf("%+v", m)
+					t.Errorf("m = %+v, want (m != nil) == %v", m, tc.fits)
 				}
 				if m != nil {
 					f.set(func() { delete(f.living, m.Box) })
@@ -205,12 +206,13 @@ func TestBoxesInGroupsAreOfOneOwner(t *testing.T) {
 			other string
 		}{{1000, ""}, {1001, ""}, {1001, "0123456789abcdef"}} {
 			if p.Take("a", mine(who.uid, who.other)) != nil {
-				t.Error("another owner's")
+				t.Error("Take returned a box of another owner")
 			}
 			pass(time.Second)
 			m := p.Take("a", mine(who.uid, who.other))
 			if m == nil || m.Spec.Caller.UID != who.uid || m.Spec.Owner != (cgroup.Owner{Name: who.other, Memory: 1 << 30}) || m.Spec.Limits.Memory != 1<<20 {
-				t.Fatalf("%+v", m)
+				t.Fatalf("m = %+v, want m != nil and m.Spec.Caller.UID == %v and m.Spec.Owner == cgroup.Owner{Name: who.other, Memory: 1 << 30} and m.Spec.Limits.Memory == 1 << 20",
+					m, who.uid)
 			}
 			f.set(func() { delete(f.living, m.Box) })
 		}
@@ -311,12 +313,12 @@ func TestAsManyAsAreUsed(t *testing.T) {
 		}
 		has("before any use", 0, 1)
 		if warm := ask("a", 3) + ask("b", 1); warm != 1 {
-			t.Errorf("%d were ahead of need", warm)
+			t.Errorf("%d preforked boxes were used", warm)
 		}
 		pass(time.Second)
 		has("after three at once", 3, 1)
 		if warm := ask("a", 3); warm != 3 {
-			t.Errorf("%d of 3 were ahead of need", warm)
+			t.Errorf("%d of 3 were preforked boxes", warm)
 		}
 		for range 8 {
 			pass(time.Minute)

@@ -52,14 +52,16 @@ func TestTheRecordStaysWhileSomethingIsToBeRemoved(t *testing.T) {
 		}
 		keys, err := dir.Keys()
 		if err != nil || (len(keys) == 1) != gone {
-			t.Fatalf("keeper gone: %v, records: %q, %v", gone, keys, err)
+			t.Fatalf("the keeper has ended: %v, records: keys = %q, err = %v, want no error and (len(keys) == 1) == gone",
+				gone, keys, err)
 		}
 		if !gone {
 			continue
 		}
 		l, err := dir.All(func(error) bool { return false })
 		if rec := l.Records[s.Key]; err != nil || rec == nil || !rec.Over() || rec.Asleep || rec.Shared == nil || len(rec.Shared.Created) != 1 {
-			t.Errorf("the record: %+v, %v", rec, err)
+			t.Errorf("the record: rec = %+v, err = %v, want no error and rec != nil and rec.Over() and rec.Asleep == false and rec.Shared != nil and len(rec.Shared.Created) == 1",
+				rec, err)
 		}
 	}
 }

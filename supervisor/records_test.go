@@ -52,7 +52,7 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if keys, err := d.Keys(); err != nil || !slices.Equal(keys, []string{want.Key}) {
-		t.Errorf("%v, %v", keys, err)
+		t.Errorf("keys = %v, err = %v, want no error and keys == []string{want.Key}", keys, err)
 	}
 	got, err := d.Read(want.Key)
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -88,7 +88,7 @@ func TestPathsOfMountsInARecordAreBytes(t *testing.T) {
 		t.Errorf("writing it has changed it: %s", diff)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, r.Key+".json")); err != nil || strings.Contains(string(text), `\ufffd`) {
-		t.Errorf("%v: %s", err, text)
+		t.Errorf("%v: text = %s, want no error and text without `\\ufffd`", err, text)
 	}
 	got, err := d.Read(r.Key)
 	if diff := cmp.Diff(full(), got); err != nil || diff != "" {
@@ -123,7 +123,7 @@ func TestWhatIsNoRecordIsNamed(t *testing.T) {
 			}
 		}
 		if _, err := d.Read(key); err == nil || !strings.Contains(err.Error(), path) || d.Path(key) != path {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want an error containing %q and d.Path(key) == path", name, err, path)
 		}
 	}
 	d, dir := openRecord(t)
@@ -131,7 +131,7 @@ func TestWhatIsNoRecordIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := d.Keys(); err == nil || !strings.Contains(err.Error(), "planted") || !strings.Contains(err.Error(), dir) {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "planted" and err containing %q`, err, dir)
 	}
 }
 
@@ -144,7 +144,8 @@ func TestAnEnvironmentComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, more, err := supervisor.ReadEnvironment(f); err != nil || !slices.Equal(got, want) || !reflect.DeepEqual(more, waiting) {
-			t.Errorf("%q, %q, %v", got, more, err)
+			t.Errorf("got %q, more = %q, err = %v, want no error and got == %q and more == %q",
+				got, more, err, want, waiting)
 		}
 	}
 }
@@ -162,7 +163,7 @@ func TestNonsenseIsNoEnvironment(t *testing.T) {
 			t.Fatal(err)
 		}
 		if env, _, err := supervisor.ReadEnvironment(f); err == nil {
-			t.Errorf("%.20q is %q", text, env)
+			t.Errorf("%.20q is %q, want an error", text, env)
 		}
 	}
 	r, w, err := os.Pipe()
@@ -171,10 +172,10 @@ func TestNonsenseIsNoEnvironment(t *testing.T) {
 	}
 	defer w.Close()
 	if _, _, err := supervisor.ReadEnvironment(r); err == nil {
-		t.Error("a pipe is one")
+		t.Error("no error for a pipe")
 	}
 	if _, _, err := supervisor.ReadEnvironment(nil); err == nil {
-		t.Error("nothing is one")
+		t.Error("no error without a file")
 	}
 }
 
@@ -209,7 +210,8 @@ func TestAnEnvironmentIsBytes(t *testing.T) {
 		}
 		got, waiting, err := supervisor.ReadEnvironment(f)
 		if err != nil || !slices.Equal(got, env) || len(waiting) != 1 {
-			t.Errorf("%q: %q, %q, %v", env, got, waiting, err)
+			t.Errorf("%q: got %q, waiting = %q, err = %v, want no error and got == env and len(waiting) == 1",
+				env, got, waiting, err)
 		}
 	}
 }

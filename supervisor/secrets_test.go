@@ -29,11 +29,12 @@ func TestTheAuthorityIsTheSameForTheNextBoxd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if st, err := dir.Stat(secretsRecord); err != nil || st.Mode().Perm() != 0o600 {
-		t.Errorf("its file: %v, %v", st, err)
+		t.Errorf("its file: st = %v, err = %v, want no error and st.Mode().Perm() == 0o600", st, err)
 	}
 	two, err := openAuthority(dir, now.Add(time.Hour))
 	if err != nil || !bytes.Equal(one.pem(), two.pem()) || one.placeholder("s", now, "a") != two.placeholder("s", now, "a") {
-		t.Fatalf("another: %v", err)
+		t.Fatalf(`another: err = %v, want no error and one.pem() equal to two.pem() and one.placeholder("s", now, "a") == two.placeholder("s", now, "a")`,
+			err)
 	}
 	old := one.placeholder("s", now, "a")
 	for what, other := range map[string]string{"session": one.placeholder("t", now, "a"), "time": one.placeholder("s", now.Add(1), "a"), "secret": one.placeholder("s", now, "b")} {
@@ -54,21 +55,22 @@ func TestTheAuthorityIsTheSameForTheNextBoxd(t *testing.T) {
 	for host, want := range map[string]bool{"a.example": true, "b.example": true, "c.example": false, "x.a.example": false} {
 		_, err := leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, CurrentTime: now.Add(time.Hour)})
 		if (err == nil) != want {
-			t.Errorf("%s: %v", host, err)
+			t.Errorf("%s: err = %v, want (err == nil) == %v", host, err, want)
 		}
 	}
 	if leaf.IsCA {
-		t.Error("boxnames could make certificates")
+		t.Error("the certificate for boxnames is a CA")
 	}
 	late, err := openAuthority(dir, now.Add(authorityLife-leafLife+time.Hour))
 	if err != nil || bytes.Equal(late.pem(), one.pem()) || late.placeholder("s", now, "a") != old {
-		t.Errorf("at the end of its time: %v", err)
+		t.Errorf(`at the end of its time: err = %v, want no error and late.pem() not equal to one.pem() and late.placeholder("s", now, "a") == old`,
+			err)
 	}
 	if err := os.WriteFile(filepath.Join(path, secretsRecord), []byte(`{"key":"AAAA"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := openAuthority(dir, now); err == nil {
-		t.Error("a broken record is an authority")
+		t.Error("no error for a damaged record of the CA")
 	}
 }
 
@@ -102,10 +104,12 @@ func TestValuesThatAreNone(t *testing.T) {
 		}
 		got, err := d.value(&policy.Secret{Credential: "k"})
 		if got != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("%s: %q, %v", c.what, got, err)
+			t.Errorf(`%s: got %q, err = %v, want got == %q and (err == nil) == (c.want != "")`,
+				c.what, got, err, c.want)
 		}
 		if err != nil && strings.Contains(err.Error(), strings.TrimSpace(c.text)) {
-			t.Errorf("%s: the error has the value: %v", c.what, err)
+			t.Errorf("%s: the error has the value: err = %v, want no error or err without strings.TrimSpace(c.text)",
+				c.what, err)
 		}
 		if _, err := d.value(&policy.Secret{File: filepath.Join(dir, "k")}); c.mode == 0o440 && err == nil {
 			t.Errorf("%s: a file that a group can read", c.what)
@@ -115,12 +119,12 @@ func TestValuesThatAreNone(t *testing.T) {
 		}
 	}
 	if _, err := OpenSecrets(SecretsConfig{}).value(&policy.Secret{Credential: "k"}); err == nil || !strings.Contains(err.Error(), "LoadCredential") {
-		t.Errorf("without credentials: %v", err)
+		t.Errorf(`without credentials: err = %v, want an error containing "LoadCredential"`, err)
 	}
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "l")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.value(&policy.Secret{Credential: "l"}); err == nil {
-		t.Error("a link is read")
+		t.Error("no error for a secret that is a symbolic link")
 	}
 }

@@ -26,7 +26,8 @@ func TestReadersAreBounded(t *testing.T) {
 				return leave
 			}
 			if fault.KindOf(err) != want || time.Since(began) != readerPatience {
-				t.Fatalf("%s after %v: %v", owner, time.Since(began), err)
+				t.Fatalf("%s after %v: err = %v, want an error of kind %v and time.Since(began) == readerPatience",
+					owner, time.Since(began), err, want)
 			}
 			return nil
 		}
@@ -43,7 +44,7 @@ func TestReadersAreBounded(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := r.Enter(ctx, "f"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v", err)
+			t.Errorf("err = %v, want err is context.DeadlineExceeded", err)
 		}
 	})
 }

@@ -102,15 +102,15 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 	a := v.sessions[policy.Key("", "a")]
 	v.due(a, now.Add(2*time.Second))
 	if !poked(v) {
-		t.Error("a session has a deadline of which the reaper does not hear")
+		t.Error("the reaper was not woken for the deadline of the session")
 	}
 	v.due(a, now.Add(time.Hour))
 	if poked(v) {
-		t.Error("the reaper is woken for a deadline it knows of")
+		t.Error("the reaper was woken for a deadline that it knows")
 	}
 	v.due(a, time.Time{})
 	if !poked(v) {
-		t.Error("the reaper does not hear of a session that may be idle")
+		t.Error("the reaper was not woken for a session that may be idle")
 	}
 }
 
@@ -133,10 +133,10 @@ func TestTheReaperLooksAtWhoIsDue(t *testing.T) {
 		return list
 	}
 	if got := looks(now.Add(6 * time.Second)); len(got) > 0 {
-		t.Errorf("before any deadline %d are looked at", len(got))
+		t.Errorf("before any deadline %d sessions are due", len(got))
 	}
 	if got := looks(now.Add(8 * time.Second)); !slices.Equal(got, []*session.Session{short}) {
-		t.Errorf("after one deadline %d are looked at", len(got))
+		t.Errorf("after one deadline %d sessions are due", len(got))
 	}
 	short.Touch(now.Add(8 * time.Second)) // used meanwhile: it does not end, and is checked later
 	if got := v.endDue(now.Add(8 * time.Second)); got != 7*time.Second {
@@ -145,7 +145,7 @@ func TestTheReaperLooksAtWhoIsDue(t *testing.T) {
 	v.due(long, now.Add(9*time.Second))
 	v.due(long, now.Add(10*time.Second)) // a deadline that it knows already
 	if got := looks(now.Add(11 * time.Second)); !slices.Equal(got, []*session.Session{long}) {
-		t.Errorf("after a deadline that was told %d are looked at", len(got))
+		t.Errorf("after a deadline that was reported %d sessions are due", len(got))
 	}
 	// The reaper was not told that this session has a deadline now.
 	v.mu.Lock()
@@ -156,7 +156,7 @@ func TestTheReaperLooksAtWhoIsDue(t *testing.T) {
 	}
 	short.Touch(now.Add(29 * time.Second))
 	if got := v.endDue(now.Add(reapAtLeast)); got != 6*time.Second {
-		t.Errorf("after a look at all it sleeps %v, want 6s", got)
+		t.Errorf("after a check of all sessions it sleeps %v, want 6s", got)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestT67TenThousandCreatesAtOnce(t *testing.T) {
 		v.forget(s)
 	}
 	if got := v.accounts.Standing("uid:1"); got != (quota.Standing{}) {
-		t.Errorf("left %+v", got)
+		t.Errorf("left %+v, want quota.Standing{}", got)
 	}
 }
 
@@ -225,10 +225,11 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 	}
 	err := claim(one, "more")
 	if fault.KindOf(err) != fault.Exhausted || err.Error() != "you have 3 of 3 sessions (sessions.max_per_owner)" {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want a fault.Exhausted error and err == "you have 3 of 3 sessions (sessions.max_per_owner)"`,
+			err)
 	}
 	if err := claim(one, "0"); err != nil {
-		t.Errorf("one that exists: %v", err)
+		t.Errorf("a session that exists: %v", err)
 	}
 	if err := claim(other, "0"); err != nil {
 		t.Errorf("another owner: %v", err)
@@ -240,7 +241,7 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 	}
 	for _, who := range []access.Principal{other, root} {
 		if err := claim(who, "more"); fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "(sessions.max)") {
-			t.Errorf("%s: %v", who.Name, err)
+			t.Errorf(`%s: err = %v, want a fault.Exhausted error and err containing "(sessions.max)"`, who.Name, err)
 		}
 	}
 	v.leaveLocked(v.sessions[policy.Key(one.Name, "0")])
@@ -255,7 +256,7 @@ func TestAConfigurationIsForWhatBeginsUnderIt(t *testing.T) {
 	make := func(id string) *session.Session {
 		s, mine, err := v.claim(wanted(who, &policy.Request{ID: id, Env: map[string]string{"A": "b"}}, v.cfg.Load()))
 		if err != nil || !mine {
-			t.Fatalf("%s: %v", id, err)
+			t.Fatalf("%s: err = %v, want no error and mine == true", id, err)
 		}
 		return s
 	}
@@ -263,7 +264,8 @@ func TestAConfigurationIsForWhatBeginsUnderIt(t *testing.T) {
 	next := policy.DefaultConfig()
 	next.Sessions.Max = 0
 	if err := v.SetConfig(next); err == nil || v.cfg.Load().Sessions.Max != 256 {
-		t.Errorf("one that is not in order is in force: %v", err)
+		t.Errorf("an invalid configuration is in force: err = %v, want an error and v.cfg.Load().Sessions.Max == 256",
+			err)
 	}
 	next.Sessions.Max, next.Sessions.MaxPerOwner, next.Env = 2, 2, map[string]string{"B": "c"}
 	if err := v.SetConfig(next); err != nil {
@@ -275,11 +277,11 @@ func TestAConfigurationIsForWhatBeginsUnderIt(t *testing.T) {
 	}
 	for _, s := range []*session.Session{old, young} {
 		if diff := v.differences(s, &policy.Request{Env: map[string]string{"A": "b"}}, &policy.Settings{}); len(diff) > 0 {
-			t.Errorf("asked again in the same words, %s has another %q", s.ID, diff)
+			t.Errorf("the same request again: session %s differs in %q", s.ID, diff)
 		}
 	}
 	if diff := v.differences(old, &policy.Request{Env: map[string]string{"A": "c"}}, &policy.Settings{}); !slices.Equal(diff, []string{"env"}) {
-		t.Errorf("asked in others, it has another %q", diff)
+		t.Errorf("an equivalent request: the session differs in %q", diff)
 	}
 	if _, _, err := v.claim(wanted(who, &policy.Request{ID: "more"}, v.cfg.Load())); fault.KindOf(err) != fault.Exhausted {
 		t.Errorf("one more than there may be now: %v", err)
@@ -290,7 +292,7 @@ func TestASupervisorIsIdleWithoutSessionsAndAliveWhileItsReaperIs(t *testing.T) 
 	t.Parallel()
 	v := bare(t)
 	if !v.Idle() {
-		t.Error("it has nothing and is not idle")
+		t.Error("the supervisor has no session and is not idle")
 	}
 	for _, tc := range []struct {
 		next  time.Time
@@ -300,20 +302,20 @@ func TestASupervisorIsIdleWithoutSessionsAndAliveWhileItsReaperIs(t *testing.T) 
 	} {
 		v.nextLook = tc.next
 		if err := v.Alive(); (err == nil) != tc.alive {
-			t.Errorf("with a reaper that is to look at %v: %v", tc.next, err)
+			t.Errorf("with a reaper that is due at %v: err = %v, want (err == nil) == %v", tc.next, err, tc.alive)
 		}
 	}
 	ready(t, v, "s", time.Hour, time.Now())
 	v.nextLook = time.Time{}
 	if v.Idle() {
-		t.Error("it has a session and is idle")
+		t.Error("the supervisor has a session and is idle")
 	}
 	v.mu.Lock() // as if another goroutine held it
 	done := make(chan error)
 	go func() { done <- v.Alive() }()
 	select {
 	case err := <-done:
-		t.Errorf("it is alive without its locks: %v", err)
+		t.Errorf("Alive answers while the locks are held: %v", err)
 	case <-time.After(20 * time.Millisecond):
 		v.mu.Unlock()
 		if err := <-done; err != nil {
@@ -344,7 +346,7 @@ func TestAnExecutionWaitsForTheTurnOfItsOwner(t *testing.T) {
 		}
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("it has ended with %v", err)
+			t.Errorf("it has ended with %v, want err is context.Canceled", err)
 		}
 		over()
 		if info := s.Info(); info.Running != 0 || v.executed.Load() != 0 {
@@ -360,22 +362,22 @@ func TestASessionIsEndedWhoseStopIsUndone(t *testing.T) {
 	first := make(chan bool, 1)
 	_ = s.Exclusive(func() error {
 		if !s.BeginStop() {
-			t.Fatal("it does not stop")
+			t.Fatal("the session cannot be stopped")
 		}
 		go func() { first <- beginEnd(s, session.EndDeleted) }() // ends with Exclusive
 		select {
 		case <-first:
-			t.Fatal("it is decided before the stop is")
+			t.Fatal("the session was ended before its stop was done or undone")
 		case <-time.After(50 * time.Millisecond):
 		}
 		s.CancelStop()
 		return nil
 	})
 	if !<-first {
-		t.Error("nobody ends it")
+		t.Error("nothing ended the session after its stop was undone")
 	}
 	if state, _, _ := s.State(); state != session.StateEnding {
-		t.Errorf("it is %v", state)
+		t.Errorf("it is %v, want session.StateEnding", state)
 	}
 }
 
@@ -395,7 +397,7 @@ func TestASessionIsEndedWhileItsStopIsUndone(t *testing.T) {
 			return nil
 		})
 		if !<-first {
-			t.Fatalf("nobody ends session %d", i)
+			t.Fatalf("session %d was not ended", i)
 		}
 	}
 }

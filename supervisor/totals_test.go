@@ -30,7 +30,8 @@ func TestDoctorSaysWhatKeepsTotals(t *testing.T) {
 	} {
 		got := checkTotals(&policy.Config{Policies: tc.policies}, tc.host, tc.scopes)
 		if len(got) != min(len(tc.want), 1) || len(got) > 0 && (!strings.Contains(got[0].Detail, tc.want) || got[0].Level != tc.level) {
-			t.Errorf("%s: %+v", name, got)
+			t.Errorf("%s: got %+v, want len(got) == min(len(tc.want), 1) and (len(got) == 0 or got[0].Detail containing %q and got[0].Level == tc.level)",
+				name, got, tc.want)
 		}
 	}
 }
@@ -56,7 +57,8 @@ func TestDoctorSaysWhetherConnectionsRunOut(t *testing.T) {
 		cfg.Sessions.Max = 50
 		got := checkConnections(cfg, tc.tracked)
 		if len(got) != min(len(tc.want), 1) || len(got) > 0 && (!strings.Contains(got[0].Detail, tc.want) || got[0].Level != tc.level) {
-			t.Errorf("%s: %+v", name, got)
+			t.Errorf("%s: got %+v, want len(got) == min(len(tc.want), 1) and (len(got) == 0 or got[0].Detail containing %q and got[0].Level == tc.level)",
+				name, got, tc.want)
 		}
 	}
 }

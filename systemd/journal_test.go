@@ -58,7 +58,8 @@ func TestWhatTheJournalDoesNotTakeIsNotLost(t *testing.T) {
 	h := &handler{otherwise: slog.NewTextHandler(&text, nil), send: func(string, journald.Priority, map[string]string) error { return errors.New("full") }}
 	slog.New(h).With("session", "s").Info("session started")
 	if !strings.Contains(text.String(), `msg="session started" session=s`) {
-		t.Errorf("standard error has %q", text.String())
+		t.Errorf("standard error has %q, want text.String() containing `msg=\"session started\" session=s`",
+			text.String())
 	}
 }
 
@@ -77,7 +78,8 @@ func TestElsewhereTextAndJSONNameTheRequest(t *testing.T) {
 	slog.New(Open(Config{Format: formatJSON, Level: "warn"}, &out)).With("a", 1).WarnContext(requested(t), "hello", "session", "s")
 	var line map[string]any
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil || line["request"] != "r1" || line["session"] != "s" || line["traceparent"] == nil || line["level"] != "WARN" {
-		t.Errorf("%v: %s", err, out.String())
+		t.Errorf(`%v: out = %s, want no error and line["request"] == "r1" and line["session"] == "s" and line["traceparent"] != nil and line["level"] == "WARN"`,
+			err, out.String())
 	}
 	out.Reset()
 	log := slog.New(Open(Config{Format: formatAuto, Level: "info"}, &out))
@@ -85,7 +87,8 @@ func TestElsewhereTextAndJSONNameTheRequest(t *testing.T) {
 	log.InfoContext(requested(t), "hello")
 	log.Info("by itself")
 	if got := out.String(); !strings.Contains(got, "msg=hello request=r1 traceparent=00-") || strings.Contains(got, "not this") || strings.Count(got, "request=") != 1 {
-		t.Errorf("the text is %q", got)
+		t.Errorf(`the text is %q, want got containing "msg=hello request=r1 traceparent=00-" and got without "not this" and strings.Count(got, "request=") == 1`,
+			got)
 	}
 }
 
@@ -96,7 +99,7 @@ func TestConfigIsHeldToWhatThereIs(t *testing.T) {
 	}
 	for _, c := range []Config{{"", "info"}, {"xml", "info"}, {"text", ""}, {"text", "loud"}} {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "must be") {
-			t.Errorf("%+v: %v", c, err)
+			t.Errorf(`%+v: err = %v, want an error containing "must be"`, c, err)
 		}
 	}
 }

@@ -98,20 +98,20 @@ func TestNamesOfScopesAreNoPatterns(t *testing.T) {
 		_, err := s.Start(t.Context(), name, 4711, ScopeLimits{})
 		for _, err := range []error{err, s.Set(t.Context(), name, ScopeLimits{}), s.Stop(t.Context(), name)} {
 			if err == nil || !strings.HasPrefix(err.Error(), "scope name ") {
-				t.Errorf("%q: %v", name, err)
+				t.Errorf(`%q: err = %v, want an error and err starting with "scope name "`, name, err)
 			}
 		}
 	}
 	if _, err := s.List(t.Context(), "box*"); err == nil || !strings.HasPrefix(err.Error(), "scope name ") {
-		t.Errorf("a pattern to list: %v", err)
+		t.Errorf(`a pattern to list: err = %v, want an error and err starting with "scope name "`, err)
 	}
 	for _, pid := range []int{-1, 0, 1, math.MaxUint32} {
 		if _, err := s.Start(t.Context(), "box-a.scope", pid, ScopeLimits{}); err == nil || !strings.Contains(err.Error(), "is not a process id") {
-			t.Errorf("process %d: %v", pid, err)
+			t.Errorf(`process %d: err = %v, want an error containing "is not a process id"`, pid, err)
 		}
 	}
 	if s.conn != nil {
-		t.Error("it has connected to say so")
+		t.Error("an invalid pattern was refused only after connecting to D-Bus")
 	}
 }
 
@@ -131,11 +131,11 @@ func TestErrorsOfTheBusHaveTypes(t *testing.T) {
 		err := explain(nil, fmt.Errorf("call: %w", said))
 		for _, known := range []Error{ErrNoBus, ErrScopeExists, ErrNoScope} {
 			if errors.Is(err, known) != (known == want) {
-				t.Errorf("%s: %v is %q", name, err, known)
+				t.Errorf("%s: %v is %q, want errors.Is(err, known) == (known == want)", name, err, known)
 			}
 		}
 		if !strings.Contains(err.Error(), "as systemd says it") {
-			t.Errorf("%s: %v does not say what systemd said", name, err)
+			t.Errorf("%s: %v lacks the message of systemd", name, err)
 		}
 	}
 	for _, err := range []error{io.EOF, dbus.ErrClosed, &net.OpError{Op: "write", Err: syscall.EPIPE}} {
@@ -155,7 +155,10 @@ func TestWithoutABusEveryCallSaysSo(t *testing.T) {
 	dials := 0
 	s := NewScopes(t.Context())
 	defer s.Close()
-	s.dial = func(context.Context) (*connection, error) { dials++; return nil, fmt.Errorf("%w: as told", ErrNoBus) }
+	s.dial = func(context.Context) (*connection, error) {
+		dials++
+		return nil, fmt.Errorf("%w: injected by the test", ErrNoBus)
+	}
 	_, start := s.Start(t.Context(), "box-a.scope", 4711, ScopeLimits{})
 	_, list := s.List(t.Context(), "box-")
 	for _, err := range []error{start, list, s.Set(t.Context(), "box-a.scope", ScopeLimits{}), s.Stop(t.Context(), "box-a.scope")} {
@@ -180,7 +183,7 @@ func TestNobodyWaitsLongerThanTheContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if err := s.Stop(ctx, "box-b.scope"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("behind a dial that hangs: %v", err)
+		t.Errorf("behind a dial that hangs: err = %v, want err is context.DeadlineExceeded", err)
 	}
 	close(hung)
 	if err := <-first; !errors.Is(err, ErrNoBus) {

@@ -207,18 +207,20 @@ func TestTheWatchdogHearsOnlyOfAServiceThatIsWell(t *testing.T) {
 		return string(out)
 	}
 	if out := run("60000", ""); out != "" {
-		t.Errorf("%s", out)
+		t.Errorf(`out = %s, want ""`, out)
 	}
 	for _, want := range []string{"well", "WATCHDOG=1", "unwell", "slow", "well", "WATCHDOG=1", "5 looks, 2 complaints, variables left false"} {
 		if heard := hear(t, conn); heard != want {
-			t.Errorf("it says %q, want %q", heard, want)
+			t.Errorf("the notification is %q, want %q", heard, want)
 		}
 	}
 	if out := run("60000", "1"); out != "" || hear(t, conn) != "0 looks, 0 complaints, variables left false" {
-		t.Errorf("of a watchdog of another process: %s", out)
+		t.Errorf(`of a watchdog of another process: out = %s, want out == "" and hear(t, conn) == "0 looks, 0 complaints, variables left false"`,
+			out)
 	}
 	if out := run("soon", ""); !strings.HasPrefix(out, "error: watchdog: ") || hear(t, conn) != "0 looks, 0 complaints, variables left false" {
-		t.Errorf("of a time that is none: %s", out)
+		t.Errorf(`with an invalid WATCHDOG_USEC: out = %s, want out starting with "error: watchdog: " and hear(t, conn) == "0 looks, 0 complaints, variables left false"`,
+			out)
 	}
 }
 
@@ -233,21 +235,23 @@ func TestTheServiceManagerHearsOfReadinessAndTheEnd(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = []string{role + "=1", "NOTIFY_SOCKET=" + addr.Name}
 	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "error") {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf(`%v: out = %s, want no error and out without "error"`, err, out)
 	}
 	if heard := hear(t, conn); heard != "READY=1" {
-		t.Errorf("first it says %q", heard)
+		t.Errorf(`the first notification is %q, want "READY=1"`, heard)
 	}
 	var usec int64
 	if n, err := fmt.Sscanf(hear(t, conn), "RELOADING=1\nMONOTONIC_USEC=%d", &usec); n != 1 || err != nil || usec <= 0 || usec > monotonic(t) {
-		t.Errorf("it reloads at %d: %v", usec, err)
+		t.Errorf("it reloads at %d: err = %v, want n == 1 and no error and usec > 0 and usec <= monotonic(t)",
+			usec, err)
 	}
 	if heard := hear(t, conn); heard != "STOPPING=1" {
-		t.Errorf("last it says %q", heard)
+		t.Errorf(`the last notification is %q, want "STOPPING=1"`, heard)
 	}
 	cmd = exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = []string{role + "=1", "NOTIFY_SOCKET=" + addr.Name + ".none"}
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "error: notify the service manager") {
-		t.Errorf("without one behind it: %v: %s", err, out)
+		t.Errorf(`without one behind it: err = %v, out = %s, want no error and out containing "error: notify the service manager"`,
+			err, out)
 	}
 }

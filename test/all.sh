@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs every test on every ground that a release has to stand on, which takes hours: what fails is told at the end, and
-# all else is run all the same. "make test-all" sees that the host has what it needs.
+# Runs every test on every ground that a release has to stand on, which takes hours: failures are listed at the end, and
+# the rest is run nevertheless. "make test-all" sees that the host has what it needs.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 

@@ -33,7 +33,7 @@ func TestKeysAreNamed(t *testing.T) {
 	} {
 		got, err := parseKeys(tc.text)
 		if !bytes.Equal(got, tc.want) || (err == nil) != tc.ok {
-			t.Errorf("%q: %q, %v", tc.text, got, err)
+			t.Errorf("%q: got %q, err = %v, want got equal to %q and (err == nil) == %v", tc.text, got, err, tc.want, tc.ok)
 		}
 	}
 }
@@ -63,7 +63,8 @@ func TestKeysDetachAndNothingElseIsLost(t *testing.T) {
 		for name, in := range map[string]io.Reader{"at once": strings.NewReader(tc.typed), "key by key": iotest.OneByteReader(strings.NewReader(tc.typed)), "with the end": iotest.DataErrReader(strings.NewReader(tc.typed))} {
 			got, err := io.ReadAll(newDetacher(in, []byte(tc.keys), detached))
 			if string(got) != tc.want || errors.Is(err, detached) != tc.detaches || err != nil && !tc.detaches {
-				t.Errorf("%q %s, keys %q: %q, %v", tc.typed, name, tc.keys, got, err)
+				t.Errorf("%q %s, keys %q: got %q, err = %v, want got == tc.want and errors.Is(err, detached) == %v and (no error or tc.detaches == true)",
+					tc.typed, name, tc.keys, got, err, tc.detaches)
 			}
 		}
 	}

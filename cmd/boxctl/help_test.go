@@ -109,7 +109,7 @@ func TestHelpHasEveryFlagAndCommand(t *testing.T) {
 	})
 }
 
-// privateWords are words that say less to a reader of help than to its writer.
+// privateWords are words that a reader of the help does not know.
 var privateWords = regexp.MustCompile(`(?i)\b(who ?ever|some ?body|every ?body|no ?body|whom|such an?|anew|of which|as it is|leads? connections|` +
 	`lent|lend|heeds?|told|tells? which|keeps? (drives|images|skills|workspaces|an?|the|them|its?)|of others|of yours|may be repeated|repeatable|` +
 	`is there|gives way|what it|what is|takes? the place|begins? with what|control groups?|living|lives)\b`)
@@ -134,7 +134,7 @@ func TestHelpIsInPlainWords(t *testing.T) {
 		}
 		for line := range strings.Lines(helpOf(cmd)) {
 			if n := len([]rune(strings.TrimRight(line, "\n"))); n > helpWidth {
-				t.Errorf("%s: a line of %d columns in its help: %s", path, n, line)
+				t.Errorf("%s: a line of %d columns in its help: line = %s, want n <= helpWidth", path, n, line)
 			}
 		}
 	})
@@ -152,11 +152,13 @@ func TestEveryCommandIsIntroducedByAVerb(t *testing.T) {
 			t.Errorf("%s: %q: want a verb first, no full stop, and at most 60 columns", cmd.CommandPath(), cmd.Short)
 		}
 		if cmd.Long != "" && !strings.HasSuffix(strings.TrimSpace(cmd.Long), ".") {
-			t.Errorf("%s: its description does not end with a full stop: %s", cmd.CommandPath(), cmd.Long)
+			t.Errorf(`%s: its description does not end with a full stop: cmd.Long = %s, want cmd.Long == "" or strings.TrimSpace(cmd.Long) ending with "."`,
+				cmd.CommandPath(), cmd.Long)
 		}
 		for line := range strings.Lines(cmd.Example) {
 			if !strings.HasPrefix(line, "  ") {
-				t.Errorf("%s: an example that is not indented: %s", cmd.CommandPath(), line)
+				t.Errorf(`%s: an example that is not indented: line = %s, want line starting with " "`,
+					cmd.CommandPath(), line)
 			}
 		}
 	})
@@ -223,7 +225,8 @@ func TestAWrongNumberOfArgumentsIsAnsweredWithTheUse(t *testing.T) {
 	}
 	var out bytes.Buffer
 	if code := realMain([]string{"logs", "work", "web", "more"}, nil, &out, &out); code != exitUsage || out.String() != "usage: boxctl logs BOX [PROCESS]\nhint: boxctl logs --help\n" {
-		t.Errorf("%d, %s", code, out.String())
+		t.Errorf(`code = %d, out = %s, want code == exitUsage and out.String() == "usage: boxctl logs BOX [PROCESS]\nhint: boxctl logs --help\n"`,
+			code, out.String())
 	}
 }
 
@@ -246,7 +249,7 @@ func TestTheTextOfAFlag(t *testing.T) {
 		"--label NAME=value: label (repeatable)", "--lines N: number of lines", "-m, --memory SIZE: memory limit",
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -263,7 +266,7 @@ func TestTextIsWrappedBetweenWords(t *testing.T) {
 		{"abcdefgh ij", 4, []string{"abcdefgh", "ij"}},
 	} {
 		if got := wrap(tc.text, tc.width); !slices.Equal(got, tc.want) {
-			t.Errorf("%q in %d: %q", tc.text, tc.width, got)
+			t.Errorf("%q in %d: got %q, want %q", tc.text, tc.width, got, tc.want)
 		}
 	}
 }

@@ -65,7 +65,7 @@ func TestAShellInABoxHasTheTerminal(t *testing.T) {
 		term.sized(33, 111)
 		term.types("test -t 0 && test -t 2 && echo it has a $TERM\n")
 		term.shows("it has a vt220")
-		boxtest.Eventually(t, "the size has come", func() bool {
+		boxtest.Eventually(t, "the program in the box has the size of the terminal", func() bool {
 			term.types("stty size\n")
 			return strings.Contains(term.text(), "\n33 111\n")
 		})
@@ -73,13 +73,13 @@ func TestAShellInABoxHasTheTerminal(t *testing.T) {
 		if err := cmd.Process.Signal(syscall.SIGWINCH); err != nil { // the kernel sends it if the terminal has a foreground group
 			t.Fatal(err)
 		}
-		boxtest.Eventually(t, "the new size has come", func() bool {
+		boxtest.Eventually(t, "the program in the box has the new size of the terminal", func() bool {
 			term.types("stty size\n")
 			return strings.Contains(term.text(), "\n20 70\n")
 		})
 		// Ctrl-C only affects the foreground program.
 		term.types("sleep 1000; echo slept\n")
-		boxtest.Eventually(t, "it sleeps", func() bool { return running(d, "sleep") == 1 })
+		boxtest.Eventually(t, "the program sleep runs", func() bool { return running(d, "sleep") == 1 })
 		term.types(ctrlC)
 		term.types("echo still $((40+2))\n")
 		term.shows("still 42")
@@ -87,7 +87,7 @@ func TestAShellInABoxHasTheTerminal(t *testing.T) {
 		term.ends(9)
 	}
 	if got := session(t, d, "ps", "work"); strings.Count(got, "\n") != 1 {
-		t.Errorf("processes are left: %s", got)
+		t.Errorf(`processes are left: got %s, want strings.Count(got, "\n") == 1`, got)
 	}
 	session(t, d, "rm", "work")
 	d.NothingLeft(before)
@@ -115,7 +115,7 @@ func TestATerminalCanBeLeftAndComeBackTo(t *testing.T) {
 	term.notes("boxctl: (detached)")
 	term.ends(0)
 
-	// One client writes; another may take over.
+	// One client is the writer; another may take the write access.
 	first := onTerminal(t, d.Boxctl(t, "attach", "work", name))
 	first.shows("kept")
 	term = onTerminal(t, d.Boxctl(t, "attach", "work", name))
@@ -166,7 +166,7 @@ func TestATerminalIsRestoredWhateverEndsBoxctl(t *testing.T) {
 			term.notes(`^(work)`)
 			term.types(end)
 			term.ends(0)
-			boxtest.Eventually(t, "the screen is given back", func() bool { return strings.HasSuffix(term.text(), "\x1b[?1049l") })
+			boxtest.Eventually(t, "boxctl leaves the alternate screen of the terminal", func() bool { return strings.HasSuffix(term.text(), "\x1b[?1049l") })
 		}
 	}
 	session(t, d, "rm", "work")
@@ -183,7 +183,7 @@ func TestLogsDoNotSpeakToTheTerminal(t *testing.T) {
 	term.shows(`\u009bend`)
 	term.ends(0)
 	if got := session(t, d, "logs", "work", "hostile"); !strings.HasPrefix(got, "\x1b[31mred") {
-		t.Errorf("not as it was written: %q", got)
+		t.Errorf(`not as it was written: got %q, want got starting with "\x1b[31mred"`, got)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestARestartOfBoxdIsNotNoticed(t *testing.T) {
 	counter.ends(5)
 	for i, line := range strings.Fields(counter.text()) {
 		if line != strconv.Itoa(i) {
-			t.Fatalf("line %d is %q", i, line)
+			t.Fatalf("line %d is %q, want line == strconv.Itoa(i)", i, line)
 		}
 	}
 	if err := logs.Wait(); err != nil {
@@ -244,12 +244,14 @@ func checkLog(t *testing.T, written io.Reader) {
 			data, err = base64.StdEncoding.DecodeString(line.Data)
 		}
 		if err != nil || line.Offset != int64(len(all)) || line.Gap != 0 {
-			t.Fatalf("after %d bytes: %+v, %v", len(all), line, err)
+			t.Fatalf("after %d bytes: line = %+v, err = %v, want no error and line.Offset == int64(len(all)) and line.Gap == 0",
+				len(all), line, err)
 		}
 		all = append(all, data...)
 	}
 	data, count, _ := strings.Cut(string(all), "\n")
 	if data != strings.Repeat("a\377", len(data)/2) || strings.TrimSpace(count) != strconv.Itoa(len(data)) || data == "" {
-		t.Errorf("%d bytes, and the writer says %q", len(data), count)
+		t.Errorf(`%d bytes, and the writer says %q, want data == strings.Repeat("a\377", len(data)/2) and strings.TrimSpace(count) == strconv.Itoa(len(data)) and data != ""`,
+			len(data), count)
 	}
 }

@@ -32,8 +32,8 @@ func TestEveryLimitHasItsFlag(t *testing.T) {
 			continue
 		}
 		for other, v := range reflect.ValueOf(req.Patch).Fields() {
-			if asked := !v.IsNil(); asked != (other.Name == field.Name) {
-				t.Errorf("%s asks for %s: %v", flag, other.Name, asked)
+			if requested := !v.IsNil(); requested != (other.Name == field.Name) {
+				t.Errorf("%s asks for %s: requested = %v, want (other.Name == field.Name)", flag, other.Name, requested)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ func TestSinceIsATimeOrHowLongAgo(t *testing.T) {
 	}
 	for _, text := range []string{"-10m", "yesterday", "2026-13-01", "09:30", "0001-01-01T00:00:00Z", " "} {
 		if got, err := parseSince(text, now); err == nil {
-			t.Errorf("%q is %v", text, got)
+			t.Errorf("%q is %v, want an error", text, got)
 		}
 	}
 }
@@ -39,10 +39,10 @@ func TestTheShellIsTheUsersOwn(t *testing.T) {
 	t.Parallel()
 	for shell, want := range map[string]string{"/usr/bin/zsh": "zsh", "fish": "fish", "": "bash", "/usr/sbin/nologin": "bash", "/bin/false": "bash", "/opt/x/sh": "sh"} {
 		if got := userShell(shell); got != want {
-			t.Errorf("of %q it is %q", shell, got)
+			t.Errorf("of %q it is %q, want got == %q", shell, got, want)
 		}
 	}
 	if argv := shellArgv("zsh"); !slices.Equal(argv[3:], []string{"sh", "zsh", "bash"}) || argv[0] != "/bin/sh" {
-		t.Errorf("%q", argv)
+		t.Errorf(`argv = %q, want argv[3:] == []string{"sh", "zsh", "bash"} and argv[0] == "/bin/sh"`, argv)
 	}
 }

@@ -42,7 +42,8 @@ func TestEnvIsGivenOrPassedOn(t *testing.T) {
 	} {
 		got, err := parseEnv(tc.list)
 		if !cmp.Equal(got, tc.want) || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%q: %v, %v", tc.list, got, err)
+			t.Errorf(`%q: got %v, err = %v, want got == %v and (err == nil) == (tc.says == "") and (no error or err containing %q)`,
+				tc.list, got, err, tc.want, tc.says)
 		}
 	}
 }
@@ -51,13 +52,13 @@ func TestLabelsArePairs(t *testing.T) {
 	t.Parallel()
 	got, err := parsePairs("label", []string{"a=b", "c==", "d="})
 	if want := map[string]string{"a": "b", "c": "=", "d": ""}; err != nil || !cmp.Equal(got, want) {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("got %v, err = %v, want no error and got == %v", got, err, want)
 	}
 	if got, err := parsePairs("label", nil); got != nil || err != nil {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("got %v, err = %v, want got == nil and no error", got, err)
 	}
 	if got, err := parsePairs("label", []string{"a=b", "c"}); got != nil || err == nil || !strings.Contains(err.Error(), `--label c: must be NAME=value`) {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("got %v, err = %v, want got == nil and an error containing `--label c: must be NAME=value`", got, err)
 	}
 }
 
@@ -87,7 +88,8 @@ func TestMountFlags(t *testing.T) {
 	} {
 		got, err := tc.flags.parseMounts()
 		if !cmp.Equal(got, tc.want) || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%+v: %+v, %v", tc.flags, got, err)
+			t.Errorf(`%+v: got %+v, err = %v, want got == %+v and (err == nil) == (tc.says == "") and (no error or err containing %q)`,
+				tc.flags, got, err, tc.want, tc.says)
 		}
 	}
 }
@@ -119,12 +121,13 @@ func TestOnlyFlagsThatWereGivenAreAskedFor(t *testing.T) {
 	} {
 		tc.want.ID = "id"
 		if got, err := parse(tc.args...); err != nil || !cmp.Equal(got, &tc.want) {
-			t.Errorf("%q: %v, %s", tc.args, err, cmp.Diff(&tc.want, got))
+			t.Errorf("%q: err = %v, (-want +got) %s, want no error and got == &tc.want",
+				tc.args, err, cmp.Diff(&tc.want, got))
 		}
 	}
 	_, err := parse("-m", "x", "--ttl", "y", "--label", "z", "-v", "w")
 	if _, ok := errors.AsType[*usageError](err); !ok || strings.Count(err.Error(), "\n") != 3 {
-		t.Errorf("not every mistake is told: %v", err)
+		t.Errorf(`not every mistake is reported: err = %v, want ok == true and strings.Count(err.Error(), "\n") == 3`, err)
 	}
 }
 
@@ -173,7 +176,8 @@ func TestEveryEndHasItsCodeAndItsWords(t *testing.T) {
 		a := &app{stderr: &errOut}
 		code := a.report(a.conclude(&tc.result, nil, tc.caught))
 		if code != tc.code || errOut.String() != tc.says {
-			t.Errorf("%+v: %d, %q", tc.result, code, errOut.String())
+			t.Errorf("%+v: code = %d, errOut = %q, want code == %v and errOut.String() == %q",
+				tc.result, code, errOut.String(), tc.code, tc.says)
 		}
 	}
 }
@@ -207,7 +211,8 @@ func TestErrorsHaveACodeAndAHint(t *testing.T) {
 		says := errOut.String()
 		exact := strings.HasPrefix(tc.says, "boxctl: ") || tc.says == ""
 		if got != tc.code || exact && says != tc.says || !strings.Contains(says, tc.says) {
-			t.Errorf("%v: %d, %q", tc.err, got, says)
+			t.Errorf("%v: got %d, says = %q, want got == %v and (exact == false or says == %q) and says containing %q",
+				tc.err, got, says, tc.code, tc.says, tc.says)
 		}
 	}
 }
@@ -271,7 +276,7 @@ func TestSignalsAreHandedOnUntilTheProgramHasEnded(t *testing.T) {
 			t.Parallel()
 			handed, hungUp, first := passing(t, tc.takes, tc.life, tc.signals)
 			if !cmp.Equal(handed, tc.handed) || hungUp != tc.hungUp || first != tc.first {
-				t.Errorf("handed %q, hung up at %v, first %v", handed, hungUp, first)
+				t.Errorf("passed on %q, canceled at %v, first result %v", handed, hungUp, first)
 			}
 		})
 	}

@@ -91,7 +91,7 @@ func comparePages(t *testing.T, dir, pattern string, want map[string]string) {
 			t.Fatal(err)
 		}
 		if string(data) != text {
-			t.Errorf("%s is not of this boxctl; %s=1 writes it anew\n%s", path, writeVariable, gocmp.Diff(string(data), text))
+			t.Errorf("%s is not that of this boxctl; run the test with %s=1 to write it\n%s", path, writeVariable, gocmp.Diff(string(data), text))
 		}
 	}
 }
@@ -139,7 +139,7 @@ func filled(text string) string {
 	return b.String()
 }
 
-// placeholder is a word that stands for something else.
+// placeholder is a word to be replaced by a value.
 var placeholder = regexp.MustCompile(`\b[A-Z][A-Z]+\b(\.\.\.)?`)
 
 // roffUse returns a usage line with its placeholders marked.

@@ -76,7 +76,7 @@ func TestToolsSayWhatTheyDoAndTheServerWhatTheBoxIs(t *testing.T) {
 	a.fails("read-only", "box_write", in{"path": "/data/x", "content": "x"})
 	told, err := d.Instructions(t.Context(), "", "")
 	if usual := connect(t, d).InitializeResult().Instructions; err != nil || told.Instructions != usual {
-		t.Errorf("the route says %q, %v; the handshake %q", told.Instructions, err, usual)
+		t.Errorf("instructions by the API %q, %v; by the MCP handshake %q", told.Instructions, err, usual)
 	}
 }
 
@@ -92,23 +92,24 @@ func TestLongOutputIsCutAndAllOfItIsThere(t *testing.T) {
 	for _, c := range result.Content {
 		if l, ok := c.(*mcp.ResourceLink); ok {
 			if link != nil {
-				t.Error("a stream that is not cut has a link")
+				t.Error("output that was not truncated has a resource link, want none")
 			}
 			link = l
 		}
 	}
 	if link == nil || link.Size == nil || *link.Size != 588895 {
-		t.Fatalf("%+v", link)
+		t.Fatalf("link = %+v, want link != nil and link.Size != nil and *link.Size == 588895", link)
 	}
 	whole, err := a.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: link.URI})
 	if err != nil || len(whole.Contents) != 1 || len(whole.Contents[0].Text) != 588895 {
-		t.Errorf("%v, %+v", err, whole)
+		t.Errorf("err = %v, whole = %+v, want no error and len(whole.Contents) == 1 and len(whole.Contents[0].Text) == 588895",
+			err, whole)
 	}
 	if got := a.says("[more lines follow: continue with offset 50002]", "box_read", in{"path": link.URI, "offset": 50000, "limit": 2}); !strings.HasPrefix(got, "50000\n50001\n") {
-		t.Errorf("it reads %q", got)
+		t.Errorf(`it reads %q, want got starting with "50000\n50001\n"`, got)
 	}
 	if _, err := a.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "boxd://output/999/stdout"}); err == nil {
-		t.Error("a resource that is not there can be read")
+		t.Error("no error for a resource that does not exist")
 	}
 }
 
@@ -126,19 +127,19 @@ func TestALongRunReportsAndCanBeCancelled(t *testing.T) {
 		_, err := a.CallTool(ctx, params)
 		ended <- err
 	}()
-	boxtest.Eventually(t, "it reports what it does", func() bool {
+	boxtest.Eventually(t, "the call reports its progress", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return len(a.progress) > 0 && strings.Contains(a.progress[len(a.progress)-1], "step one")
 	})
-	boxtest.Eventually(t, "two programs sleep", func() bool { return running(d, "sleep") == 2 })
+	boxtest.Eventually(t, "two sleep programs run", func() bool { return running(d, "sleep") == 2 })
 	cancel()
 	if err := <-ended; err == nil {
-		t.Error("a call that was cancelled has an answer")
+		t.Error("no error from a cancelled call")
 	}
-	boxtest.Eventually(t, "all it had started is killed", func() bool { return running(d, "sleep") == 0 })
+	boxtest.Eventually(t, "all programs of the call are killed", func() bool { return running(d, "sleep") == 0 })
 	if got := a.own(); got != id {
-		t.Errorf("the box is %s, was %s", got, id)
+		t.Errorf("the box is %s, was %s, want got == id", got, id)
 	}
 	a.says("exit code 0", "box_exec", in{"command": "true"})
 }
@@ -152,9 +153,9 @@ func TestAnAgentKeepsProcesses(t *testing.T) {
 	a.says("running, ready", "process_start", loop)
 	a.says("running, ready", "process_start", loop) // the same
 	if text, result := a.call("process_write", in{"name": "upper", "text": "hello\n", "wait_seconds": 1}); result.IsError || !strings.HasPrefix(text, "written") {
-		t.Errorf("%q", text)
+		t.Errorf(`text = %q, want result.IsError == false and text starting with "written"`, text)
 	}
-	boxtest.Eventually(t, "it has answered", func() bool {
+	boxtest.Eventually(t, "the process has printed its answer", func() bool {
 		text, _ := a.call("process_output", in{"name": "upper"})
 		return text == "up\nHELLO\n"
 	})
@@ -246,7 +247,7 @@ func bare(t *testing.T, d *boxtest.Daemon, last string, wait bool, args ...strin
 			Result struct{ IsError bool }
 		}
 		if err := answers.Decode(&answer); err != nil || answer.Result.IsError {
-			t.Fatalf("%+v, %v", answer, err)
+			t.Fatalf("answer = %+v, err = %v, want no error and answer.Result.IsError == false", answer, err)
 		}
 		wait = answer.ID != 2
 	}
@@ -276,7 +277,7 @@ func TestAnEndLeavesNoBox(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := cmd.Wait(); tc.signal != syscall.SIGKILL && err != nil {
-			t.Errorf("%v: %v", tc.signal, err)
+			t.Errorf("%v: err = %v, want tc.signal == syscall.SIGKILL or no error", tc.signal, err)
 		}
 		noBoxes(t, d)
 	}
@@ -290,7 +291,7 @@ func TestAClientThatGoesEndsWhatRuns(t *testing.T) {
 	d.Warm()
 	before := d.Look()
 	cmd, in := bare(t, d, `{"name":"box_exec","arguments":{"command":"(setsid sleep 1000 &); sleep 1000","timeout_seconds":550}}`, false)
-	boxtest.Eventually(t, "it runs", func() bool { return running(d, "sleep") == 2 })
+	boxtest.Eventually(t, "both sleep programs run", func() bool { return running(d, "sleep") == 2 })
 	if err := in.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +352,8 @@ func TestManyCallsAtOnceHaveOneBox(t *testing.T) {
 		all.Go(func() {
 			r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "box_write", Arguments: in{"path": fmt.Sprintf("%d", i), "content": "x"}})
 			if err != nil || r.IsError && !strings.Contains(textOf(r), "its limit (exec.max_per_session)") { // a caller may only run so many at once
-				t.Errorf("%v, %+v", err, r)
+				t.Errorf(`err = %v, r = %+v, want no error and (r.IsError == false or textOf(r) containing "its limit (exec.max_per_session)")`,
+					err, r)
 			}
 		})
 	}
@@ -375,17 +377,18 @@ func TestACallOutlivesARestartOfTheDaemon(t *testing.T) {
 		r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "echo before; until [ -e go ]; do sleep 0.1; done; echo after", "timeout_seconds": 550}})
 		answers <- answer{r, err}
 	}()
-	boxtest.Eventually(t, "it runs", func() bool { return running(d, "sleep") > 0 })
+	boxtest.Eventually(t, "the program of the call runs", func() bool { return running(d, "sleep") > 0 })
 	d.Kill()
 	d.Restart()
 	a.says("kept", "box_read", in{"path": "f"})
 	a.says("created", "box_write", in{"path": "go", "content": ""})
 	got := <-answers
 	if got.err != nil || got.result.IsError || !strings.Contains(textOf(got.result), "before\nafter\n") {
-		t.Errorf("%v, %+v: %q", got.err, got.result, textOf(got.result))
+		t.Errorf(`%v, %+v: textOf(got.result) = %q, want no error and got.result.IsError == false and textOf(got.result) containing "before\nafter\n"`,
+			got.err, got.result, textOf(got.result))
 	}
 	if now := a.own(); now != id {
-		t.Errorf("the box is %s, was %s", now, id)
+		t.Errorf("the box is %s, was %s, want now == id", now, id)
 	}
 }
 
@@ -402,7 +405,7 @@ func TestAnAgentReadsSkills(t *testing.T) {
 	}
 	a.says("greeting: says hello to people", "skill_list", nil)
 	if got := a.says("Say hello.", "skill_read", in{"name": "greeting"}); !strings.Contains(got, "words.txt") {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want got containing "words.txt"`, got)
 	}
 	a.says("hello", "skill_read", in{"name": "greeting", "path": "words.txt"})
 	a.fails("none", "skill_read", in{"name": "none"})
@@ -412,17 +415,17 @@ func TestAnAgentReadsSkills(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(list.Resources, func(r *mcp.Resource) bool {
 		return r.URI == "skill://greeting/SKILL.md" && r.Description == "says hello to people"
 	}) {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v", list, err)
 	}
 	for uri, want := range map[string]string{"skill://greeting/SKILL.md": "Say hello.", "skill://greeting/words.txt": "hello\n"} {
 		r, err := a.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri})
 		if err != nil || !strings.Contains(r.Contents[0].Text, want) {
-			t.Errorf("%s: %+v, %v", uri, r, err)
+			t.Errorf("%s: r = %+v, err = %v, want no error and r.Contents[0].Text containing %q", uri, r, err, want)
 		}
 	}
 	for _, uri := range []string{"skill://none/SKILL.md", "skill://greeting/../../etc/passwd", "skill://greeting/none"} {
 		if r, err := a.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri}); err == nil {
-			t.Errorf("%s: %+v", uri, r)
+			t.Errorf("%s: r = %+v, want an error", uri, r)
 		}
 	}
 	a.says("The skill is at /skills/greeting", "skill_activate", in{"name": "greeting"})

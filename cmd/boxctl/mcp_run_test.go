@@ -105,14 +105,16 @@ esac; done`,
 	seen(t, d, "shell", "run time", "1", "ok", "pinged")
 	s, err := d.Session(t.Context(), id)
 	if err != nil || s.Labels["mcp.server"] != "shell" || s.Labels["mcp.phase"] != "run time" || s.Labels["mcp.stderr"] != "" || s.Labels["mine"] != "kept" {
-		t.Errorf("the session has %q, %v", s.Labels, err)
+		t.Errorf(`the session has %q, %v, want no error and s.Labels["mcp.server"] == "shell" and s.Labels["mcp.phase"] == "run time" and s.Labels["mcp.stderr"] == "" and s.Labels["mine"] == "kept"`,
+			s.Labels, err)
 	}
 	if out, err := d.Boxctl(t, "mcp", "status").Output(); err != nil || !strings.Contains(string(out), "SERVER") || !strings.Contains(string(out), "run time") {
-		t.Errorf("for people: %s, %v", out, err)
+		t.Errorf(`for people: out = %s, err = %v, want no error and out containing "SERVER" and out containing "run time"`,
+			out, err)
 	}
 	h.in.Close()
 	if err := h.Wait(); err != nil || h.out.String() != `{"jsonrpc":"2.0","id":1,"result":{}}`+"\n" {
-		t.Errorf("the client has heard %q, %v, %s", h.out.String(), err, h.err.String())
+		t.Errorf("the client received %q, %v, %s", h.out.String(), err, h.err.String())
 	}
 
 	// A server that does not answer is ended, which is reported.
@@ -121,10 +123,11 @@ esac; done`,
 		t.Fatal(err)
 	}
 	if err := h.Wait(); err == nil || !strings.Contains(h.err.String(), "boxctl: run time: the server did not answer 3 pings") {
-		t.Errorf("a server that is silent: %v, %s", err, h.err.String())
+		t.Errorf(`a server that is silent: err = %v, h.err = %s, want an error and h.err.String() containing "boxctl: run time: the server did not answer 3 pings"`,
+			err, h.err.String())
 	}
 	if gone := seen(t, d, "deaf", "run time", "1", "", ""); gone == "" {
-		t.Error("where it was is not known afterwards")
+		t.Error("the phase of the ended server is no longer listed")
 	}
 	d.NothingLeft(before)
 }

@@ -97,17 +97,17 @@ func TestAnAgentDoesAWholeTask(t *testing.T) {
 	before := d.Look()
 	a := connect(t, d)
 	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {
-		t.Errorf("before the first use there is %+v, %v", list, err)
+		t.Errorf("sessions before the first use: %+v, %v, want no error and len(list) == 0", list, err)
 	}
 	if got := a.InitializeResult().ProtocolVersion; got != "2026-07-28" { // the tests with raw lines use older ones
-		t.Errorf("the protocol is %s", got)
+		t.Errorf(`the protocol is %s, want "2026-07-28"`, got)
 	}
 	a.says("no box yet", "box_status", nil)
 	a.says("created: ", "box_write", in{"path": "calc/add.sh", "content": "add() { echo $(($1 - $2)); }\n"})
 	a.says("created: ", "box_write", in{"path": "calc/test.sh", "content": ". ./add.sh\n[ \"$(add 2 3)\" = 5 ] || { echo FAIL: add 2 3 is $(add 2 3); exit 1; }\necho PASS\n"})
 	failed := a.says("exit code 1", "box_exec", in{"command": "sh test.sh", "cwd": "/workspace/calc"})
 	if !strings.Contains(failed, "FAIL: add 2 3 is -1") {
-		t.Errorf("the test says %q", failed)
+		t.Errorf(`the output of the failed test is %q, want failed containing "FAIL: add 2 3 is -1"`, failed)
 	}
 	a.says("calc/add.sh:1:add()", "box_grep", in{"pattern": `\$1 - \$2`})
 	a.says("calc/add.sh", "box_glob", in{"pattern": "**/add.*"})
@@ -117,13 +117,13 @@ func TestAnAgentDoesAWholeTask(t *testing.T) {
 	a.says("directory", "box_list", in{})
 	a.says("sha256:", "box_stat", in{"path": "calc/add.sh", "digest": true})
 	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) != 1 {
-		t.Errorf("there is %+v, %v", list, err)
+		t.Errorf("sessions: %+v, %v, want no error and len(list) == 1", list, err)
 	}
 	if err := a.Close(); err != nil {
 		t.Error(err)
 	}
 	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {
-		t.Errorf("afterwards there is %+v, %v", list, err)
+		t.Errorf("sessions afterwards: %+v, %v, want no error and len(list) == 0", list, err)
 	}
 	d.NothingLeft(before)
 }
@@ -159,7 +159,7 @@ func (a *agent) own() string {
 		Sessions []struct{ ID string }
 	}
 	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list.Sessions) != 1 {
-		a.t.Fatalf("%s: %v", text, err)
+		a.t.Fatalf("%s: err = %v, want no error and len(list.Sessions) == 1", text, err)
 	}
 	return list.Sessions[0].ID
 }

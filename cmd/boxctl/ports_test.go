@@ -18,7 +18,8 @@ func TestWhereToListen(t *testing.T) {
 	} {
 		at, port, err := parseForward(text)
 		if at != want.at && err == nil || port != want.port && err == nil || (err != nil) != (want.port == 0) {
-			t.Errorf("%q: %v %d, %v", text, at, port, err)
+			t.Errorf("%q: at = %v, port = %d, err = %v, want (at == %v or an error) and (port == %v or an error) and (err != nil) == (want.port == 0)",
+				text, at, port, err, want.at, want.port)
 		}
 	}
 }

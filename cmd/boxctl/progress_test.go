@@ -51,7 +51,8 @@ func TestProgressIsOneLineThatGoes(t *testing.T) {
 			}
 		}
 		if strings.Join(got, "|") != strings.Join(tc.want, "|") || len(got) > 0 && !strings.HasSuffix(out.String(), " \r") || strings.Contains(out.String(), "\x1b") {
-			t.Errorf("%+v: %q", tc, out.String())
+			t.Errorf(`%+v: out = %q, want strings.Join(got, "|") == strings.Join(tc.want, "|") and (len(got) == 0 or out.String() ending with " \r") and out.String() without "\x1b"`,
+				tc, out.String())
 		}
 	}
 }
@@ -64,7 +65,7 @@ func TestProgressIsForWhoLooksOn(t *testing.T) {
 	p.add(1 << 30)
 	p.end()
 	if out.Len() > 0 {
-		t.Errorf("nobody looks on, and it says %q", out.String())
+		t.Errorf("without a terminal the progress is %q, want out.Len() <= 0", out.String())
 	}
 }
 

@@ -145,7 +145,8 @@ func TestEveryRefusalOfAFlagHasTheForm(t *testing.T) {
 					text, hint := said.sentence(err), said.hint(err)
 					seen++
 					if wire.MatchString(text) || !strings.HasSuffix(text, " must be 1 to 2") || strings.Contains(text, "\n") || !strings.Contains(text, ": ") {
-						t.Errorf("%s, field %s: %s", line, field, text)
+						t.Errorf(`%s, field %s: text = %s, want not wire.MatchString(text) and text ending with " must be 1 to 2" and text without "\n" and text containing ": "`,
+							line, field, text)
 					}
 					if strings.Contains(hint, "\n") || strings.Contains(hint, "session") || said.flag("network-rule") != "" && strings.Contains(hint, "network_rules") ||
 						said.flag("network") != "" && !strings.Contains(hint, "--network egress") {
@@ -156,7 +157,7 @@ func TestEveryRefusalOfAFlagHasTheForm(t *testing.T) {
 		}
 	}
 	if seen < 500 {
-		t.Errorf("only %d refusals were looked at", seen)
+		t.Errorf("only %d refusals were checked", seen)
 	}
 }
 
@@ -187,7 +188,8 @@ func TestHintsOfBoxdNameFlags(t *testing.T) {
 				text := strings.ReplaceAll(m[1], `\"`, `"`)
 				for _, said := range lines {
 					if got := said.words(text); wire.MatchString(key.ReplaceAllString(got, "")) && !others.MatchString(got) {
-						t.Errorf("%s: boxctl %s: %s", path, said.cmd.Name(), got)
+						t.Errorf(`%s: boxctl %s: got %s, want not wire.MatchString(key.ReplaceAllString(got, "")) or others.MatchString(got)`,
+							path, said.cmd.Name(), got)
 					}
 				}
 			}
@@ -307,7 +309,8 @@ func TestMistakesNameWhatWasMeant(t *testing.T) {
 			continue
 		}
 		if code != exitUsage || !strings.Contains(said, tc.says) || !regexp.MustCompile(tc.hint).MatchString(hint) && !strings.HasPrefix(hint, tc.hint) || out.String() != "" {
-			t.Errorf("%s: %d, %q", tc.line, code, errs.String())
+			t.Errorf(`%s: code = %d, errs = %q, want code == exitUsage and said containing %q and (regexp.MustCompile(tc.hint).MatchString(hint) or hint starting with %q) and out.String() == ""`,
+				tc.line, code, errs.String(), tc.says, tc.hint)
 		}
 	}
 }
@@ -343,7 +346,7 @@ func TestHabitsPointAtCommandsAndFlagsThereAre(t *testing.T) {
 	for typed := range commandHabits() {
 		name, _, _ := strings.Cut(strings.TrimPrefix(typed, "boxctl "), " ")
 		if cmd, _, err := root.Find([]string{name}); err == nil && cmd != root && !strings.Contains(typed, "-") {
-			t.Errorf("%s is a command, and so never looked up", typed)
+			t.Errorf("%s is a command, so its suggestion is never used", typed)
 		}
 	}
 }

@@ -126,7 +126,7 @@ func jsonHas(ts *testscript.TestScript, neg bool, args []string) {
 	found := walk(v, args[0])
 	switch {
 	case neg && found != nil:
-		ts.Fatalf("%s is there: %s", args[0], *found)
+		ts.Fatalf("%s exists: %s", args[0], *found)
 	case !neg && found == nil:
 		ts.Fatalf("there is no %s", args[0])
 	case len(args) > 1 && *found != args[1]:

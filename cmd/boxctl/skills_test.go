@@ -34,7 +34,8 @@ func TestSkillsDoNotSpeakToTheTerminal(t *testing.T) {
 		err := cmd.ExecuteContext(t.Context())
 		server.Close()
 		if text := out.String(); !strings.Contains(text, test.has) || strings.ContainsAny(text, "\x1b\x07\u009b\r") {
-			t.Errorf("%q (%v) prints %q", test.args, err, text)
+			t.Errorf(`%q (%v) prints %q, want text containing %q and not strings.ContainsAny(text, "\x1b\x07\u009b\r")`,
+				test.args, err, text, test.has)
 		}
 	}
 }

@@ -46,11 +46,11 @@ func TestSnapshotsAreTakenAndRestored(t *testing.T) {
 	}
 	session(t, d, "start", "work")
 	if out := session(t, d, "exec", "work", "--", "cat", "f"); out != "one\n" {
-		t.Errorf("it has %q", out)
+		t.Errorf(`it has %q, want "one\n"`, out)
 	}
 	refused("none: box \"work\" has no snapshot", "snapshots", "rm", "work", "none", "first")
 	if out := session(t, d, "snapshots", "ls", "-q", "work"); out != "second\n" {
-		t.Errorf("left %q", out)
+		t.Errorf(`left %q, want "second\n"`, out)
 	}
 	if out := session(t, d, "snapshots", "ls", "--json", "work"); !strings.Contains(out, `"files"`) {
 		t.Errorf("as JSON %q", out)

@@ -114,7 +114,7 @@ func (term *terminal) control(f func(fd int) error) {
 	}
 	var cerr error
 	if err := raw.Control(func(fd uintptr) { cerr = f(int(fd)) }); err != nil || cerr != nil {
-		term.t.Fatal(err, cerr)
+		term.t.Fatalf("err = %v, cerr = %v, want both nil", err, cerr)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
 			tc.signal(term)
 			term.ends(tc.code)
 			if got := session(t, d, "exec", "work", "--", "sh", "-c", "ls; cat /proc/[0-9]*/comm"); !strings.HasPrefix(got, "kept\n") || strings.Contains(got, "sleep") {
-				t.Errorf("in the session there is %q", got)
+				t.Errorf(`the workspace of the session has %q, want got starting with "kept\n" and got without "sleep"`, got)
 			}
 			session(t, d, "rm", "work")
 			d.NothingLeft(before)
@@ -243,7 +243,7 @@ func TestASignalEndsAProgramThatIsWaitedForToo(t *testing.T) {
 	d.Warm()
 	before := d.Look()
 	term := onTerminal(t, d.Boxctl(t, "run", "--json", "--timeout", "2m", "--", "sleep", "1000"))
-	boxtest.Eventually(t, "it runs", func() bool { return running(d, "sleep") == 1 })
+	boxtest.Eventually(t, "the program runs", func() bool { return running(d, "sleep") == 1 })
 	term.types(ctrlC)
 	term.ends(130)
 	d.NothingLeft(before)
@@ -279,7 +279,7 @@ func TestColoursAreForAPersonAtATerminal(t *testing.T) {
 	session(t, d, "create", "work")
 	session(t, d, "start", "work", "bad", "--", "false")
 	if p, err := d.Process(t.Context(), "work", "bad", time.Minute); err != nil || p.State != "ended" {
-		t.Fatalf("%+v, %v", p, err)
+		t.Fatalf(`p = %+v, err = %v, want no error and p.State == "ended"`, p, err)
 	}
 	for _, tc := range []struct {
 		env  []string
@@ -297,7 +297,7 @@ func TestColoursAreForAPersonAtATerminal(t *testing.T) {
 			term.line.Close()
 			<-term.read
 			if got := strings.Contains(term.text(), "\x1b["); got != tc.want {
-				t.Errorf("%v %v: %q", args, tc.env, term.text())
+				t.Errorf("%v %v: term.text() = %q, want got == tc.want", args, tc.env, term.text())
 			}
 		}
 		cmd := d.Boxctl(t, "top")
@@ -306,7 +306,7 @@ func TestColoursAreForAPersonAtATerminal(t *testing.T) {
 		term.sized(24, 80)
 		term.notes(`(?m)^(work) `)
 		if got := strings.Contains(term.text(), "\x1b[1mBOX"); got != tc.want {
-			t.Errorf("top %v: %q", tc.env, term.text())
+			t.Errorf("top %v: term.text() = %q, want got == tc.want", tc.env, term.text())
 		}
 		term.types("q")
 		term.ends(0)
@@ -324,7 +324,7 @@ func TestTopEndsWhileBoxdHangs(t *testing.T) {
 	if err := syscall.Kill(d.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = syscall.Kill(d.PID(), syscall.SIGCONT) }() // before it is told to exit
+	defer func() { _ = syscall.Kill(d.PID(), syscall.SIGCONT) }() // before it is sent the signal to exit
 	<-time.After(3 * time.Second / 2)                             // it refreshes every second, and gets no answer
 	term.types("q")
 	term.ends(0)
@@ -393,18 +393,18 @@ func TestALongCopyShowsHowFarItIs(t *testing.T) {
 	goOn := slowDown(t, d)
 	term := onTerminal(t, d.Boxctl(t, "cp", large, "work:"))
 	term.ends(0)
-	boxtest.Eventually(t, "the line has gone", func() bool { return strings.HasSuffix(term.text(), " \r") })
+	boxtest.Eventually(t, "the progress line is erased", func() bool { return strings.HasSuffix(term.text(), " \r") })
 	if text := term.text(); !strings.Contains(text, "% of 24MiB") || strings.Contains(text, "\x1b") {
 		t.Errorf("a person sees %q", text)
 	}
 	for i, args := range [][]string{{"drives", "fill", "me/large"}, {"skills", "preview"}} { // the second is refused: it is no skill
 		term := onTerminal(t, d.Boxctl(t, append(args, filepath.Dir(large))...))
 		term.ends(i)
-		boxtest.Eventually(t, "it has said how far it is", func() bool { return strings.Contains(term.text(), "% of 24MiB") })
+		boxtest.Eventually(t, "the progress line shows a percentage", func() bool { return strings.Contains(term.text(), "% of 24MiB") })
 	}
 	goOn()
 	if out, err := d.Boxctl(t, "cp", "--overwrite", large, "work:").CombinedOutput(); err != nil || len(out) > 0 {
-		t.Errorf("a program reads %q, %v", out, err)
+		t.Errorf("a program reads %q, %v, want no error and len(out) == 0", out, err)
 	}
 }
 
@@ -452,7 +452,7 @@ func TestRemovingAllBoxesIsAskedForOnATerminal(t *testing.T) {
 	}{{"\n", 1, 2}, {"no\n", 1, 2}, {"yes\n", 0, 0}} {
 		term := onTerminal(t, d.Boxctl(t, "rm", "--all"))
 		if asked := term.notes(`remove 2 boxes: ((?:one, two|two, one))\? \[y/N\] `); asked == "" {
-			t.Error("it does not name the boxes")
+			t.Error("the question does not name the two boxes")
 		}
 		term.types(tc.answer)
 		term.ends(tc.code)

@@ -26,7 +26,7 @@ func holds(t *testing.T, d *boxtest.Daemon) belongings {
 	d.Close() // idle connections are descriptors in boxd
 	b := belongings{}
 	var pids []int
-	boxtest.Eventually(t, "there are boxd, keeper, zygote and who does errands", func() bool { // a process that is being started still looks like its parent
+	boxtest.Eventually(t, "boxd, keeper, zygote and the worker processes run", func() bool { // a process that is being started still looks like its parent
 		pids = []int{d.PID()}
 		for i := 0; i < len(pids); i++ {
 			for _, child := range boxtest.Children(t, pids[i]) {
@@ -91,7 +91,8 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 			_ = cmd.Run() // the code says it all
 			wantOut, wantErr := fmt.Sprintf("word%d %d\n", i, i), fmt.Sprintf("word%d\n", i)
 			if cmd.ProcessState.ExitCode() != i%100 || stdout.String() != wantOut || stderr.String() != wantErr {
-				t.Errorf("run %d: %v, %q, %q", i, cmd.ProcessState, stdout.String(), stderr.String())
+				t.Errorf("run %d: cmd.ProcessState = %v, stdout = %q, stderr = %q, want cmd.ProcessState.ExitCode() == i %% 100 and stdout.String() == %q and stderr.String() == %q",
+					i, cmd.ProcessState, stdout.String(), stderr.String(), wantOut, wantErr)
 			}
 		})
 	}
@@ -117,7 +118,7 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 			t.Logf("boxd and the keeper's held %v, now %v", held, now)
 		}
 	}()
-	boxtest.Eventually(t, "boxd and the keeper's hold no more than before", func() bool {
+	boxtest.Eventually(t, "boxd and the processes of the keeper hold no more descriptors and mounts than before", func() bool {
 		now = holds(t, d)
 		for what, n := range now {
 			if n > held[what] {
@@ -127,7 +128,7 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 		return true
 	})
 	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 0", list, err)
 	}
 }
 
@@ -152,11 +153,11 @@ func TestKilledClientLeaksNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		boxtest.Eventually(t, "its programs run", func() bool { return running(d, "sleep") == 2 })
+		boxtest.Eventually(t, "the programs of the client run", func() bool { return running(d, "sleep") == 2 })
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // killed, as asked
+		_ = cmd.Wait() // killed by the test
 	}
 	for _, args := range [][]string{{"run", limit, "-c", program}, {"run", "-n", limit, "-c", program}, {"run", "--json", "-n", limit, "-c", program}} {
 		t.Run(strings.Join(args[:len(args)-3], " "), func(t *testing.T) {
@@ -166,18 +167,18 @@ func TestKilledClientLeaksNothing(t *testing.T) {
 	}
 	session(t, d, "create", "work")
 	session(t, d, "exec", "work", "--", "touch", "kept")
-	boxtest.Eventually(t, "there are the session's box and one made ahead", func() bool { return running(d, "boxinit") == 2 })
+	boxtest.Eventually(t, "there are the box of the session and one preforked box", func() bool { return running(d, "boxinit") == 2 })
 	inUse := d.Look()
 	for _, args := range [][]string{{"exec", limit, "-c", program, "work"}, {"exec", "-n", limit, "-c", program, "work"}, {"exec", "--json", "-n", limit, "-c", program, "work"}} {
 		t.Run(strings.Join(args[:len(args)-4], " "), func(t *testing.T) {
 			kill(t, args...)
-			boxtest.Eventually(t, "no program runs", func() bool {
+			boxtest.Eventually(t, "no program of the killed client runs", func() bool {
 				s, err := d.Session(t.Context(), "work")
 				return err == nil && s.State == "ready" && s.Running == 0
 			})
 			d.NothingLeft(inUse)
 			if got := session(t, d, "exec", "work", "--", "ls"); got != "kept\n" {
-				t.Errorf("in the session there is %q", got)
+				t.Errorf(`the workspace of the session has %q, want "kept\n"`, got)
 			}
 		})
 	}
@@ -219,6 +220,6 @@ func TestCommandsAsLongAsArgumentsCanBe(t *testing.T) {
 		t.Errorf("more than exec.max_command: %v, %q", cmd.ProcessState, got)
 	}
 	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 0", list, err)
 	}
 }

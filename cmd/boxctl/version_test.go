@@ -36,17 +36,19 @@ func TestVersionsThatDifferAreTold(t *testing.T) {
 		for _, args := range [][]string{{"version"}, {"version", "--json"}} {
 			var out, errOut bytes.Buffer
 			if code := realMain(append([]string{"--socket", socket}, args...), nil, &out, &errOut); code != 0 {
-				t.Errorf("%v: %d, %s", args, code, errOut.String())
+				t.Errorf("%v: code = %d, errOut = %s, want code == 0", args, code, errOut.String())
 			}
 			if warns := strings.Contains(errOut.String(), "the versions differ; 'systemctl restart boxd'"); warns != tc.warns {
-				t.Errorf("%v of %s: %q", args, tc.boxd, errOut.String())
+				t.Errorf("%v of %s: errOut = %q, want warns == tc.warns", args, tc.boxd, errOut.String())
 			}
 			var found map[string]string
 			if len(args) > 1 && (json.Unmarshal(out.Bytes(), &found) != nil || found["boxctl"] != version || found["boxd"] != tc.boxd) {
-				t.Errorf("%s", out.String())
+				t.Errorf(`out = %s, want len(args) <= 1 or json.Unmarshal(out.Bytes(), &found) == nil and found["boxctl"] == version and found["boxd"] == tc.boxd`,
+					out.String())
 			}
 			if len(args) == 1 && out.String() != "boxctl  "+version+"\nboxd    "+tc.boxd+"\n" {
-				t.Errorf("%s", out.String())
+				t.Errorf(`out = %s, want len(args) != 1 or out.String() == "boxctl " + version + "\nboxd " + tc.boxd + "\n"`,
+					out.String())
 			}
 		}
 		srv.Close()

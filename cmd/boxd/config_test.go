@@ -72,7 +72,8 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err = loadConfig(path, true, nil); err != nil || got.Sessions.Max != 7 || got.Sessions.MaxPerOwner != 7 {
-		t.Errorf("with a drop-in: %+v, %v", got.Sessions, err)
+		t.Errorf("with a drop-in: got.Sessions = %+v, err = %v, want no error and got.Sessions.Max == 7 and got.Sessions.MaxPerOwner == 7",
+			got.Sessions, err)
 	}
 	// Every key of the file is in it, commented out.
 	shipped, err := os.ReadFile("../../box.toml")
@@ -207,7 +208,7 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 			}
 			_, err := loadConfig(path, true, nil)
 			if err == nil {
-				t.Fatal("accepted")
+				t.Fatal("the bad configuration was accepted")
 			}
 			for _, part := range tc.want {
 				if !strings.Contains(err.Error(), part) {
@@ -244,7 +245,7 @@ func TestDropInsComeOnTopInOrder(t *testing.T) {
 		t.Errorf("allow = %v", got)
 	}
 	if _, err := loadConfig(path+".none", true, nil); err == nil {
-		t.Error("a missing file that was named is no error")
+		t.Error("no error for a missing file that -config names")
 	}
 	if _, err := loadConfig(path+".none", false, nil); err != nil {
 		t.Errorf("a missing file that was not named: %v", err)
@@ -286,10 +287,10 @@ func TestDropInsOfTheAdministratorHideThoseOfTheVendor(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := dropInDirs(defaultPath); len(got) != 3 || got[2] != "/etc/boxd/box.toml.d" {
-		t.Errorf("the packaged boxd reads %q", got)
+		t.Errorf(`the packaged boxd reads %q, want len(got) == 3 and got[2] == "/etc/boxd/box.toml.d"`, got)
 	}
 	if got := dropInDirs("/x"); !slices.Equal(got, []string{"/x.d"}) {
-		t.Errorf("another reads %q", got)
+		t.Errorf(`another reads %q, want []string{"/x.d"}`, got)
 	}
 }
 
@@ -330,12 +331,12 @@ func TestVariablesComeOnTop(t *testing.T) {
 		delete(want, v.Key)
 	}
 	if len(want) > 0 {
-		t.Errorf("not told: %v", want)
+		t.Errorf("not in the answer: want = %v, want len(want) == 0", want)
 	}
 	for _, bad := range []string{"BOXD__SESSIONS=1", "BOXD____MAX=1", "BOXD__SESSIONS__MAXX=1", "BOXD__SESSIONS__MAX=many", "BOXD__SESSIONS__MAX=1\nmax_per_owner = 1", "BOXD__PROFILES__MINE__TTL=\xff"} {
 		name, _, _ := strings.Cut(bad, "=")
 		if _, err := loadConfig(path, true, []string{bad}); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%q: %v", bad, err)
+			t.Errorf("%q: err = %v, want an error containing %q", bad, err, name)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func fill(t *testing.T, dir string, names ...string) {
 	}
 }
 
-// What an earlier boxd has kept in the state directory itself is moved, once or again.
+// Files that an earlier boxd stored in the state directory itself are moved, also if that is done twice.
 func TestRecordsOfAnEarlierBoxdAreMoved(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
@@ -66,7 +66,7 @@ func TestRecordsOfAnEarlierBoxdAreMoved(t *testing.T) {
 	check(map[string]string{"daemon/grants.json": "newer", "daemon/langbot-skills-taken/a": "langbot-skills-taken/a", "daemon/langbot-skills-taken/b": "langbot-skills-taken/b", "daemon/previews.json": "previews.json"})
 	for _, name := range ownDirs {
 		if info, err := os.Stat(filepath.Join(state, name)); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("%s: %v, %v", name, info, err)
+			t.Errorf("%s: info = %v, err = %v, want no error and info.Mode().Perm() == 0o700", name, info, err)
 		}
 	}
 }
@@ -74,7 +74,7 @@ func TestRecordsOfAnEarlierBoxdAreMoved(t *testing.T) {
 // confinedDir makes the test binary a child that has the restrictions of boxd; its value is a directory.
 const confinedDir = "BOXD_TEST_CONFINED_DIR"
 
-// A boxd that is taken over opens nothing of what the keeper has in the state directory, and of the host what is named.
+// A compromised boxd can open no file of the keeper in the state directory, and of the host only what the configuration names.
 func TestAConfinedBoxdLeavesTheKeepersFilesAlone(t *testing.T) {
 	t.Parallel()
 	cfg := func(dir string) *Config {
@@ -105,7 +105,7 @@ func TestAConfinedBoxdLeavesTheKeepersFilesAlone(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestAConfinedBoxdLeavesTheKeepersFilesAlone$")
 	cmd.Env = append(os.Environ(), confinedDir+"="+dir)
 	if said, err := cmd.Output(); err != nil || string(said) != "done\n" {
-		t.Errorf("%v: it says %q", err, said)
+		t.Errorf(`%v: the program prints %q, want no error and said == "done\n"`, err, said)
 	}
 }
 
@@ -146,7 +146,7 @@ func tryConfined(dir string, err error) {
 	os.Exit(0)
 }
 
-// What a confined boxd reads at first lies beside the files that its configuration names, and the keeper's do not.
+// Files that a confined boxd reads at its start are beside those that its configuration names; the keeper's are not.
 func TestFilesOfTheConfigurationAreReadable(t *testing.T) {
 	t.Parallel()
 	with := func(file string) *Config {
@@ -164,7 +164,7 @@ func TestFilesOfTheConfigurationAreReadable(t *testing.T) {
 	// A file beside the keeper's does not open those.
 	for _, file := range []string{"/key", "/var/key", "/var/lib/key", "/var/lib/boxd/key"} {
 		if got := with(file).readable(); !slices.Contains(got, file) || slices.Contains(got, filepath.Dir(file)) {
-			t.Errorf("%s: %q", file, got)
+			t.Errorf("%s: got %q, want got containing file and got without filepath.Dir(file)", file, got)
 		}
 	}
 	if rules := with("/srv/key").fileRules(defaultPath); !slices.Contains(rules, fileRule{"/etc/boxd", readFiles}) || slices.ContainsFunc(rules, func(r fileRule) bool {
@@ -173,6 +173,6 @@ func TestFilesOfTheConfigurationAreReadable(t *testing.T) {
 		t.Errorf("rules: %v", rules)
 	}
 	if !slices.Contains(ownDirs, statedir.Daemon) {
-		t.Error("boxd's own records have no place")
+		t.Error("the directories that boxd may write to lack that of its own records")
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 )
 
-// stranger is a user of the host that boxd runs as here.
+// stranger is the unprivileged user that boxd runs as in these tests.
 var stranger = identity{64321, 64322}
 
 // owners returns who has which files below a directory.
@@ -98,12 +98,12 @@ func TestDirectoriesAreTakenBackForADowngrade(t *testing.T) {
 	}
 	for path, got := range owners(t, cfg.StateDir) {
 		if got != (identity{0, 0}) {
-			t.Errorf("%q belongs to %v", path, got)
+			t.Errorf("%q belongs to %v, want got == identity{0, 0}", path, got)
 		}
 	}
 	for _, path := range []string{cfg.StateDir, cfg.StateDir + "/sessions", cfg.StateDir + "/workspaces", cfg.StateDir + "/store/spaces", cfg.RuntimeDir + "/keeper"} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("%s: %v, %v", path, info, err)
+			t.Errorf("%s: info = %v, err = %v, want no error and info.Mode().Perm() == 0o700", path, info, err)
 		}
 	}
 	lock, err := lockState(cfg.StateDir, 0)
@@ -113,7 +113,7 @@ func TestDirectoriesAreTakenBackForADowngrade(t *testing.T) {
 	lock.Close()
 }
 
-// What is the user's already is not looked at: a boxd that is taken over could have put links to anything there.
+// Files that belong to the user already are not changed: a compromised boxd could have placed links to any file there.
 func TestWhatIsGivenIsNotLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
@@ -194,7 +194,8 @@ func TestWhatIsAnotherUsersIsNotGiven(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := prepareDirs(cfg, stranger); err == nil || !strings.Contains(err.Error(), "lock has more than one hard link") || owners(t, cfg.StateDir)["store.img"] != (identity{0, 0}) {
-		t.Errorf("a lock that is the keeper's file: %v", err)
+		t.Errorf(`a lock that is the keeper's file: err = %v, want an error containing "lock has more than one hard link" and owners(t, cfg.StateDir)["store.img"] == identity{0, 0}`,
+			err)
 	}
 	cfg = &Daemon{StateDir: filepath.Join(t.TempDir(), "state"), RuntimeDir: t.TempDir()}
 	if err := errors.Join(os.MkdirAll(cfg.StateDir, 0o700), os.Symlink(elsewhere, filepath.Join(cfg.StateDir, "audit")), prepareDirs(cfg, stranger)); err != nil {
@@ -216,12 +217,12 @@ func TestAnInterruptedGiveIsCompleted(t *testing.T) {
 	}
 	for path, got := range owners(t, filepath.Join(cfg.StateDir, "sessions")) {
 		if got != stranger {
-			t.Errorf("%q belongs to %v", path, got)
+			t.Errorf("%q belongs to %v, want got == %v", path, got, stranger)
 		}
 	}
 }
 
-// Where a file cannot be given, its directory is not: the next attempt must look at it again.
+// If a file cannot be chowned, its directory is not either: the next attempt must check it again.
 func TestADirectoryIsGivenAfterAllThatIsInIt(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
@@ -240,10 +241,10 @@ func TestADirectoryIsGivenAfterAllThatIsInIt(t *testing.T) {
 	}
 	defer func() { _ = immutable(0) }()
 	if err := prepareDirs(cfg, stranger); err == nil {
-		t.Error("it says that all is given")
+		t.Error("no error, though a file could not be chowned")
 	}
 	if got := owners(t, cfg.StateDir)["sessions"]; got != (identity{0, 0}) {
-		t.Errorf("the directory belongs to %v", got)
+		t.Errorf("the directory belongs to %v, want identity{0, 0}", got)
 	}
 	if err := errors.Join(immutable(0), prepareDirs(cfg, stranger)); err != nil {
 		t.Fatal(err)
@@ -259,14 +260,14 @@ const fsImmutable = 0x10
 func TestAUserThatDoesNotExistIsRefused(t *testing.T) {
 	t.Parallel()
 	if _, err := userOf("nobody-at-all"); err == nil || !strings.Contains(err.Error(), "-user nobody-at-all") || !strings.Contains(err.Error(), "systemd-sysusers") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "-user nobody-at-all" and err containing "systemd-sysusers"`, err)
 	}
 	if who, err := userOf(""); err != nil || who != (identity{os.Geteuid(), os.Getegid()}) {
-		t.Errorf("%v, %v", who, err)
+		t.Errorf("who = %v, err = %v, want no error and who == identity{os.Geteuid(), os.Getegid()}", who, err)
 	}
 }
 
-// handedVariable makes the test binary a child of another user that asks for files; its value is the socket and the files.
+// handedVariable makes the test binary a child of another user that requests files; its value is the socket and the files.
 const handedVariable = "BOXD_TEST_HANDED"
 
 // A boxd that is not root gets the files of root that the configuration names, and no others.
@@ -288,7 +289,7 @@ func TestFilesOfRootAreHandedOver(t *testing.T) {
 	if err := os.WriteFile(at("box.toml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var writing atomic.Bool // somebody writes the configuration
+	var writing atomic.Bool // the configuration is being written
 	load := func() (cfg Config, err error) {
 		if writing.Load() {
 			return cfg, errors.New("not now")
@@ -344,22 +345,22 @@ func TestFilesOfRootAreHandedOver(t *testing.T) {
 	want := "closed/key is closed/key\nnamed is tokens\nopen " + at("tokens") + only + "link is other\nopen " + at("other") + only + "open " + at("missing") + ": no such file or directory\n" +
 		"box.toml is " + text + "\nbox.toml.d/x.toml is box.toml.d/x.toml\nopen /etc/shadow" + only
 	if got := strings.ReplaceAll(ask(), dir+"/closed", "closed"); got != strings.ReplaceAll(want, dir+"/closed", "closed") {
-		t.Errorf("it says\n%s, want\n%s", got, want)
+		t.Errorf("the program prints\n%s, want\n%s", got, want)
 	}
-	// While somebody writes the configuration, it names what it did.
+	// While the configuration is being written, the files that it named before can be read.
 	writing.Store(true)
 	if got := ask(); !strings.Contains(got, "named is tokens\n") || !strings.Contains(got, "open /etc/shadow: the configuration cannot be read: not now\n") {
-		t.Errorf("without a configuration it says\n%s", got)
+		t.Errorf("without a configuration the program prints\n%s", got)
 	}
 	end()
 	end = serve(identity{stranger.uid + 1, 0})
 	defer end()
 	if got := ask(); strings.Contains(got, " is ") || !strings.Contains(got, "permission denied") {
-		t.Errorf("another user gets %s", got)
+		t.Errorf(`another user gets %s, want got without " is " and got containing "permission denied"`, got)
 	}
 }
 
-// handed asks a service for files and prints what it gets.
+// handed requests files from a service and prints what it gets.
 func handed(list []string) {
 	for _, path := range list[1:] {
 		f, err := durable.OpenAt(list[0], path)

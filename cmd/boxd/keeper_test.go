@@ -25,7 +25,8 @@ func TestTheKeeperIsChosenByTheUnit(t *testing.T) {
 		cfg.Daemon.Keeper = c.said
 		err := chooseKeeper(&cfg, c.unit)
 		if (err == nil) != (c.want != "") || err == nil && cfg.Daemon.Keeper != c.want {
-			t.Errorf("%q, of a unit %v: %q, %v", c.said, c.unit, cfg.Daemon.Keeper, err)
+			t.Errorf(`%q, of a unit %v: cfg.Daemon.Keeper = %q, err = %v, want (err == nil) == (c.want != "") and (an error or cfg.Daemon.Keeper == %q)`,
+				c.said, c.unit, cfg.Daemon.Keeper, err, c.want)
 		}
 	}
 }

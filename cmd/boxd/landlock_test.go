@@ -43,7 +43,7 @@ func TestWhoIsScopedReachesNoOtherProcess(t *testing.T) {
 	cmd.Env = append(os.Environ(), scopedVariable+"="+name)
 	said, err := cmd.Output()
 	if want := "before <nil> <nil>\nafter operation not permitted operation not permitted\nown <nil>\n"; err != nil || string(said) != want {
-		t.Errorf("%v: it says %q, want %q", err, said, want)
+		t.Errorf("%v: the program prints %q, want %q", err, said, want)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestWhoIsRestrictedOpensItsOwnFiles(t *testing.T) {
 	cmd.Env = append(os.Environ(), restrictedVariable+"="+dir)
 	said, err := cmd.Output()
 	if err != nil || string(said) != "done\n" {
-		t.Errorf("%v: it says %q", err, said)
+		t.Errorf(`%v: the program prints %q, want no error and said == "done\n"`, err, said)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 		}
 		defer ln.Close()
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%v, %v: without a group it is not its owner's alone", info, err)
+			t.Errorf("mode %v, %v: without a group the socket must be its owner's alone", info, err)
 		}
 	})
 	t.Run("left by a dead boxd", func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 		}
 		defer ln.Close()
 		if _, err := listen(t.Context(), cfg.Socket, cfg.SocketGroup, log); err == nil || !strings.Contains(err.Error(), "in use by another boxd") {
-			t.Errorf("%v", err)
+			t.Errorf(`err = %v, want an error containing "in use by another boxd"`, err)
 		}
 		if conn, err := net.Dial("unix", path); err != nil {
 			t.Errorf("the first has lost its socket: %v", err)
@@ -75,10 +75,10 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := listen(t.Context(), path, "", log); err == nil || !strings.Contains(err.Error(), "path is not a socket") {
-			t.Errorf("%v", err)
+			t.Errorf(`err = %v, want an error containing "path is not a socket"`, err)
 		}
 		if data, err := os.ReadFile(path); err != nil || string(data) != "precious" {
-			t.Errorf("%q, %v", data, err)
+			t.Errorf(`data = %q, err = %v, want no error and data == "precious"`, data, err)
 		}
 	})
 }
@@ -90,28 +90,28 @@ func TestTheStateDirectoryIsOnesOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("info = %v, err = %v, want no error and info.Mode().Perm() == 0o700", info, err)
 	}
 	if _, err := lockState(dir, 0); err == nil || !strings.Contains(err.Error(), dir+" is in use by another boxd") {
-		t.Errorf("taken twice: %v", err)
+		t.Errorf(`locked twice: err = %v, want an error containing dir + " is in use by another boxd"`, err)
 	}
 	lock.Close()
 	if lock, err = lockState(dir, 0); err != nil {
-		t.Fatalf("after the first has gone: %v", err)
+		t.Fatalf("after the first has released it: %v", err)
 	}
 	lock.Close()
 	if err := os.Chmod(dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lockState(dir, 0); err == nil || !strings.Contains(err.Error(), "want mode 0700") {
-		t.Errorf("open to a group: %v", err)
+		t.Errorf(`open to a group: err = %v, want an error containing "want mode 0700"`, err)
 	}
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(dir, link); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lockState(link, 0); err == nil {
-		t.Error("a link is a state directory")
+		t.Error("a symbolic link was accepted as state directory")
 	}
 }
 
@@ -127,14 +127,14 @@ func TestTheKeepersDirectoryIsOnesOwn(t *testing.T) {
 		}
 	}
 	if _, err := lockRun(dir, 0); err == nil || !strings.Contains(err.Error(), dir+" is in use by another boxd") {
-		t.Errorf("taken twice: %v", err)
+		t.Errorf(`locked twice: err = %v, want an error containing dir + " is in use by another boxd"`, err)
 	}
 	lock.Close()
 	if err := os.Chmod(filepath.Join(dir, "keeper"), 0o770); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lockRun(dir, 0); err == nil || !strings.Contains(err.Error(), "want mode 0700") {
-		t.Errorf("open to a group: %v", err)
+		t.Errorf(`open to a group: err = %v, want an error containing "want mode 0700"`, err)
 	}
 }
 
@@ -151,7 +151,7 @@ func TestASocketForEverybodyIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := closedSocket(path); (err == nil) != want {
-			t.Errorf("mode %o: %v", mode, err)
+			t.Errorf("mode %o: err = %v, want (err == nil) == %v", mode, err, want)
 		}
 	}
 	if err := closedSocket("@abstract"); err != nil {
@@ -199,7 +199,8 @@ func TestWhatHasNoEffectIsTold(t *testing.T) {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
 	if all := cfg.unresolved(t.Context()); len(all) != 1 || !strings.HasPrefix(all[0], `profiles.default.network_rules has "no-such-host.invalid": `) {
-		t.Errorf("%q", all)
+		t.Errorf("all = %q, want len(all) == 1 and all[0] starting with `profiles.default.network_rules has \"no-such-host.invalid\": `",
+			all)
 	}
 }
 
@@ -244,6 +245,6 @@ func TestWhatAConfigurationTakesAwayIsSaid(t *testing.T) {
 		}
 	}
 	if err := against(&cfg, state, strings.NewReader("x"), &out); err == nil {
-		t.Error("what is no answer of boxd's is one")
+		t.Error("no error for an answer that is not boxd's")
 	}
 }

@@ -107,6 +107,6 @@ func TestExamplesOfTheManualPageAreValid(t *testing.T) {
 		}
 	}
 	if err := cfg.Check("examples"); err != nil || n == 0 {
-		t.Errorf("%d examples: %v", n, err)
+		t.Errorf("%d examples: err = %v, want no error and n != 0", n, err)
 	}
 }

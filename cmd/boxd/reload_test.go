@@ -54,7 +54,7 @@ func TestKeysThatNeedARestartAreNamed(t *testing.T) {
 		tc.change(&after)
 		for range 2 { // there and back
 			if got, err := fixedSettings(&before, &after); err != nil || !cmp.Equal(got, tc.want) {
-				t.Errorf("%s: %q, %v", tc.name, got, err)
+				t.Errorf("%s: got %q, err = %v, want no error and got == %q", tc.name, got, err, tc.want)
 			}
 			before, after = after, before
 		}
@@ -98,7 +98,8 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 		write(tc.file)
 		r.reload(t.Context())
 		if most != tc.most || !strings.Contains(text.String(), tc.says) {
-			t.Errorf("%q: sessions.max is %d, and the log says %s", tc.file, most, text)
+			t.Errorf("%q: sessions.max is %d, and the log says %s, want most == %v and text.String() containing %q",
+				tc.file, most, text, tc.most, tc.says)
 		}
 		settings, err := r.settings()
 		if err != nil {
@@ -109,14 +110,15 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 			{Key: "daemon.socket", Value: `"/run/boxd/boxd.sock"`, Origin: api.OriginBuiltIn}, // until it is restarted
 		} {
 			if !slices.Contains(settings, want) {
-				t.Errorf("%q: not in force: %+v", tc.file, want)
+				t.Errorf("%q: not in force: want = %+v, want settings containing want", tc.file, want)
 			}
 		}
 	}
 	text.Reset()
 	refuses = errors.New("as told")
 	if r.reload(t.Context()); strings.Contains(text.String(), "read again") || !strings.Contains(text.String(), "as told") {
-		t.Errorf("what the supervisor does not take is in force: %s", text)
+		t.Errorf(`a configuration that the supervisor refused is in force: text = %s, want text.String() without "read again" and text.String() containing "as told"`,
+			text)
 	}
 }
 

@@ -74,8 +74,8 @@ func TestOnlyWhatEverybodyMayReadIsCopied(t *testing.T) {
 		defer f.Close()
 		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 	}
-	if said, err := cmd.Output(); err != nil || string(said) != isolation.BaseDone {
-		t.Fatalf("%q, %v", said, err)
+	if printed, err := cmd.Output(); err != nil || string(printed) != isolation.BaseDone {
+		t.Fatalf("printed = %q, err = %v, want no error and printed == isolation.BaseDone", printed, err)
 	}
 	var got []string
 	err := filepath.WalkDir(to, func(name string, e os.DirEntry, err error) error {
@@ -128,14 +128,14 @@ func TestACopyOfEtcIsBounded(t *testing.T) {
 		return c.dir(in, out, "etc", "/etc", depth)
 	}
 	if _, err := copied(copier{bytes: 1 << 20, inodes: 100}, 0); !errors.Is(err, unix.ENAMETOOLONG) {
-		t.Errorf("deeper than it may be: %v", err)
+		t.Errorf("deeper than it may be: err = %v, want err is unix.ENAMETOOLONG", err)
 	}
 	for what, c := range map[string]copier{"bytes": {bytes: 3, inodes: 100}, "files": {bytes: 100, inodes: 1}} {
 		if err := os.RemoveAll(filepath.Join(to, "etc")); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := copied(c, baseDepth); !errors.Is(err, unix.ENOSPC) {
-			t.Errorf("more %s than it may copy: %v", what, err)
+			t.Errorf("more %s than it may copy: err = %v, want err is unix.ENOSPC", what, err)
 		}
 	}
 }

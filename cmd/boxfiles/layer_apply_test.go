@@ -59,13 +59,14 @@ func FuzzApply(f *testing.F) {
 			err = (&layerTree{root: root, limits: limits}).finish("/srv")
 		}
 		if err == nil && (total.Bytes > limits.Bytes || total.Entries > 2*limits.Entries+1) {
-			t.Errorf("%+v", total)
+			t.Errorf("total = %+v, want an error or total.Bytes <= %v and total.Entries <= 2*limits.Entries + 1",
+				total, limits.Bytes)
 		}
 		if outside, err := os.ReadFile(filepath.Join(top, "outside")); err != nil || string(outside) != "as it was" {
-			t.Errorf("outside is %q, %v", outside, err)
+			t.Errorf(`outside is %q, %v, want no error and outside == "as it was"`, outside, err)
 		}
 		if list, err := os.ReadDir(top); err != nil || len(list) != 2 {
-			t.Errorf("outside are %v, %v", list, err)
+			t.Errorf("outside are %v, %v, want no error and len(list) == 2", list, err)
 		}
 		werr := filepath.WalkDir(inside, func(path string, e fs.DirEntry, err error) error {
 			if err != nil {
@@ -73,7 +74,8 @@ func FuzzApply(f *testing.F) {
 			}
 			info, err := e.Info()
 			if err == nil && (info.Mode()&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeDevice|fs.ModeNamedPipe) != 0) {
-				t.Errorf("%s is %v", path, info.Mode())
+				t.Errorf("%s is %v, want an error or info.Mode() & (fs.ModeSetuid | fs.ModeSetgid | fs.ModeDevice | fs.ModeNamedPipe) == 0",
+					path, info.Mode())
 			}
 			return err
 		})
@@ -115,7 +117,8 @@ func TestAnImageKnowsTheUsersOfItsBox(t *testing.T) {
 		passwd, perr := os.ReadFile(filepath.Join(dir, "etc/passwd"))
 		group, gerr := os.ReadFile(filepath.Join(dir, "etc/group"))
 		if err := errors.Join(err, perr, gerr); err != nil || string(passwd) != tc.wantPasswd || string(group) != tc.wantGroup {
-			t.Errorf("of %q and %q: %v\n%q\n%q", tc.passwd, tc.group, err, passwd, group)
+			t.Errorf("of %q and %q: err = %v, want no error and passwd == tc.wantPasswd and group == tc.wantGroup:\n%q\n%q",
+				tc.passwd, tc.group, err, passwd, group)
 		}
 	}
 }

@@ -154,7 +154,7 @@ func TestWhatCannotBePacked(t *testing.T) {
 	image, changed := makeTree(t, "a=12345", "d/b=12345"), makeTree(t)
 	for _, b := range []files.Bounds{{Bytes: 9, Entries: 3}, {Bytes: 10, Entries: 2}} {
 		if got, _, err := packs(image, changed, b); err == nil || !strings.Contains(err.Error(), "images.max_") {
-			t.Errorf("%+v: %s, %v", b, got, err)
+			t.Errorf(`%+v: got %s, err = %v, want an error containing "images.max_"`, b, got, err)
 		}
 	}
 	deep := filepath.Join(changed, strings.Repeat("d/", mergedMaxDepth+1))
@@ -162,12 +162,12 @@ func TestWhatCannotBePacked(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, a, err := packs(image, makeTree(t), usualBounds()); err != nil || a.Skipped != 1 || strings.Contains(got, "fifo") {
-		t.Errorf("%s, %+v, %v", got, a, err)
+		t.Errorf(`got %s, a = %+v, err = %v, want no error and a.Skipped == 1 and got without "fifo"`, got, a, err)
 	}
 	// Everything belongs to the test's user, who may be in-box root: so it is packed as if it
 	// were the image.
 	if got, _, err := packs(changed, image, files.Bounds{Bytes: 1 << 20, Entries: 1000}); err == nil || !strings.Contains(err.Error(), "below each other") {
-		t.Errorf("%s, %v", got, err)
+		t.Errorf(`got %s, err = %v, want an error containing "below each other"`, got, err)
 	}
 }
 

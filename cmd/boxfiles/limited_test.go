@@ -15,7 +15,7 @@ func TestLimitsOfAProgramAreRead(t *testing.T) {
 	t.Parallel()
 	argv := isolation.LimitedArgv([]isolation.Rlimit{{Resource: unix.RLIMIT_CORE}, {Resource: unix.RLIMIT_NOFILE, Soft: 3, Hard: 1<<64 - 1}}, []string{"/bin/true", "x"})
 	if program := isolation.LimitedProgram(argv); !slices.Equal(program, []string{"/bin/true", "x"}) {
-		t.Errorf("the program is %q", program)
+		t.Errorf(`the program is %q, want []string{"/bin/true", "x"}`, program)
 	}
 	got, err := parseLimits(argv[2])
 	want := []limit{{unix.RLIMIT_CORE, unix.Rlimit{}}, {unix.RLIMIT_NOFILE, unix.Rlimit{Cur: 3, Max: 1<<64 - 1}}}

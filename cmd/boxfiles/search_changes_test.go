@@ -73,7 +73,7 @@ func TestChangesAreWhatIsOther(t *testing.T) {
 	noError(t, os.Symlink("same", dir+"/link"))
 	before := snapshotOf(t, dir)
 	if got := changesOf(changesIn(t, &files.Changes{}, dir, before)); len(got) != 0 {
-		t.Fatalf("nothing was done, and there is %q", got)
+		t.Fatalf("without any change, the changes are %q, want len(got) == 0", got)
 	}
 	noError(t, os.WriteFile(dir+"/longer", []byte("12345"), 0o644))
 	noError(t, os.WriteFile(dir+"/other", []byte("4321"), 0o644)) // the same size, perhaps in the same tick of a coarse clock
@@ -111,7 +111,8 @@ func TestChangesAreWhatIsOther(t *testing.T) {
 			t.Errorf("%s: digest %q", c.Entry.Path, c.Entry.Digest)
 		}
 		if string(c.Entry.Path) == "longer" && (c.Entry.Size != 5 || c.Entry.Digest != "sha256:5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5") {
-			t.Errorf("longer is %+v", c.Entry)
+			t.Errorf(`longer is %+v, want c.Entry.Path != "longer" or c.Entry.Size == 5 and c.Entry.Digest == "sha256:5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5"`,
+				c.Entry)
 		}
 	}
 }
@@ -137,7 +138,8 @@ func TestChangesTakeFiltersAndLimits(t *testing.T) {
 		t.Errorf("got %q, %+v", got, a)
 	}
 	if a.Changes[1].Entry.Digest == "" || a.Changes[3].Entry.Digest != "" {
-		t.Errorf("12 bytes are for the digests of two files of 5: %+v", a.Changes)
+		t.Errorf(`12 bytes are for the digests of two files of 5: a.Changes = %+v, want a.Changes[1].Entry.Digest != "" and a.Changes[3].Entry.Digest == ""`,
+			a.Changes)
 	}
 	a = changesIn(t, req(2), dir, before)
 	if got := changesOf(a); !slices.Equal(got, want[:2]) || a.Created != 4 || a.Removed != 1 || a.Cut != files.CutEntries {
@@ -147,7 +149,7 @@ func TestChangesTakeFiltersAndLimits(t *testing.T) {
 		bad.Path, bad.Walk = []byte(dir), 10
 		_, err := changesSince(bad, bytes.NewReader(before))
 		if f, ok := errors.AsType[*files.Failure](err); !ok || f.Kind != files.BadPattern {
-			t.Errorf("%+v: %v", bad, err)
+			t.Errorf("%+v: err = %v, want ok == true and f.Kind == files.BadPattern", bad, err)
 		}
 	}
 }
@@ -170,13 +172,13 @@ func TestTenThousandChangesAreCounted(t *testing.T) {
 	after := snapshotOf(t, dir)
 	t.Logf("a snapshot of them has %d bytes", len(after))
 	if a := changesIn(t, &files.Changes{}, dir, after); a.Created+a.Changed+a.Removed != 0 {
-		t.Errorf("nothing was done: %+v", a)
+		t.Errorf("nothing was done: a = %+v, want a.Created + a.Changed + a.Removed == 0", a)
 	}
 	for _, few := range []files.Snapshot{{Walk: 10_000, Most: 1 << 20}, {Walk: 20_000, Most: 1000}} {
 		few.Path = []byte(dir)
 		_, err := takeSnapshot(&few, &bytes.Buffer{})
 		if f, ok := errors.AsType[*files.Failure](err); !ok || f.Kind != files.TooMany {
-			t.Errorf("%+v: %v", few, err)
+			t.Errorf("%+v: err = %v, want ok == true and f.Kind == files.TooMany", few, err)
 		}
 	}
 }
@@ -215,7 +217,7 @@ func FuzzSnapshot(f *testing.F) {
 				return
 			}
 			if s.path == "" || len(s.path) > maxDeep || s.size < 0 {
-				t.Fatalf("%+v", s)
+				t.Fatalf(`s = %+v, want s.path != "" and len(s.path) <= maxDeep and s.size >= 0`, s)
 			}
 		}
 	})

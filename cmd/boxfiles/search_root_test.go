@@ -38,11 +38,12 @@ func TestWhatIsOtherThanInTheImage(t *testing.T) {
 	}
 	req.Limit = 1
 	if a, err := diffOverlay(req); err != nil || len(a.Changes) != 1 || a.Cut == "" || a.Created+a.Changed != 6 {
-		t.Errorf("one of them: %+v, %v", a, err)
+		t.Errorf(`one of them: a = %+v, err = %v, want no error and len(a.Changes) == 1 and a.Cut != "" and a.Created + a.Changed == 6`,
+			a, err)
 	}
 	req.Walk = 2
 	if a, err := diffOverlay(req); err == nil {
-		t.Errorf("more than may be looked at: %+v", a)
+		t.Errorf("with more entries than the limit: %+v", a)
 	}
 }
 

@@ -55,7 +55,7 @@ func TestGlobs(t *testing.T) {
 	}
 	for _, bad := range []string{"[", "[a", "{a", "{a,{b}", strings.Repeat("x", 2000), strings.Repeat("{a}", 40), "[z-a]", "caf\xe9*"} {
 		if re, err := compileGlob(bad); err == nil {
-			t.Errorf("%.20q is %v", bad, re)
+			t.Errorf("%.20q is %v, want an error", bad, re)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestIgnoreRules(t *testing.T) {
 			r = sub
 		}
 		if got := r.ignored(tc.path, filepath.Base(tc.path), tc.dir); got != tc.want {
-			t.Errorf("%s (directory %v) is ignored: %v", tc.path, tc.dir, got)
+			t.Errorf("%s (directory %v) is ignored: got %v, want %v", tc.path, tc.dir, got, tc.want)
 		}
 	}
 }
@@ -187,14 +187,14 @@ func TestGrepLeavesOutWhatItShould(t *testing.T) {
 			t.Errorf("counted %+v", a)
 		}
 		if (tc.name == "names" || tc.name == "few entries") && a.Cut == "" {
-			t.Errorf("%s: not said to be cut", tc.name)
+			t.Errorf("%s: the answer is not marked as truncated", tc.name)
 		}
 	}
 	if _, err := grepFiles(grepFor(dir, "(")); err == nil {
-		t.Error("a bad pattern is taken")
+		t.Error("no error for an invalid pattern")
 	}
 	if _, err := grepFiles(grepFor(dir+"/nowhere", "x")); err == nil {
-		t.Error("a missing directory is searched")
+		t.Error("no error for a missing directory")
 	}
 }
 
@@ -217,7 +217,7 @@ func TestGrepShowsContextOnce(t *testing.T) {
 	}
 	g.Limit = 2
 	if a, err = grepFiles(g); err != nil || a.Matches != 2 || a.Cut != files.CutLines {
-		t.Errorf("two of them: %+v, %v", a, err)
+		t.Errorf("two of them: a = %+v, err = %v, want no error and a.Matches == 2 and a.Cut == files.CutLines", a, err)
 	}
 }
 

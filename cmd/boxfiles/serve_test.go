@@ -31,7 +31,7 @@ func ask(t *testing.T, req *files.Request, body ...byte) (*files.Answer, []byte)
 	in := encode(t, req, body)
 	var out, data bytes.Buffer
 	if code := main.Main(in, &out); code != 0 {
-		t.Fatalf("boxfiles ended with %d", code)
+		t.Fatalf("boxfiles ended with %d, want 0", code)
 	}
 	a, err := files.Receive(&out, &data, 1<<30)
 	if err != nil {
@@ -70,7 +70,7 @@ func must(t *testing.T, req *files.Request, body ...byte) *files.Answer {
 	t.Helper()
 	a, _ := ask(t, req, body...)
 	if a.Failure != nil {
-		t.Fatalf("%+v failed: %+v", req, a.Failure)
+		t.Fatalf("%+v failed: a.Failure = %+v, want nil", req, a.Failure)
 	}
 	return a
 }
@@ -179,7 +179,7 @@ func TestWhatIsNoFileIsRefusedAtOnce(t *testing.T) {
 		mustFail(t, files.NotRegular, &files.Request{Write: &files.Write{Path: p, How: files.Overwrite, Most: 10}}, 'x')
 		mustFail(t, files.NotRegular, &files.Request{Write: &files.Write{Path: p, How: files.Append, Most: 10}}, 'x')
 		if a := must(t, &files.Request{Stat: &files.Stat{Path: p, Follow: true}}); a.Stat.Type == files.TypeFile && !strings.HasPrefix(path, "/proc") {
-			t.Errorf("%s is %+v", path, a.Stat)
+			t.Errorf(`%s is %+v, want a.Stat.Type != files.TypeFile or path starting with "/proc"`, path, a.Stat)
 		}
 	}
 	// Searches skip them.
@@ -201,14 +201,14 @@ func TestWriteReplacesAtOnce(t *testing.T) {
 		return a
 	}
 	if a := write(files.Write{How: files.Overwrite}, "x"); a.Failure == nil || a.Failure.Kind != files.NotFound {
-		t.Errorf("without parents: %+v", a)
+		t.Errorf("without parents: a = %+v, want a.Failure != nil and a.Failure.Kind == files.NotFound", a)
 	}
 	mode := uint32(0o750)
 	if a := write(files.Write{How: files.Create, Parents: true, Mode: &mode}, "first"); a.Failure != nil || !a.Write.Created || a.Write.File.Mode != 0o750 {
-		t.Errorf("create: %+v", a)
+		t.Errorf("create: a = %+v, want a.Failure == nil and a.Write.Created == true and a.Write.File.Mode == 0o750", a)
 	}
 	if a := write(files.Write{How: files.Create}, "x"); a.Failure == nil || a.Failure.Kind != files.Exists {
-		t.Errorf("create again: %+v", a)
+		t.Errorf("create again: a = %+v, want a.Failure != nil and a.Failure.Kind == files.Exists", a)
 	}
 	a := write(files.Write{How: files.Overwrite}, "second")
 	if a.Failure != nil || a.Write.Created || a.Write.File.Mode != 0o750 || content(t, string(path)) != "second" {
@@ -216,19 +216,20 @@ func TestWriteReplacesAtOnce(t *testing.T) {
 	}
 	seen := a.Write.File.Digest
 	if a := write(files.Write{How: files.Overwrite, IfMatch: seen}, "third"); a.Failure != nil {
-		t.Errorf("with its digest: %+v", a)
+		t.Errorf("with its digest: a = %+v, want a.Failure == nil", a)
 	}
 	if a := write(files.Write{How: files.Overwrite, IfMatch: seen}, "fourth"); a.Failure == nil || a.Failure.Kind != files.Changed {
-		t.Errorf("with an old digest: %+v", a)
+		t.Errorf("with an old digest: a = %+v, want a.Failure != nil and a.Failure.Kind == files.Changed", a)
 	}
 	if a := write(files.Write{How: files.Append}, " and more"); a.Failure != nil || content(t, string(path)) != "third and more" {
-		t.Errorf("append: %+v: %q", a, content(t, string(path)))
+		t.Errorf(`append: a = %+v, content(t, string(path)) = %q, want a.Failure == nil and content(t, string(path)) == "third and more"`,
+			a, content(t, string(path)))
 	}
 	if a := write(files.Write{How: files.Overwrite}, strings.Repeat("x", 1001)); a.Failure == nil || a.Failure.Kind != files.TooLarge {
-		t.Errorf("too much: %+v", a)
+		t.Errorf("too much: a = %+v, want a.Failure != nil and a.Failure.Kind == files.TooLarge", a)
 	}
 	if got := names(t, dir+"/a/b"); !slices.Equal(got, []string{"file"}) {
-		t.Errorf("there is %q, want nothing but the file", got)
+		t.Errorf("the directory has %q, want nothing but the file", got)
 	}
 }
 
@@ -246,7 +247,7 @@ func TestWriteGoesThroughLinksAndKeepsThem(t *testing.T) {
 		t.Error("the link's file was not written")
 	}
 	if target, err := os.Readlink(dir + "/link"); err != nil || target != "hop" {
-		t.Errorf("the link is %q, %v", target, err)
+		t.Errorf(`the link is %q, %v, want no error and target == "hop"`, target, err)
 	}
 	for name, kind := range map[string]files.Kind{"dangling": files.NotFound, "loop": files.BadPath, "slashed": files.NotDirectory, "real/": files.IsDirectory, "real/..": files.IsDirectory} {
 		for _, how := range []string{files.Overwrite, files.Append} {
@@ -255,7 +256,7 @@ func TestWriteGoesThroughLinksAndKeepsThem(t *testing.T) {
 	}
 	mustFail(t, files.Exists, &files.Request{Write: &files.Write{Path: []byte(dir + "/dangling"), How: files.Create, Most: 10}}, 'x')
 	if _, err := os.Lstat(dir + "/nowhere"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a link to nothing was followed: %v", err)
+		t.Errorf("a link to nothing was followed: err = %v, want err is fs.ErrNotExist", err)
 	}
 }
 
@@ -267,11 +268,11 @@ func TestWriteTakesNoPartOfAContent(t *testing.T) {
 		var out, data bytes.Buffer
 		main.Main(bytes.NewReader(in.Bytes()[:cut]), &out)
 		if a, err := files.Receive(&out, &data, 10); err != nil || a.Failure == nil {
-			t.Fatalf("of %d bytes %d: %+v, %v", in.Len(), cut, a, err)
+			t.Fatalf("of %d bytes %d: a = %+v, err = %v, want no error and a.Failure != nil", in.Len(), cut, a, err)
 		}
 	}
 	if content(t, path) != "old" {
-		t.Error("a part of a content was written")
+		t.Error("an incomplete content replaced the file")
 	}
 }
 
@@ -314,7 +315,7 @@ func TestEditDoesAllOrNothing(t *testing.T) {
 		})
 	}
 	if got := names(t, dir); len(got) != 9 {
-		t.Errorf("there is %q: something was left", got)
+		t.Errorf("the directory has %q: something was left", got)
 	}
 }
 
@@ -328,10 +329,10 @@ func TestStatListMoveRemove(t *testing.T) {
 	}
 	p := func(s string) []byte { return []byte(dir + "/" + s) }
 	if e := must(t, &files.Request{Stat: &files.Stat{Path: p("a/link"), Digest: 10}}).Stat; e.Type != files.TypeLink || string(e.Target) != "one" {
-		t.Errorf("link: %+v", e)
+		t.Errorf(`link: e = %+v, want e.Type == files.TypeLink and e.Target == "one"`, e)
 	}
 	if e := must(t, &files.Request{Stat: &files.Stat{Path: p("a/link"), Follow: true, Digest: 10}}).Stat; e.Type != files.TypeFile || e.Digest == "" {
-		t.Errorf("followed: %+v", e)
+		t.Errorf(`followed: e = %+v, want e.Type == files.TypeFile and e.Digest != ""`, e)
 	}
 	list := func(depth, limit int) (got []string, cut string) {
 		a := must(t, &files.Request{List: &files.List{Path: p("a"), Depth: depth, Limit: limit}}).List
@@ -364,7 +365,7 @@ func TestStatListMoveRemove(t *testing.T) {
 	must(t, &files.Request{Remove: &files.Remove{Path: p("a/link")}})
 	must(t, &files.Request{Remove: &files.Remove{Path: p("a"), Recursive: true}})
 	if got := names(t, dir); !slices.Equal(got, []string{"x"}) {
-		t.Errorf("left is %q", got)
+		t.Errorf(`left is %q, want []string{"x"}`, got)
 	}
 }
 
@@ -435,7 +436,7 @@ func TestStrangeNamesHaveDefinedResults(t *testing.T) {
 		must(t, &files.Request{Remove: &files.Remove{Path: []byte(d), Recursive: true}})
 	}
 	if got := names(t, dir); len(got) != len(strange) {
-		t.Errorf("left is %q", got)
+		t.Errorf("left is %q, want len(got) == len(strange)", got)
 	}
 }
 
@@ -455,7 +456,7 @@ func TestArchivesComeInWhollyOrNotAtAll(t *testing.T) {
 	}
 	must(t, unpack("fresh/below", false), archive...)
 	if content(t, dir+"/fresh/below/b/two") != "22" {
-		t.Error("the new directory is not what the archive has")
+		t.Error("the new directory differs from the archive")
 	}
 	// An existing file is in the way: nothing changes.
 	put(t, dir+"/to/b/mine", "mine")
@@ -474,17 +475,17 @@ func TestArchivesComeInWhollyOrNotAtAll(t *testing.T) {
 	}
 	must(t, unpack("to", true), archive...)
 	if content(t, dir+"/to/top") != "new" || content(t, dir+"/to/b/mine") != "mine" || content(t, dir+"/to/a/one") != "1" {
-		t.Error("it was not merged")
+		t.Error("the archive was not merged into the directory")
 	}
 	// A truncated archive is invalid.
 	mustFail(t, files.BadArchive, unpack("part", false), archive[:700]...)
 	if got := names(t, dir); !slices.Equal(got, []string{"fresh", "from", "to", "way"}) {
-		t.Errorf("there is %q", got)
+		t.Errorf(`there is %q, want []string{"fresh", "from", "to", "way"}`, got)
 	}
 }
 
-// What a killed Unpack has left behind is removed by the next one, except what a user has given such a name or copied, and what
-// is still in use.
+// Files that a killed Unpack has left behind are removed by the next one, except those that a user has named like that or copied,
+// and those still in use.
 func TestWhatWasCutOffIsSwept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -511,12 +512,12 @@ func TestWhatWasCutOffIsSwept(t *testing.T) {
 	mark := content(t, dir+"/"+stage+"/unfinished")
 	must(t, &files.Request{Sweep: &files.Sweep{Path: []byte(dir)}})
 	if !slices.Equal(left(), []string{stage}) {
-		t.Errorf("swept away while it works: %q", left())
+		t.Errorf("swept away while it works: left() = %q, want []string{stage}", left())
 	}
 	feed.Close()
 	working.Wait()
 	if len(left()) != 0 {
-		t.Errorf("left: %q", left())
+		t.Errorf("left: left() = %q, want len(left()) == 0", left())
 	}
 	// Not in use: a leftover, one that was renamed, a copy, one without a mark file, and one whose mark was not written.
 	ours, copied, named := dir+"/.boxd-AAAAAAAAAAAAAAAAAAAAAAAAAA", dir+"/.boxd-BBBBBBBBBBBBBBBBBBBBBBBBBB", dir+"/.boxd-CCCCCCCCCCCCCCCCCCCCCCCCCC"
@@ -549,7 +550,7 @@ func TestWhatWasCutOffIsSwept(t *testing.T) {
 	}
 	must(t, &files.Request{Sweep: &files.Sweep{Path: []byte(dir + "/gone")}})
 	if want := []string{filepath.Base(copied), filepath.Base(named), filepath.Base(unmarked)}; !slices.Equal(left(), want) {
-		t.Errorf("there is %q, want %q", left(), want)
+		t.Errorf("the directory has %q, want %q", left(), want)
 	}
 }
 
@@ -574,14 +575,14 @@ func TestArchivesThatComeAtOnceDoNotDisturbEachOther(t *testing.T) {
 				}
 				req := &files.Request{Unpack: &files.Unpack{Path: []byte(dir), Overwrite: true, Bounds: files.Bounds{Bytes: 1000, Entries: 10, File: 100}}}
 				if a, _ := ask(t, req, tarred.Bytes()...); a.Failure != nil {
-					t.Errorf("%+v", a.Failure)
+					t.Errorf("a.Failure = %+v, want nil", a.Failure)
 				}
 			}
 		})
 	}
 	coming.Wait()
 	if got := names(t, dir); !slices.Equal(got, want) {
-		t.Errorf("there is %q", got)
+		t.Errorf("the directory has %q, want %q", got, want)
 	}
 }
 
@@ -622,13 +623,14 @@ func TestARenamerGetsNothingElseDone(t *testing.T) {
 		ask := func(req *files.Request, body ...byte) *files.Answer {
 			a, _ := ask(t, req, body...)
 			if a.Failure != nil && a.Failure.Kind == files.Broken {
-				t.Errorf("an error that is not the caller's: %+v", a.Failure)
+				t.Errorf("an error that is not the caller's: a.Failure = %+v, want a.Failure == nil or a.Failure.Kind != files.Broken",
+					a.Failure)
 			}
 			return a
 		}
 		// Walks go from descriptor to descriptor.
 		if a := ask(&files.Request{Grep: &files.Grep{Path: []byte(dir + "/work"), Pattern: "outside", Limit: 10, Walk: 100, MaxFile: 100, MaxTotal: 1000, MaxLine: 100}}); a.Failure == nil && a.Grep.Matches > 0 {
-			t.Fatalf("a search has followed a link: %+v", a.Grep)
+			t.Fatalf("a search has followed a link: a.Grep = %+v, want a.Failure != nil or a.Grep.Matches <= 0", a.Grep)
 		}
 		if a := ask(&files.Request{Glob: &files.Glob{Path: []byte(dir + "/work"), Pattern: "**/file", Limit: 10, Walk: 100}}); a.Failure != nil {
 			t.Fatal(a.Failure)
@@ -678,7 +680,8 @@ func TestADirectoryGoesWhileAnArchiveComes(t *testing.T) {
 		if a.Failure == nil {
 			made++
 		} else if a.Failure.Kind == files.Broken {
-			t.Errorf("an error that is not the caller's: %+v", a.Failure)
+			t.Errorf("an error that is not the caller's: a.Failure = %+v, want a.Failure.Kind != files.Broken",
+				a.Failure)
 		}
 	}
 	close(stop)

@@ -37,10 +37,10 @@ func TestMkdirTellsWhatIsThere(t *testing.T) {
 	mustFail(t, files.Exists, mkdir("a/b/c"))
 	mustFail(t, files.Exists, mkdir("a/b/c/"))
 	if a := must(t, mkdir("a/b", func(m *files.Mkdir) { m.Existing, m.Mode = true, 0o700 })); a.Write.Created || a.Write.File.Mode != 0o755 {
-		t.Errorf("one that is there: %+v, want it as it was", a.Write)
+		t.Errorf("an existing directory: %+v, want it as it was", a.Write)
 	}
 	if a := must(t, mkdir("wide", func(m *files.Mkdir) { m.Mode = 0o777 })); a.Write.File.Mode != 0o777 {
-		t.Errorf("asked for 0777, got %o", a.Write.File.Mode)
+		t.Errorf("requested mode 0777, got %o", a.Write.File.Mode)
 	}
 	put(t, dir+"/file", "x")
 	for link, to := range map[string]string{"dangling": "nowhere", "tofile": "file", "todir": "a"} {
@@ -79,7 +79,8 @@ func TestEntriesTellOwnersLinksAndAttributes(t *testing.T) {
 	for _, e := range list.Entries {
 		by[string(e.Path)] = e
 		if e.Owner == nil || e.Owner.UID != uint32(os.Getuid()) || os.Getuid() == 0 && (e.Owner.User != "root" || e.Owner.Group != "root") {
-			t.Errorf("%s belongs to %+v", e.Path, e.Owner)
+			t.Errorf(`%s belongs to %+v, want e.Owner != nil and e.Owner.UID == uint32(os.Getuid()) and (os.Getuid() != 0 or e.Owner.User == "root" and e.Owner.Group == "root")`,
+				e.Path, e.Owner)
 		}
 	}
 	for name, want := range map[string][2]string{"link": {file, files.TypeFile}, "hop": {file, files.TypeFile}, "todir": {dir + "/real", files.TypeDirectory}, "dangling": {}, "loop": {}} {
@@ -95,10 +96,11 @@ func TestEntriesTellOwnersLinksAndAttributes(t *testing.T) {
 		t.Errorf("attributes %q", got)
 	}
 	if a := must(t, &files.Request{Stat: &files.Stat{Path: []byte(dir + "/link"), Follow: true, Xattrs: true}}); len(a.Stat.Xattrs) != 1 || a.Stat.Type != files.TypeFile {
-		t.Errorf("through the link: %+v", a.Stat)
+		t.Errorf("through the link: a.Stat = %+v, want len(a.Stat.Xattrs) == 1 and a.Stat.Type == files.TypeFile",
+			a.Stat)
 	}
 	if a := must(t, &files.Request{Stat: &files.Stat{Path: []byte(file)}}); a.Stat.Xattrs != nil {
-		t.Errorf("attributes that nobody asked for: %q", a.Stat.Xattrs)
+		t.Errorf("attributes that were not requested: a.Stat.Xattrs = %q, want nil", a.Stat.Xattrs)
 	}
 }
 
@@ -107,7 +109,7 @@ func get(t *testing.T, req files.Get) (*files.Opening, string, *files.Failure) {
 	t.Helper()
 	var out bytes.Buffer
 	if code := main.Main(encode(t, &files.Request{Get: &req}, nil), &out); code != 0 {
-		t.Fatalf("boxfiles ended with %d", code)
+		t.Fatalf("boxfiles ended with %d, want 0", code)
 	}
 	var opening *files.Opening
 	var text strings.Builder
@@ -120,7 +122,7 @@ func get(t *testing.T, req files.Get) (*files.Opening, string, *files.Failure) {
 			return opening, text.String(), p.Answer.Failure
 		case p.Notice != nil:
 			if opening != nil || text.Len() > 0 {
-				t.Fatal("a notice after the beginning")
+				t.Fatal("a notice came after the first one, or after data")
 			}
 			opening = p.Notice.Opening
 		}
@@ -148,7 +150,8 @@ func TestGetSendsPartsAndSaysWhichFirst(t *testing.T) {
 	} {
 		o, text, failed := get(t, files.Get{Path: path, Offset: tc.offset, Length: tc.length})
 		if failed != nil || text != tc.want || o.Offset != tc.from || o.Length != tc.of || o.File.Size != 10 {
-			t.Errorf("from %d, %d bytes: %q, %+v, %v", tc.offset, tc.length, text, o, failed)
+			t.Errorf("from %d, %d bytes: text = %q, o = %+v, failed = %v, want failed == nil and text == %q and o.Offset == %v and o.Length == %v and o.File.Size == 10",
+				tc.offset, tc.length, text, o, failed, tc.want, tc.from, tc.of)
 		}
 	}
 	big := strings.Repeat("a line of a file that needs many frames\n", 20_000)
@@ -172,14 +175,16 @@ func TestPutWritesInPlace(t *testing.T) {
 	path := dir + "/a/b/file"
 	req := &files.Request{Put: &files.Put{Path: []byte(path), Parents: true}}
 	if a := must(t, req, []byte("first, and a long one")...); !a.Write.Created || a.Write.File.Mode != 0o644 || a.Write.File.Size != 21 {
-		t.Errorf("a new one: %+v", a.Write)
+		t.Errorf("a new one: a.Write = %+v, want a.Write.Created == true and a.Write.File.Mode == 0o644 and a.Write.File.Size == 21",
+			a.Write)
 	}
 	if err := errors.Join(os.Chmod(path, 0o600), os.Link(path, dir+"/other"), os.Symlink("other", dir+"/link")); err != nil {
 		t.Fatal(err)
 	}
 	req.Put.Path = []byte(dir + "/link")
 	if a := must(t, req, []byte("second")...); a.Write.Created || a.Write.File.Mode != 0o600 || a.Write.File.Size != 6 {
-		t.Errorf("through a link: %+v", a.Write)
+		t.Errorf("through a link: a.Write = %+v, want a.Write.Created == false and a.Write.File.Mode == 0o600 and a.Write.File.Size == 6",
+			a.Write)
 	}
 	if content(t, path) != "second" || content(t, dir+"/other") != "second" {
 		t.Errorf("the file has %q, its other name %q", content(t, path), content(t, dir+"/other"))
@@ -203,7 +208,8 @@ func TestPutWritesInPlace(t *testing.T) {
 	var out bytes.Buffer
 	main.Main(in, &out)
 	if a, err := files.Receive(&out, io.Discard, 0); err != nil || a.Failure == nil || content(t, path) != "half of it" {
-		t.Errorf("without an end: %+v, %v; the file has %q", a, err, content(t, path))
+		t.Errorf(`without an end: %+v, %v; the file has %q, want no error and a.Failure != nil and content(t, path) == "half of it"`,
+			a, err, content(t, path))
 	}
 }
 
@@ -229,24 +235,26 @@ func TestWritingReplacesASetOfAttributes(t *testing.T) {
 	}
 	must(t, &files.Request{Put: &files.Put{Path: []byte(path), Xattrs: set}}, 'y')
 	if got := names(); !slices.Equal(got, []string{"user.e2b.both", "user.e2b.new", "user.mine"}) {
-		t.Errorf("there are %q", got)
+		t.Errorf(`there are %q, want []string{"user.e2b.both", "user.e2b.new", "user.mine"}`, got)
 	}
 	must(t, &files.Request{Put: &files.Put{Path: []byte(path), Xattrs: &files.Xattrs{Prefix: "user.e2b."}}}, 'y')
 	if got := names(); !slices.Equal(got, []string{"user.mine"}) {
-		t.Errorf("cleared, there are %q", got)
+		t.Errorf(`cleared, there are %q, want []string{"user.mine"}`, got)
 	}
 	must(t, &files.Request{Write: &files.Write{Path: []byte(path), How: files.Overwrite, Most: 10, Xattrs: set}}, 'z')
 	if got := names(); !slices.Equal(got, []string{"user.e2b.both", "user.e2b.new", "user.mine"}) {
-		t.Errorf("replaced, there are %q", got)
+		t.Errorf(`replaced, there are %q, want []string{"user.e2b.both", "user.e2b.new", "user.mine"}`, got)
 	}
 	must(t, &files.Request{Write: &files.Write{Path: []byte(path), How: files.Overwrite, Most: 10}}, 'o')
 	must(t, &files.Request{Edit: &files.Edit{Path: []byte(path), Edits: []files.Replacement{{Old: []byte("o"), New: []byte("z")}}, Most: 10}})
 	if got := names(); !slices.Equal(got, []string{"user.e2b.both", "user.e2b.new", "user.mine"}) || content(t, path) != "z" {
-		t.Errorf("written to and edited, there are %q", got)
+		t.Errorf(`written to and edited, there are %q, want got == []string{"user.e2b.both", "user.e2b.new", "user.mine"} and content(t, path) == "z"`,
+			got)
 	}
 	for _, bad := range []*files.Xattrs{{}, {Prefix: "trusted."}, {Prefix: "user.a", Values: map[string][]byte{"user.b": nil}}, {Prefix: "user.", Values: map[string][]byte{"user.": nil}}} {
 		if f := mustFail(t, files.BadRequest, &files.Request{Put: &files.Put{Path: []byte(path), Xattrs: bad}}, 'n'); f.Field != "xattrs" || content(t, path) != "z" {
-			t.Errorf("%+v: %+v, the file has %q", bad, f, content(t, path))
+			t.Errorf(`%+v: %+v, the file has %q, want f.Field == "xattrs" and content(t, path) == "z"`,
+				bad, f, content(t, path))
 		}
 	}
 }

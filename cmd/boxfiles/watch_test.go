@@ -39,7 +39,7 @@ func watch(t *testing.T, req files.Watch) *watched {
 	t.Cleanup(func() { r.Close() })
 	got := &watched{t: t, dir: string(req.Path), in: files.NewIncoming(r)}
 	if e := got.next(); e != nil && e.What != files.Watching {
-		t.Fatalf("the first event is %+v", e)
+		t.Fatalf("the first event is %+v, want e == nil or e.What == files.Watching", e)
 	}
 	return got
 }
@@ -143,7 +143,7 @@ func TestWatchTellsWhatHappens(t *testing.T) {
 	do(t, os.WriteFile(outside+"/x", []byte("1"), 0o644), unix.Mkfifo(dir+"/fifo", 0o644))
 	w.mustTell("m8", "create fifo fifo")
 
-	// What is moved out is no longer watched, and what is moved in is reported with its content.
+	// A file that is moved out is no longer watched, and one that is moved in is reported with its content.
 	do(t, os.Mkdir(dir+"/here/sub", 0o755))
 	w.mustTell("m9", "create here/sub directory")
 	do(t, os.Rename(dir+"/here", outside+"/here"))
@@ -185,7 +185,7 @@ func TestWatchTellsNothingOfTemporaryNames(t *testing.T) {
 	// Neither of these is boxfiles' own.
 	do(t, os.Mkdir(dir+"/.boxd-mine", 0o755), os.Mkdir(dir+"/"+rand.Text()+".boxd-", 0o755))
 	if got := w.until("m6"); len(got) != 2 {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want len(got) == 2", got)
 	}
 }
 
@@ -220,13 +220,13 @@ func TestWatchLosesNothingOfANewTree(t *testing.T) {
 		case files.Written:
 			written[string(e.Path)] = true
 		default:
-			t.Fatalf("%+v", e)
+			t.Fatalf("e = %+v", e)
 		}
 	}
 	do(t, <-made)
 	for path, n := range created {
 		if n > 1 {
-			t.Errorf("%s was told %d times", path, n)
+			t.Errorf("%s was reported %d times", path, n)
 		}
 	}
 }
@@ -239,18 +239,20 @@ func TestWatchHasBoundsAndAnEnd(t *testing.T) {
 	do(t, os.Mkdir(dir+"/c", 0o755))
 	for e := w.next(); e != nil; e = w.next() {
 		if e.What != files.Created {
-			t.Errorf("%+v", e)
+			t.Errorf("e = %+v, want e.What == files.Created", e)
 		}
 	}
 	if f := w.answer.Failure; f == nil || f.Kind != files.TooMany || !strings.Contains(f.Text, "more than 3 directories") {
-		t.Errorf("at its bound: %+v", w.answer)
+		t.Errorf(`at its bound: w.answer = %+v, want f != nil and f.Kind == files.TooMany and f.Text containing "more than 3 directories"`,
+			w.answer)
 	}
 	mustFail(t, files.TooMany, &files.Request{Watch: &files.Watch{Path: []byte(dir), Recursive: true, Limit: 3}})
 
 	flat := watch(t, files.Watch{Path: []byte(dir), Limit: 1, Entries: true})
 	do(t, os.WriteFile(dir+"/a/unseen", nil, 0o644), os.WriteFile(dir+"/seen", nil, 0o640))
 	if e := flat.next(); string(e.Path) != "seen" || e.Entry == nil || e.Entry.Mode != 0o640 || e.Entry.Owner == nil {
-		t.Errorf("not recursive, with entries: %+v", e)
+		t.Errorf(`not recursive, with entries: e = %+v, want e.Path == "seen" and e.Entry != nil and e.Entry.Mode == 0o640 and e.Entry.Owner != nil`,
+			e)
 	}
 	do(t, os.RemoveAll(dir))
 	last := files.Event{}
@@ -315,7 +317,7 @@ func TestWatchFollowsNoLinkThatTakesThePlaceOfADirectory(t *testing.T) {
 		do(t, os.WriteFile(outside+"/secret", []byte("x"), 0o644), os.WriteFile(outside+"/sub/secret", []byte("x"), 0o644))
 		for range 50 {
 			if e := w.next(); strings.HasSuffix(string(e.Path), "secret") {
-				t.Fatalf("it tells of %+v", e)
+				t.Fatalf("unexpected event %+v", e)
 			}
 		}
 		do(t, os.Remove(outside+"/secret"), os.Remove(outside+"/sub/secret"))

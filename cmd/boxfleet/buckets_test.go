@@ -31,7 +31,7 @@ func newServer(t testing.TB) (*server.Server, jetstream.JetStream) {
 		s.WaitForShutdown()
 	})
 	if !s.ReadyForConnections(time.Minute) {
-		t.Fatal("the server of NATS does not start")
+		t.Fatal("the NATS server does not start")
 	}
 	nc, err := nats.Connect(s.ClientURL())
 	if err != nil {
@@ -50,16 +50,16 @@ func TestABucketOfOneServer(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
 	if _, _, err := openBucket(t.Context(), js, claimsConfig(3), "a"); err == nil {
-		t.Error("three copies on one server")
+		t.Error("no error for three replicas on one server")
 	}
 	_, id, err := openBucket(t.Context(), js, claimsConfig(0), "b")
 	if err != nil || id != "b" {
-		t.Fatalf("%q, %v", id, err)
+		t.Fatalf(`id = %q, err = %v, want no error and id == "b"`, id, err)
 	}
 	if _, id, err = openBucket(t.Context(), js, claimsConfig(0), "c"); err != nil || id != "b" {
-		t.Errorf("it is another: %q, %v", id, err)
+		t.Errorf(`it is another: id = %q, err = %v, want no error and id == "b"`, id, err)
 	}
 	if info, err := js.Stream(t.Context(), "KV_"+claimBucket); err != nil || info.CachedInfo().Config.Replicas != 1 {
-		t.Errorf("%+v, %v", info, err)
+		t.Errorf("info = %+v, err = %v, want no error and info.CachedInfo().Config.Replicas == 1", info, err)
 	}
 }

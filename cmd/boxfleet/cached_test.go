@@ -21,7 +21,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// cachingGateway is a gateway with the nodes a and b, of which the test plays the boxd, and a bucket of claims whose changes it hears when the test says so.
+// cachingGateway is a gateway with the nodes a and b, whose boxd the test plays, and a bucket of claims. The gateway receives
+// changes of the bucket when the test says so.
 type cachingGateway struct {
 	t      *testing.T
 	g      *gateway
@@ -34,7 +35,7 @@ type cachingGateway struct {
 	asked   []string       // node and body of each request
 }
 
-// countedReads counts what is read of a bucket.
+// countedReads counts the reads of a bucket.
 type countedReads struct {
 	jetstream.KeyValue
 	n *atomic.Int64
@@ -80,7 +81,7 @@ func newCachingGateway(t *testing.T) *cachingGateway {
 	return h
 }
 
-// hear lets the gateway hear of changes up to a revision; 0: of those that were there.
+// hear lets the gateway receive the changes up to a revision; 0: the initial content.
 func (h *cachingGateway) hear(revision uint64) {
 	h.t.Helper()
 	for h.g.index() == nil || revision > 0 && func() bool { h.g.index().mu.Lock(); defer h.g.index().mu.Unlock(); return h.g.index().upTo < revision }() {
@@ -110,7 +111,7 @@ func (h *cachingGateway) put(own bool, node, state string) uint64 {
 	return revision
 }
 
-// exec sends a request with a body to the session, and returns the status and which nodes have got what.
+// exec sends a request with a body to the session, and returns the status and what each node received.
 func (h *cachingGateway) exec(body io.Reader) (status int, asked string, reads int64) {
 	h.t.Helper()
 	before := h.reads.Load()
@@ -127,8 +128,8 @@ func (h *cachingGateway) exec(body io.Reader) (status int, asked string, reads i
 	return status, asked, h.reads.Load() - before
 }
 
-// A request goes to the node of which the gateway has heard, without a claim being read; where that node does not find the session, the claim is read, and the
-// request goes where it belongs, or nowhere.
+// A request is sent to the node in the gateway's copy of the claims, without reading the claim. If that node does not find the
+// session, the claim is read, and the request is sent to the right node, or refused.
 func TestClaimsAreReadWhenANodeDoesNotFindASession(t *testing.T) {
 	t.Parallel()
 	h := newCachingGateway(t)
@@ -159,7 +160,7 @@ func TestClaimsAreReadWhenANodeDoesNotFindASession(t *testing.T) {
 	answer("a", 500)
 	expect("the node fails", strings.NewReader("5"), 500, "a:5", 0)
 
-	// Another gateway has moved it, and this one has not heard of that.
+	// Another gateway has moved it, and this one has not received that change yet.
 	revision = h.put(false, "b", api.FleetClaimLive)
 	for _, status := range []int{409, 503} { // it may have begun
 		answer("a", status)
@@ -184,14 +185,14 @@ func TestClaimsAreReadWhenANodeDoesNotFindASession(t *testing.T) {
 	}
 	expect("it is removed, unheard", strings.NewReader("10"), 404, "b:10", 2)
 
-	// What this gateway has written itself it knows, although it has not heard of it.
+	// A gateway knows what it has written itself, before it receives the change.
 	answer("b", 200)
 	h.hear(h.put(false, "a", api.FleetClaimLive))
 	answer("a", 200)
 	h.put(true, "b", api.FleetClaimLive)
 	expect("its own change", strings.NewReader("11"), 200, "b:11", 1)
 
-	// A node that is lost is not asked.
+	// A lost node gets no request.
 	h.hear(h.put(false, "b", api.FleetClaimLive))
 	expect("before", strings.NewReader("12"), 200, "b:12", 0)
 	h.g.mu.Lock()
@@ -200,7 +201,7 @@ func TestClaimsAreReadWhenANodeDoesNotFindASession(t *testing.T) {
 	expect("a node that is lost", strings.NewReader("13"), 503, "", 1)
 }
 
-// A claim that cannot be read is not taken for none.
+// An unreadable claim does not count as a missing one.
 func TestNotFoundIsCheckedAgainstTheClaim(t *testing.T) {
 	t.Parallel()
 	h := newCachingGateway(t)
@@ -209,16 +210,16 @@ func TestNotFoundIsCheckedAgainstTheClaim(t *testing.T) {
 	if err := h.g.js.DeleteKeyValue(t.Context(), claimBucket); err != nil {
 		t.Fatal(err)
 	}
-	if status, asked, _ := h.exec(strings.NewReader("1")); status != 503 || asked != "a:1" {
-		t.Errorf("%d, %q", status, asked)
+	if status, requested, _ := h.exec(strings.NewReader("1")); status != 503 || requested != "a:1" {
+		t.Errorf(`status = %d, requested = %q, want status == 503 and requested == "a:1"`, status, requested)
 	}
 	h.answers["a"] = 200
-	if status, asked, reads := h.exec(strings.NewReader("2")); status != 200 || asked != "a:2" || reads != 0 {
-		t.Errorf("what the node does: %d, %q, %d reads", status, asked, reads)
+	if status, requested, reads := h.exec(strings.NewReader("2")); status != 200 || requested != "a:2" || reads != 0 {
+		t.Errorf("what the node does: %d, %q, %d reads", status, requested, reads)
 	}
 }
 
-// After the connection to NATS was made again, JetStream may tell of changes late: claims are read until the watch is a new one.
+// After a reconnection to NATS, JetStream may deliver changes late: claims are read until there is a new watch.
 func TestClaimsAreReadAfterNATSWasAway(t *testing.T) {
 	t.Parallel()
 	h := newCachingGateway(t)
@@ -233,7 +234,7 @@ func TestClaimsAreReadAfterNATSWasAway(t *testing.T) {
 	if err := h.g.nc.ForceReconnect(); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "another connection", func() bool { return h.g.nc.IsConnected() && h.g.nc.Stats().Reconnects == 1 })
+	boxtest.Eventually(t, "the gateway is connected to NATS again", func() bool { return h.g.nc.IsConnected() && h.g.nc.Stats().Reconnects == 1 })
 	expect(1)
 
 	// The gateway begins a new watch by itself.
@@ -246,7 +247,7 @@ func TestClaimsAreReadAfterNATSWasAway(t *testing.T) {
 	}()
 	again := func(times uint64) {
 		t.Helper()
-		boxtest.Eventually(t, "another watch", func() bool { x := h.g.index(); return x != nil && x.renewal == times })
+		boxtest.Eventually(t, "the gateway has begun a new watch of the claims", func() bool { x := h.g.index(); return x != nil && x.renewal == times })
 	}
 	again(1)
 	if err := h.g.nc.ForceReconnect(); err != nil {

@@ -31,7 +31,7 @@ type claiming struct {
 	g      *gateway
 	clock  *clock
 	id     string   // of the claims bucket
-	fences []uint64 // generations that node a was asked to remember
+	fences []uint64 // generations that node a was told to store
 	made   int      // requests for a session that reached a node
 }
 
@@ -109,12 +109,12 @@ func (h *claiming) claim() *sessionClaim {
 	h.t.Helper()
 	c, err := getClaim(h.t.Context(), h.g.claims, claimKey("ci", "s"))
 	if err != nil || c == nil {
-		h.t.Fatalf("%+v, %v", c, err)
+		h.t.Fatalf("c = %+v, err = %v, want no error and c != nil", c, err)
 	}
 	return c
 }
 
-// While the bucket of claims is new and a node has not put its own into it, nobody is told that a session does not exist.
+// While the bucket of claims is new and a node has not written its claims into it, no caller gets "not found" for a session.
 func TestASessionWithoutAClaimMayExist(t *testing.T) {
 	t.Parallel()
 	h := newClaiming(t)
@@ -137,12 +137,12 @@ func TestASessionWithoutAClaimMayExist(t *testing.T) {
 		h.clock.pass(tc.after)
 		h.hears("a", tc.bucket)
 		if got := kind(); got != tc.want {
-			t.Errorf("%+v: %v", tc, got)
+			t.Errorf("%+v: got %v, want %v", tc, got, tc.want)
 		}
 	}
 }
 
-// A lost node is forgotten when somebody says so, also by other gateways, and no other node is. One that comes back is known again.
+// An operator can remove a lost node, at every gateway, but no other node. A node that comes back is listed again.
 func TestANodeThatIsGoneIsForgotten(t *testing.T) {
 	t.Parallel()
 	h := newClaiming(t)
@@ -169,7 +169,7 @@ func TestANodeThatIsGoneIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.hears("a", h.id)
-		boxtest.Eventually(t, "the other gateway has heard it", func() bool { return other.heardAt("a").Equal(h.clock.now()) })
+		boxtest.Eventually(t, "the other gateway has received the announcement of node a", func() bool { return other.heardAt("a").Equal(h.clock.now()) })
 	}
 	forget := func(node string) error {
 		w := httptest.NewRecorder()
@@ -179,7 +179,7 @@ func TestANodeThatIsGoneIsForgotten(t *testing.T) {
 	refused := func(node string, want fault.Kind) {
 		t.Helper()
 		if err := forget(node); fault.KindOf(err) != want {
-			t.Errorf("%s: %v", node, err)
+			t.Errorf("%s: err = %v, want an error of kind %v", node, err, want)
 		}
 	}
 	refused("b", fault.NotFound)
@@ -190,7 +190,7 @@ func TestANodeThatIsGoneIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	other.mu.Lock()
-	other.nodes["a"].at = h.clock.now().Add(lostAfter) // it hears the same later
+	other.nodes["a"].at = h.clock.now().Add(lostAfter) // it receives the same announcement later
 	other.mu.Unlock()
 	h.clock.pass(lostAfter)
 	cordons, err := h.g.cordons(t.Context())
@@ -204,25 +204,25 @@ func TestANodeThatIsGoneIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := cordons.Get(t.Context(), "a"); !errors.Is(err, jetstream.ErrKeyNotFound) {
-		t.Errorf("its cordon: %v", err)
+		t.Errorf("its cordon: err = %v, want err is jetstream.ErrKeyNotFound", err)
 	}
 	if list, err := h.g.owners(t.Context()); err != nil || len(list) != 1 || list[0].Lost != 1 {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 1 and list[0].Lost == 1", list, err)
 	}
 	if n, ok := h.g.node("a"); ok {
-		t.Errorf("it is %+v", n)
+		t.Errorf("it is %+v, want ok == false", n)
 	}
 	h.clock.pass(lostAfter)
-	boxtest.Eventually(t, "the other gateway has forgotten it when it was lost there", func() bool { _, ok := other.node("a"); return !ok })
+	boxtest.Eventually(t, "the other gateway has removed node a, which is lost there", func() bool { _, ok := other.node("a"); return !ok })
 	if claim := h.claim(); claim.State != api.FleetClaimLost {
-		t.Errorf("its session is %+v", claim)
+		t.Errorf("its session is %+v, want claim.State == api.FleetClaimLost", claim)
 	}
 	announce()
 	if n, ok := h.g.node("a"); !ok || n.lost {
-		t.Errorf("it is back: %+v, %v", n, ok)
+		t.Errorf("it is back: n = %+v, ok = %v, want ok == true and n.lost == false", n, ok)
 	}
 	h.clock.pass(lostAfter)
-	data, err := json.Marshal(&api.FleetNode{Name: "a", Time: h.clock.now()}) // which this gateway was not told of
+	data, err := json.Marshal(&api.FleetNode{Name: "a", Time: h.clock.now()}) // which this gateway has not received
 	if err == nil {
 		_, err = nodes.Put(t.Context(), "a", data)
 	}
@@ -257,7 +257,8 @@ func TestClocksOfTwoGatewaysThatDifferByHours(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if got := h.claim(); got.Generation != 4 || got.State != api.FleetClaimLive {
-			t.Errorf("%s, when it is old: %+v", name, got)
+			t.Errorf("%s, when it is old: got %+v, want got.Generation == 4 and got.State == api.FleetClaimLive",
+				name, got)
 		}
 	}
 }
@@ -274,7 +275,7 @@ func TestANodeWithOtherClaimsHoldsNobodyUpForLong(t *testing.T) {
 	h.clock.pass(lostAfter - time.Millisecond)
 	hear()
 	if err := h.create(); err == nil || !strings.Contains(err.Error(), "node b has not yet reported its sessions") || h.made != 0 {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "node b has not yet reported its sessions" and h.made == 0`, err)
 	}
 	h.clock.pass(time.Millisecond)
 	hear()
@@ -282,14 +283,14 @@ func TestANodeWithOtherClaimsHoldsNobodyUpForLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := h.claim(); got.Node != "a" || got.State != api.FleetClaimLive {
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v, want got.Node == "a" and got.State == api.FleetClaimLive`, got)
 	}
 	if n, _ := h.g.node("b"); n.State != api.FleetNodeFailed || n.Reason != unknownClaims {
-		t.Errorf("%+v", n)
+		t.Errorf("n = %+v, want n.State == api.FleetNodeFailed and n.Reason == unknownClaims", n)
 	}
 	h.hears("b", h.id)
 	if n, _ := h.g.node("b"); n.State != api.FleetNodeReady {
-		t.Errorf("it knows them now: %+v", n)
+		t.Errorf("after an announcement of node b: n = %+v, want n.State == api.FleetNodeReady", n)
 	}
 }
 
@@ -307,6 +308,6 @@ func TestWhatCannotBeSignedIsNotClaimed(t *testing.T) {
 		t.Errorf("%v, and %d were made", err, h.made)
 	}
 	if claim, err := getClaim(t.Context(), h.g.claims, claimKey("ci", "s")); claim != nil || err != nil {
-		t.Errorf("%+v, %v", claim, err)
+		t.Errorf("claim = %+v, err = %v, want claim == nil and no error", claim, err)
 	}
 }

@@ -68,7 +68,8 @@ func TestClocksThatDifferByHours(t *testing.T) {
 			g.heard(announced{value: value})
 			n, ok := g.node("n")
 			if !ok || n.lost || n.State != api.FleetNodeReady || n.offset != tc.node-tc.gateway {
-				t.Errorf("%s: %+v", tc.name, n)
+				t.Errorf("%s: n = %+v, want ok == true and n.lost == false and n.State == api.FleetNodeReady and n.offset == tc.node - tc.gateway",
+					tc.name, n)
 			}
 			out, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://n"+target, nil)
 			if err != nil {
@@ -89,7 +90,8 @@ func TestClocksThatDifferByHours(t *testing.T) {
 			<-time.After(tc.later)
 			pass, err := gate.IdentifyAsserted([]string{said}, http.MethodGet, target)
 			if tc.says == "" && (err != nil || pass.Name != "ci") || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
-				t.Errorf("%s: %+v, %v", tc.name, pass, err)
+				t.Errorf(`%s: pass = %+v, err = %v, want (tc.says != "" or no error and pass.Name == "ci") and (tc.says == "" or an error containing %q)`,
+					tc.name, pass, err, tc.says)
 			}
 		})
 	}

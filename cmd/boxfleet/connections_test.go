@@ -77,7 +77,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 			open()
 		}
 		if n, err := first.Read(make([]byte, 1)); n != 0 || err == nil {
-			t.Errorf("TLS %v: who is silent is told %d bytes, %v", byTLS, n, err)
+			t.Errorf("TLS %v: a silent client got %d bytes, %v", byTLS, n, err)
 		}
 		one, code := ask("ann")
 		_, again := ask("ann")
@@ -87,7 +87,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 			t.Errorf("TLS %v: %d, %d, %d; another caller %d", byTLS, code, again, third, other)
 		}
 		one.Close()
-		boxtest.Eventually(t, "there is room again", func() bool {
+		boxtest.Eventually(t, "the gateway accepts another connection", func() bool {
 			conn, code := ask("ann")
 			conn.Close()
 			return code == http.StatusOK

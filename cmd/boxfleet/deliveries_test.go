@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// What a node has not taken is not sent again for a while, with the same reason: callers who wait for room try often. What may pass
-// soon is tried sooner, and what one caller may not, another may.
+// What a node has refused is not sent to it again for a while, and callers get the same reason: those that wait for capacity retry
+// often. A refusal that may pass soon is retried sooner, and one that concerns a single caller does not count for others.
 func TestWhatIsNotTakenIsNotSentAgain(t *testing.T) {
 	t.Parallel()
 	c := &clock{t: time.Unix(1e9, 0)}
@@ -37,7 +37,7 @@ func TestWhatIsNotTakenIsNotSentAgain(t *testing.T) {
 		if tc.late > 0 {
 			c.pass(tc.late - time.Millisecond)
 			if err := g.refusalOf("a sha256:1"); !errors.Is(err, tc.why) {
-				t.Errorf("%v: %v", tc.why, err)
+				t.Errorf("%v: err = %v, want err is tc.why", tc.why, err)
 			}
 			if err := errors.Join(g.refusalOf("b sha256:1"), g.refusalOf("a sha256:2")); err != nil {
 				t.Errorf("another node, or another image: %v", err)
@@ -50,7 +50,8 @@ func TestWhatIsNotTakenIsNotSentAgain(t *testing.T) {
 	}
 }
 
-// What each node has refused may be taken later if one of them says so, and is refused for good otherwise, for the reason of the last.
+// If all nodes have refused, the request can be retried if one of the reasons can pass; otherwise it fails for good, with the
+// reason of the last node.
 func TestWhatAllNodesRefuse(t *testing.T) {
 	t.Parallel()
 	nodes := []seen{{}, {}}
@@ -67,16 +68,16 @@ func TestWhatAllNodesRefuse(t *testing.T) {
 		{conflict, errors.New("odd"), fault.Exhausted, "no node can take it: node a: another one; node b: odd"},
 	} {
 		if err := noNode(nodes, []error{tc.first, tc.last}); fault.KindOf(err) != tc.kind || err.Error() != tc.text {
-			t.Errorf("%v, %v: %v", tc.first, tc.last, err)
+			t.Errorf("%v, %v: err = %v, want an error of kind %v and err == %v", tc.first, tc.last, err, tc.kind, tc.text)
 		}
 	}
 	if err := noNode(nodes, []error{denied}); fault.KindOf(err) != fault.Denied || err.Error() != "node a: not here" {
-		t.Errorf("of one: %v", err)
+		t.Errorf(`of one: err = %v, want a fault.Denied error and err == "node a: not here"`, err)
 	}
 }
 
-// Of two requests that need something on a node one has it sent, and both wait. It is sent to its end when the first has gone, and
-// what one of them is denied the other tries.
+// Of two requests that need the same upload to a node, one sends it and both wait. The upload goes on if the first caller leaves,
+// and if it is denied to one caller the other tries itself.
 func TestOneRequestSendsWhatTwoNeed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, oneRequestSends)
@@ -103,20 +104,20 @@ func oneRequestSends(t *testing.T) {
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { first <- g.deliver(ctx, as("one"), "a x", send) }()
 	if who := <-begun; who != "one" {
-		t.Errorf("%s", who)
+		t.Errorf(`who = %s, want "one"`, who)
 	}
 	go func() { second <- g.deliver(t.Context(), as("two"), "a x", send) }()
 	synctest.Wait()
 	goes()
 	if err := <-first; fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("the one that goes: %v", err)
+		t.Errorf("the first sender, which gives up: err = %v, want a fault.Unavailable error", err)
 	}
 	end <- nil
 	if err := <-second; err != nil || times != 1 {
 		t.Errorf("%v, sent %d times", err, times)
 	}
 	if err := g.deliver(ctx, as("one"), "a x", send); fault.KindOf(err) != fault.Unavailable || times != 1 {
-		t.Errorf("for one that has gone: %v, %d times", err, times)
+		t.Errorf("for a sender that has given up: %v, %d times", err, times)
 	}
 
 	go func() { first <- g.deliver(t.Context(), as("one"), "a x", send) }()
@@ -126,10 +127,10 @@ func oneRequestSends(t *testing.T) {
 	denied := fault.Errorf(fault.Denied, "not for one")
 	end <- denied
 	if err := <-first; !errors.Is(err, denied) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is %v", err, denied)
 	}
 	if who := <-begun; who != "two" {
-		t.Errorf("%s", who)
+		t.Errorf(`who = %s, want "two"`, who)
 	}
 	end <- nil
 	if err := <-second; err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// directNode is a node that listens for gateways, whose boxd answers with what it is sent.
+// directNode is a node that listens for gateways, and whose boxd echoes what it receives.
 type directNode struct {
 	agent   *agent
 	direct  *directListener
@@ -91,7 +91,7 @@ func (l *directNode) connect(t *testing.T) *directConn {
 	return conn.(*directConn)
 }
 
-// echoed reports what comes back of a word.
+// echoed sends a message and returns an error unless it is echoed.
 func echoed(conn net.Conn) error {
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(conn, "word"); err != nil {
@@ -101,8 +101,8 @@ func echoed(conn net.Conn) error {
 	return err
 }
 
-// A node that may have been taken for lost takes nothing more: neither from a connection that it has, which carries one request after the other, nor a new
-// one. Its gateway goes over NATS then, where it hears why, and tries again later.
+// A node that others may consider lost accepts no more requests: neither on an existing connection, which carries one request after
+// the other, nor on a new one. Its gateway then uses NATS, gets the reason there, and tries the direct connection again later.
 func TestANodeThatIsFencedIsNotReachedDirectly(t *testing.T) {
 	t.Parallel()
 	l, d, log := newDirectNode(t), newDirects(), slog.New(slog.DiscardHandler)
@@ -115,25 +115,25 @@ func TestANodeThatIsFencedIsNotReachedDirectly(t *testing.T) {
 	}
 	l.late.Store(int64(fencedAfter))
 	if err := echoed(conn); err == nil {
-		t.Error("a node that is fenced takes what is sent")
+		t.Error("the connection to a fenced node still works")
 	}
 	_ = conn.Close()
 	if conn := d.dial(t.Context(), l.at, l.gateway, log); conn != nil {
-		t.Error("a node that is fenced takes a connection")
+		t.Error("a fenced node accepts a connection")
 	}
 	l.late.Store(0)
 	if conn := d.dial(t.Context(), l.at, l.gateway, log); conn != nil {
-		t.Error("an address that has just failed is tried again at once")
+		t.Error("an address that has just failed is dialed again at once")
 	}
 	d.closeNode("n")
 	if conn = d.dial(t.Context(), l.at, l.gateway, log); conn == nil {
-		t.Fatal("no connection later")
+		t.Fatal("no connection after the retry delay")
 	}
 	if err := echoed(conn); err != nil {
 		t.Error(err)
 	}
 
-	// Of a node that is lost, connections end also where nothing of the node says so.
+	// Connections to a lost node are closed, also if the node itself does not close them.
 	over := make(chan error)
 	go func() {
 		_, err := conn.Read(make([]byte, 1))
@@ -141,7 +141,7 @@ func TestANodeThatIsFencedIsNotReachedDirectly(t *testing.T) {
 	}()
 	d.closeNode("n")
 	if err := <-over; err == nil {
-		t.Error("a connection to a lost node goes on")
+		t.Error("the connection to a lost node was not closed")
 	}
 }
 
@@ -154,26 +154,26 @@ func TestBothEndsOfADirectConnectionAreKnownByTheirKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := dialDirect(t.Context(), l.at.Direct, strange); err == nil {
-		t.Error("a stranger is let in")
+		t.Error("the node accepts a gateway with an unknown key")
 	}
 	other := *l.at.Direct
 	other.Key = access.FleetKey(strange.Public().(ed25519.PublicKey))
 	if _, err := dialDirect(t.Context(), &other, l.gateway); err == nil {
-		t.Error("a node with another key is taken for it")
+		t.Error("the gateway accepts a node with another key")
 	}
 	other.Key = "none"
 	if _, err := dialDirect(t.Context(), &other, l.gateway); err == nil {
-		t.Error("a node without a key is taken for it")
+		t.Error("the gateway accepts a node without a key")
 	}
-	// A gateway that was removed from box.toml is known no more.
+	// A gateway that was removed from box.toml is refused.
 	l.agent.mu.Lock()
 	l.agent.now.Gateways = nil
 	l.agent.asked = time.Now()
 	l.agent.mu.Unlock()
 	if _, err := dialDirect(t.Context(), l.at.Direct, l.gateway); err == nil {
-		t.Error("a gateway that was removed is let in")
+		t.Error("the node accepts a gateway that was removed")
 	}
-	// One that was added just now is asked for.
+	// A gateway that was just added is accepted: the node reads the list for each unknown key.
 	l.agent.mu.Lock()
 	l.agent.asked = time.Time{}
 	l.agent.mu.Unlock()
@@ -187,7 +187,7 @@ func TestBothEndsOfADirectConnectionAreKnownByTheirKeys(t *testing.T) {
 	}
 }
 
-// A node has a bounded number of connections, and waits for nobody who does not say who it is.
+// A node accepts a bounded number of connections, and closes those that do not authenticate in time.
 func TestStrangersTakeNoPlaceOfAGateway(t *testing.T) {
 	t.Parallel()
 	l := newDirectNode(t)
@@ -203,16 +203,17 @@ func TestStrangersTakeNoPlaceOfAGateway(t *testing.T) {
 	for _, conn := range strangers {
 		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("a stranger hears something, or is waited for: %v", err)
+			t.Fatalf("a connection without a known key got data, or was not closed: err = %v, want an error and err is not os.ErrDeadlineExceeded",
+				err)
 		}
 	}
-	boxtest.Eventually(t, "a gateway gets in", func() bool {
+	boxtest.Eventually(t, "the gateway is connected to the node", func() bool {
 		conn, err := dialDirect(t.Context(), l.at.Direct, l.gateway)
 		return err == nil && conn.Close() == nil
 	})
 }
 
-// Who reads nothing for long is there all the same, in each direction, and gets all.
+// A peer that reads nothing for long is not disconnected, in either direction, and gets all data.
 func TestADirectConnectionWaitsForItsReader(t *testing.T) {
 	t.Parallel()
 	const size = 32 << 20
@@ -241,7 +242,7 @@ func TestADirectConnectionWaitsForItsReader(t *testing.T) {
 				n, _ := io.Copy(io.Discard, conn)
 				got <- n
 			}()
-			<-time.After(2 * streamTimeout) // what is to happen is that nothing does
+			<-time.After(2 * streamTimeout) // the test shows that nothing happens meanwhile
 			close(read)
 			if n := <-got; n != size {
 				t.Errorf("%d bytes of %d", n, size)
@@ -250,7 +251,8 @@ func TestADirectConnectionWaitsForItsReader(t *testing.T) {
 	}
 }
 
-// boxd may take nothing, as a program does that reads no input: that holds up neither an agent that ends, nor does it keep the connection of a gateway that has gone.
+// boxd may stop reading, as for a program that reads no input: that blocks neither an agent that ends, nor the end of a connection
+// whose gateway has gone.
 func TestADirectConnectionToABoxdThatReadsNothingEnds(t *testing.T) {
 	t.Parallel()
 	l := newDirectNode(t)
@@ -276,7 +278,7 @@ func TestADirectConnectionToABoxdThatReadsNothingEnds(t *testing.T) {
 				}
 			}
 		}()
-		boxtest.Eventually(t, "no more is taken", func() bool {
+		boxtest.Eventually(t, "the connection takes no more bytes", func() bool {
 			now := sent.Load()
 			full := now == last && now > 0
 			last = now
@@ -307,8 +309,8 @@ func fdOf(t *testing.T, conn net.Conn) (fd int32) {
 	return fd
 }
 
-// What boxd answers arrives, also if it answers before it has read all and then closes the connection; and after the gateway has closed its sending side, as who
-// connects to a port of a box may.
+// The answer of boxd arrives, also if boxd answers before it has read everything and then closes the connection; and after the
+// gateway has closed its sending side, as a client of a port of a box may do.
 func TestAnAnswerOfADirectConnectionArrives(t *testing.T) {
 	t.Parallel()
 	l, answer := newDirectNode(t), bytes.Repeat([]byte("answer"), 64<<10)
@@ -366,8 +368,8 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A node that may have been taken for lost says nothing more either, of a program whose output somebody reads: another node may have the session by now, and a
-// gateway that NATS has lost too closes nothing.
+// A node that others may consider lost also sends nothing more, such as the output of a program: another node may have the session
+// by now. A gateway that is cut off from NATS closes nothing either.
 func TestANodeThatIsFencedSaysNothingDirectly(t *testing.T) {
 	t.Parallel()
 	l, say := newDirectNode(t), make(chan string)
@@ -393,7 +395,8 @@ func TestANodeThatIsFencedSaysNothingDirectly(t *testing.T) {
 	close(say)
 }
 
-// An end that is asked in vain is dead; one that has only not been sent anything for long is not, nor one that is asked seldom as it reads nothing.
+// A peer that does not answer a probe is dead. One that has only been idle is not, nor one that is probed rarely because it reads
+// nothing.
 func TestAnEndThatAcknowledgesNothingIsDead(t *testing.T) {
 	t.Parallel()
 	late := uint32(streamTimeout.Milliseconds())

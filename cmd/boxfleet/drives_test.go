@@ -53,7 +53,7 @@ func (k *storedDrive) numbers() (list []int) {
 	return list
 }
 
-// Versions have numbers that are never used again, also when the drive was removed meanwhile. The last ones are kept, with their archives.
+// Version numbers are never used again, also after the drive was removed. The newest versions are kept, with their archives.
 func TestVersionsOfADriveOfTheFleet(t *testing.T) {
 	t.Parallel()
 	s := aDriveStore(t, 1000)
@@ -64,36 +64,37 @@ func TestVersionsOfADriveOfTheFleet(t *testing.T) {
 	}
 	k, err := s.drive(t.Context(), "ci", "me/a")
 	if want := []int{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}; err != nil || !slices.Equal(k.numbers(), want) {
-		t.Fatalf("%v, %v", k.numbers(), err)
+		t.Fatalf("k.numbers() = %v, err = %v, want no error and k.numbers() == %v", k.numbers(), err, want)
 	}
 	if known, err := s.known(t.Context()); err != nil || known["a1"] || !known["a2"] || !known["a11"] {
-		t.Errorf("archives: %v, %v", known, err)
+		t.Errorf("archives: known = %v, err = %v", known, err)
 	}
 	if _, err := s.fill(t, "ci", "me/a", "11", ""); !errors.Is(err, errSameContent) {
-		t.Errorf("the same again: %v", err)
+		t.Errorf("the same again: err = %v, want err is errSameContent", err)
 	}
 	if _, err := s.fill(t, "ci", "me/a", "x", "11"); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("after another: %v", err)
+		t.Errorf("after another: err = %v, want a fault.Conflict error", err)
 	}
 	if v := k.version(0); v.Version != 12 || k.version(3).Version != 3 || k.version(2) != nil {
-		t.Errorf("%+v", v)
+		t.Errorf("v = %+v, want v.Version == 12 and k.version(3).Version == 3 and k.version(2) == nil", v)
 	}
 	k.Versions = nil
 	if err := s.write(t.Context(), k); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.drive(t.Context(), "ci", "me/a"); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("one that was removed: %v", err)
+		t.Errorf("a removed version: err = %v, want a fault.NotFound error", err)
 	}
 	if k, err := s.fill(t, "ci", "me/a", "11", "0"); err != nil || !slices.Equal(k.numbers(), []int{13}) {
-		t.Errorf("%v, %v", k.numbers(), err)
+		t.Errorf("k.numbers() = %v, err = %v, want no error and k.numbers() == []int{13}", k.numbers(), err)
 	}
 	if there, removed, err := s.all(t.Context(), "ci"); err != nil || len(there) != 1 || len(removed) != 0 {
-		t.Errorf("%v, %v, %v", there, removed, err)
+		t.Errorf("there = %v, removed = %v, err = %v, want no error and len(there) == 1 and len(removed) == 0",
+			there, removed, err)
 	}
 }
 
-// Drives fit into what their owner may have; of two who fill one at a time, one is refused.
+// Drives count against the limit of their owner; of two fills at the same time, one is refused.
 func TestDrivesFit(t *testing.T) {
 	t.Parallel()
 	s := aDriveStore(t, 25)
@@ -104,7 +105,8 @@ func TestDrivesFit(t *testing.T) {
 	}
 	for _, name := range []string{"me/a", "me/c"} {
 		if _, err := s.fill(t, "ci", name, "x", ""); fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "more than 25B") {
-			t.Errorf("too much in %s: %v", name, err)
+			t.Errorf(`too much in %s: err = %v, want a fault.Exhausted error and err containing "more than 25B"`,
+				name, err)
 		}
 	}
 	one, err := s.fits(t.Context(), &upload{s: s.archiveStore, owner: "other"}, "me/a", versionOf("y"), "")
@@ -115,7 +117,7 @@ func TestDrivesFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.putVersion(t.Context(), one); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("the second of two: %v", err)
+		t.Errorf("the second of two: err = %v, want a fault.Conflict error", err)
 	}
 }
 
@@ -139,18 +141,18 @@ func TestRecordsOfRemovedDrivesAreBounded(t *testing.T) {
 		}
 	}
 	if _, list, err := s.all(t.Context(), "ci"); err != nil || len(list) != maxDrives-1 {
-		t.Errorf("%d, %v", len(list), err)
+		t.Errorf("len(list) = %d, err = %v, want no error and len(list) == maxDrives - 1", len(list), err)
 	}
 	if k, err := s.record(t.Context(), "ci", "me/0"); err != nil || k != nil {
-		t.Errorf("the oldest: %+v, %v", k, err)
+		t.Errorf("the oldest: k = %+v, err = %v, want no error and k == nil", k, err)
 	}
 	if k, err := s.record(t.Context(), "other", "me/0"); err != nil || k == nil {
-		t.Errorf("another owner's: %+v, %v", k, err)
+		t.Errorf("another owner's: k = %+v, err = %v, want no error and k != nil", k, err)
 	}
 }
 
-// A node gets a version that it does not have, once, and has to come to the same digest. One that has other content under that number, or a
-// newer version that the fleet does not have, does not take the session.
+// A node gets a version that it lacks, once, and must compute the same digest. A node that has other content under that number, or
+// a newer version that the fleet does not have, does not get the session.
 func TestADriveThatIsAnotherOnANode(t *testing.T) {
 	t.Parallel()
 	h := newClaiming(t)
@@ -217,13 +219,14 @@ func TestADriveThatIsAnotherOnANode(t *testing.T) {
 		})
 		want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{tc.ref, "me/none", "wrong", "me/a@x", "me/a@0"}})
 		if err != nil || len(want.drives) != 1 {
-			t.Fatalf("%s: %+v, %v", what, want, err)
+			t.Fatalf("%s: want = %+v, err = %v, want no error and len(want.drives) == 1", what, want, err)
 		}
 		n, _ := h.g.node("a")
 		for range 2 {
 			err := h.g.provide(t.Context(), h.call("ci"), &n, want)
 			if (err == nil) != (tc.kind == fault.Internal) || err != nil && fault.KindOf(err) != tc.kind {
-				t.Errorf("%s: %v", what, err)
+				t.Errorf("%s: err = %v, want (err == nil) == (tc.kind == fault.Internal) and (no error or an error of kind %v)",
+					what, err, tc.kind)
 			}
 			if err == nil {
 				break // this node forgets what it was sent
@@ -234,31 +237,33 @@ func TestADriveThatIsAnotherOnANode(t *testing.T) {
 		}
 	}
 	if want, err := h.g.resolve(h.call("other"), "POST /v1/sessions", &asked{Drives: []string{"me/a"}}); err != nil || len(want.drives) != 0 {
-		t.Errorf("of another owner: %+v, %v", want, err)
+		t.Errorf("of another owner: want = %+v, err = %v, want no error and len(want.drives) == 0", want, err)
 	}
 	if _, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/a@7"}}); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("a version that the fleet does not have: %v", err)
+		t.Errorf("a version that the fleet does not have: err = %v, want a fault.NotFound error", err)
 	}
 	if want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/a@7"}, had: true}); err != nil || len(want.drives) != 0 {
-		t.Errorf("one that a session has: %+v, %v", want, err)
+		t.Errorf("a version that a session uses: want = %+v, err = %v, want no error and len(want.drives) == 0", want, err)
 	}
 	if err := s.write(t.Context(), &storedDrive{Owner: "ci", Name: "me/gone", Last: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/gone"}}); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("one that was removed: %v", err)
+		t.Errorf("a removed version: err = %v, want a fault.NotFound error", err)
 	}
 	if want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/gone@1"}, had: true}); err != nil || len(want.drives) != 0 {
-		t.Errorf("one that was removed, of a session: %+v, %v", want, err)
+		t.Errorf("a removed version that a session uses: want = %+v, err = %v, want no error and len(want.drives) == 0",
+			want, err)
 	}
 	late := &needs{drives: []neededDrive{{name: "me/a", version: 2, digest: "sha256:z"}}}
 	n, _ := h.g.node("a")
 	if err := h.g.provide(t.Context(), h.call("ci"), &n, late); fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "changed meanwhile") {
-		t.Errorf("one that is another by now: %v", err)
+		t.Errorf(`a version whose content differs by now: err = %v, want a fault.Unavailable error and err containing "changed meanwhile"`,
+			err)
 	}
 }
 
-// What loses to another filling counts for nothing; what may be there stays until it is swept.
+// A fill that lost against another one does not count; an archive that may exist stays until the next sweep.
 func TestAnUploadThatLosesIsDropped(t *testing.T) {
 	t.Parallel()
 	s := aDriveStore(t, 1000)
@@ -280,7 +285,7 @@ func TestAnUploadThatLosesIsDropped(t *testing.T) {
 	}
 }
 
-// What a request says of a version is looked at before its content is.
+// The parameters of a request are checked before its body is read.
 func TestWhatIsSaidOfAVersion(t *testing.T) {
 	t.Parallel()
 	for text, field := range map[string]string{
@@ -294,12 +299,14 @@ func TestWhatIsSaidOfAVersion(t *testing.T) {
 		into, err := intoOf(query)
 		wrong, _ := errors.AsType[*fault.Error](err)
 		if field == "" && (err != nil || into != "b") || field != "" && (wrong == nil || wrong.Kind != fault.Invalid || wrong.Field != field) {
-			t.Errorf("%.40s: %q, %v", text, into, err)
+			t.Errorf(`%.40s: into = %q, err = %v, want (field != "" or no error and into == "b") and (field == "" or wrong != nil and wrong.Kind == fault.Invalid and wrong.Field == field)`,
+				text, into, err)
 		}
 	}
 }
 
-// A node that has removed a version just before it is asked for a session with it is asked once more, when it has it again.
+// If a node has removed a version just before a request for a session with it, the version is sent and the request is repeated
+// once.
 func TestANodeThatHasJustRemovedAVersionIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	h := newClaiming(t)
@@ -331,7 +338,7 @@ func TestANodeThatHasJustRemovedAVersionIsAskedAgain(t *testing.T) {
 		err := h.g.claim(c, &placement{}, &wanted{ID: id, Wait: new(quantity.Duration), asked: asked{Drives: []string{"me/a"}}}, map[string]json.RawMessage{"id": json.RawMessage(strconv.Quote(id))})
 		answer, _ := c.w.(*httptest.ResponseRecorder)
 		if want := map[int]int{1: http.StatusCreated, 2: http.StatusNotFound}[refusals]; err != nil || answer.Code != want || times != 2 {
-			t.Errorf("refused %d times: %d, asked %d times, %v", refusals, answer.Code, times, err)
+			t.Errorf("refused %d times: status %d, %d requests, %v", refusals, answer.Code, times, err)
 		}
 	}
 }

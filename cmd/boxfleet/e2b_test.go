@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// A request without an owner finds its claims, and is not told that there are none just because they are not known yet.
+// A request without an owner finds the claims of the sandbox, and does not get "not found" while the claims are not loaded yet.
 func TestAClaimIsFoundByItsID(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -71,7 +71,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 		return ctx
 	}
 	if list, err := g.located(soon(), "ione"); fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("before all was told: %v, %v", list, err)
+		t.Errorf("before all nodes had announced their sandboxes: list = %v, err = %v, want a fault.Unavailable error", list, err)
 	}
 	hears(func() bool { return g.index() != nil })
 	for id, want := range map[string][]string{"ione": {"ci n1", "other n2"}, "itwo": nil, "no id of a sandbox": nil} {
@@ -84,7 +84,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 	}
 	two := put("ci", "itwo", "n2")
 	if list, err := g.located(soon(), "itwo"); fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("that is there and was not told: %v, %v", list, err)
+		t.Errorf("a node that has not announced its sandboxes: list = %v, err = %v, want a fault.Unavailable error", list, err)
 	}
 	seen := func() bool { list, _, _ := g.index().find("itwo"); return len(list) > 0 }
 	hears(seen)
@@ -96,7 +96,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 	}
 	hears(func() bool { return !seen() })
 	if list := found("itwo"); list != nil {
-		t.Errorf("%v", list)
+		t.Errorf("list = %v, want nil", list)
 	}
 	if diff := cmp.Diff([]string{"ci n1", "other n2"}, found("ione")); diff != "" {
 		t.Error(diff)
@@ -110,7 +110,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 	}
 	g.bucket = "another"
 	if list, err := g.located(soon(), "ione"); fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("of another bucket: %v, %v", list, err)
+		t.Errorf("of another bucket: list = %v, err = %v, want a fault.Unavailable error", list, err)
 	}
 }
 
@@ -169,7 +169,8 @@ func TestNothingIsSentThatIsNotSigned(t *testing.T) {
 					want = http.StatusBadRequest
 				}
 				if w.Code != want || dialed != (length < 10000) {
-					t.Errorf("%d bytes: %d %s, sent: %v", length, w.Code, w.Body, dialed)
+					t.Errorf("%d bytes: %d %s, sent: dialed = %v, want w.Code == %v and dialed == (length < 10000)",
+						length, w.Code, w.Body, dialed, want)
 				}
 			}
 		})

@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// A gateway remembers which nodes have what sessions need, in which version, and how much of what one needs that is.
+// A gateway remembers which nodes have the images, skills and drives of sessions, in which version, and for how many of them.
 func TestANodeIsNearThatHasWhatIsNeeded(t *testing.T) {
 	t.Parallel()
 	g := aGateway(startServer(t), &clock{})
@@ -31,7 +31,7 @@ func TestANodeIsNearThatHasWhatIsNeeded(t *testing.T) {
 	}
 	g.note(g.each(want, "other")[1].key, "other") // of another owner
 	if near := g.near(want, "ci"); len(near) != 2 || near["all"] != 1 || near["half"] != 0.5 {
-		t.Errorf("%v", near)
+		t.Errorf(`near = %v, want len(near) == 2 and near["all"] == 1 and near["half"] == 0.5`, near)
 	}
 	for i := range maxNoted + 10 {
 		g.note(fmt.Sprint(i), "a")
@@ -41,7 +41,8 @@ func TestANodeIsNearThatHasWhatIsNeeded(t *testing.T) {
 	}
 }
 
-// An image of which a node makes another than the first node has, or another name, is not used, and not sent again at once.
+// If a node computes another digest for an image than the first node, or another name, the image is not used there, and not sent
+// again at once.
 func TestAnImageThatIsAnotherOnANode(t *testing.T) {
 	t.Parallel()
 	for what, is := range map[string]api.Image{"digest": {Name: "x", Digest: "sha256:b"}, "name": {Name: "y", Digest: "sha256:a"}, "no digest": {Name: "x"}} {
@@ -69,7 +70,7 @@ func TestAnImageThatIsAnotherOnANode(t *testing.T) {
 				return
 			}
 			if data, err := io.ReadAll(r.Body); err != nil || string(data) != "an archive" {
-				t.Errorf("%q, %v", data, err)
+				t.Errorf(`data = %q, err = %v, want no error and data == "an archive"`, data, err)
 			}
 			sent++
 			reply(w, http.StatusCreated, is)
@@ -77,7 +78,7 @@ func TestAnImageThatIsAnotherOnANode(t *testing.T) {
 		c := h.call("ci")
 		want, err := h.g.resolve(c, "POST /v1/sessions", &asked{Image: "x"})
 		if err != nil || want.digest != "sha256:a" {
-			t.Fatalf("%+v, %v", want, err)
+			t.Fatalf(`want = %+v, err = %v, want no error and want.digest == "sha256:a"`, want, err)
 		}
 		n, _ := h.g.node("a")
 		for range 2 {

@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// A placement generation that came before its node counted as lost is not used up: it was live nowhere.
+// A placement generation whose node was already lost can be used again: it was live nowhere.
 func TestAGenerationThatWasNeverLiveIsPlacedAnew(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -39,13 +39,14 @@ func TestAGenerationThatWasNeverLiveIsPlacedAnew(t *testing.T) {
 	if live.revision, err = putClaim(t.Context(), claims, &live); err != nil {
 		t.Fatal(err)
 	}
-	g.nodes["n"] = &seen{FleetNode: api.FleetNode{Name: "n", State: api.FleetNodeReady}, at: g.now()} // and nobody answers for it
+	g.nodes["n"] = &seen{FleetNode: api.FleetNode{Name: "n", State: api.FleetNodeReady}, at: g.now()} // and no node answers for it
 	if _, err := f.settle(t.Context(), use, &live); err == nil {
-		t.Fatal("a node that is dead takes a generation")
+		t.Fatal("a generation was placed on a dead node")
 	}
 	claim, err := getClaim(t.Context(), claims, live.key)
 	if err != nil || claim.State != api.FleetClaimStarting || claim.Workspace != 2 || claim.Served != 1 {
-		t.Fatalf("%+v, %v", claim, err)
+		t.Fatalf("claim = %+v, err = %v, want no error and claim.State == api.FleetClaimStarting and claim.Workspace == 2 and claim.Served == 1",
+			claim, err)
 	}
 	g.nodes["n"].lost = true
 	g.now = func() time.Time { return time.Unix(2e9, 0) }
@@ -53,24 +54,25 @@ func TestAGenerationThatWasNeverLiveIsPlacedAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if claim, err = getClaim(t.Context(), claims, live.key); err != nil || claim.State != api.FleetClaimLost {
-		t.Fatalf("%+v, %v", claim, err)
+		t.Fatalf("claim = %+v, err = %v, want no error and claim.State == api.FleetClaimLost", claim, err)
 	}
-	ctx, cancel := context.WithCancel(t.Context()) // there is no node: nobody is to wait for one
+	ctx, cancel := context.WithCancel(t.Context()) // there is no node: the request must not wait for one
 	cancel()
 	for generation, want := range map[int64]string{1: "Stale Box placement generation", 2: "", 3: ""} {
 		use.generation = generation
 		_, err := f.settle(ctx, use, claim)
 		if err == nil || want != "" && !strings.Contains(err.Error(), want) || want == "" && strings.Contains(err.Error(), "is lost since") {
-			t.Errorf("generation %d: %v", generation, err)
+			t.Errorf(`generation %d: err = %v, want an error and (want == "" or err containing %q) and (want != "" or err without "is lost since")`,
+				generation, err, want)
 		}
 	}
 	claim.Served, use.generation = 2, 2
 	if _, err := f.settle(ctx, use, claim); err == nil || !strings.Contains(err.Error(), "is lost since") {
-		t.Errorf("one that was live: %v", err)
+		t.Errorf(`a generation that was live: err = %v, want an error containing "is lost since"`, err)
 	}
 }
 
-// A lost Workspace that no other node takes is lost as it was: its node may come back.
+// A lost Workspace that no other node accepts stays lost: its node may come back.
 func TestALostWorkspaceThatNobodyTakesStaysLost(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -91,14 +93,15 @@ func TestALostWorkspaceThatNobodyTakesStaysLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		if now, err := getClaim(t.Context(), claims, lost.key); err != nil || now.Node != "other" || now.Generation != 5 || now.Workspace != 3 {
-			t.Fatalf("%+v, %v", now, err)
+			t.Fatalf(`now = %+v, err = %v, want no error and now.Node == "other" and now.Generation == 5 and now.Workspace == 3`,
+				now, err)
 		}
 		if err := r.giveUp(); err != nil {
 			t.Fatal(err)
 		}
 		now, err := getClaim(t.Context(), claims, lost.key)
 		if err != nil || now.Node != "n" || now.Generation != 4 || now.State != api.FleetClaimLost || now.Reason != "it died" || now.Workspace != 2 || now.Served != 1 {
-			t.Fatalf("%+v, %v", now, err)
+			t.Fatalf("now = %+v, err = %v", now, err)
 		}
 	}
 }
@@ -118,7 +121,7 @@ func TestTheClaimOfALiveWorkspaceStays(t *testing.T) {
 	g.nodes["n"] = serves
 	for _, state := range []string{api.FleetClaimStarting, api.FleetClaimLive, api.FleetClaimLost, "given up"} {
 		claim.State = state
-		if state == "given up" { // its node lives, and serves LangBot no longer
+		if state == "given up" { // its node runs, and no longer serves LangBot
 			claim.State, claim.revision, serves.Capabilities = api.FleetClaimLive, 0, nil
 		}
 		if claim.revision, err = putClaim(t.Context(), claims, &claim); err != nil {
@@ -142,7 +145,8 @@ func TestAPanicIsTheErrorOfOneRequest(t *testing.T) {
 	var answers []string
 	c.answer(t.Context(), &rpc.Request{Seq: 7, Action: rpc.ActionFileChunk, Data: data}, func(text []byte) { answers = append(answers, string(text)) })
 	if len(answers) != 1 || !strings.Contains(answers[0], `"seq_id":7,"code":1,"message":"RuntimeError: `) {
-		t.Errorf("%q", answers)
+		t.Errorf("answers = %q, want len(answers) == 1 and answers[0] containing `\"seq_id\":7,\"code\":1,\"message\":\"RuntimeError: `",
+			answers)
 	}
 }
 
@@ -152,12 +156,12 @@ func TestWhatAllNodesAreAskedIsShort(t *testing.T) {
 	for size, want := range map[int]string{maxHost / 2: "no node is ready", maxHost: "ValueError: the data of box_shutdown exceeds 65536 bytes"} {
 		_, err := c.do(t.Context(), &rpc.Request{Action: "box_shutdown", Data: map[string]json.RawMessage{"x": json.RawMessage(`"` + strings.Repeat("x", size) + `"`)}})
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%d: %v", size, err)
+			t.Errorf("%d: err = %v, want an error containing %q", size, err, want)
 		}
 	}
 }
 
-// linked is a link to a node that does as it is told.
+// linked is a link to a node that answers as the test says.
 func linked(t *testing.T, node func(*websocket.Conn)) *nodeLink {
 	t.Helper()
 	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -220,11 +224,11 @@ func TestADeadlineDoesNotEndALink(t *testing.T) {
 	second, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := l.ask(second, &rpc.Request{Action: "short"}); err == nil || !strings.Contains(err.Error(), "takes no message in time") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "takes no message in time"`, err)
 	}
 	giveUp()
 	if err := <-asked; err == nil || !strings.Contains(err.Error(), "has not answered in time") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "has not answered in time"`, err)
 	}
 	close(goOn)
 	a, err := l.ask(t.Context(), &rpc.Request{Action: "third", Data: map[string]json.RawMessage{}})
@@ -233,7 +237,7 @@ func TestADeadlineDoesNotEndALink(t *testing.T) {
 	}
 	defer a.free()
 	if data, _ := a.Data.(json.RawMessage); string(data) != `"third"` {
-		t.Errorf("%s", data)
+		t.Errorf("data = %s, want data == `\"third\"`", data)
 	}
 }
 
@@ -256,7 +260,7 @@ func TestALinkEndsWithItsNode(t *testing.T) {
 					t.Error(l.err)
 				}
 			case <-time.After(time.Minute):
-				t.Error("it goes on")
+				t.Error("the link was not closed with its node")
 			}
 		})
 	}
@@ -288,6 +292,7 @@ func TestClientsDoNotSeeWhatIsForTheGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if w.Code != http.StatusUnauthorized || w.Header().Get(rpc.HeaderRefused) != "" {
-		t.Errorf("%d %v", w.Code, w.Header())
+		t.Errorf(`w.Code = %d, w.Header() = %v, want w.Code == 401 and w.Header().Get(rpc.HeaderRefused) == ""`,
+			w.Code, w.Header())
 	}
 }

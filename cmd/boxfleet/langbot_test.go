@@ -70,7 +70,7 @@ func TestLangBotHearsOneAnswerOfAllNodes(t *testing.T) {
 	for _, c := range []struct {
 		action string
 		said   []string
-		want   string // node whose answer it is, or "!" and the node that is away; "": nobody's
+		want   string // node whose answer it is, or "!" and the node that does not answer; "": no node
 	}{
 		{rpc.ActionBackend, []string{cannot, can, cannot}, "n1"},
 		{rpc.ActionBackend, []string{"away", can}, "n1"},
@@ -101,7 +101,8 @@ func TestLangBotHearsOneAnswerOfAllNodes(t *testing.T) {
 	}
 }
 
-// Gateways may repeat the generation of a Workspace, with a later placement; what has ended, and what is older, is refused.
+// Gateways may repeat the generation of a Workspace, with a later placement; a generation that has ended, or an older one, is
+// refused.
 func TestAWorkspaceIsRememberedAgain(t *testing.T) {
 	t.Parallel()
 	dir, err := durable.Directory(t.TempDir())
@@ -133,24 +134,25 @@ func TestAWorkspaceIsRememberedAgain(t *testing.T) {
 		}
 	}
 	if h := f.all[key]; h.Workspace != 7 || !h.Keeps {
-		t.Errorf("%+v", h)
+		t.Errorf("h = %+v, want h.Workspace == 7 and h.Keeps == true", h)
 	}
 	// Its claim may have been removed and made again before that was noted here.
 	if ok, highest := say(2, 9, true, false); ok || highest != 2 || f.all[key].Workspace != 7 {
-		t.Errorf("a claim that is new has the generation of an earlier one: %t, %d", ok, highest)
+		t.Errorf("a claim that is new has the generation of an earlier one: ok = %t, highest = %d, want ok == false and highest == 2 and f.all[key].Workspace == 7",
+			ok, highest)
 	}
 	if raise(1, 9, false) {
-		t.Error("an earlier generation is taken")
+		t.Error("an earlier generation was accepted")
 	}
 	if err := f.change(key, 2, func(h *held) { h.Ended = true }); err != nil {
 		t.Fatal(err)
 	}
 	if raise(2, 9, false) || !raise(3, 9, false) {
-		t.Error("what has ended goes on, or nothing begins")
+		t.Error("the generation that ended was accepted, or the next was not")
 	}
 }
 
-// A Workspace without a session gives its claim back in two steps, unless it keeps something.
+// A Workspace without a session gives its claim back in two steps, unless it has state to keep.
 func TestAnIdleWorkspaceIsReleased(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -205,7 +207,7 @@ func TestAnIdleWorkspaceIsReleased(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ok, _, err := a.fences.raise(claim.fence(bucket)); err != nil || !ok {
-			t.Fatal(ok, err)
+			t.Fatalf("ok = %v, err = %v, want no error and ok == true", ok, err)
 		}
 	}
 	place(1, false)
@@ -225,12 +227,12 @@ func TestAnIdleWorkspaceIsReleased(t *testing.T) {
 		}
 	}
 	if !a.fences.all[key].Ended {
-		t.Error("the node still has it")
+		t.Error("the node still has the idle Workspace")
 	}
 	place(2, true)
 	state()
 	c.pass(idleFor + startingFor)
 	if got := state(); got != api.FleetClaimLive {
-		t.Errorf("one with skills is %q", got)
+		t.Errorf("one with skills is %q, want api.FleetClaimLive", got)
 	}
 }

@@ -60,7 +60,7 @@ func state(t *testing.T, g *gateway) string {
 	t.Helper()
 	list := g.known()
 	if len(list) != 1 {
-		t.Fatalf("%+v", list)
+		t.Fatalf("list = %+v, want len(list) == 1", list)
 	}
 	return list[0].State
 }
@@ -114,17 +114,17 @@ func TestADeathIsSeenInTime(t *testing.T) {
 	c.pass(deathIsSeen - time.Millisecond)
 	look(api.FleetNodeReady, api.FleetClaimLive)
 	if agent.serves() {
-		t.Error("it serves although others may think it lost in a moment")
+		t.Error("the agent serves although its lease is about to expire")
 	}
 	c.pass(time.Millisecond)
 	if got := state(t, g); got != api.FleetNodeLost {
-		t.Errorf("it is %s", got)
+		t.Errorf("it is %s, want api.FleetNodeLost", got)
 	}
 	look(api.FleetNodeLost, api.FleetClaimLost)
 	g.claims = claims
 	scrape(t, g, `boxfleet_lost_total{kind="node"} 1`, `boxfleet_lost_total{kind="session"} 1`, `boxfleet_nodes{state="lost"} 1`, `boxfleet_node_seen_seconds{node="a"} 15`)
 	if list, err := g.owners(t.Context()); err != nil || !slices.Equal(list, []api.FleetOwner{{Owner: "ci", Lost: 1}}) {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf(`list = %+v, err = %v, want no error and list == []api.FleetOwner{{Owner: "ci", Lost: 1}}`, list, err)
 	}
 	announce()
 	look(api.FleetNodeReady, api.FleetClaimLost) // the node makes its claims live once it has checked them
@@ -266,10 +266,11 @@ func TestAChangeIsSeenInTime(t *testing.T) {
 	beat(func(n *api.FleetNode) bool { return n.MaxSessions == 11 })
 	n := g.known()[0]
 	if n.Sessions != 2 || n.PidsReserved != 128 || n.CPUsReserved != 2.5 || n.MemoryReserved != 1<<20 || n.IDRanges != 7 || n.IDRangesUsed != 5 || !slices.Equal(n.Warm, []string{"default"}) {
-		t.Errorf("%+v", n.FleetNode)
+		t.Errorf("n.FleetNode = %+v", n.FleetNode)
 	}
 	if n.Pids < 100 || n.PidsUsed < 1 || n.PidsUsed > n.Pids || n.Memory == 0 || n.MemoryAvailable > n.Memory || n.Disk == 0 || n.CPUs < 1 {
-		t.Errorf("what the host has: %+v", n.FleetNode)
+		t.Errorf("the capacity of the host: n.FleetNode = %+v, want n.Pids >= 100 and n.PidsUsed >= 1 and n.PidsUsed <= n.Pids and n.Memory != 0 and n.MemoryAvailable <= n.Memory and n.Disk != 0 and n.CPUs >= 1",
+			n.FleetNode)
 	}
 	if want := []api.FleetOwner{{Owner: "ci", Sessions: 2, CPUs: 2.5, Memory: 1 << 20, Pids: 128}}; !slices.Equal(n.Owners, want) {
 		t.Errorf("%+v, want %+v", n.Owners, want)
@@ -278,7 +279,7 @@ func TestAChangeIsSeenInTime(t *testing.T) {
 	beat(func(n *api.FleetNode) bool { return n.State == api.FleetNodeOff && n.Reason == "drained" })
 }
 
-// A session whose claim was given up is ended, however young it is; one whose claim was lost with its bucket gets a new claim.
+// A session whose claim was given up is ended, however new it is; one whose claim was lost with its bucket gets a new claim.
 func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -292,7 +293,7 @@ func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
 	a.now.Gateways = map[string]access.Gateway{"main": {Role: access.User, Principals: []string{"ci"}}}
 	for id, in := range map[string]string{"given-up": bucket, "of-before": "before"} {
 		if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: id, Generation: 1, Bucket: in, Sandbox: true}); err != nil || !ok {
-			t.Fatalf("%v, %v", ok, err)
+			t.Fatalf("ok = %v, err = %v, want no error and ok == true", ok, err)
 		}
 	}
 	if err := a.beat(t.Context()); err != nil {
@@ -300,11 +301,12 @@ func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
 	}
 	a.beside.Wait()
 	if !slices.Equal(boxd.ended, []string{"given-up"}) {
-		t.Errorf("ended: %q", boxd.ended)
+		t.Errorf(`ended: boxd.ended = %q, want []string{"given-up"}`, boxd.ended)
 	}
 	c, err := getClaim(t.Context(), claims, claimKey("ci", "of-before"))
 	if err != nil || c == nil || c.State != api.FleetClaimLive || !c.Sandbox {
-		t.Fatalf("%+v, %v", c, err)
+		t.Fatalf("c = %+v, err = %v, want no error and c != nil and c.State == api.FleetClaimLive and c.Sandbox == true",
+			c, err)
 	}
 	c.Sandbox = false // as written by a gateway that does not know sandboxes
 	if _, err := putClaim(t.Context(), claims, c); err != nil {
@@ -316,6 +318,6 @@ func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
 		}
 	}
 	if c, err := getClaim(t.Context(), claims, claimKey("ci", "of-before")); err != nil || c == nil || !c.Sandbox {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("c = %+v, err = %v, want no error and c != nil and c.Sandbox == true", c, err)
 	}
 }

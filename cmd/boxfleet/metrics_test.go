@@ -28,7 +28,7 @@ func scrape(t *testing.T, g *gateway, lines ...string) string {
 	w := httptest.NewRecorder()
 	g.metrics.handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	if w.Code != http.StatusOK {
-		t.Fatalf("%d %s", w.Code, w.Body)
+		t.Fatalf("w.Code = %d, w.Body = %s, want w.Code == 200", w.Code, w.Body)
 	}
 	for _, line := range lines {
 		if !strings.Contains("\n"+w.Body.String(), "\n"+line+"\n") {
@@ -72,16 +72,16 @@ func TestMetricsOfAGateway(t *testing.T) {
 		`boxfleet_node_fence_refusals_total{node="a"} 7`, `boxfleet_node_sessions_given_up_total{node="a"} 8`,
 	)
 	if strings.Contains(text, "secret-owner") {
-		t.Error("an owner is told")
+		t.Error("the metrics name an owner")
 	}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(newSnapshot(g), g.metrics.claims, g.metrics.refusals, g.metrics.lost, g.metrics.took)
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
-		t.Errorf("%v, %v", problems, err)
+		t.Errorf("problems = %v, err = %v, want no error and len(problems) == 0", problems, err)
 	}
 }
 
-// hasStores says of which stores a scrape tells.
+// hasStores expects a scrape to report these stores.
 func hasStores(text string) (list []string) {
 	for _, m := range regexp.MustCompile(`(?m)^boxfleet_store_bytes\{store="(\w+)"\}`).FindAllStringSubmatch(text, -1) {
 		list = append(list, m[1])
@@ -89,13 +89,13 @@ func hasStores(text string) (list []string) {
 	return list
 }
 
-// How full the stores are that are kept is in the metrics. A JetStream that says nothing, or is away, holds up no scrape.
+// The metrics report how full the configured stores are. A JetStream that does not answer, or is down, delays no scrape.
 func TestMetricsOfStores(t *testing.T) {
 	t.Parallel()
 	server, js := newServer(t)
 	g := aGateway(js, &clock{t: time.Unix(1e9, 0)})
 	if got := hasStores(scrape(t, g)); len(got) > 0 {
-		t.Errorf("nothing is kept, and the metrics have %q", got)
+		t.Errorf("no output is stored, and the metrics have %q, want len(got) == 0", got)
 	}
 	g.cfg.Snapshots, g.cfg.Images = 1<<20, 1<<21
 	s, err := g.openArchives(t.Context(), snapshotBucket, "snapshots", 1<<19) // by a gateway with another size
@@ -111,7 +111,7 @@ func TestMetricsOfStores(t *testing.T) {
 	}
 	is, err := s.stream.Info(t.Context())
 	if err != nil || is.State.Bytes < 1<<18 {
-		t.Fatalf("%v: %+v", err, is)
+		t.Fatalf("%v: is = %+v, want no error and is.State.Bytes >= 1 << 18", err, is)
 	}
 	var text string
 	boxtest.Eventually(t, "JetStream has answered in time", func() bool {
@@ -132,16 +132,16 @@ func TestMetricsOfStores(t *testing.T) {
 	}
 	g.js = silent
 	if got := hasStores(scrape(t, g, "boxfleet_nats_connected 1")); len(got) > 0 {
-		t.Errorf("JetStream says nothing, and the metrics have %q", got)
+		t.Errorf("JetStream does not answer, and the metrics have %q, want len(got) == 0", got)
 	}
 	gone := js.Conn().StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	server.Shutdown()
 	select {
 	case <-gone:
 	case <-time.After(time.Minute):
-		t.Fatal("the server is gone, and its client does not see that")
+		t.Fatal("the client has not noticed that the NATS server is gone")
 	}
 	if got := hasStores(scrape(t, g, "boxfleet_nats_connected 0")); len(got) > 0 {
-		t.Errorf("NATS is away, and the metrics have %q", got)
+		t.Errorf("NATS is away, and the metrics have %q, want len(got) == 0", got)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// A node waits for the gateway that moves a session away as long as that renews the claim, and then takes it back. The node to
-// which the session would go ends its own when the claim is no more on its way there, and never claims it itself. If the claims are
+// A node waits for the gateway that moves a session away as long as that renews the claim, and then restores the session. The
+// target node ends its own copy when the claim no longer names it as target, and never claims the session itself. If the claims are
 // gone, it does neither.
 func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 	t.Parallel()
@@ -38,7 +38,7 @@ func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 		{Owner: "ci", ID: "goes", Generation: 3, Bucket: bucket}, {Owner: "ci", ID: "comes", Generation: 8, Bucket: bucket, Coming: true}, {Owner: "ci", ID: "of-before", Generation: 2, Bucket: "before", Coming: true},
 	} {
 		if ok, _, err := a.fences.raise(&f); err != nil || !ok {
-			t.Fatalf("%v, %v", ok, err)
+			t.Fatalf("ok = %v, err = %v, want no error and ok == true", ok, err)
 		}
 	}
 	put := func(claim sessionClaim) {
@@ -90,43 +90,45 @@ func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 	a.renewed.Store(int64(c.now().Sub(a.began)))
 	beat("moving a b", "moving b a")
 	if got := boxd.hasStarted(); len(got) != 0 {
-		t.Errorf("started: %q", got)
+		t.Errorf("started: got %q, want len(got) == 0", got)
 	}
 	c.pass(1)
 	beat("live a ", "moving b a")
 	a.beside.Wait()
 	if got := boxd.hasStarted(); !slices.Equal(got, []string{"goes"}) { // as it ran before
-		t.Errorf("started: %q", got)
+		t.Errorf(`started: got %q, want []string{"goes"}`, got)
 	}
 	beat("live a ", "moving b a")
 	if claim, err := getClaim(t.Context(), claims, claimKey("ci", "goes")); err != nil || claim.Ran {
-		t.Errorf("%+v, %v", claim, err)
+		t.Errorf("claim = %+v, err = %v, want no error and claim.Ran == false", claim, err)
 	}
 
-	// The session has arrived: it is this node's like any other, and its claim comes back in a new bucket.
+	// The session has arrived: it is this node's like any other, and is claimed again in a new bucket.
 	put(sessionClaim{FleetClaim: api.FleetClaim{ID: "comes", Node: "a", Generation: 8, State: api.FleetClaimLive}})
 	beat("live a ", "live a ")
 	if all, err := a.fences.list(); err != nil || all[claimKey("ci", "comes")].Coming {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf(`all = %+v, err = %v, want no error and all[claimKey("ci", "comes")].Coming == false`, all, err)
 	}
-	// A gateway says so without waiting for an announcement.
+	// A gateway can report that without waiting for an announcement.
 	for i, want := range []bool{true, true, false} {
 		if ok, highest, err := a.fences.raise(&fence{Owner: "ci", ID: "told", Generation: 1, Bucket: bucket, Coming: i == 0}); err != nil || ok != want || highest != 1 {
-			t.Errorf("%d: %v, %d, %v", i, ok, highest, err)
+			t.Errorf("%d: ok = %v, highest = %d, err = %v, want no error and ok == %v and highest == 1",
+				i, ok, highest, err, want)
 		}
 	}
 	if all, err := a.fences.list(); err != nil || !all[claimKey("ci", "told")].Whole {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf(`all = %+v, err = %v, want no error and all[claimKey("ci", "told")].Whole == true`, all, err)
 	}
-	// And one that does not arrive, since the other node has taken its claim back.
+	// A session that does not arrive, since the other node has restored it.
 	if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "comes", Generation: 10, Bucket: bucket, Coming: true}); err != nil || !ok {
-		t.Fatalf("%v, %v", ok, err)
+		t.Fatalf("ok = %v, err = %v, want no error and ok == true", ok, err)
 	}
 	put(sessionClaim{FleetClaim: api.FleetClaim{ID: "comes", Node: "b", Generation: 9, State: api.FleetClaimLive}})
 	beat("live a ", "live b ", "comes")
 }
 
-// That a session has arrived is noted only as long as its claim says that it comes: a gateway that has broken the move off may be heard late.
+// The arrival of a session is recorded only while its claim says that it is being moved here: the message of a gateway that has
+// canceled the move may arrive late.
 func TestALateArrivalIsNotNoted(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -137,7 +139,7 @@ func TestALateArrivalIsNotNoted(t *testing.T) {
 	a := anAgent(t, js, &fakeBoxd{})
 	coming := fence{Owner: "ci", ID: "s", Generation: 8, Bucket: bucket, Coming: true}
 	if ok, _, err := a.fences.raise(&coming); err != nil || !ok {
-		t.Fatalf("%v, %v", ok, err)
+		t.Fatalf("ok = %v, err = %v, want no error and ok == true", ok, err)
 	}
 	key, revision := claimKey("ci", "s"), uint64(0)
 	for _, c := range []struct {
@@ -165,12 +167,13 @@ func TestALateArrivalIsNotNoted(t *testing.T) {
 			}
 		}
 		if err := a.checkComing(t.Context(), &fence{Owner: "ci", ID: "s", Generation: 8, Bucket: bucket}); (err == nil) != c.ok {
-			t.Errorf("%+v: %v", c.claim, err)
+			t.Errorf("%+v: err = %v, want (err == nil) == %v", c.claim, err, c.ok)
 		}
 	}
 }
 
-// What a session has less of on another node is told: limits that a policy has lowered, skills that are missing there alone, those of the fleet in another version, and drives of other content.
+// The answer to a move lists what the session loses on the other node: limits that a policy has lowered, skills that exist only
+// there, skills of the fleet in another version, and drives with other content.
 func TestWhatASessionHasLessOf(t *testing.T) {
 	t.Parallel()
 	before := &api.Session{Skills: []api.SessionSkill{{Name: "a"}, {Name: "b", Missing: true}, {Name: "c", Digest: "1"}}}
@@ -179,27 +182,27 @@ func TestWhatASessionHasLessOf(t *testing.T) {
 		Clamped: []api.Clamp{{Field: "memory", Asked: "1GiB", Got: "512MiB", By: "policy.ci.memory"}},
 	}
 	if got := less(before, after, nil); !slices.Equal(got, []string{"memory 512MiB of 1GiB (policy.ci.memory)", "the skill a"}) {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want []string{"memory 512MiB of 1GiB (policy.ci.memory)", "the skill a"}`, got)
 	}
 	if got := less(before, before, nil); got != nil {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want nil", got)
 	}
 	drives := func(digest string) *api.Session {
 		return &api.Session{Drives: []api.SessionDrive{{Name: "me/a", Version: 1, Digest: digest}}}
 	}
 	if got := less(drives("1"), drives("2"), nil); !slices.Equal(got, []string{"the drive me/a in its version 1, which is 2 there"}) {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want []string{"the drive me/a in its version 1, which is 2 there"}`, got)
 	}
 	if got := less(drives("1"), drives("1"), nil); got != nil {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want nil", got)
 	}
 	later := &api.Session{Skills: []api.SessionSkill{{Name: "a", Digest: "2"}, {Name: "c", Digest: "2"}}}
 	if got := less(before, later, map[string]string{"c": "2"}); !slices.Equal(got, []string{"the skill c in its version 1, which is 2 there"}) { // a is the nodes' own
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want []string{"the skill c in its version 1, which is 2 there"}`, got)
 	}
 }
 
-// A session that was changed while it is moved is seen by its definition, in which only what is left of its lifetime may differ.
+// A session that was changed while it is moved is recognized by its definition, in which only the remaining lifetime may differ.
 func TestSettingsThatChangedAreSeen(t *testing.T) {
 	t.Parallel()
 	was := api.SessionDefinition{Session: []byte(`{"id":"s","max_lifetime":"1h","labels":{"a":"b"}}`), Paths: []string{"/workspace"}}
@@ -217,17 +220,17 @@ func TestSettingsThatChangedAreSeen(t *testing.T) {
 		is := was
 		change(&is)
 		if same, err := sameSettings(&is, &was); same || err != nil {
-			t.Errorf("%s: %v, %v", text, same, err)
+			t.Errorf("%s: same = %v, err = %v, want same == false and no error", text, same, err)
 		}
 	}
 	later := was
 	later.Session = []byte(`{"labels":{"a":"b"},"id":"s","max_lifetime":"59m"}`)
 	if same, err := sameSettings(&later, &was); !same || err != nil {
-		t.Errorf("%v, %v", same, err)
+		t.Errorf("same = %v, err = %v, want same == true and no error", same, err)
 	}
 }
 
-// leftOver is a node that has a part of a session in a generation, of a move that is over.
+// leftOver is a node with a part of a session of some generation, from a move that is over.
 func leftOver(t *testing.T, bucket string) (a *agent, claims jetstream.KeyValue, boxd *fakeBoxd) {
 	t.Helper()
 	js := startServer(t)
@@ -246,17 +249,18 @@ func leftOver(t *testing.T, bucket string) (a *agent, claims jetstream.KeyValue,
 	}))
 	a.now.Gateways = map[string]access.Gateway{"main": {Role: access.User, Principals: []string{"ci"}}}
 	if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "s", Generation: 2, Bucket: cmp.Or(bucket, now), Coming: true}); err != nil || !ok {
-		t.Fatalf("%v, %v", ok, err)
+		t.Fatalf("ok = %v, err = %v, want no error and ok == true", ok, err)
 	}
 	return a, claims, boxd
 }
 
-// A new session is not what is left of one whose move broke off, whatever its generation, and whether all of it had come; what is left ends.
+// A new session is not mixed up with the rest of one whose move was canceled, whatever its generation and however much had arrived;
+// that rest is removed.
 func TestWhatIsLeftOfAMoveIsNoNewSession(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name       string
-		bucket     string // in which it was on its way; "": the one there is
+		bucket     string // in which it was being moved; "": the current one
 		whole      bool
 		generation uint64 // of the new session
 		want       error  // nil: any
@@ -270,7 +274,7 @@ func TestWhatIsLeftOfAMoveIsNoNewSession(t *testing.T) {
 		a, claims, boxd := leftOver(t, c.bucket)
 		if c.whole {
 			if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "s", Generation: 2}); err != nil || !ok {
-				t.Fatalf("%v, %v", ok, err)
+				t.Fatalf("ok = %v, err = %v, want no error and ok == true", ok, err)
 			}
 		}
 		key := claimKey("ci", "s")
@@ -279,9 +283,9 @@ func TestWhatIsLeftOfAMoveIsNoNewSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := a.checkComing(t.Context(), &fence{Owner: "ci", ID: "s", Generation: c.generation, Bucket: "now"}); err == nil || c.want != nil && !errors.Is(err, c.want) {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: err = %v, want an error and (c.want == nil or err is %v)", c.name, err, c.want)
 		}
-		if c.bucket != "" { // who asks for the new one gives up, and tries again later
+		if c.bucket != "" { // the caller that requests the new one gives up, and retries later
 			if err := claims.Delete(t.Context(), key, jetstream.LastRevision(revision)); err != nil {
 				t.Fatal(err)
 			}
@@ -296,14 +300,14 @@ func TestWhatIsLeftOfAMoveIsNoNewSession(t *testing.T) {
 	}
 }
 
-// All of a session that has come is claimed in a new bucket, and a part of one is neither claimed nor ended.
+// A session that has arrived completely is claimed in a new bucket; an incomplete one is neither claimed nor ended.
 func TestWhatHasComeIsClaimedInANewBucket(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []bool{false, true} {
 		a, claims, boxd := leftOver(t, "before")
 		if whole {
 			if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "s", Generation: 2}); err != nil || !ok {
-				t.Fatalf("%v, %v", ok, err)
+				t.Fatalf("ok = %v, err = %v, want no error and ok == true", ok, err)
 			}
 		}
 		if err := a.beat(t.Context()); err != nil {
@@ -317,12 +321,13 @@ func TestWhatHasComeIsClaimedInANewBucket(t *testing.T) {
 	}
 }
 
-// What a node is just ending, as another has it, the node claims in no new bucket: or the other one would end its own.
+// A session that the node is just ending, as another node has it, is not claimed in a new bucket: otherwise the other node would
+// end its own.
 func TestWhatIsBeingEndedIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	a, claims, _ := leftOver(t, "before")
 	if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "s", Generation: 2}); err != nil || !ok {
-		t.Fatalf("%v, %v", ok, err)
+		t.Fatalf("ok = %v, err = %v, want no error and ok == true", ok, err)
 	}
 	done := a.releasing(claimKey("ci", "s"), true)
 	for _, ended := range []bool{false, true} {
@@ -334,12 +339,12 @@ func TestWhatIsBeingEndedIsNotClaimed(t *testing.T) {
 		}
 		a.beside.Wait()
 		if claim, err := getClaim(t.Context(), claims, claimKey("ci", "s")); err != nil || (claim != nil) != ended {
-			t.Errorf("ended %v: %+v, %v", ended, claim, err)
+			t.Errorf("ended %v: claim = %+v, err = %v, want no error and (claim != nil) == ended", ended, claim, err)
 		}
 	}
 }
 
-// A bucket that is removed and made again while a node reads it has released nothing.
+// A bucket that is removed and created again while a node reads it does not count as a release of the claims.
 func TestABucketIsMadeAnewWhileItIsRead(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -381,7 +386,7 @@ func TestABucketIsMadeAnewWhileItIsRead(t *testing.T) {
 	}
 	wipe.Store(true)
 	if err := a.beat(t.Context()); err == nil {
-		t.Error("nothing was wrong")
+		t.Error("no error, though the bucket was replaced while it was read")
 	}
 	if err := a.beat(t.Context()); err != nil {
 		t.Fatal(err)

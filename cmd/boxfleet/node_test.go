@@ -54,7 +54,7 @@ func TestTheAgentAsksBoxd(t *testing.T) {
 			want = filepath.Join(filepath.Dir(socket), want)
 		}
 		if cfg.Fleet.Socket != want || !slices.Equal(cfg.Fleet.Servers, []string{"nats://127.0.0.1:1"}) || cfg.Fleet.Labels["zone"] != "west" || cfg.IDRanges != 12 || cfg.Disk != "/state" {
-			t.Errorf("%+v", cfg)
+			t.Errorf("cfg = %+v", cfg)
 		}
 		_ = server.Close() // it ends with the test
 		served.Wait()

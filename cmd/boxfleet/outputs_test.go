@@ -34,9 +34,9 @@ type talkingBoxd struct {
 	stopped bool                     // the session
 	has     []api.Process            // that it has
 	written map[string][]api.LogLine // by each
-	hangs   bool                     // it does not tell what they have written
+	hangs   bool                     // reading their output fails
 	away    bool                     // it is being started
-	asked   func()                   // called when it is asked for that; nil: nothing
+	asked   func()                   // called when output is requested; nil: nothing
 	does    []string
 }
 
@@ -103,12 +103,12 @@ func (b *talkingBoxd) tell(w io.Writer, name, tail string) {
 		}
 		line.Data, line.Base64 = base64.StdEncoding.EncodeToString([]byte(line.Data)), true
 		if to.Encode(line) != nil {
-			return // nobody reads
+			return // the client reads nothing
 		}
 	}
 }
 
-// handing is a node that has to end a session, and a gateway that keeps what that has written.
+// handing is a node that has to end a session, and a gateway that stores the output of that session.
 type handing struct {
 	t    *testing.T
 	a    *agent
@@ -116,7 +116,7 @@ type handing struct {
 	boxd *talkingBoxd
 }
 
-// hands returns them. perOwner are the bytes that one owner may have.
+// hands returns them. perOwner is the limit of stored bytes of one owner.
 func hands(t *testing.T, js jetstream.JetStream, size, perOwner int64) *handing {
 	t.Helper()
 	h := &handing{t: t, boxd: &talkingBoxd{written: map[string][]api.LogLine{}}}
@@ -143,7 +143,7 @@ func (h *handing) wrote(name string, pieces ...string) {
 	h.boxd.has = append(h.boxd.has, api.Process{ID: name, State: "running", StartedAt: time.Unix(int64(len(h.boxd.has)), 0), Output: [2]api.StreamState{{Bytes: at}}})
 }
 
-// ends has the node end the session, which it had in a generation.
+// ends makes the node end the session, which it had in a generation.
 func (h *handing) ends(generation uint64) {
 	h.t.Helper()
 	h.boxd.mu.Lock()
@@ -156,11 +156,11 @@ func (h *handing) ends(generation uint64) {
 	h.boxd.mu.Lock()
 	defer h.boxd.mu.Unlock()
 	if n := len(h.boxd.does); n == 0 || h.boxd.does[n-1] != "end" {
-		h.t.Errorf("boxd was asked for %q: the session has not ended", h.boxd.does)
+		h.t.Errorf("requests to boxd: %q: the session has not ended", h.boxd.does)
 	}
 }
 
-// kept lists what is kept of an owner.
+// kept lists the stored outputs of an owner.
 func (h *handing) kept(owner string) []api.FleetOutput {
 	h.t.Helper()
 	var list api.FleetOutputList
@@ -170,7 +170,7 @@ func (h *handing) kept(owner string) []api.FleetOutput {
 	return list.Outputs
 }
 
-// gets asks the gateway as an owner.
+// gets sends a request of an owner to the gateway.
 func (h *handing) gets(owner string, path []string) []byte {
 	h.t.Helper()
 	w := httptest.NewRecorder()
@@ -181,7 +181,7 @@ func (h *handing) gets(owner string, path []string) []byte {
 	return w.Body.Bytes()
 }
 
-// reads returns the standard output that is kept under a name, as ci reads it.
+// reads returns the standard output that is stored under a name, read as ci.
 func (h *handing) reads(name string) string {
 	h.t.Helper()
 	var out strings.Builder
@@ -213,7 +213,7 @@ func (h *handing) told(kind string, n int) (details []string) {
 				details = append(details, e.Detail)
 			}
 		}
-		return len(details) >= n // of a gateway that answers late there are more
+		return len(details) >= n // if a gateway answers late there are more
 	})
 	return details
 }
@@ -221,7 +221,7 @@ func (h *handing) told(kind string, n int) (details []string) {
 // barrier is a session that is lost after all others.
 const barrier = "barrier"
 
-// lostNothing fails the test if the gateway has been told of output that was not kept.
+// lostNothing fails the test if the gateway got a report of output that was not stored.
 func (h *handing) lostNothing() {
 	h.t.Helper()
 	h.a.outputLost(&outputPart{FleetOutput: api.FleetOutput{Owner: "ci", Session: barrier, Node: "a"}}, errors.New("a test"))
@@ -229,11 +229,11 @@ func (h *handing) lostNothing() {
 		return slices.ContainsFunc(h.g.events.all(), func(e api.FleetEvent) bool { return e.Session == barrier })
 	})
 	if lost := h.told("output_lost", 0); len(lost) > 0 {
-		h.t.Errorf("lost: %q", lost)
+		h.t.Errorf("lost: lost = %q, want len(lost) == 0", lost)
 	}
 }
 
-// What was handed over is not handed over again when its session could not be ended; what boxd has not told is.
+// Output that was stored is not sent again if its session could not be ended; output that boxd could not deliver is.
 func TestOutputIsHandedOverOnce(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
@@ -247,17 +247,17 @@ func TestOutputIsHandedOverOnce(t *testing.T) {
 		h.boxd.does, h.boxd.away = nil, again.away
 		h.boxd.mu.Unlock()
 		if err := h.a.end(t.Context(), "key", &held{Owner: "ci", ID: "s", Generation: again.generation}, "why"); (err != nil) != again.away {
-			t.Errorf("generation %d: %v", again.generation, err)
+			t.Errorf("generation %d: err = %v, want (err != nil) == again.away", again.generation, err)
 		}
 		h.boxd.mu.Lock()
 		if slices.Contains(h.boxd.does, "read p ") != again.read || slices.Contains(h.boxd.does, "end") == again.away {
-			t.Errorf("of generation %d boxd was asked for %q", again.generation, h.boxd.does)
+			t.Errorf("generation %d: requests to boxd %q", again.generation, h.boxd.does)
 		}
 		h.boxd.mu.Unlock()
 	}
 }
 
-// A gateway answers a node where that node alone hears it, and nowhere else, whatever a message says.
+// A gateway answers a node on the subject that only this node receives, and on no other, whatever a message says.
 func TestAGatewayAnswersTheNodeAlone(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
@@ -293,7 +293,7 @@ func TestAGatewayAnswersTheNodeAlone(t *testing.T) {
 				t.Errorf("an answer at %s", elsewhere)
 			}
 			if strings.HasPrefix(got.Subject, nodeSubject+"a.output.") {
-				break // the answer to the question that followed
+				break // the answer to the request that followed
 			}
 		}
 		if err := heard.Unsubscribe(); err != nil {
@@ -302,7 +302,7 @@ func TestAGatewayAnswersTheNodeAlone(t *testing.T) {
 	}
 }
 
-// Of two gateways the one keeps output that is to.
+// Of two gateways only the one that is addressed stores the output.
 func TestAnotherGatewayKeepsTheOutput(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -317,12 +317,12 @@ func TestAnotherGatewayKeepsTheOutput(t *testing.T) {
 	}
 	h.ends(1)
 	if kept := h.kept("ci"); len(kept) != 10 {
-		t.Errorf("%d are kept", len(kept))
+		t.Errorf("%d outputs are stored", len(kept))
 	}
 }
 
-// Processes end, then a gateway keeps all that they have written, in parts if it is much, then the session ends. A node that does it again,
-// as after a crash, changes nothing.
+// Processes end, then a gateway stores all their output, in parts if it is large, then the session ends. A node that does that
+// again, as after a crash, changes nothing.
 func TestOutputIsHandedOver(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
@@ -335,16 +335,19 @@ func TestOutputIsHandedOver(t *testing.T) {
 		h.ends(1)
 		kept := h.kept("ci")
 		if len(kept) != 3 || kept[0].Process != "little" || kept[1].Process != "much" || kept[2].Process != "nothing" {
-			t.Fatalf("%+v", kept)
+			t.Fatalf(`kept = %+v, want len(kept) == 3 and kept[0].Process == "little" and kept[1].Process == "much" and kept[2].Process == "nothing"`,
+				kept)
 		}
 		if got := h.reads(kept[0].Name); got != "a line\n\xff\x00" || kept[0].Size != 9 || kept[0].Reason != "stopped" || kept[0].Why != "node b has claimed it" || kept[0].Node != "a" {
-			t.Errorf("%q, %+v", got, kept[0])
+			t.Errorf(`got %q, kept[0] = %+v, want got == "a line\n\xff\x00" and kept[0].Size == 9 and kept[0].Reason == "stopped" and kept[0].Why == "node b has claimed it" and kept[0].Node == "a"`,
+				got, kept[0])
 		}
 		if got := h.reads(kept[1].Name); got != much {
 			t.Errorf("%d bytes, want %d", len(got), len(much))
 		}
 		if got := h.reads(kept[2].Name); got != "" || kept[2].Status != "exited" || kept[2].ExitCode == nil || kept[2].Reason != "" {
-			t.Errorf("%q, %+v", got, kept[2])
+			t.Errorf(`got %q, kept[2] = %+v, want got == "" and kept[2].Status == "exited" and kept[2].ExitCode != nil and kept[2].Reason == ""`,
+				got, kept[2])
 		}
 	}
 	h.boxd.has[0].State = "running"
@@ -353,27 +356,27 @@ func TestOutputIsHandedOver(t *testing.T) {
 		t.Errorf("boxd was asked for %q, want %q", h.boxd.does, want)
 	}
 	if kept := h.kept("ci"); len(kept) != 6 {
-		t.Errorf("that of another generation is another: %+v", kept)
+		t.Errorf("that of another generation is another: kept = %+v, want len(kept) == 6", kept)
 	}
 	if kept := h.kept("other"); len(kept) != 0 {
-		t.Errorf("another owner has %+v", kept)
+		t.Errorf("another owner has %+v, want len(kept) == 0", kept)
 	}
 	h.told("output_kept", 9)
 	h.lostNothing()
-	// Of a session that was stopped there is none, and what is left of a move is not the session's.
+	// A session that was stopped has no output, and the rest of a canceled move is not the session's.
 	h.boxd.stopped = true
 	h.ends(3)
 	h.boxd.stopped = false
 	h.boxd.does = nil
 	if err := h.a.end(t.Context(), "key", &held{Owner: "ci", ID: "s", Generation: 4, Coming: true}, ""); err != nil || !slices.Equal(h.boxd.does, []string{"end"}) {
-		t.Errorf("%v, boxd was asked for %q", err, h.boxd.does)
+		t.Errorf("%v, requests to boxd: %q", err, h.boxd.does)
 	}
 	if kept := h.kept("ci"); len(kept) != 6 {
-		t.Errorf("%+v", kept)
+		t.Errorf("kept = %+v, want len(kept) == 6", kept)
 	}
 }
 
-// Of a long stream there is the end, of tiny pieces fewer, and it says how much is missing.
+// Of a long stream the end is stored, of many tiny pieces less, and the record says how much is missing.
 func TestWhatIsHandedOverIsBounded(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
@@ -392,7 +395,7 @@ func TestWhatIsHandedOverIsBounded(t *testing.T) {
 	h.ends(2)
 	kept := h.kept("ci")
 	if len(kept) != 2 {
-		t.Fatalf("%+v", kept)
+		t.Fatalf("kept = %+v, want len(kept) == 2", kept)
 	}
 	if got := h.reads(kept[0].Name); got != long[1<<19:] || kept[0].Size != 1<<20 || kept[0].Omitted != 1<<19 {
 		t.Errorf("%d bytes, %+v", len(got), kept[0])
@@ -403,8 +406,8 @@ func TestWhatIsHandedOverIsBounded(t *testing.T) {
 	}
 }
 
-// The oldest output of an owner makes room for the newest, and for nobody else's. What alone is too much is not kept, and no more is
-// where the store is full: that is told.
+// The oldest output of an owner is removed for the newest, but no output of another owner. Output that is too large by itself is
+// not stored, nor any when the store is full: an event reports that.
 func TestOutputsFit(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 2<<20, 500<<10)
@@ -414,22 +417,23 @@ func TestOutputsFit(t *testing.T) {
 	}
 	kept := h.kept("ci")
 	if len(kept) != 2 || h.reads(kept[1].Name) != h.boxd.written["p"][0].Data {
-		t.Errorf("%+v", kept)
+		t.Errorf(`kept = %+v, want len(kept) == 2 and h.reads(kept[1].Name) == h.boxd.written["p"][0].Data`, kept)
 	}
-	h.ends(5) // again, as after a crash: it takes its own place
+	h.ends(5) // again, as after a crash: it replaces itself
 	if again := h.kept("ci"); !slices.Equal(namesOf(again), namesOf(kept)) {
-		t.Errorf("%+v, was %+v", again, kept)
+		t.Errorf("%+v, was %+v, want namesOf(again) == namesOf(kept)", again, kept)
 	}
 	newest := kept[1].Name
 	h.lostNothing()
 	h.wrote("large", string(noise(600<<10)))
 	h.ends(6)
 	if details := h.told("output_lost", 1); !strings.Contains(details[0], "process large of ci: ") || !strings.Contains(details[0], "owner_size") {
-		t.Errorf("%q", details)
+		t.Errorf(`details = %q, want details[0] containing "process large of ci: " and details[0] containing "owner_size"`,
+			details)
 	}
 	kept = h.kept("ci")
 	if len(kept) != 2 || kept[0].Name != newest {
-		t.Errorf("%+v", kept)
+		t.Errorf("kept = %+v, want len(kept) == 2 and kept[0].Name == newest", kept)
 	}
 	kv, err := h.a.js.KeyValue(t.Context(), outputBucket)
 	if err == nil {
@@ -445,20 +449,22 @@ func TestOutputsFit(t *testing.T) {
 	h.g.cfg.OwnerOutputs = 2 << 20
 	h.ends(7)
 	if details := h.told("output_lost", 2); !strings.Contains(details[1], "the outputs of all owners together would have more than their limit") {
-		t.Errorf("%q", details)
+		t.Errorf(`details = %q, want details[1] containing "the outputs of all owners together would have more than their limit"`,
+			details)
 	}
 	if again := h.kept("ci"); !slices.Equal(namesOf(again), namesOf(kept)) {
-		t.Errorf("%+v, was %+v", again, kept)
+		t.Errorf("%+v, was %+v, want namesOf(again) == namesOf(kept)", again, kept)
 	}
-	// Another size holds from the next output on.
+	// A new size applies from the next output on.
 	h.g.cfg.Outputs = 8 << 20
 	h.ends(8)
 	if kept := h.kept("ci"); len(kept) != 3 {
-		t.Errorf("%+v", kept)
+		t.Errorf("kept = %+v, want len(kept) == 3", kept)
 	}
 	text := scrape(t, h.g)
 	if !strings.Contains(text, `boxfleet_store_max_bytes{store="outputs"} 8.388608e+06`) {
-		t.Errorf("the metrics are %s", text)
+		t.Errorf("the metrics are %s, want text containing `boxfleet_store_max_bytes{store=\"outputs\"} 8.388608e+06`",
+			text)
 	}
 }
 
@@ -469,7 +475,7 @@ func namesOf(list []api.FleetOutput) (names []string) {
 	return names
 }
 
-// A session ends although nobody takes its output: no gateway is there, boxd does not tell it, or NATS has gone.
+// A session ends although its output cannot be stored: no gateway is there, boxd does not deliver it, or NATS is down.
 func TestASessionEndsWhoseOutputNobodyTakes(t *testing.T) {
 	t.Parallel()
 	for name, breaks := range map[string]func(*handing, *nats.Conn){
@@ -498,7 +504,7 @@ func TestASessionEndsWhoseOutputNobodyTakes(t *testing.T) {
 			breaks(h, js.Conn())
 			h.ends(1)
 			if h.a.gaveUp.Load() != 1 {
-				t.Error("it has not ended")
+				t.Error("the session has not ended")
 			}
 			if name == "NATS is closed" {
 				return
@@ -509,9 +515,9 @@ func TestASessionEndsWhoseOutputNobodyTakes(t *testing.T) {
 					t.Fatal(err)
 				}
 				if p, err := readPart(m); err != nil || p.Lost == "" {
-					continue // nobody has answered that
+					continue // no gateway has answered that
 				} else if p.Session != "s" || p.Owner != "ci" {
-					t.Errorf("%+v", p)
+					t.Errorf(`p = %+v, want p.Session == "s" and p.Owner == "ci"`, p)
 				}
 				return
 			}
@@ -519,7 +525,7 @@ func TestASessionEndsWhoseOutputNobodyTakes(t *testing.T) {
 	}
 }
 
-// An agent that ends leaves the session and its output to the next one, and says nothing of it.
+// An agent that ends leaves the session and its output to the next one, and reports nothing.
 func TestAnAgentThatEndsLosesNoOutput(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
@@ -532,11 +538,11 @@ func TestAnAgentThatEndsLosesNoOutput(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	h.boxd.asked = end
 	if err := h.a.end(ctx, "key", &held{Owner: "ci", ID: "s", Generation: 1}, "why"); err == nil || ctx.Err() == nil {
-		t.Errorf("%v, %v", err, ctx.Err())
+		t.Errorf("err = %v, ctx.Err() = %v, want an error and ctx.Err() != nil", err, ctx.Err())
 	}
 	h.boxd.mu.Lock()
 	if slices.Contains(h.boxd.does, "end") {
-		t.Errorf("boxd was asked for %q", h.boxd.does)
+		t.Errorf("requests to boxd: %q", h.boxd.does)
 	}
 	h.boxd.hangs = false
 	h.boxd.mu.Unlock()
@@ -548,16 +554,16 @@ func TestAnAgentThatEndsLosesNoOutput(t *testing.T) {
 	}
 	h.ends(1)
 	if kept := h.kept("ci"); len(kept) != 1 {
-		t.Errorf("%+v", kept)
+		t.Errorf("kept = %+v, want len(kept) == 1", kept)
 	}
 }
 
-// A node waits for a gateway that does not know it yet, or whose JetStream does not answer, but for none that refuses.
+// A node waits for a gateway that does not know it yet, or whose JetStream does not answer, but not for one that refuses.
 func TestAPartIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
 	node := h.g.nodes["a"]
-	h.boxd.asked = sync.OnceFunc(func() { // it has been said that output is kept
+	h.boxd.asked = sync.OnceFunc(func() { // the node was told that output is stored
 		h.g.mu.Lock()
 		defer h.g.mu.Unlock()
 		delete(h.g.nodes, "a")
@@ -579,7 +585,7 @@ func TestAPartIsTriedAgain(t *testing.T) {
 		}
 		p, err := readPart(m)
 		if err != nil || p.Part != 0 {
-			t.Fatalf("%+v, %v: the first part was not taken", p, err)
+			t.Fatalf("%+v, %v: the first part was not stored", p, err)
 		}
 		if !p.Ask {
 			parts++
@@ -590,12 +596,12 @@ func TestAPartIsTriedAgain(t *testing.T) {
 	h.g.mu.Unlock()
 	<-done
 	if kept := h.kept("ci"); len(kept) != 1 {
-		t.Errorf("%+v", kept)
+		t.Errorf("kept = %+v, want len(kept) == 1", kept)
 	}
 	h.g.cfg.Outputs = 0
 	h.ends(2)
 	if details := h.told("output_lost", 1); !strings.Contains(details[0], "this gateway keeps no output") {
-		t.Errorf("%q", details)
+		t.Errorf(`details = %q, want details[0] containing "this gateway keeps no output"`, details)
 	}
 }
 
@@ -620,7 +626,7 @@ func TestPartsThatBreakTheBounds(t *testing.T) {
 	} {
 		m := &nats.Msg{Header: nats.Header{outputHeader: {tc.about}}, Data: make([]byte, tc.data)}
 		if p, err := readPart(m); err == nil {
-			t.Errorf("%s: %+v, %v", name, p, err)
+			t.Errorf("%s: p = %+v, err = %v, want an error", name, p, err)
 		}
 	}
 	if _, err := readPart(&nats.Msg{Header: nats.Header{outputHeader: {`{"owner":"ci","session":"s","parts":2,"packed":3145728}`}}, Data: make([]byte, partSize)}); err != nil {

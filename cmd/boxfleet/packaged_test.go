@@ -32,7 +32,7 @@ func TestAlertsAndDashboardAskForWhatAGatewayServes(t *testing.T) {
 	boxtest.AskForWhatThereIs(t, registry, packagedAlerts, packagedDashboard)
 }
 
-// Who is woken by an alert learns from it what to do, and from the guide and the manual page what it means.
+// The description of an alert says what to do, and the guide and the manual page say what it means.
 func TestAlertsAreExplained(t *testing.T) {
 	t.Parallel()
 	guide, err := os.ReadFile("../../docs/guide/fleet.md")
@@ -56,9 +56,11 @@ func TestAlertsAreExplained(t *testing.T) {
 		}
 	}
 	if explained := strings.Count(string(guide), "\n| `Boxfleet"); explained != len(alerts) {
-		t.Errorf("the guide explains %d alerts, and there are %d", explained, len(alerts))
+		t.Errorf("the guide explains %d alerts, and there are %d, want explained == len(alerts)",
+			explained, len(alerts))
 	}
 	if explained := strings.Count(string(page), "\n.It Cm Boxfleet"); explained != len(alerts) {
-		t.Errorf("the manual page explains %d alerts, and there are %d", explained, len(alerts))
+		t.Errorf("the manual page explains %d alerts, and there are %d, want explained == len(alerts)",
+			explained, len(alerts))
 	}
 }

@@ -55,11 +55,12 @@ func TestOnlyNodesThatCanAreAsked(t *testing.T) {
 		list, none := choose(p, nodes, "", nil)
 		got := names(list)
 		if len(got) != len(strings.Fields(want)) || (want == "") != (none != "") {
-			t.Errorf("%+v: %v, %q", p, got, none)
+			t.Errorf(`%+v: got %v, none = %q, want len(got) == len(strings.Fields(want)) and (want == "") == (none != "")`,
+				p, got, none)
 		}
 		for _, name := range got {
 			if !strings.Contains(want, name) {
-				t.Errorf("%+v: %v", p, got)
+				t.Errorf("%+v: got %v, want want containing %q", p, got, name)
 			}
 		}
 	}
@@ -96,7 +97,7 @@ func TestWhatCountsForANode(t *testing.T) {
 	} {
 		for range 8 {
 			if list, _ := choose(&c.p, []seen{c.worse, c.better}, "", c.own); list[0].Name != c.better.Name {
-				t.Errorf("%s: %v", what, names(list))
+				t.Errorf("%s: names(list) = %v, want list[0].Name == c.better.Name", what, names(list))
 			}
 		}
 	}
@@ -174,7 +175,8 @@ func TestANodeRemembersTheHighestGeneration(t *testing.T) {
 	raise := func(f *fences, generation uint64, want bool, highest uint64) {
 		t.Helper()
 		if ok, high, err := f.raise(&fence{Owner: "ci", ID: "s", Generation: generation, Bucket: "b"}); err != nil || ok != want || high != highest {
-			t.Errorf("generation %d: %v, %d, %v", generation, ok, high, err)
+			t.Errorf("generation %d: ok = %v, high = %d, err = %v, want no error and ok == %v and high == %v",
+				generation, ok, high, err, want, highest)
 		}
 	}
 	f := open()
@@ -185,11 +187,12 @@ func TestANodeRemembersTheHighestGeneration(t *testing.T) {
 	raise(f, 2, false, 3)
 	raise(f, 4, true, 4)
 	if ok, _, err := f.raise(&fence{Owner: "other", ID: "s", Generation: 1, Bucket: "b"}); !ok || err != nil {
-		t.Errorf("of another owner: %v, %v", ok, err)
+		t.Errorf("of another owner: ok = %v, err = %v, want ok == true and no error", ok, err)
 	}
 	key := claimKey("ci", "s")
 	if err := f.change(key, 3, func(h *held) { h.Ended = true }); err != nil || f.all[key].Ended {
-		t.Errorf("what is said of an earlier generation counts: %+v, %v", f.all[key], err)
+		t.Errorf("a message about an earlier generation was accepted: f.all[key] = %+v, err = %v, want no error and f.all[key].Ended == false",
+			f.all[key], err)
 	}
 	if err := f.change(key, 4, func(h *held) { h.Ended = true }); err != nil {
 		t.Error(err)
@@ -198,9 +201,9 @@ func TestANodeRemembersTheHighestGeneration(t *testing.T) {
 	f = open()
 	defer f.close()
 	if live, err := f.list(); err != nil || len(live) != 1 || !f.all[key].Ended {
-		t.Errorf("%+v, %v", live, err)
+		t.Errorf("live = %+v, err = %v, want no error and len(live) == 1 and f.all[key].Ended == true", live, err)
 	}
-	raise(f, 4, false, 5) // it has ended, and what is made in that generation would be nobody's
+	raise(f, 4, false, 5) // it has ended, and no node would have a session of that generation
 	// Without its record a node could have a session that another has: it does not start.
 	if err := os.WriteFile(filepath.Join(path, key+fenceSuffix), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
@@ -211,7 +214,7 @@ func TestANodeRemembersTheHighestGeneration(t *testing.T) {
 	}
 	defer dir.Close()
 	if _, err := openFences(dir); err == nil {
-		t.Error("a damaged record is passed over")
+		t.Error("a damaged record of the generation was ignored")
 	}
 }
 
@@ -236,7 +239,7 @@ func TestANodeForgetsTheOldestGenerations(t *testing.T) {
 	}
 	live, err := f.list()
 	if _, there := live[claimKey("ci", "live")]; err != nil || len(live) != 1 || !there {
-		t.Fatalf("%v, %v", live, err)
+		t.Fatalf("live = %v, err = %v, want no error and len(live) == 1 and there == true", live, err)
 	}
 	if len(f.all) != maxEnded+1 {
 		t.Fatalf("%d are remembered", len(f.all))
@@ -257,23 +260,23 @@ func TestWhoWaitsKeepsNobodyElseWaiting(t *testing.T) {
 		greedy = append(greedy, q.enter("greedy"))
 	}
 	if q.enter("greedy") != nil {
-		t.Error("one caller has more places than it may")
+		t.Error("a caller got more places in the queue than it may have")
 	}
 	other := q.enter("other")
 	if other == nil || !q.tries(other) {
-		t.Fatal("another does not try")
+		t.Fatal("another caller got no place, or no attempt")
 	}
 	if q.place(other) != maxOwn+1 || q.len() != maxOwn+1 {
 		t.Errorf("place %d of %d", q.place(other), q.len())
 	}
 	for i, g := range greedy {
 		if q.tries(g) != (i < trying) {
-			t.Errorf("number %d of one caller tries: %v", i, q.tries(g))
+			t.Errorf("number %d of one caller tries: q.tries(g) = %v, want (i < trying)", i, q.tries(g))
 		}
 	}
 	q.leave(greedy[1])
 	if !q.tries(greedy[trying]) || q.tries(greedy[trying+1]) {
-		t.Error("the next does not try in the place of one that has left")
+		t.Error("the next request in the queue does not get the attempt of the one that left")
 	}
 	for i := maxOwn; i < maxWaiting; i++ {
 		q.enter(strconv.Itoa(i))
@@ -316,7 +319,8 @@ func TestAListOfANodeIsWhole(t *testing.T) {
 	n := nodeOf("n1", nil)
 	all, err := g.sessionsOf(c, &n)
 	if err != nil || len(all) != 3 || all[2]["id"] != "three" || all[2]["node"] != "n1" {
-		t.Errorf("%v, %v", all, err)
+		t.Errorf(`all = %v, err = %v, want no error and len(all) == 3 and all[2]["id"] == "three" and all[2]["node"] == "n1"`,
+			all, err)
 	}
 	endless, asked = true, 0
 	if all, err := g.sessionsOf(c, &n); err == nil || asked != maxPages {
@@ -332,11 +336,11 @@ func TestWhoWaitsTakesTurns(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
 	end()
 	if done, err := r.again(over); done || err != nil {
-		t.Errorf("without a turn: %v, %v", done, err)
+		t.Errorf("without a turn: done = %v, err = %v, want done == false and no error", done, err)
 	}
 	<-r.g.turns
 	if _, err := r.again(t.Context()); err == nil { // there is no fleet to ask
-		t.Error("with a turn it does not ask")
+		t.Error("no error: the request has a turn and did not ask the fleet")
 	}
 	if len(r.g.turns) != 0 {
 		t.Error("the turn is not given back")

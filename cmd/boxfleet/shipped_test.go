@@ -43,7 +43,7 @@ func settings(t *testing.T, cfg *gatewayConfig) map[string]string {
 		}
 	}
 	if len(found) < 12 {
-		t.Fatalf("only %d keys: %v", len(found), found)
+		t.Fatalf("only %d keys: found = %v, want len(found) >= 12", len(found), found)
 	}
 	return found
 }
@@ -98,22 +98,22 @@ func TestAKeyIsMadeOnce(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "key")
 	if _, err := makeKey(path, "no-such-user"); err == nil {
-		t.Error("it is made for nobody")
+		t.Error("a key was made for a user that does not exist")
 	}
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want os.IsNotExist(err)", err)
 	}
 	made, err := makeKey(path, me.Username)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if read, err := readKey(path); err != nil || !read.Equal(made) {
-		t.Errorf("another key is read: %v", err)
+		t.Errorf("another key is read: err = %v, want no error and read.Equal(made)", err)
 	}
 	if _, err := makeKey(path, ""); err == nil {
-		t.Error("it is made again")
+		t.Error("the existing key was replaced")
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v %v", info, err)
+		t.Errorf("info = %v, err = %v, want no error and info.Mode().Perm() == 0o600", info, err)
 	}
 }

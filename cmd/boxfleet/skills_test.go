@@ -16,29 +16,30 @@ func skillOf(owner, name, digest string) *storedSkill {
 	return &storedSkill{Skill: api.Skill{Name: name, Digest: digest, UpdatedAt: time.Now()}, Owner: owner, Archive: archived{ID: name + digest, Size: 10}}
 }
 
-// A skill knows all digests that nodes may have of it, once each, also after it was removed: what a node has is replaced if it is one of
-// them.
+// The gateway remembers all digests that nodes may have of a skill, once each, also after its removal: a version on a node is
+// replaced if its digest is one of them.
 func TestVersionsOfASkill(t *testing.T) {
 	t.Parallel()
 	k := skillOf("ci", "x", "d3")
 	k.Before = []string{"d2", "d3", "d1"}
 	if got := k.versions(); !slices.Equal(got, []string{"d3", "d2", "d1"}) {
-		t.Errorf("%v", got)
+		t.Errorf(`got %v, want []string{"d3", "d2", "d1"}`, got)
 	}
 	gone := &storedSkill{Before: k.versions(), Gone: true}
 	if got := gone.versions(); !slices.Equal(got, []string{"d3", "d2", "d1"}) {
-		t.Errorf("of one that was removed: %v", got)
+		t.Errorf(`a removed skill: got %v, want []string{"d3", "d2", "d1"}`, got)
 	}
 	k.Before = nil
 	for i := range 2 * maxVersions {
 		k.Before = append(k.Before, fmt.Sprint(i))
 	}
 	if got := k.versions(); len(got) != maxVersions || got[0] != "d3" {
-		t.Errorf("%d, %v", len(got), got[:2])
+		t.Errorf(`len(got) = %d, got[:2] = %v, want len(got) == maxVersions and got[0] == "d3"`, len(got), got[:2])
 	}
 }
 
-// Skills fit into what their owner may have, without those that they replace; of two that replace one, the first counts.
+// Skills count against the limit of their owner, without those that they replace; of two uploads that replace the same skill, the
+// first wins.
 func TestSkillsFit(t *testing.T) {
 	t.Parallel()
 	g := aGateway(startServer(t), &clock{})
@@ -60,10 +61,10 @@ func TestSkillsFit(t *testing.T) {
 		}
 	}
 	if err := put(skillOf("ci", "a", "2"), ""); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("one of that name: %v", err)
+		t.Errorf("one of that name: err = %v, want a fault.Conflict error", err)
 	}
 	if err := put(skillOf("ci", "c", "1"), "true"); fault.KindOf(err) != fault.Exhausted {
-		t.Errorf("too much: %v", err)
+		t.Errorf("too much: err = %v, want a fault.Exhausted error", err)
 	}
 	if err := put(skillOf("ci", "a", "2"), "true"); err != nil {
 		t.Errorf("in the place of another: %v", err)
@@ -78,10 +79,10 @@ func TestSkillsFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.putSkill(t.Context(), other); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("the second of two: %v", err)
+		t.Errorf("the second of two: err = %v, want a fault.Conflict error", err)
 	}
 	if k, err := s.skill(t.Context(), "ci", "b"); err != nil || k.Digest != "2" || !slices.Equal(k.Before, []string{"1"}) {
-		t.Errorf("%+v, %v", k, err)
+		t.Errorf(`k = %+v, err = %v, want no error and k.Digest == "2" and k.Before == []string{"1"}`, k, err)
 	}
 }
 
@@ -112,12 +113,12 @@ func TestRecordsOfRemovedSkillsAreBounded(t *testing.T) {
 	}
 	last := fmt.Sprint("s", maxSkills-1)
 	if k, err := s.record(t.Context(), "ci", last); err != nil || k == nil {
-		t.Fatalf("%+v, %v", k, err)
+		t.Fatalf("k = %+v, err = %v, want no error and k != nil", k, err)
 	}
 	if err := s.forgetOldest(t.Context(), "ci", slices.Clone(all)); err != nil {
 		t.Fatal(err)
 	}
 	if k, err := s.record(t.Context(), "ci", last); err != nil || k != nil {
-		t.Errorf("%+v, %v", k, err)
+		t.Errorf("k = %+v, err = %v, want no error and k == nil", k, err)
 	}
 }

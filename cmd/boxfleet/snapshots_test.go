@@ -67,7 +67,7 @@ func (s *snapshotStore) store(t *testing.T, r io.Reader, most int64) (*upload, e
 	return u, u.write(t.Context(), r, most)
 }
 
-// keeps stores an archive that is no upload any more.
+// keeps stores an archive and completes its upload.
 func (s *snapshotStore) keeps(t *testing.T) *upload {
 	t.Helper()
 	u, err := s.store(t, strings.NewReader("some bytes"), 1<<30)
@@ -80,7 +80,7 @@ func (s *snapshotStore) keeps(t *testing.T) *upload {
 	return u
 }
 
-// An archive is the same when it is read again, whatever its size is beside that of a chunk; its removal leaves nothing.
+// An archive is the same when it is read again, for sizes around that of a chunk; its removal leaves nothing.
 func TestAnArchiveComesBack(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -107,7 +107,7 @@ func TestAnArchiveComesBack(t *testing.T) {
 	}
 }
 
-// An archive that lacks a chunk, or has another one, is not read as a whole one.
+// An archive with a missing or a wrong chunk cannot be read to its end.
 func TestAnArchiveThatIsDamaged(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -125,19 +125,19 @@ func TestAnArchiveThatIsDamaged(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := io.ReadAll(s.read(t.Context(), u.archived)); fault.KindOf(err) != fault.Conflict || !strings.Contains(err.Error(), "damaged") {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf(`%s: err = %v, want a fault.Conflict error and err containing "damaged"`, what, err)
 		}
 	}
 }
 
-// The reader of an archive that breaks off hears why, and what was stored can be removed.
+// The reader of an incomplete archive gets the reason, and the stored part can be removed.
 func TestAnArchiveThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for name, why := range map[string]error{"an error": errors.New("the node has gone"), "one that io.ReadFull has too": io.ErrUnexpectedEOF} {
 		u, err := s.store(t, io.MultiReader(bytes.NewReader(make([]byte, chunkSize+1)), errReader{why}), 1<<30)
 		if !errors.Is(err, why) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want err is %v", name, err, why)
 		}
 		if err := u.drop(t.Context()); err != nil {
 			t.Fatal(err)
@@ -147,7 +147,7 @@ func TestAnArchiveThatBreaksOff(t *testing.T) {
 		}
 	}
 	if _, err := s.store(t, bytes.NewReader(make([]byte, 10)), 9); !errors.Is(err, errTooLarge) {
-		t.Errorf("too much: %v", err)
+		t.Errorf("too much: err = %v, want err is errTooLarge", err)
 	}
 }
 
@@ -155,8 +155,8 @@ type errReader struct{ err error }
 
 func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 
-// What a gateway that has died leaves of an upload is removed when it has said nothing for an hour; uploads that go on, and archives
-// that a record has, are not. An upload that was removed hears of that, and is made known to nobody.
+// The incomplete upload of a gateway that has died is removed when it has been idle for an hour; uploads in progress, and archives
+// with a record, are not. An upload that was removed fails, and gets no record.
 func TestWhatADeadGatewayLeavesIsRemoved(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -187,10 +187,10 @@ func TestWhatADeadGatewayLeavesIsRemoved(t *testing.T) {
 		t.Errorf("after the grace there are %v and %d chunks", keys, chunks)
 	}
 	if got, err := io.ReadAll(s.read(t.Context(), kept.Archive)); err != nil || string(got) != "some bytes" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf(`got %q, err = %v, want no error and got == "some bytes"`, got, err)
 	}
 	if err := dead.renew(t.Context()); !errors.Is(err, errAbandoned) {
-		t.Errorf("the one that was removed: %v", err)
+		t.Errorf("the removed snapshot: err = %v, want err is errAbandoned", err)
 	}
 	late, err := s.newUpload(t.Context(), "ci")
 	if err != nil {
@@ -200,7 +200,7 @@ func TestWhatADeadGatewayLeavesIsRemoved(t *testing.T) {
 		return copy(p, "x"), errors.Join(s.sweep(t.Context()), io.EOF)
 	})
 	if err := late.write(t.Context(), sweeping, 1<<30); !errors.Is(err, errAbandoned) {
-		t.Errorf("one that is removed while it is stored: %v", err)
+		t.Errorf("a snapshot that is removed while it is stored: err = %v, want err is errAbandoned", err)
 	}
 	s.grace = uploadGrace
 	slow, err := s.store(t, strings.NewReader("more"), 1<<30)
@@ -214,7 +214,8 @@ func TestWhatADeadGatewayLeavesIsRemoved(t *testing.T) {
 	forgot := false
 	err = slow.keep(t.Context(), func(context.Context) error { forgot = true; return nil })
 	if !errors.Is(err, errAbandoned) || !forgot {
-		t.Errorf("one that is removed before it is made known: %v, %v", err, forgot)
+		t.Errorf("a snapshot that is removed before it is recorded: err = %v, forgot = %v, want err is errAbandoned and forgot == true",
+			err, forgot)
 	}
 }
 
@@ -222,14 +223,14 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// A removal that breaks off is finished later, and one whose record has changed removes nothing.
+// A removal that was interrupted is finished later; if its record has changed meanwhile, nothing is removed.
 func TestARemovalIsFinished(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	u := s.keeps(t)
 	why := errors.New("it has changed")
 	if err := s.remove(t.Context(), func() error { return why }, u.archived); !errors.Is(err, why) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is %v", err, why)
 	}
 	if keys, chunks := s.left(t); len(keys) != 1 || chunks != 1 { // it is not known what became of it
 		t.Errorf("%v, %d chunks", keys, chunks)
@@ -243,7 +244,7 @@ func TestARemovalIsFinished(t *testing.T) {
 	}
 }
 
-// What says that records were removed is removed itself, and no record that was made under the same key since.
+// Delete markers of records are removed, but no record that was created under the same key since.
 func TestMarkersOfRemovedRecordsAreRemoved(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -269,34 +270,34 @@ func TestMarkersOfRemovedRecordsAreRemoved(t *testing.T) {
 		return stream.CachedInfo().State.Msgs
 	}
 	if err := s.sweep(t.Context()); err != nil || messages() != 2 {
-		t.Errorf("after a moment: %d, %v", messages(), err)
+		t.Errorf("after a moment: messages() = %d, err = %v, want no error and messages() == 2", messages(), err)
 	}
 	s.grace = 0
 	if err := s.sweep(t.Context()); err != nil || messages() != 1 {
-		t.Errorf("after the grace: %d, %v", messages(), err)
+		t.Errorf("after the grace: messages() = %d, err = %v, want no error and messages() == 1", messages(), err)
 	}
 	if all, err := s.of(t.Context(), "ci"); err != nil || len(all) != 1 || all[0].Name != "again" {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf(`all = %+v, err = %v, want no error and len(all) == 1 and all[0].Name == "again"`, all, err)
 	}
 
-	// One that is made while its marker is about to be removed.
+	// A record that is created while its delete marker is about to be removed.
 	k := stored("ci", "again")
 	if err := s.records.Delete(t.Context(), k.key); err != nil {
 		t.Fatal(err)
 	}
 	old, err := s.oldMarkers(t.Context(), time.Now().Add(time.Minute))
 	if err != nil || len(old) != 1 {
-		t.Fatalf("%v, %v", old, err)
+		t.Fatalf("old = %v, err = %v, want no error and len(old) == 1", old, err)
 	}
 	if err := errors.Join(s.add(t.Context(), &upload{s: s.archiveStore}, k), s.purge(t.Context(), old)); err != nil {
 		t.Fatal(err)
 	}
 	if all, err := s.of(t.Context(), "ci"); err != nil || len(all) != 1 {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf("all = %+v, err = %v, want no error and len(all) == 1", all, err)
 	}
 }
 
-// An archive that two records have stays until the second is gone.
+// An archive with two records stays until the second is removed.
 func TestAnArchiveOfTwoRecords(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -319,12 +320,12 @@ func TestAnArchiveOfTwoRecords(t *testing.T) {
 	}
 }
 
-// What a snapshot lacks refuses it, or is told of, in bounds.
+// Parts that a snapshot lacks make it fail, or are listed in its answer, up to a limit.
 func TestWhatASnapshotLacksIsBounded(t *testing.T) {
 	t.Parallel()
 	l := &lacking{session: "s"}
 	if err := l.add("a FIFO"); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want a fault.Conflict error", err)
 	}
 	l.may = true
 	for range maxLacking + 2 {
@@ -333,11 +334,12 @@ func TestWhatASnapshotLacksIsBounded(t *testing.T) {
 		}
 	}
 	if list := l.list(); len(list) != maxLacking+1 || list[maxLacking] != "and 2 more" || len(list[0]) > maxLackingText || !utf8.ValidString(list[0]) {
-		t.Errorf("%d %q", len(list), list[len(list)-1])
+		t.Errorf(`len(list) = %d, list[len(list)-1] = %q, want len(list) == maxLacking + 1 and list[maxLacking] == "and 2 more" and len(list[0]) <= maxLackingText and utf8.ValidString(list[0])`,
+			len(list), list[len(list)-1])
 	}
 }
 
-// Of two snapshots of one name the first counts, and an owner has no more than its share, however many are made at a time.
+// Of two snapshots of the same name the first wins, and an owner gets no more than its share, however many are made at a time.
 func TestSnapshotsAreAddedOnce(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -351,7 +353,7 @@ func TestSnapshotsAreAddedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := add("ci", "one", 1); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("the same name: %v", err)
+		t.Errorf("the same name: err = %v, want a fault.Conflict error", err)
 	}
 	if err := add("ci", "two", 41); fault.KindOf(err) != fault.Exhausted {
 		t.Errorf("more than the share: %v", err)
@@ -360,11 +362,12 @@ func TestSnapshotsAreAddedOnce(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := s.room(t.Context(), "ci", "three", nil); fault.KindOf(err) != fault.Exhausted {
-		t.Errorf("nothing is left: %v", err)
+		t.Errorf("nothing is left: err = %v, want a fault.Exhausted error", err)
 	}
 	all, err := s.of(t.Context(), "ci")
 	if err != nil || len(all) != 2 || all[0].Name != "one" || all[1].Name != "two" {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf(`all = %+v, err = %v, want no error and len(all) == 2 and all[0].Name == "one" and all[1].Name == "two"`,
+			all, err)
 	}
 }
 
@@ -373,12 +376,14 @@ func TestNamesOfSnapshots(t *testing.T) {
 	at := time.Date(2026, 2, 3, 4, 5, 6, 7e6, time.FixedZone("", 3600))
 	for id, want := range map[string]string{"build": "build", "a/b c": "a-b-c", "../x": "x", "ä": "session", strings.Repeat("x", 200): strings.Repeat("x", 100)} {
 		if got := nameFor(id, at); got != want+"-20260203T030506.007Z" || !snapshotName.MatchString(got) {
-			t.Errorf("%q: %q", id, got)
+			t.Errorf(`%q: got %q, want got == want + "-20260203T030506.007Z" and snapshotName.MatchString(got)`,
+				id, got)
 		}
 	}
 }
 
-// Of two snapshots of an owner that are too much together, at most one is made, however they are stored at once; and as many skills.
+// Of two snapshots of an owner that exceed its limit together, at most one is made, even if they are stored at the same time; so
+// with skills.
 func TestTwoUploadsAtATimeStayWithinTheLimit(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -411,20 +416,20 @@ func TestTwoUploadsAtATimeStayWithinTheLimit(t *testing.T) {
 	}
 	for name := range ups {
 		if err := add(name); fault.KindOf(err) != fault.Exhausted {
-			t.Errorf("snapshot %s, beside another: %v", name, err)
+			t.Errorf("snapshot %s, beside another: err = %v, want a fault.Exhausted error", name, err)
 		}
 		if err := fits(name); fault.KindOf(err) != fault.Exhausted {
-			t.Errorf("skill %s, beside another: %v", name, err)
+			t.Errorf("skill %s, beside another: err = %v, want a fault.Exhausted error", name, err)
 		}
 	}
 	if err := ups["a"].drop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := fits("b"); err != nil {
-		t.Errorf("the other one has gone: %v", err)
+		t.Errorf("the other snapshot was removed: %v", err)
 	}
 	if err := add("b"); err != nil {
-		t.Errorf("the other one has gone: %v", err)
+		t.Errorf("the other snapshot was removed: %v", err)
 	}
 	late, err := s.store(t, strings.NewReader("five."), 15) // b is a snapshot now, and still an upload: it counts once
 	if err != nil {

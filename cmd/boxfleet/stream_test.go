@@ -32,7 +32,7 @@ func serveNATS(t *testing.T) *server.Server {
 		s.WaitForShutdown()
 	})
 	if !s.ReadyForConnections(time.Minute) {
-		t.Fatal("the server of NATS does not start")
+		t.Fatal("the NATS server does not start")
 	}
 	return s
 }
@@ -78,7 +78,7 @@ func openStream(t *testing.T, a *endpoint, accepted chan *stream) (near, far *st
 	select {
 	case far = <-accepted:
 	case <-time.After(time.Minute):
-		t.Fatal("the connection does not arrive")
+		t.Fatal("the connection was not accepted within a minute")
 	}
 	return conn.(*stream), far
 }
@@ -150,7 +150,7 @@ func TestASlowReaderHoldsUpItsWriterAlone(t *testing.T) {
 		}
 	}
 	if written < streamWindow || written > 2*streamWindow { // buffered there, and not acknowledged
-		t.Errorf("%d bytes were taken, of a window of %d", written, streamWindow)
+		t.Errorf("%d bytes were accepted, of a window of %d", written, streamWindow)
 	}
 	reader.mu.Lock()
 	held := len(reader.in)
@@ -163,7 +163,7 @@ func TestASlowReaderHoldsUpItsWriterAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b, err := io.ReadAll(io.LimitReader(other, 1)); err != nil || string(b) != "x" {
-		t.Fatal(string(b), err)
+		t.Fatalf(`string(b) = %v, err = %v, want no error and b == "x"`, string(b), err)
 	}
 	go slow.CloseWrite()
 	if n, err := io.Copy(io.Discard, reader); err != nil || n != int64(written) {
@@ -237,7 +237,7 @@ func (c telling) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// What is lost with connections to the server is sent again: nothing is missing or duplicated.
+// Data that is lost with connections to the server is sent again: nothing is missing or duplicated.
 func TestNothingIsLostWithConnectionsToTheServer(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t)
@@ -301,10 +301,10 @@ func TestNobodyIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, errNobody) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is errNobody", err)
 	}
 	if _, err := conn.Write([]byte("x")); !errors.Is(err, errNobody) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is errNobody", err)
 	}
 }
 
@@ -341,7 +341,7 @@ func TestFramesThatDoNotBelong(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f, err := decodeFrame(m.Data); err != nil || f.flags&flagReset == 0 {
-		t.Errorf("%+v, %v", f, err)
+		t.Errorf("f = %+v, err = %v, want no error and f.flags & flagReset != 0", f, err)
 	}
 	select {
 	case c := <-accepted:
@@ -354,10 +354,11 @@ func TestFramesThatDoNotBelong(t *testing.T) {
 		send(near.id, near.reply, (&frame{offset: i * maxFrame, bytes: make([]byte, maxFrame)}).encode())
 	}
 	eventually(t, "it is over", func() bool { return far.e.Open() == 0 })
-	// near is told that, or before it of bytes that it has not sent, which far acknowledges if the frames take longer than ackDelay.
+	// near gets that error, or before it one about bytes that it has not sent, which far acknowledges if the frames take longer
+	// than ackDelay.
 	_, err = io.Copy(io.Discard, near)
 	if _, ok := errors.AsType[*resetError](err); !ok && !errors.Is(err, errWindow) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want ok == true or err is errWindow", err)
 	}
 }
 
@@ -368,13 +369,13 @@ func TestAnEndpointThatClosesEndsItsConnections(t *testing.T) {
 	near, far := openStream(t, a, accepted)
 	a.Close()
 	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, errEndpointClosed) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is errEndpointClosed", err)
 	}
 	if _, err := far.Read(make([]byte, 1)); err == nil {
-		t.Error("the other end goes on")
+		t.Error("the other end of the connection was not closed")
 	}
 	if _, err := a.Dial(t.Context(), "fleet.n.b"); !errors.Is(err, errEndpointClosed) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is errEndpointClosed", err)
 	}
 }
 
@@ -387,7 +388,8 @@ func FuzzFrame(f *testing.F) {
 		a, err := decodeFrame(data)
 		if err != nil {
 			if len(data) >= frameHeader && len(data) <= frameHeader+maxFrame {
-				t.Errorf("%d bytes: %v", len(data), err)
+				t.Errorf("%d bytes: err = %v, want len(data) < frameHeader or len(data) > frameHeader + maxFrame",
+					len(data), err)
 			}
 			return
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Nothing waits for boxd where it waits for a program that does nothing, once the gateway has gone that wanted something of it.
+// When a gateway has gone, its streams to boxd end, also where boxd itself waits for a program that does nothing.
 func TestAStreamOfAGatewayThatIsGoneEnds(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -32,7 +32,7 @@ func TestAStreamOfAGatewayThatIsGoneEnds(t *testing.T) {
 	go func() { // until boxd is closed
 		defer close(accepted)
 		if conn, err := boxd.Accept(); err == nil {
-			accepted <- conn // nobody reads from it
+			accepted <- conn // the gateway reads nothing from it
 		}
 	}()
 	gateway, streams := streamPair(t, js.Conn().ConnectedUrl(), js.Conn().ConnectedUrl())
@@ -44,11 +44,11 @@ func TestAStreamOfAGatewayThatIsGoneEnds(t *testing.T) {
 	}()
 	conn := <-accepted
 	if conn == nil {
-		t.Fatal("boxd is not asked")
+		t.Fatal("no request reached boxd")
 	}
 	defer conn.Close() // carry ends then, whatever it waits for
 
-	for piece := make([]byte, 64<<10); err == nil; _, err = near.Write(piece) { // until nobody takes more
+	for piece := make([]byte, 64<<10); err == nil; _, err = near.Write(piece) { // until the other end accepts no more
 		if err := near.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestAStreamOfAGatewayThatIsGoneEnds(t *testing.T) {
 	select {
 	case <-over:
 	case <-time.After(time.Minute):
-		t.Error("it waits for boxd")
+		t.Error("the stream was not ended: it waits for boxd")
 	}
 }
 
@@ -88,8 +88,8 @@ func (b *slowBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.fakeBoxd.ServeHTTP(w, r)
 }
 
-// A session that is no longer a node's and takes its time to end holds up no announcement, is ended once, and is remembered until it
-// has ended.
+// A session that now belongs to another node and ends slowly delays no announcement, is ended once, and is remembered until it has
+// ended.
 func TestASessionThatEndsSlowlyHoldsUpNoAnnouncement(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
@@ -102,7 +102,7 @@ func TestASessionThatEndsSlowlyHoldsUpNoAnnouncement(t *testing.T) {
 	a := anAgent(t, js, boxd)
 	a.now.Gateways = map[string]access.Gateway{"main": {Role: access.User, Principals: []string{"ci"}}}
 	if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "given-up", Generation: 1, Bucket: bucket}); err != nil || !ok {
-		t.Fatalf("%v, %v", ok, err)
+		t.Fatalf("ok = %v, err = %v, want no error and ok == true", ok, err)
 	}
 	remembered := func() bool {
 		t.Helper()
@@ -119,18 +119,19 @@ func TestASessionThatEndsSlowlyHoldsUpNoAnnouncement(t *testing.T) {
 	select {
 	case <-boxd.asked:
 	case <-time.After(time.Minute):
-		t.Fatal("it is not ended")
+		t.Fatal("the session was not ended within a minute")
 	}
 	if !remembered() {
-		t.Error("it is forgotten before it has ended")
+		t.Error("the session was forgotten before it ended")
 	}
 	if a.agrees(bucket) {
-		t.Error("the node serves while it has what is no longer its own")
+		t.Error("the node serves while it runs a session that is claimed elsewhere")
 	}
 	close(boxd.may)
 	a.beside.Wait()
 	eventually(t, "the node serves", func() bool { return a.beat(t.Context()) == nil && a.agrees(bucket) })
 	if remembered() || !slices.Equal(boxd.ended, []string{"given-up"}) || a.gaveUp.Load() != 1 {
-		t.Errorf("it is remembered: %v; ended: %q, %d", remembered(), boxd.ended, a.gaveUp.Load())
+		t.Errorf(`it is remembered: %v; ended: boxd.ended = %q, a.gaveUp.Load() = %d, want not remembered() and boxd.ended == []string{"given-up"} and a.gaveUp.Load() == 1`,
+			remembered(), boxd.ended, a.gaveUp.Load())
 	}
 }

@@ -75,7 +75,8 @@ func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // a
 		}
 		lacked++
 		if !errors.Is(err, unix.EMFILE) || len(k.damaged) > 0 {
-			t.Fatalf("with room for %d: %v, damaged are %v", room, err, k.damaged)
+			t.Fatalf("with %d free descriptors: %v, damaged are %v, want err is unix.EMFILE and len(k.damaged) == 0",
+				room, err, k.damaged)
 		}
 	}
 	if lacked < 2 {
@@ -106,6 +107,6 @@ func TestPagesAreAllThereIsAndFitAPacket(t *testing.T) {
 	}
 	// The box that the last page ended with may have died since.
 	if p := page([]string{"b", "d"}, "c"); !slices.Equal(p.Keys, []string{"d"}) || p.More {
-		t.Errorf("%+v", p)
+		t.Errorf(`p = %+v, want p.Keys == []string{"d"} and p.More == false`, p)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// fakeBoxnet stands for boxnet: this program, started by that name. What it does with a request, its key says.
+// fakeBoxnet stands in for boxnet: this test binary, started by that name. The key of a request says how it behaves.
 func fakeBoxnet() {
 	unix.Close(4)
 	conn, err := fdpass.FromFD(3, fdpass.MaxInline)
@@ -79,7 +79,7 @@ func newFakeNetwork(t *testing.T, keys ...string) *networkProgram {
 	return p
 }
 
-// However often the program dies, a request is answered or fails, and the next one finds another process.
+// However often the program dies, a request is answered or fails, and the next request finds another process.
 func TestRequestsAboutNetworksOutliveTheirProgram(t *testing.T) {
 	t.Parallel()
 	space, err := unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -95,7 +95,8 @@ func TestRequestsAboutNetworksOutliveTheirProgram(t *testing.T) {
 				key := strings.Repeat("k", i+1)
 				resolv, err := p.attach(key, space, &isolation.NetworkSpec{Kind: isolation.NetworkEgress})
 				if err == nil && resolv != key || err != nil && !errors.Is(err, errNetworkGone) {
-					t.Errorf("the answer to %q is %q, %v", key, resolv, err)
+					t.Errorf("the answer to %q is %q, %v, want (an error or resolv == key) and (no error or err is errNetworkGone)",
+						key, resolv, err)
 				}
 				p.detach(key)
 			}
@@ -103,38 +104,39 @@ func TestRequestsAboutNetworksOutliveTheirProgram(t *testing.T) {
 	}
 	for range 20 {
 		if _, _, err := p.request(&isolation.DetachNetwork{Key: "die"}, -1); !errors.Is(err, errNetworkGone) {
-			t.Errorf("a process that has died: %v", err)
+			t.Errorf("a process that has died: err = %v, want err is errNetworkGone", err)
 		}
 	}
 	all.Wait()
 	var refused *isolation.StepError
 	if _, err := p.attach("x", -1, &isolation.NetworkSpec{}); !errors.As(err, &refused) || refused.Errno != unix.EBADF {
-		t.Errorf("a request without its descriptor: %v", err)
+		t.Errorf("a request without its descriptor: err = %v, want errors.As(err, &refused) and refused.Errno == unix.EBADF",
+			err)
 	}
 	p.close()
 	if _, _, err := p.request(&isolation.CheckNetwork{}, -1); err == nil {
-		t.Error("a request is answered after the end")
+		t.Error("a request was answered after the end of the program")
 	}
 }
 
-// A process that boxes need is started again by itself; one that nobody needs ends.
+// A process that boxes need is restarted; one that no box needs ends.
 func TestTheNetworkProgramRunsAsLongAsItIsNeeded(t *testing.T) {
 	t.Parallel()
 	p := newFakeNetwork(t, "a")
 	p.adopt()
 	first := running(p)
 	if first == nil {
-		t.Fatal("it does not run, and a box lives")
+		t.Fatal("boxnet does not run although a box needs it")
 	}
 	first.kill()
-	await(t, "it runs again", func() bool { n := running(p); return n != nil && n != first })
+	await(t, "boxnet runs again", func() bool { n := running(p); return n != nil && n != first })
 	p.detach("a")
-	await(t, "it has ended", func() bool { return running(p) == nil })
+	await(t, "boxnet has ended", func() bool { return running(p) == nil })
 	p.close()
 
 	idle := newFakeNetwork(t)
 	if idle.adopt(); running(idle) != nil {
-		t.Error("it runs, and there is nothing of boxes")
+		t.Error("boxnet runs although no box needs it")
 	}
 	idle.close()
 }
@@ -154,13 +156,13 @@ func TestANetworkProgramThatDoesNotStart(t *testing.T) {
 	unix.Close(exe)
 	p.adopt()
 	if !p.linked["a"] {
-		t.Error("a box whose link nobody knows has none")
+		t.Error("a box whose link could not be queried is recorded without a link")
 	}
 	if _, err := p.attach("a", -1, &isolation.NetworkSpec{}); err == nil {
-		t.Error("no error")
+		t.Error("no error though boxnet does not start")
 	}
 	if c := p.check(); c.Level != isolation.CheckWarn || !strings.Contains(c.Detail, "boxnet") {
-		t.Errorf("doctor says %+v", c)
+		t.Errorf(`the check of doctor is %+v, want c.Level == isolation.CheckWarn and c.Detail containing "boxnet"`, c)
 	}
 	if exe, err = unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		t.Fatal(err)
@@ -172,7 +174,7 @@ func TestANetworkProgramThatDoesNotStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(exe)
-	await(t, "it runs once it can", func() bool { return running(p) != nil })
+	await(t, "boxnet runs once it can start", func() bool { return running(p) != nil })
 	p.detach("a")
 	p.close()
 }
@@ -189,7 +191,7 @@ func await(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !f(); <-time.After(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("it has not come true that %s", what)
+			t.Fatalf("timed out after a minute, waiting until %s", what)
 		}
 	}
 }

@@ -65,10 +65,10 @@ func TestGroupsOfAnEarlierKeeperAreFoundAndRemoved(t *testing.T) {
 	tree := treeOfDirectories(t, "owner-1/box-a/work/e1", "owner-1/box-a/init", "owner-1/box-b")
 	limits := cgroup.Limits{Memory: 7}
 	if _, err := tree.Find("1", "c", &limits); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a box without groups: %v", err)
+		t.Errorf("a box without cgroups: err = %v, want err is fs.ErrNotExist", err)
 	}
 	if _, err := tree.Find("2", "a", &limits); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("another owner's: %v", err)
+		t.Errorf("another owner's: err = %v, want err is fs.ErrNotExist", err)
 	}
 	for key, working := range map[string]bool{"a": true, "b": false} {
 		b, err := tree.Find("1", key, &limits)
@@ -76,19 +76,20 @@ func TestGroupsOfAnEarlierKeeperAreFoundAndRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		if b.Path() != filepath.Join(tree.path, "owner-1", "box-"+key) || b.limits != limits || (b.Work().FD >= 0) != working {
-			t.Errorf("found %+v", b)
+			t.Errorf(`found %+v, want b.Path() == filepath.Join(tree.path, "owner-1", "box-"+key) and b.limits == %v and (b.Work().FD >= 0) == working`,
+				b, limits)
 		}
 		if err := b.Remove(); err != nil {
 			t.Error(err)
 		}
 		if err := b.SetLimits(&limits); !errors.Is(err, unix.ESRCH) {
-			t.Errorf("limits of one that is removed: %v", err)
+			t.Errorf("limits of a removed cgroup: err = %v, want err is unix.ESRCH", err)
 		}
 	}
 	if got := tree.all(t); len(got) > 0 {
-		t.Errorf("left: %q", got)
+		t.Errorf("left: got %q, want len(got) == 0", got)
 	}
 	if _, err := tree.findIn(tree.path, &limits); err == nil {
-		t.Error("a directory that nobody has delegated is a scope")
+		t.Error("a cgroup that was not delegated was accepted as scope")
 	}
 }

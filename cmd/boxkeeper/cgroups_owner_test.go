@@ -44,7 +44,8 @@ func TestAnOwnersLimitsFollow(t *testing.T) {
 		err := tree.SetOwner(&tc.owner)
 		used, ok := errors.AsType[*inUseError](err)
 		if ok != (tc.inUse > 0) || ok && used.Used != tc.inUse || !ok && err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want ok == (tc.inUse > 0) and (ok == false or used.Used == tc.inUse) and (ok == true or no error)",
+				name, err)
 		}
 		for file, want := range map[string]string{"memory.max": tc.want, "memory.high": tc.high, "cpu.max": tc.cpu} {
 			text, err := os.ReadFile(filepath.Join(in, file))
@@ -54,6 +55,6 @@ func TestAnOwnersLimitsFollow(t *testing.T) {
 		}
 	}
 	if err := treeOfDirectories(t).SetOwner(&cgroup.Owner{Name: "7"}); !errors.Is(err, unix.ESRCH) {
-		t.Errorf("nobody's: %v", err)
+		t.Errorf("the cgroup of an unknown owner: err = %v, want err is unix.ESRCH", err)
 	}
 }

@@ -78,14 +78,15 @@ func TestUnchangedConfigurationOfPackages(t *testing.T) {
 		t.Errorf("%q, %v\nwant %q", got, err, want)
 	}
 	if got, err := b.listed([]string{packagesEntry, "php"}); err != nil || !slices.Equal(got, []string{"etc/drawing/x.conf", "etc/magick/policy.xml", "etc/matplotlibrc", "etc/php"}) {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf(`got %q, err = %v, want no error and got == []string{"etc/drawing/x.conf", "etc/magick/policy.xml", "etc/matplotlibrc", "etc/php"}`,
+			got, err)
 	}
 	if got, err := b.listed([]string{packagesEntry}); err != nil || !slices.Contains(got, "etc/php/8.2/cli/conf.d/20-xml.ini") {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf(`got %q, err = %v, want no error and got containing "etc/php/8.2/cli/conf.d/20-xml.ini"`, got, err)
 	}
 }
 
-// What a package of rpm's has brought is shown as long as it is what the package has; rpm itself tells which files these are.
+// Files that an rpm package has installed are shown as long as they are unchanged; rpm itself says which files these are.
 func TestUnchangedConfigurationOfRPMPackages(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "rpmbuild")
@@ -125,7 +126,7 @@ echo x > %{buildroot}/etc/cron.d/tool
 	}
 	run("rpmbuild", "--define", "_topdir "+dir+"/build", "--quiet", "-bb", filepath.Join(dir, "tool.spec"))
 	run("rpm", "--root", root, "--dbpath", "/var/lib/rpm", "--nodeps", "-i", filepath.Join(dir, "build/RPMS/noarch/tool-1-1.noarch.rpm"))
-	for at := dir; at != "/" && at != os.TempDir(); at = filepath.Dir(at) { // whoever reads the database is nobody
+	for at := dir; at != "/" && at != os.TempDir(); at = filepath.Dir(at) { // the worker that reads the database runs as nobody
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -141,6 +142,6 @@ echo x > %{buildroot}/etc/cron.d/tool
 	b := &rootBuilder{root: -1, host: host}
 	if got, err := b.listed([]string{packagesEntry}); err != nil || !slices.Equal(got, []string{"etc/tool/kept.conf"}) {
 		known, _ := b.configuration()
-		t.Errorf("%q, %v; rpm knows %q", got, err, known)
+		t.Errorf(`%q, %v; rpm knows %q, want no error and got == []string{"etc/tool/kept.conf"}`, got, err, known)
 	}
 }

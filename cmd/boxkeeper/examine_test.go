@@ -16,7 +16,8 @@ func TestHugePagesAreToldOf(t *testing.T) {
 	} {
 		c, bad := checkHugePages(setting)
 		if bad != want || bad && (c.Detail == "" || c.Hint == "") {
-			t.Errorf("%q: %v, %+v", setting, bad, c)
+			t.Errorf(`%q: bad = %v, c = %+v, want bad == %v and (bad == false or c.Detail != "" and c.Hint != "")`,
+				setting, bad, c, want)
 		}
 	}
 }
@@ -26,7 +27,8 @@ func TestAStoreOfAnotherFilesystemIsToldOf(t *testing.T) {
 	for kind, want := range map[string]bool{"": false, "ext4": true, "xfs": false} {
 		c, bad := checkStore(kind, "xfs")
 		if bad != want || bad && (c.Level != 1 || c.Detail == "" || c.Hint == "") {
-			t.Errorf("a store of %q: %v, %+v", kind, bad, c)
+			t.Errorf(`a store of %q: bad = %v, c = %+v, want bad == %v and (bad == false or c.Level == 1 and c.Detail != "" and c.Hint != "")`,
+				kind, bad, c, want)
 		}
 	}
 }

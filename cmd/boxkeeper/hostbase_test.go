@@ -15,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// A change of any directory below /etc is noticed, and one that was made within a tick of the copy cannot be missed. A filesystem
-// that somebody has mounted below a directory of the host is not looked at.
+// A change of any directory below /etc is noticed, and one that was made within a clock tick of the copy cannot be missed. A
+// filesystem that is mounted below a directory of the host is ignored.
 func TestAChangeBelowEtcIsNoticed(t *testing.T) {
 	boxtest.RequireRoot(t)
 	host := filepath.Join(boxtest.NewFilesystem(t, "ext4"), "ssl")
@@ -65,7 +65,7 @@ func TestAChangeBelowEtcIsNoticed(t *testing.T) {
 	} {
 		<-time.After(2 * tick)
 		if was = read(); !was.is(root) {
-			t.Error("nothing has changed")
+			t.Error("a change was reported though nothing has changed")
 		}
 		try(change())
 		if was.is(root) {
@@ -75,14 +75,14 @@ func TestAChangeBelowEtcIsNoticed(t *testing.T) {
 	now := time.Now()
 	try(os.Chtimes(host, now, now))
 	if was = read(); was.is(root) && time.Since(now) < tick {
-		t.Error("what changes in the same tick would not be noticed")
+		t.Error("a state read in the same clock tick as the change counts as current")
 	}
 	try(os.Chtimes(host, now, now.Add(time.Hour)))
 	if was = read(); !was.is(root) {
-		t.Error("a time that is ahead of the clock counts as a change for ever")
+		t.Error("a modification time in the future counts as a change")
 	}
 	try(os.Mkdir(filepath.Join(foreign, "more"), 0o755))
 	if !was.is(root) {
-		t.Error("a foreign filesystem is looked at")
+		t.Error("a change on another filesystem counts as a change")
 	}
 }

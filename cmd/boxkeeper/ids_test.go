@@ -42,7 +42,7 @@ func TestKeepersOfAHostNeverShareARange(t *testing.T) { // not parallel: see tak
 	d := take(t, two, 3)
 	for _, r := range []*idRanges{one, two} {
 		if _, err := r.take(); !errors.Is(err, unix.EUSERS) {
-			t.Errorf("a fifth range of four: %v", err)
+			t.Errorf("a fifth range of four: err = %v, want err is unix.EUSERS", err)
 		}
 	}
 	two.Release(b)
@@ -75,12 +75,12 @@ func TestLastKeeperRemovesTheLockFile(t *testing.T) { // not parallel: see take
 	ids := take(t, one, 0)
 	two.Close()
 	if _, err := os.Stat(path); err != nil {
-		t.Errorf("while a box lives: %v", err)
+		t.Errorf("while a box runs: %v", err)
 	}
 	one.Release(ids)
 	one.Close()
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("after the last: %v", err)
+		t.Errorf("after the last: err = %v, want err is fs.ErrNotExist", err)
 	}
 	one.Close() // nothing there to remove
 }
@@ -93,7 +93,7 @@ func TestLockFileIsNoLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := newIDRanges(path, firstBase, 2).take(); !errors.Is(err, unix.ELOOP) {
-		t.Errorf("through a link: %v", err)
+		t.Errorf("through a link: err = %v, want err is unix.ELOOP", err)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestTheLowestFreeRangeIsTaken(t *testing.T) { // not parallel: see take
 		}
 		if lowest == ranges {
 			if _, err := r.take(); !errors.Is(err, unix.EUSERS) {
-				t.Fatalf("all are taken: %v", err)
+				t.Fatalf("all ranges are in use: err = %v, want err is unix.EUSERS", err)
 			}
 			continue
 		}

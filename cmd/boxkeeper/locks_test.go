@@ -42,7 +42,7 @@ func TestLocksAreCountedWhenABoxMayHaveTooMany(t *testing.T) {
 		{known: false, at: 103, due: true},
 	} {
 		if got := w.due(c.total, c.known, at(c.at)); got != c.due {
-			t.Errorf("step %d: due is %v", i, got)
+			t.Errorf("step %d: due is %v, want got == %v", i, got, c.due)
 		}
 		if c.due {
 			w.counted(c.total, c.found, at(c.at), at(c.at).Add(100*time.Millisecond))
@@ -58,13 +58,13 @@ file_lock_ctx      10293  10293     56   73    1 : tunables    0    0    0 : sla
 file_lock_cache       40     42    192   21    1 : tunables    0    0    0 : slabdata      2      2      0
 `
 	if n, ok := slabObjects(text, "file_lock_cache"); n != 42 || !ok {
-		t.Errorf("%d, %v", n, ok)
+		t.Errorf("n = %d, ok = %v, want n == 42 and ok == true", n, ok)
 	}
 	if _, ok := slabObjects(text[:200], "file_lock_cache"); ok {
-		t.Error("a cache that is not there was found")
+		t.Error("a slab cache that is not in the text was found")
 	}
 	if n, known := hostLocks(); os.Geteuid() == 0 && !known {
-		t.Logf("this kernel does not tell: %d", n)
+		t.Logf("this kernel does not count file locks: %d", n)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestTheLastHoardersAreRemembered(t *testing.T) {
 		h.add(strconv.Itoa(i))
 	}
 	if !h.keys["first"] {
-		t.Error("forgotten early")
+		t.Error("the first owner was forgotten too early")
 	}
 	h.add("last")
 	if len(h.keys) != mostLockHoarders || h.keys["first"] || !h.keys["last"] {

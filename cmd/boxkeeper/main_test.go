@@ -29,11 +29,11 @@ func TestAKeeperReadsItsFlagsAsBoxdWritesThem(t *testing.T) {
 		t.Errorf("-boxd's +keeper's:\n%s", diff)
 	}
 	if cfg, err = parse(append(want.Flags(), "-linger")); err != nil || !cfg.Linger {
-		t.Errorf("%+v, %v", cfg, err)
+		t.Errorf("cfg = %+v, err = %v, want no error and cfg.Linger == true", cfg, err)
 	}
 	for _, bad := range [][]string{{}, append(want.Flags(), "more"), append(want.Flags(), "-id-base=x"), append(want.Flags(), "-unknown")} {
 		if _, err := parse(bad); err == nil {
-			t.Errorf("%q is taken", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 		}
 		for n := range data {
 			if r, err := decode(data[:n]); err == nil {
-				t.Errorf("the first %d of %d bytes are a record: %+v", n, len(data), r)
+				t.Errorf("the first %d of %d bytes are a record: r = %+v, want an error", n, len(data), r)
 			}
 		}
 	}
@@ -83,7 +83,7 @@ func TestADamagedRecordIsNone(t *testing.T) {
 		}
 	}
 	if _, err := decode(append([]byte(good), make([]byte, maxRecord)...)); err == nil {
-		t.Error("a file without end is a record")
+		t.Error("a record larger than the limit was decoded")
 	}
 }
 
@@ -120,10 +120,10 @@ func TestABoxIsRememberedUntilItIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := d.Make(one); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("a second of the same key: %v", err)
+		t.Errorf("a second of the same key: err = %v, want err is fs.ErrExist", err)
 	}
 	if _, err := d.Read(one); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("before it is written: %v", err)
+		t.Errorf("before it is written: err = %v, want err is fs.ErrNotExist", err)
 	}
 	for _, pid := range []int{10, 11} {
 		r := full()
@@ -132,7 +132,7 @@ func TestABoxIsRememberedUntilItIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := d.Read(one); err != nil || !cmp.Equal(got, r) {
-			t.Errorf("%+v, %v", got, err)
+			t.Errorf("got %+v, err = %v, want no error and got == %+v", got, err, r)
 		}
 	}
 	conn, err := d.Dial(one)
@@ -142,7 +142,7 @@ func TestABoxIsRememberedUntilItIsRemoved(t *testing.T) {
 	unix.Close(conn)
 	unix.Close(fd)
 	if _, err := d.Dial(one); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("when nobody listens: %v", err)
+		t.Errorf("when the other end does not listen: err = %v, want err is unix.ECONNREFUSED", err)
 	}
 	if fd, err = d.Make(two); err != nil {
 		t.Fatal(err)
@@ -152,10 +152,10 @@ func TestABoxIsRememberedUntilItIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r, err := d.Read(two); err == nil || errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("another box's record: %+v, %v", r, err)
+		t.Errorf("another box's record: r = %+v, err = %v, want an error and err is not fs.ErrNotExist", r, err)
 	}
 	if keys, err := d.Keys(); err != nil || !slices.Equal(keys, []string{one, two}) {
-		t.Errorf("%q, %v", keys, err)
+		t.Errorf("keys = %q, err = %v, want no error and keys == []string{one, two}", keys, err)
 	}
 	for range 2 {
 		for _, key := range []string{one, two} {
@@ -165,10 +165,10 @@ func TestABoxIsRememberedUntilItIsRemoved(t *testing.T) {
 		}
 	}
 	if keys, err := d.Keys(); err != nil || len(keys) > 0 {
-		t.Errorf("left: %q, %v", keys, err)
+		t.Errorf("left: keys = %q, err = %v, want no error and len(keys) == 0", keys, err)
 	}
 	if err := d.Write(full()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a box that is gone: %v", err)
+		t.Errorf("the record of a removed box: err = %v, want err is fs.ErrNotExist", err)
 	}
 }
 
@@ -179,13 +179,13 @@ func TestTheDirectoryIsClosedToOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := openRecords(run); err == nil || !strings.Contains(err.Error(), "want mode 0700") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "want mode 0700"`, err)
 	}
 	if err := os.Symlink(t.TempDir(), filepath.Join(run, "link")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := openPrivate(run, "link", 0); err == nil {
-		t.Error("a link out of the run directory is followed")
+		t.Error("a symbolic link out of the run directory was followed")
 	}
 }
 
@@ -227,7 +227,8 @@ func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 	}
 	for what, r := range map[string]record{"a box of other ids": other, "a process of the host": foreign, "no ids": none} {
 		if fd, err := r.Living("this"); err == nil || errors.Is(err, unix.ESRCH) || !strings.Contains(err.Error(), "it is another process") {
-			t.Errorf("%s: %d, %v", what, fd, err)
+			t.Errorf(`%s: fd = %d, err = %v, want an error and err is not unix.ESRCH and err containing "it is another process"`,
+				what, fd, err)
 		}
 	}
 	if err := cmd.Process.Kill(); err != nil {
@@ -246,7 +247,7 @@ func TestTheNameOfAProcessDoesNotConfuse(t *testing.T) {
 	t.Parallel()
 	stat := "7 (a) S 1 (b) R) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 1 2\n"
 	if n, err := startIn([]byte(stat)); n != 98765 || err != nil {
-		t.Errorf("%d, %v", n, err)
+		t.Errorf("n = %d, err = %v, want n == 98765 and no error", n, err)
 	}
 	for _, bad := range []string{"", "7 (a) S", "7 a S 1 7 7 0"} {
 		if _, err := startIn([]byte(bad)); err == nil {

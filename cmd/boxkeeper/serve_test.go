@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// A boxd that asks for more than can be done at once waits: the keeper does not grow with what it is asked.
+// A boxd that sends more requests than the keeper handles at once has to wait: the memory of the keeper does not grow with them.
 func TestRequestsOfAnErringBoxdWait(t *testing.T) { //nolint:paralleltest // it counts goroutines of the process
 	const asked = maxRequests + 40
 	k := &keeper{boxes: map[string]*box{}}
@@ -90,7 +90,7 @@ func TestKeysThatCannotBeAreRefused(t *testing.T) {
 			"..": false, "/etc": false, "../../" + strings.Repeat("a", 26): false, strings.Repeat("a", 31): false, strings.Repeat("A", 32): false,
 		} {
 			if err := refuse(ask(key)); (err == nil) != fine {
-				t.Errorf("%s %q: %v", name, key, err)
+				t.Errorf("%s %q: err = %v, want (err == nil) == fine", name, key, err)
 			}
 		}
 	}
@@ -99,7 +99,7 @@ func TestKeysThatCannotBeAreRefused(t *testing.T) {
 		"4294967296": false, "1-0123456789abcde/": false, "1/box-a": false, "owner-1": false, "+1": false, "1-0123456789abcdef-": false,
 	} {
 		if err := refuse(&isolation.SetOwnerLimits{Owner: cgroup.Owner{Name: name}}); (err == nil) != fine {
-			t.Errorf("limits of owner %q: %v", name, err)
+			t.Errorf("limits of owner %q: err = %v, want (err == nil) == fine", name, err)
 		}
 		for _, ask := range []string{"limits", "end"} {
 			if err := refuse(about[ask](cgroup.OwnerPrefix + name)); err == nil {

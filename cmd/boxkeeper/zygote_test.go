@@ -81,7 +81,7 @@ func TestAZygoteThatDiesWhileItIsMadeIsMadeOnceMore(t *testing.T) {
 			t.Errorf("after %d deaths: %v, want %v", deaths, err, want)
 		}
 		if took := time.Since(begin); took > zygotePatience {
-			t.Errorf("after %d deaths it takes %v", deaths, took)
+			t.Errorf("after %d deaths the restart took %v", deaths, took)
 		}
 	}
 }
@@ -118,6 +118,6 @@ func TestAZygoteThatHasDiedIsMadeTwiceToo(t *testing.T) {
 		_, err = unix.Poll([]unix.PollFd{{Fd: int32(z.pidfd), Events: unix.POLLIN}}, -1)
 	}
 	if err := ask(); !errors.Is(err, unix.EXDEV) {
-		t.Errorf("it had died, and once more while it was made: %v", err)
+		t.Errorf("it had died, and once more while it was made: err = %v, want err is unix.EXDEV", err)
 	}
 }

@@ -122,17 +122,17 @@ func TestSecretsArePutIntoRequests(t *testing.T) {
 			t.Errorf("%.80q: %q, want %q", c.text, got, c.want)
 		}
 		if strings.Contains(got, secretValue) || strings.Contains(got, "103 Early") || strings.Contains(strings.ToLower(got), "x-late: ") {
-			t.Errorf("%.80q: %q has what it should not", c.text, got)
+			t.Errorf("%.80q: %q has a header that must be removed", c.text, got)
 		}
 		if strings.Contains(c.text, bearer) && strings.HasPrefix(got, "HTTP/1.1 200") && !strings.Contains(got, "X-Echo: Bearer "+secretMark) {
 			t.Errorf("%.80q: %q, want its header back", c.text, got)
 		}
 	}
 	if got := say("GET / HTTP/1.1\r\n"+head+"\r\n", "h2"); !strings.Contains(got, "no application protocol") {
-		t.Errorf("HTTP/2 alone: %q", got)
+		t.Errorf(`HTTP/2 alone: got %q, want got containing "no application protocol"`, got)
 	}
 	if n := requests.Load(); n != 3 {
-		t.Errorf("%d requests have come to the host", n)
+		t.Errorf("%d requests reached the host", n)
 	}
 }
 
@@ -176,15 +176,16 @@ func TestProtocolsAreChangedWithinSecrets(t *testing.T) {
 	r := bufio.NewReader(c)
 	got, err := http.ReadResponse(r, nil) //nolint:bodyclose // there is none
 	if err != nil || got.StatusCode != http.StatusSwitchingProtocols || got.Header.Get("X-Echo") != "Bearer "+secretMark {
-		t.Fatalf("%+v, %v", got, err)
+		t.Fatalf(`got %+v, err = %v, want no error and got.StatusCode == 101 and got.Header.Get("X-Echo") == "Bearer " + secretMark`,
+			got, err)
 	}
 	fmt.Fprintln(c, "hello")
 	if line, err := r.ReadString('\n'); line != "hello\n" {
-		t.Errorf("%q, %v", line, err)
+		t.Errorf(`line = %q, err = %v, want line == "hello\n"`, line, err)
 	}
 	b.server.cut() // as when a secret is removed
 	if _, err := r.ReadString('\n'); err == nil {
-		t.Error("a connection goes on that was cut")
+		t.Error("the connection was not closed")
 	}
 }
 

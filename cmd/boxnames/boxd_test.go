@@ -207,7 +207,7 @@ func TestABoxIsServed(t *testing.T) {
 		{"one", "pypi.org.", "Success 151.101.0.223"}, {"one", "a.example.net.", "NameError"}, {"two", "pypi.org.", "NameError"}, {"two", "a.example.net.", "Success 151.101.0.223"},
 	} {
 		if got := b.ask(tc[0], tc[1]); got != tc[2] {
-			t.Errorf("%s asks for %s: %q", tc[0], tc[1], got)
+			t.Errorf("%s asks for %s: got %q, want tc[2]", tc[0], tc[1], got)
 		}
 	}
 	<-b.heard
@@ -222,7 +222,7 @@ func TestABoxIsServed(t *testing.T) {
 	b.refuse = errors.New("no")
 	b.mu.Unlock()
 	if got := b.ask("one", "pypi.org."); got != "ServerFailure" {
-		t.Errorf("without a pin: %q", got)
+		t.Errorf(`without a pin: got %q, want "ServerFailure"`, got)
 	}
 }
 
@@ -233,22 +233,22 @@ func TestRulesOfALivingBoxChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.ask("one", "pypi.org."); got != "Success" { // its address is not public
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "Success"`, got)
 	}
 	<-b.heard
 	b.resolver.Change("one", driver.ResolverBox{Rules: compileRules(t, "pypi.org"), Reach: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
 	await(t, func() bool { return b.ask("one", "pypi.org.") == "Success 10.1.2.3" })
 	if !b.resolver.Change("one", driver.ResolverBox{Rules: compileRules(t)}) {
-		t.Error("the box is not known")
+		t.Error("the rules of a known box could not be changed")
 	}
 	await(t, func() bool { return b.ask("one", "pypi.org.") == "NameError" })
 	if b.resolver.Change("nobody", driver.ResolverBox{Rules: compileRules(t)}) {
-		t.Error("a box that was never added is known")
+		t.Error("the rules of a box that was never added were changed")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.pins) > 0 {
-		t.Errorf("%q", b.pins) // a CIDR rule covers it
+		t.Errorf("b.pins = %q, want len(b.pins) == 0", b.pins) // a CIDR rule covers it
 	}
 }
 
@@ -268,12 +268,12 @@ func TestBoxesAreHandedToTheNextProgram(t *testing.T) {
 	b.mu.Unlock()
 	await(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.where["one"] != "" })
 	if got := b.ask("one", "pypi.org."); got != "Success 151.101.0.223" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "Success 151.101.0.223"`, got)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.where["two"] != "" {
-		t.Error("a box that was removed is handed in")
+		t.Error("a removed box was handed to the next program")
 	}
 }
 
@@ -285,7 +285,7 @@ func await(t *testing.T, done func() bool) {
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatal("it does not happen")
+			t.Fatal("timed out after a minute")
 		}
 	}
 }

@@ -31,17 +31,18 @@ func FuzzReadHello(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		records, server, err := readHello(bufio.NewReaderSize(bytes.NewReader(data), 64))
 		if !bytes.HasPrefix(data, records) || len(records) > maxHello {
-			t.Fatal("not what was sent")
+			t.Fatal("the records are not the bytes that were sent, or too long")
 		}
 		if err != nil {
 			if server != "" {
-				t.Fatal("a name with an error")
+				t.Fatal("a server name was returned together with an error")
 			}
 			return
 		}
 		again, name, err := readHello(bufio.NewReader(bytes.NewReader(records)))
 		if err != nil || name != server || !bytes.Equal(again, records) {
-			t.Fatalf("once more: %q, %v", name, err)
+			t.Fatalf("once more: name = %q, err = %v, want no error and name == %q and again equal to records",
+				name, err, server)
 		}
 	})
 }

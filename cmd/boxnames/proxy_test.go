@@ -153,7 +153,7 @@ func certified(t *testing.T, curves ...tls.CurveID) string {
 }
 
 func TestWhatIsWithinTLSIsPassedOn(t *testing.T) {
-	// A server that wants another key share than it is offered asks for a second hello.
+	// A server that needs another key share than the client offers requests a second hello.
 	for _, curve := range []tls.CurveID{tls.X25519, tls.CurveP384} {
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 			b := openProxy(t, 443, proxyConfig{}, certified(t, curve))
@@ -168,10 +168,11 @@ func TestWhatIsWithinTLSIsPassedOn(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v, %x: %v", curve, version, err)
 			}
-			said, err := io.ReadAll(r.Body)
+			printed, err := io.ReadAll(r.Body)
 			r.Body.Close()
-			if err != nil || string(said) != allowed+" 1048576" {
-				t.Errorf("%v, %x: %q, %v", curve, version, said, err)
+			if err != nil || string(printed) != allowed+" 1048576" {
+				t.Errorf(`%v, %x: printed = %q, err = %v, want no error and printed == allowed + " 1048576"`,
+					curve, version, printed, err)
 			}
 		}
 	}
@@ -222,11 +223,12 @@ func TestHellosThatAreRefused(t *testing.T) {
 			}
 			d := b.refused()
 			if d.Reason != c.reason || d.Asked != c.asked || c.rule != "" && d.Setting != c.rule || d.Port != 443 || len(d.Addresses) != 1 {
-				t.Errorf("%+v", d)
+				t.Errorf(`d = %+v, want d.Reason == %v and d.Asked == %v and (c.rule == "" or d.Setting == %v) and d.Port == 443 and len(d.Addresses) == 1`,
+					d, c.reason, c.asked, c.rule)
 			}
 			_, _ = io.Copy(io.Discard, conn) // until the connection ends
 			if len(b.dialed) > 0 {
-				t.Error("it went on")
+				t.Error("a refused connection was dialed")
 			}
 		})
 	}
@@ -269,10 +271,10 @@ func TestASecondHelloIsForTheSameName(t *testing.T) {
 		defer server.Close()
 		got, _ := io.ReadAll(server)
 		if want := string(first) + between; string(got) != want {
-			t.Errorf("%d bytes have gone on, not %d", len(got), len(want))
+			t.Errorf("%d bytes were forwarded, want %d", len(got), len(want))
 		}
 		if d := b.refused(); d.Reason != egress.NoName {
-			t.Errorf("%+v", d)
+			t.Errorf("d = %+v, want d.Reason == egress.NoName", d)
 		}
 	}
 }
@@ -328,8 +330,8 @@ func TestANameThatHasNotLedThereIsResolvedOnce(t *testing.T) {
 		if _, err := c.Write(hello(t, &tls.Config{ServerName: allowed})); err != nil {
 			t.Fatal(err)
 		}
-		if said, _ := io.ReadAll(c); string(said) != "\x15\x03\x03\x00\x02\x02\x31" {
-			t.Errorf("%q", said)
+		if printed, _ := io.ReadAll(c); string(printed) != "\x15\x03\x03\x00\x02\x02\x31" {
+			t.Errorf(`printed = %q, want printed == "\x15\x03\x03\x00\x02\x02\x31"`, printed)
 		}
 	}
 	if d := b.refused(); d.Reason != egress.Astray || d.Asked != allowed || b.finds != 1 || len(b.heard) > 0 {
@@ -396,14 +398,14 @@ func TestAServerThatReadsNothingHoldsNothingUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if server = <-accepted; server == nil {
-		t.Fatal("nobody was dialed")
+		t.Fatal("the proxy did not dial the server")
 	}
 	late = time.AfterFunc(2*time.Minute, func() {
 		t.Error("the proxy waits for the server")
 		server.Close()
 	})
 	record := append([]byte{23, 3, 3, 0x40, 0}, make([]byte, 0x4000)...) // application data
-	for {                                                                // until nobody takes more
+	for {                                                                // until the server accepts no more
 		if err := c.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 			t.Fatal(err)
 		}
@@ -434,7 +436,7 @@ func TestAWebSocketEndsWithItsBox(t *testing.T) {
 			case <-again.C:
 				continue
 			case <-late:
-				t.Error("the connection to the server stays")
+				t.Error("the connection to the server was not closed with its box")
 			}
 			break
 		}
@@ -449,7 +451,7 @@ func TestAWebSocketEndsWithItsBox(t *testing.T) {
 		t.Fatal(err)
 	}
 	if server = <-accepted; server == nil {
-		t.Fatal("nobody was dialed")
+		t.Fatal("the proxy did not dial the server")
 	}
 	in := bufio.NewReader(server)
 	if _, err := http.ReadRequest(in); err != nil {
@@ -460,7 +462,7 @@ func TestAWebSocketEndsWithItsBox(t *testing.T) {
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("%v, %v", resp, err)
+		t.Fatalf("resp = %v, err = %v, want no error and resp.StatusCode == 101", resp, err)
 	}
 	resp.Body.Close()
 	if err := closeWrite(c); err != nil {

@@ -28,8 +28,11 @@ func FuzzQuery(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		s := &dnsServer{resolver: newResolver(resolverConfig{}), box: &resolverBox{
-			Rules:  func() *egress.Rules { return rules },
-			Pin:    func(context.Context, pinRequest) error { t.Error("pinned"); return nil },
+			Rules: func() *egress.Rules { return rules },
+			Pin: func(context.Context, pinRequest) error {
+				t.Error("a query without an answer added an address to the allowed ones")
+				return nil
+			},
 			Denied: func(denial) {},
 		}}
 		back := s.answer(t.Context(), msg, true)
@@ -38,7 +41,8 @@ func FuzzQuery(f *testing.F) {
 		}
 		var m dnsmessage.Message
 		if err := m.Unpack(back); err != nil || !m.Response || len(m.Answers) > 0 || len(back) > maxUDP {
-			t.Fatalf("%x: %v, %+v", back, err, m)
+			t.Fatalf("%x: err = %v, m = %+v, want no error and m.Response == true and len(m.Answers) == 0 and len(back) <= maxUDP",
+				back, err, m)
 		}
 	})
 }
@@ -71,11 +75,11 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		if found.ttl < 0 || len(found.addresses) > maxRecords {
-			t.Fatalf("%+v", found)
+			t.Fatalf("found = %+v, want found.ttl >= 0 and len(found.addresses) <= maxRecords", found)
 		}
 		out := &query{q: q.q, parsed: true, addresses: found.addresses[:min(len(found.addresses), maxAddresses)], ttl: found.ttl}
 		if len(out.reply(true)) > maxUDP || out.reply(false) == nil {
-			t.Fatal("no answer")
+			t.Fatal("no reply over TCP, or one over UDP that is too long")
 		}
 	})
 }

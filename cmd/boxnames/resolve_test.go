@@ -259,7 +259,8 @@ func ask(t *testing.T, network, to, name string, kind dnsmessage.Type) *dnsmessa
 		t.Fatalf("%s: %v in %x", name, err, back)
 	}
 	if m.ID != 4711 || !m.Response || len(m.Questions) != 1 || m.Questions[0] != q.Questions[0] {
-		t.Fatalf("%s: %+v", name, m)
+		t.Fatalf("%s: m = %+v, want m.ID == 4711 and m.Response == true and len(m.Questions) == 1 and m.Questions[0] == q.Questions[0]",
+			name, m)
 	}
 	return m
 }
@@ -344,10 +345,10 @@ func TestAnswersArePinnedAndGiven(t *testing.T) {
 				}
 			}
 			if other := tc.kind != dnsmessage.TypeA && tc.kind != dnsmessage.TypeAAAA; other && len(u.questions()) > 0 {
-				t.Errorf("the host's resolver was asked %q", u.questions())
+				t.Errorf("queries to the resolver of the host: %q", u.questions())
 			}
 			if len(s.refused()) > 0 {
-				t.Errorf("%+v", s.refused())
+				t.Errorf("s.refused() = %+v, want len(s.refused()) == 0", s.refused())
 			}
 		})
 	}
@@ -360,21 +361,22 @@ func TestNamesThatAreNotAllowedLeaveNoTrace(t *testing.T) {
 	for _, n := range []string{"evil.example.", "www.pypi.org.", "example.net.", "org.", ".", "pypi.org.evil.example.", "a\x00.example.net.", "a b.example.net.", "1.2.3.4.", "4.3.2.1.in-addr.arpa."} {
 		for _, kind := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeTXT, 65} {
 			if got := text(ask(t, "udp", s.udp, n, kind)); got != "NameError" {
-				t.Errorf("%q: %s", n, got)
+				t.Errorf(`%q: got %s, want "NameError"`, n, got)
 			}
 		}
 	}
 	if q := u.questions(); len(q) > 0 {
-		t.Errorf("the host's resolver was asked %q", q)
+		t.Errorf("queries to the resolver of the host: %q", q)
 	}
 	if len(s.refused()) != 9 { // each name once; reverse lookups are no denials
-		t.Errorf("%d denials: %+v", len(s.refused()), s.refused())
+		t.Errorf("%d denials: s.refused() = %+v, want len(s.refused()) == 9", len(s.refused()), s.refused())
 	}
 	if d := s.refused()[0]; d.Reason != egress.NotAllowed || d.Asked != "evil.example" || d.Setting != `"evil.example"` {
-		t.Errorf("%+v", d)
+		t.Errorf("d = %+v, want d.Reason == egress.NotAllowed and d.Asked == \"evil.example\" and d.Setting == `\"evil.example\"`",
+			d)
 	}
 	if d := s.refused()[6]; d.Asked != `"a\x00.example.net."` || d.Setting != "" {
-		t.Errorf("%+v", d)
+		t.Errorf("d = %+v, want d.Asked == `\"a\\x00.example.net.\"` and d.Setting == \"\"", d)
 	}
 }
 
@@ -386,17 +388,17 @@ func TestPrivateAddressesAreLeftOut(t *testing.T) {
 		t.Error(got)
 	}
 	if got := s.takePins(); !slices.Equal(got, []string{"a.org 1m10s 151.101.0.223"}) {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want []string{"a.org 1m10s 151.101.0.223"}`, got)
 	}
 	if len(s.refused()) != 1 || s.refused()[0].Reason != egress.NotPublic || len(s.refused()[0].Addresses) != 2 ||
 		s.refused()[0].Setting != `"10.1.2.3/32", "169.254.169.254/32"` {
-		t.Errorf("%+v", s.refused())
+		t.Errorf("s.refused() = %+v", s.refused())
 	}
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeAAAA)); got != "Success" {
 		t.Error(got)
 	}
 	if got := s.takePins(); got != nil {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want nil", got)
 	}
 
 	// A rule by CIDR allows these anyway.
@@ -408,7 +410,7 @@ func TestPrivateAddressesAreLeftOut(t *testing.T) {
 		t.Error(got)
 	}
 	if got := s.takePins(); !slices.Equal(got, []string{"a.org 1m10s 151.101.0.223"}) {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want []string{"a.org 1m10s 151.101.0.223"}`, got)
 	}
 }
 
@@ -421,7 +423,7 @@ func TestABoxWithoutIPv6GetsNoneOfItsAddresses(t *testing.T) {
 	u := newUpstream(t, says("a.org. 60 AAAA 2a04:4e42::223"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, false, egress.Spec{Name: "a.org"})
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeAAAA)); got != "Success" || len(u.questions()) != 0 {
-		t.Error(got, u.questions())
+		t.Errorf(`got = %v, u.questions() = %v, want got == "Success" and len(u.questions()) == 0`, got, u.questions())
 	}
 }
 
@@ -590,11 +592,11 @@ func TestTheNextResolverIsAsked(t *testing.T) {
 	good := newUpstream(t, says("a.org. 60 A 151.101.0.223"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(nobody, silent.at, good.at), Attempt: 2 * time.Second, Total: time.Minute}, true, egress.Spec{Name: "a.org"})
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)); got != "Success 151.101.0.223 1m0s" || len(silent.questions()) == 0 { // more, if the good one needs longer than an attempt once
-		t.Error(got, silent.questions())
+		t.Errorf(`got = %v, silent.questions() = %v, want got == "Success 151.101.0.223 1m0s" and len(silent.questions()) != 0`, got, silent.questions())
 	}
 	s = serveDNS(t, resolverConfig{}, true, egress.Spec{Name: "a.org"})
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)); got != "ServerFailure" {
-		t.Errorf("without resolvers: %s", got)
+		t.Errorf(`without resolvers: got %s, want "ServerFailure"`, got)
 	}
 }
 
@@ -651,17 +653,18 @@ func TestQueriesThatAreNone(t *testing.T) {
 		back := send(t, "udp", s.udp, tc.msg, patience)
 		if tc.want == "" {
 			if back != nil {
-				t.Errorf("%s: %x", name, back)
+				t.Errorf("%s: back = %x, want nil", name, back)
 			}
 			continue
 		}
 		var m dnsmessage.Message
 		if err := m.Unpack(back); err != nil || text(&m) != tc.want || len(back) > 512 {
-			t.Errorf("%s: %v, %s", name, err, text(&m))
+			t.Errorf("%s: err = %v, text(&m) = %s, want no error and text(&m) == %v and len(back) <= 512",
+				name, err, text(&m), tc.want)
 		}
 	}
 	if back := send(t, "tcp", s.tcp, make([]byte, 40000), time.Minute); back != nil {
-		t.Errorf("%x", back)
+		t.Errorf("back = %x, want nil", back)
 	}
 }
 
@@ -690,12 +693,12 @@ func TestABoxThatAsksTooMuchIsTold(t *testing.T) {
 	}
 
 	s = serveDNS(t, resolverConfig{Rate: 1}, true, egress.Spec{Name: "a.org"})
-	told := map[string]int{}
+	reported := map[string]int{}
 	for range 40 {
-		told[text(ask(t, "udp", s.udp, "b.org.", dnsmessage.TypeA))]++
+		reported[text(ask(t, "udp", s.udp, "b.org.", dnsmessage.TypeA))]++
 	}
-	if told["NameError"] < 10 || told["ServerFailure"] == 0 {
-		t.Errorf("%v", told)
+	if reported["NameError"] < 10 || reported["ServerFailure"] == 0 {
+		t.Errorf(`reported = %v, want reported["NameError"] >= 10 and reported["ServerFailure"] != 0`, reported)
 	}
 }
 
@@ -721,7 +724,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 	}
 	select {
 	case <-closed:
-		t.Error("a ninth was closed")
+		t.Error("a ninth connection was closed")
 	default:
 	}
 	for _, c := range conns {

@@ -70,11 +70,12 @@ func TestWhatIsReplaced(t *testing.T) {
 	} {
 		h := map[string][]string{c.header: {"first", c.before}}
 		if err := host(t, c.host).In(h); err != nil || h[c.header][1] != c.want || h[c.header][0] != "first" || len(h) != 1 {
-			t.Errorf("%s, %s: %q: %q, %v", c.host, c.header, c.before, h, err)
+			t.Errorf(`%s, %s: c.before = %q, h = %q, err = %v, want no error and h[c.header][1] == c.want and h[c.header][0] == "first" and len(h) == 1`,
+				c.host, c.header, c.before, h, err)
 		}
 		host(t, c.host).Out(h)
 		if strings.Contains(h[c.header][1], "value") {
-			t.Errorf("%s, %s: %q goes back", c.host, c.header, h)
+			t.Errorf("%s, %s: the secret goes back in %q", c.host, c.header, h)
 		}
 	}
 	for what, h := range map[string]map[string][]string{
@@ -82,12 +83,12 @@ func TestWhatIsReplaced(t *testing.T) {
 		"basic": {"Authorization": {basic(strings.Repeat(mark+" ", 40_000/len(mark)))}, "B": {strings.Repeat("x", maxHeaders-55_000)}},
 	} {
 		if err := host(t, "a.example").In(h); !errors.Is(err, errHeadersTooLong) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: err = %v, want err is errHeadersTooLong", what, err)
 		}
 	}
 	var none *secretSet
 	if none.For("a.example") != nil || host(t, "d.example") != nil {
-		t.Error("a host that nothing is for has something")
+		t.Error("a host without secrets got one")
 	}
 	for what, change := range map[string]func(*egress.Secrets){
 		"no key": func(m *egress.Secrets) { m.PrivateKey = nil }, "no value": func(m *egress.Secrets) { m.List[0].Value = "" },
@@ -114,17 +115,19 @@ func FuzzHeaders(f *testing.F) {
 		}
 		got := header[name][0]
 		if strings.Contains(got, mark) || strings.Contains(got, mark2) {
-			t.Errorf("%q: a placeholder is left: %q", text, got)
+			t.Errorf("%q: a placeholder is left: got %q, want got without mark and got without mark2", text, got)
 		}
 		if strings.Contains(got, value3) && !strings.Contains(text, value3) {
-			t.Errorf("%q: the secret of another host: %q", text, got)
+			t.Errorf("%q: the secret of another host: got %q, want got without value3 or text containing value3",
+				text, got)
 		}
 		if !strings.ContainsAny(text, "\r\n") && strings.ContainsAny(got, "\r\n") {
-			t.Errorf("%q: an end of line: %q", text, got)
+			t.Errorf(`%q: an end of line: got %q, want strings.ContainsAny(text, "\r\n") or not strings.ContainsAny(got, "\r\n")`,
+				text, got)
 		}
 		h.Out(header)
 		if got := header[name][0]; strings.Contains(got, value) || strings.Contains(got, value2) {
-			t.Errorf("%q: a secret goes back: %q", text, got)
+			t.Errorf("%q: a secret goes back: got %q, want got without value and got without value2", text, got)
 		}
 	})
 }

@@ -75,7 +75,7 @@ func unpack(t *testing.T, data []byte, rules archive.Rules) (string, archive.Sta
 			t.Fatal(err)
 		}
 		if n := len(entries); dir == top && n != 2 || dir == top+"/in" && n != 1 || dir == top+"/beside" && n != 0 {
-			t.Errorf("%s has %v: something came out of the directory", dir, entries)
+			t.Errorf("%s has %v: an entry was unpacked outside the directory", dir, entries)
 		}
 	}
 	return top + "/in/here", stats, err
@@ -123,7 +123,7 @@ func TestUnpackRefuses(t *testing.T) {
 			t.Parallel()
 			_, _, err := unpack(t, packed(t, tc.headers...), archive.Rules{Bounds: limits(), CaseTwins: true})
 			if r, ok := errors.AsType[*archive.Refusal](err); !ok || r.TooMuch != tc.tooMuch || r.Error() == "" {
-				t.Errorf("%v", err)
+				t.Errorf(`err = %v, want ok == true and r.TooMuch == tc.tooMuch and r != ""`, err)
 			}
 		})
 	}
@@ -139,7 +139,7 @@ func TestUnpackRefusesBombs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := unpack(t, b.Bytes(), archive.Rules{Bounds: limits()}); !tooMuch(err) {
-		t.Errorf("claimed size: %v", err)
+		t.Errorf("claimed size: err = %v, want tooMuch(err)", err)
 	}
 	// Padding that compresses to a thousandth.
 	b.Reset()
@@ -155,11 +155,11 @@ func TestUnpackRefusesBombs(t *testing.T) {
 	}
 	z.Close()
 	if _, _, err := unpack(t, b.Bytes(), archive.Rules{Bounds: limits()}); !tooMuch(err) {
-		t.Errorf("ratio: %v", err)
+		t.Errorf("ratio: err = %v, want tooMuch(err)", err)
 	}
 	for name, data := range map[string][]byte{"nothing of the sort": []byte(strings.Repeat("no archive ", 100)), "no gzip": []byte("\x1f\x8bxxxxxxxxxxx")} {
 		if _, _, err := unpack(t, data, archive.Rules{Bounds: limits()}); err == nil || tooMuch(err) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want an error and not tooMuch(err)", name, err)
 		}
 	}
 }
@@ -185,11 +185,11 @@ func TestUnpackTakesWhatIsGood(t *testing.T) {
 	for _, data := range [][]byte{data, zipped.Bytes()} {
 		dir, stats, err := unpack(t, data, archive.Rules{Bounds: limits(), CaseTwins: true})
 		if err != nil || stats.Entries != 6 || stats.Bytes != 13 {
-			t.Fatalf("%+v, %v", stats, err)
+			t.Fatalf("stats = %+v, err = %v, want no error and stats.Entries == 6 and stats.Bytes == 13", stats, err)
 		}
 		for name, want := range map[string]string{"dir/file": "content", "dir/link": "1", "hard": "content", "caf\xe9\n": "latin"} {
 			if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
-				t.Errorf("%q is %q, %v", name, got, err)
+				t.Errorf("%q is %q, %v, want no error and got == want", name, got, err)
 			}
 		}
 		info, err := os.Stat(dir + "/dir/file")
@@ -206,7 +206,8 @@ func TestUnpackTakesWhatIsGood(t *testing.T) {
 	}
 	for _, name := range []string{"/dir", "/dir/file"} {
 		if info, err := os.Stat(dir + name); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("%s with an umask: %v, %v", name, info.Mode(), err)
+			t.Errorf("%s with an umask: info.Mode() = %v, err = %v, want no error and info.Mode().Perm() == 0o700",
+				name, info.Mode(), err)
 		}
 	}
 	if _, _, err := unpack(t, packed(t, link("x", "/usr/bin/python3"), link("y", "../../z")), archive.Rules{Bounds: limits(), OutwardLinks: true}); err != nil {
@@ -251,15 +252,15 @@ func TestPackIsWhatUnpackTakes(t *testing.T) {
 		t.Errorf("the link leads to %q, %v", got, err)
 	}
 	if info, err := os.Stat(dir + "/empty"); err != nil || info.Mode().Perm() != 0o750 {
-		t.Errorf("empty directory: %v, %v", info, err)
+		t.Errorf("empty directory: info = %v, err = %v, want no error and info.Mode().Perm() == 0o750", info, err)
 	}
 	b.Reset()
 	if stats, err := archive.PackFile(&b, root, "top", "other", limits()); err != nil || stats.Entries != 1 {
-		t.Errorf("one file: %+v, %v", stats, err)
+		t.Errorf("one file: stats = %+v, err = %v, want no error and stats.Entries == 1", stats, err)
 	}
 	for _, bounds := range []archive.Bounds{{Bytes: 5, Entries: 20, File: 20}, {Bytes: 100, Entries: 6, File: 20}, {Bytes: 100, Entries: 20, File: 2}} {
 		if _, err := archive.PackDir(io.Discard, root, "", bounds, archive.PackRules{}); !tooMuch(err) {
-			t.Errorf("%+v: %v", bounds, err)
+			t.Errorf("%+v: err = %v, want tooMuch(err)", bounds, err)
 		}
 	}
 }
@@ -307,7 +308,7 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// A file with several names is packed once, if that is asked for, and is one file again.
+// A file with several hard links is packed once, if that is requested, and is unpacked as one file.
 func TestHardLinksArePackedOnce(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()
@@ -335,7 +336,8 @@ func TestHardLinksArePackedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if os.SameFile(one, two) != links || os.SameFile(one, other) {
-			t.Errorf("with links %v, they are one file: %v", links, !links)
+			t.Errorf("with links %v, they are one file: !links = %v, want os.SameFile(one, two) == links and not os.SameFile(one, other)",
+				links, !links)
 		}
 	}
 }
@@ -386,7 +388,8 @@ func TestEntriesComeAndGoWhileTheyArePacked(t *testing.T) {
 			t.Fatalf("the directory: %v", err)
 		}
 		if !bytes.Contains(b.Bytes(), []byte("kept")) || bytes.Contains(b.Bytes(), []byte("root:")) {
-			t.Fatalf("the archive has %q", b.Bytes())
+			t.Fatalf(`the archive has %q, want b.Bytes() containing []byte("kept") and b.Bytes() without []byte("root:")`,
+				b.Bytes())
 		}
 		if _, err := archive.PackSome(io.Discard, root, []string{"goes0", "goes1", "stays"}, limits()); err != nil {
 			t.Fatalf("some of it: %v", err)

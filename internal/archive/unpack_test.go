@@ -109,7 +109,7 @@ func run(t testing.TB, data []byte, below string, l archive.Limits) (string, err
 	err = archive.Extract(f, root, below, l)
 	for dir, want := range map[string]int{top: 2, top + "/in": 1, top + "/beside": 1} {
 		if entries, _ := os.ReadDir(dir); len(entries) != want {
-			t.Errorf("%s has %v: something came out of the directory", dir, entries)
+			t.Errorf("%s has %v: an entry was unpacked outside the directory", dir, entries)
 		}
 	}
 	return top + "/in/here", err
@@ -127,7 +127,7 @@ func made(t testing.TB, dir string) (names []string, total int64) {
 			return err
 		}
 		if !info.IsDir() && !info.Mode().IsRegular() {
-			t.Errorf("%s is %v", path, info.Mode())
+			t.Errorf("%s is %v, want info.IsDir() or info.Mode().IsRegular()", path, info.Mode())
 		}
 		if info.Mode().IsRegular() {
 			total += info.Size()
@@ -150,13 +150,14 @@ func TestArchivesAreUnpacked(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		if names, _ := made(t, dir); fmt.Sprint(names) != "[a a/SKILL.md a/b a/b/run.sh empty]" {
-			t.Errorf("%s: %v", what, names)
+			t.Errorf(`%s: names = %v, want fmt.Sprint(names) == "[a a/SKILL.md a/b a/b/run.sh empty]"`, what, names)
 		}
 		if text, _ := os.ReadFile(dir + "/a/SKILL.md"); string(text) != "text" {
-			t.Errorf("%s: %q", what, text)
+			t.Errorf(`%s: text = %q, want text == "text"`, what, text)
 		}
 		if info, err := os.Stat(dir + "/a/b/run.sh"); what == "zip" && (err != nil || info.Mode().Perm()&0o100 == 0) {
-			t.Errorf("%s: the program is none any more: %v", what, err)
+			t.Errorf(`%s: the program is not executable: err = %v, want what != "zip" or no error and info.Mode().Perm() & 0o100 != 0`,
+				what, err)
 		}
 	}
 }
@@ -285,7 +286,7 @@ func TestAnEnormousDirectoryCostsNothing(t *testing.T) {
 	_, err := run(t, b.Bytes(), "", l)
 	runtime.ReadMemStats(&after)
 	if err == nil || !strings.Contains(err.Error(), "too many entries") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "too many entries"`, err)
 	}
 	if took := after.TotalAlloc - before.TotalAlloc; took > 16<<20 {
 		t.Errorf("it took %d bytes of memory", took)
@@ -325,14 +326,15 @@ func TestAPartOfATarIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if names, _ := made(t, dir); fmt.Sprint(names) != "[repo-main repo-main/skills repo-main/skills/a repo-main/skills/a/SKILL.md]" {
-		t.Errorf("%v", names)
+		t.Errorf(`names = %v, want fmt.Sprint(names) == "[repo-main repo-main/skills repo-main/skills/a repo-main/skills/a/SKILL.md]"`,
+			names)
 	}
 	if _, err := run(t, tarred(t, entries...), "", unpackLimits()); err == nil {
-		t.Error("all of it was taken")
+		t.Error("no error for an archive of which only a part is allowed")
 	}
 	bomb := tarred(t, entry{name: "repo-main/zeros", body: strings.Repeat("\x00", 8<<20)})
 	if _, err := run(t, bomb, "skills/a", unpackLimits()); err == nil || !strings.Contains(err.Error(), "limit") {
-		t.Errorf("a bomb beside what is taken: %v", err)
+		t.Errorf(`an oversized entry beside those that are unpacked: err = %v, want an error containing "limit"`, err)
 	}
 }
 

@@ -333,13 +333,13 @@ func (d *Daemon) Kill() {
 	d.cmd = nil
 }
 
-// Warm makes everything that a daemon makes once and keeps: the zygote and the preforked boxes. What Look finds afterwards is
-// what it finds whenever nothing is in use.
+// Warm creates everything that a daemon creates once and keeps: the zygote and the preforked boxes. Afterwards Look finds the state
+// that it finds whenever nothing is in use.
 func (d *Daemon) Warm() {
 	d.t.Helper()
 	req := api.OneShotRequest{Exec: api.ExecRequest{Argv: []string{"true"}}}
 	if r, err := d.Run(d.t.Context(), &req); err != nil || r.Status != "exited" {
-		d.t.Fatalf("warm up: %+v, %v", r, err)
+		d.t.Fatalf(`first execution: r = %+v, err = %v, want no error and r.Status == "exited"`, r, err)
 	}
 	var now []string
 	defer func() {

@@ -47,7 +47,8 @@ func NewCollector(t testing.TB) *Collector {
 			err = proto.Unmarshal(body, &data)
 		}
 		if err != nil || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" || len(data.ProtoReflect().GetUnknown()) > 0 {
-			t.Errorf("the collector gets %s %q: %v", r.URL.Path, r.Header.Get("Content-Type"), err)
+			t.Errorf(`the collector gets %s %q: err = %v, want no error and r.URL.Path == "/v1/traces" and r.Header.Get("Content-Type") == "application/x-protobuf" and len(data.ProtoReflect().GetUnknown()) == 0`,
+				r.URL.Path, r.Header.Get("Content-Type"), err)
 		}
 		c.take(&data, body)
 		w.Header().Set("Content-Type", "application/x-protobuf")

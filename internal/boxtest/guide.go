@@ -120,7 +120,7 @@ func (g *Guide) Follow(page string) {
 			want = "124"
 		}
 		if status != want {
-			t.Errorf("%s\nended with %s: %s", e.command, status, printed)
+			t.Errorf("%s\nended with %s: printed = %s, want status == %v", e.command, status, printed, want)
 		}
 		lines := strings.Split(strings.TrimSpace(printed), "\n")
 		for n, want := range e.prints {

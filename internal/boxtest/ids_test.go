@@ -10,6 +10,6 @@ func TestIDsAreReservedAmongAllSuites(t *testing.T) {
 	one := takeIDs(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	if other := takeIDs(t); other == one {
-		t.Errorf("both have %+v", one)
+		t.Errorf("both have %+v, want other != one", one)
 	}
 }

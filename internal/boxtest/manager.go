@@ -78,7 +78,7 @@ func (m *Manager) Hear() string {
 	text := make([]byte, 4096)
 	n, err := m.Heard.Read(text)
 	if err != nil {
-		m.t.Fatalf("boxd says nothing: %v", err)
+		m.t.Fatalf("boxd sends no notification: %v", err)
 	}
 	return string(text[:n])
 }

@@ -38,7 +38,8 @@ func Alerts(t testing.TB, path string) (list []Alert) {
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
 			if r.Name == "" || r.Expr == "" || r.Annotations["summary"] == "" {
-				t.Errorf("a rule without a name, an expression or a summary: %+v", r)
+				t.Errorf(`a rule without a name, an expression or a summary: r = %+v, want r.Name != "" and r.Expr != "" and r.Annotations["summary"] != ""`,
+					r)
 			}
 			list = append(list, r)
 		}
@@ -103,13 +104,13 @@ func AskForWhatThereIs(t testing.TB, served prometheus.Gatherer, alerts, dashboa
 	for _, expr := range all {
 		for _, name := range metricName.FindAllString(expr, -1) {
 			if known[name] == nil {
-				t.Errorf("%s asks for %s, which there is not", expr, name)
+				t.Errorf("%s uses the metric %s, which does not exist", expr, name)
 			}
 		}
 		for _, found := range selector.FindAllStringSubmatch(expr, -1) {
 			for _, label := range labelName.FindAllStringSubmatch(found[2], -1) {
 				if !slices.Contains(known[found[1]], label[1]) {
-					t.Errorf("%s asks for the label %s of %s, which that has not", expr, label[1], found[1])
+					t.Errorf("%s uses the label %s, which %s does not have", expr, label[1], found[1])
 				}
 			}
 		}

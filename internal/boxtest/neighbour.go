@@ -27,11 +27,13 @@ func Beside(t testing.TB, configuration ...string) *Daemon {
 		ctx := context.Background() // the test's context has ended
 		is, err := d.Process(ctx, neighbour, "sleep", 0)
 		if err != nil || is.State != was.State || is.PID != was.PID {
-			t.Errorf("the process of the box next to it was %+v, and is %+v: %v", was, is, err)
+			t.Errorf("the process of the box next to it was %+v, and is %+v: err = %v, want no error and is.State == %v and is.PID == %v",
+				was, is, err, was.State, was.PID)
 		}
 		r, err := d.Exec(ctx, neighbour, &api.ExecRequest{Argv: []string{"sh", "-c", "cat /workspace/file /dev/shm/file; ls /workspace /dev/shm"}})
 		if err != nil || r.Stdout != "kept\nkept\n/dev/shm:\nfile\n\n/workspace:\nfile\n" {
-			t.Errorf("the box next to it has %q: %v", r.Stdout, err)
+			t.Errorf(`the box next to it has %q: err = %v, want no error and r.Stdout == "kept\nkept\n/dev/shm:\nfile\n\n/workspace:\nfile\n"`,
+				r.Stdout, err)
 		}
 		if err := d.DeleteSession(ctx, neighbour); err != nil {
 			t.Errorf("the box next to it does not end: %v", err)

@@ -42,7 +42,7 @@ func Eventually(t testing.TB, what string, cond func() bool) {
 	first := time.Now()
 	for begun := first; !cond(); begun = time.Now() {
 		if ctx.Err() != nil {
-			t.Fatalf("in %v it has not come true that %s", patience(), what)
+			t.Fatalf("timed out after %v, waiting until %s", patience(), what)
 		}
 		time.Sleep(max(time.Since(begun), 5*time.Millisecond, min(time.Since(first)/20, 50*time.Millisecond)))
 	}
@@ -53,7 +53,7 @@ func OneDay(t testing.TB) {
 	t.Helper()
 	now := time.Now().UTC()
 	if left := now.Truncate(24 * time.Hour).Add(24 * time.Hour).Sub(now); left < 3*time.Minute {
-		t.Logf("it begins in %v: until then what is used today may not be all", left)
+		t.Logf("a new UTC day begins in %v: waiting for it, as the test checks today's usage", left)
 		time.Sleep(left)
 	}
 }

@@ -54,7 +54,7 @@ func (d *Daemon) AttachPeer(t testing.TB, session, process string, asked api.Str
 	p.Control(api.ClientControl{Attach: &asked})
 	m := p.Hear()
 	if m.Control == nil || m.Control.Attached == nil {
-		t.Fatalf("attach to %q: %+v", process, m)
+		t.Fatalf("attach to %q: m = %+v, want m.Control != nil and m.Control.Attached != nil", process, m)
 	}
 	return p, *m.Control.Attached
 }
@@ -106,7 +106,7 @@ func (p *Peer) Hears(want string) {
 		case m.Closed == nil && m.Control == nil && m.Channel == api.ChannelStdout:
 			got += string(m.Data)
 		default:
-			p.t.Fatalf("after %q: %+v %s", got, m, m.Data)
+			p.t.Fatalf("after %q: m = %+v, m.Data = %s", got, m, m.Data)
 		}
 	}
 	if got != want {

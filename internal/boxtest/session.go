@@ -49,7 +49,7 @@ func (d *Daemon) Output(t testing.TB, session string, req api.ExecRequest) strin
 	}
 	r := d.Result(t, session, req)
 	if r.Status != "exited" || *r.ExitCode != 0 {
-		t.Fatalf("in %q: %s", session, Show(r))
+		t.Fatalf(`in %q: r = %s, want r.Status == "exited" and *r.ExitCode == 0`, session, Show(r))
 	}
 	return r.Stdout
 }
@@ -87,7 +87,8 @@ func (d *Daemon) Ended(t testing.TB, session, process string) api.Process {
 	t.Helper()
 	p, err := d.Process(t.Context(), session, process, 5*time.Minute)
 	if err != nil || p.State != "ended" || p.Result == nil {
-		t.Fatalf("%q does not end: %+v, %v", process, p, err)
+		t.Fatalf(`%q does not end: p = %+v, err = %v, want no error and p.State == "ended" and p.Result != nil`,
+			process, p, err)
 	}
 	return p
 }

@@ -47,7 +47,7 @@ func (c *canary) look() string {
 func (d *Daemon) unharmed(inOrder bool) {
 	d.t.Helper()
 	if now := d.canary.look(); now != d.canary.was {
-		d.t.Errorf("a file that nobody may touch is %s, was %s", now, d.canary.was)
+		d.t.Errorf("a file that must not change is %s, was %s, want now == d.canary.was", now, d.canary.was)
 	}
 	if !inOrder || d.ids == allIDs() { // boxes of a killed boxd end when their time is over
 		return

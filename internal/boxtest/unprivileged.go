@@ -32,7 +32,7 @@ func newUnprivileged(t testing.TB, d *Daemon, name string) *unprivileged {
 	uid, uerr := strconv.ParseUint(who.Uid, 10, 32)
 	gid, gerr := strconv.ParseUint(who.Gid, 10, 32)
 	if uerr != nil || gerr != nil {
-		t.Fatal(uerr, gerr)
+		t.Fatalf("uerr = %v, gerr = %v, want no error and no error", uerr, gerr)
 	}
 	u := &unprivileged{name: name, uid: uint32(uid), gid: uint32(gid)}
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: d.Socket, Net: "unix"})

@@ -29,7 +29,8 @@ func (a Answer) Problem(t testing.TB) api.Problem {
 	t.Helper()
 	var p api.Problem
 	if err := json.Unmarshal(a.Body, &p); err != nil || a.Header.Get("Content-Type") != "application/problem+json" || p.Status != a.Code {
-		t.Fatalf("no problem: %d %v %s", a.Code, a.Header, a.Body)
+		t.Fatalf(`no problem: a.Code = %d, a.Header = %v, a.Body = %s, want no error and a.Header.Get("Content-Type") == "application/problem+json" and p.Status == a.Code`,
+			a.Code, a.Header, a.Body)
 	}
 	return p
 }

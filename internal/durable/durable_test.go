@@ -49,7 +49,7 @@ func TestRecordsReplaceEachOtherWhole(t *testing.T) {
 		t.Fatalf("names %v, %v", names, err)
 	}
 	if _, err := dir.Stat(".new-HALF"); !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("the half-written record is still there: %v", err)
+		t.Fatalf("the half-written record is still there: err = %v, want err is fs.ErrNotExist", err)
 	}
 	if err := dir.WriteFile("bad.json", []byte(`{`), 0o600); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,8 @@ func TestOnlyRegularFilesAreRecords(t *testing.T) {
 	}
 }
 
-// What an earlier process has left in the scratch directory is removed, and the directory stays: on a full disk none could be made.
+// Files that an earlier process has left in the scratch directory are removed, and the directory stays: on a full disk it could not
+// be created again.
 func TestTheScratchDirectoryIsEmptied(t *testing.T) {
 	t.Parallel()
 	store := filepath.Join(t.TempDir(), "store")

@@ -20,12 +20,12 @@ func TestTheRuleThatRefusedIsFound(t *testing.T) {
 		"inside":  fault.Errorf(fault.Conflict, "cannot: %w", fmt.Errorf("as %w", refused)),
 	} {
 		if got := fault.DenialOf(err); got == nil || *got != d {
-			t.Errorf("%s: %+v", name, got)
+			t.Errorf("%s: got %+v, want got != nil and *got == d", name, got)
 		}
 	}
 	for name, err := range map[string]error{"nothing": nil, "no rule": fault.Errorf(fault.Invalid, "x"), "plain": errors.New("x")} {
 		if got := fault.DenialOf(err); got != nil {
-			t.Errorf("%s: %+v", name, got)
+			t.Errorf("%s: got %+v, want nil", name, got)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func TestKindOfSeesThroughWrapping(t *testing.T) {
 		})
 	}
 	if !errors.Is(base, fs.ErrExist) {
-		t.Fatal("the cause is lost")
+		t.Fatal("errors.Is does not find the wrapped cause")
 	}
 }
 

@@ -131,7 +131,7 @@ func TestMessagesOfTheSourceHaveOneForm(t *testing.T) {
 					keys++
 					text, whole := leading(call.Args[2])
 					if why := wrong(phrases, "Field", text, whole); why != "" {
-						t.Errorf("%s: %q: %s", set.Position(call.Pos()), text, why)
+						t.Errorf(`%s: text = %q, why = %s, want why == ""`, set.Position(call.Pos()), text, why)
 					}
 					return true
 				}
@@ -154,7 +154,7 @@ func TestMessagesOfTheSourceHaveOneForm(t *testing.T) {
 				}
 				text, whole := leading(arg)
 				if why := wrong(phrases, f.Sel.Name, text, whole); why != "" {
-					t.Errorf("%s: %q: %s", set.Position(call.Pos()), text, why)
+					t.Errorf(`%s: text = %q, why = %s, want why == ""`, set.Position(call.Pos()), text, why)
 				}
 				return true
 			})

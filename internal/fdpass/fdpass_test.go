@@ -55,17 +55,19 @@ func TestMessagesKeepTheirBordersAndFiles(t *testing.T) {
 		}
 		flags, err := unix.FcntlInt(uintptr(files[0]), unix.F_GETFD, 0)
 		if err != nil || flags&unix.FD_CLOEXEC == 0 {
-			t.Fatalf("descriptor not close-on-exec: %v %v", flags, err)
+			t.Fatalf("descriptor not close-on-exec: flags = %v, err = %v, want no error and flags & unix.FD_CLOEXEC != 0",
+				flags, err)
 		}
 		unix.Write(files[0], []byte{'!'})
 		unix.Close(files[0])
 		one := make([]byte, 1)
 		if _, err := io.ReadFull(r, one); err != nil || one[0] != '!' {
-			t.Fatalf("the descriptor is not the one sent: %q %v", one, err)
+			t.Fatalf("the descriptor is not the one sent: one = %q, err = %v, want no error and one[0] == '!'",
+				one, err)
 		}
 	}
 	if err := a.Send(make([]byte, fdpass.MaxBody+1)); !errors.Is(err, fdpass.ErrTooLarge) {
-		t.Fatalf("oversized send: %v", err)
+		t.Fatalf("oversized send: err = %v, want err is fdpass.ErrTooLarge", err)
 	}
 }
 
@@ -76,7 +78,7 @@ func TestUntrustedPeerCannotHandOverABody(t *testing.T) { // not parallel: it co
 	}
 	before := openFiles(t)
 	if _, _, err := b.Recv(true); !errors.Is(err, fdpass.ErrMalformed) {
-		t.Fatalf("recv: %v", err)
+		t.Fatalf("recv: err = %v, want err is fdpass.ErrMalformed", err)
 	}
 	if after := openFiles(t); after > before {
 		t.Fatalf("descriptors leaked: %d before, %d after", before, after)
@@ -103,7 +105,7 @@ func TestUnsealedBodyIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := b.Recv(false); !errors.Is(err, fdpass.ErrMalformed) {
-		t.Fatalf("recv: %v", err)
+		t.Fatalf("recv: err = %v, want err is fdpass.ErrMalformed", err)
 	}
 }
 
@@ -112,7 +114,7 @@ func TestEndOfPeerIsEOF(t *testing.T) {
 	a, b := pair(t)
 	a.Close()
 	if _, _, err := b.Recv(false); !errors.Is(err, io.EOF) {
-		t.Fatalf("recv: %v", err)
+		t.Fatalf("recv: err = %v, want err is io.EOF", err)
 	}
 }
 
@@ -122,13 +124,13 @@ func TestRecvContextEndsAndLeavesTheConnUsable(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if _, _, err := b.RecvContext(ctx, false); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("recv: %v", err)
+		t.Fatalf("recv: err = %v, want err is context.DeadlineExceeded", err)
 	}
 	if err := a.Send([]byte("late")); err != nil {
 		t.Fatal(err)
 	}
 	if body, _, err := b.RecvContext(t.Context(), false); err != nil || string(body) != "late" {
-		t.Fatalf("recv: %q %v", body, err)
+		t.Fatalf(`recv: body = %q, err = %v, want no error and body == "late"`, body, err)
 	}
 }
 
@@ -156,7 +158,7 @@ func FuzzPacket(f *testing.F) {
 		}
 		body, files, err := fdpass.Recv(fds[1], fdpass.NewBuffer(fdpass.MaxInline), false)
 		if err != nil && (body != nil || files != nil) {
-			t.Fatalf("a refusal returned data: %v", err)
+			t.Fatalf("a refusal returned data: err = %v, want no error or body == nil and files == nil", err)
 		}
 		if err == nil && (packet[0] != 'i' || !bytes.Equal(body, packet[1:])) {
 			t.Fatalf("packet %q became body %q", packet, body)
@@ -187,17 +189,17 @@ func TestASocketIsFoundByItsName(t *testing.T) {
 	defer dir.Close()
 	at := int(dir.Fd())
 	if _, err := fdpass.Dial(at, "s"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("before there is one: %v", err)
+		t.Errorf("before there is a listener: err = %v, want err is fs.ErrNotExist", err)
 	}
 	fd, err := fdpass.Bind(at, "s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Lstat(filepath.Join(long, "s")); err != nil || info.Mode() != fs.ModeSocket|0o600 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("info = %v, err = %v, want no error and info.Mode() == fs.ModeSocket | 0o600", info, err)
 	}
 	if _, err := fdpass.Bind(at, "s"); !errors.Is(err, unix.EADDRINUSE) {
-		t.Errorf("a second one: %v", err)
+		t.Errorf("a second one: err = %v, want err is unix.EADDRINUSE", err)
 	}
 	l, err := fdpass.NewListener(fd)
 	if err != nil {
@@ -221,7 +223,7 @@ func TestASocketIsFoundByItsName(t *testing.T) {
 	}
 	defer c.Close()
 	if body, _, err := c.Recv(true); string(body) != "hello" || err != nil {
-		t.Errorf("%q, %v", body, err)
+		t.Errorf(`body = %q, err = %v, want body == "hello" and no error`, body, err)
 	}
 	ended := make(chan error, 1)
 	go func() {
@@ -230,10 +232,10 @@ func TestASocketIsFoundByItsName(t *testing.T) {
 	}()
 	l.Close()
 	if err := <-ended; !errors.Is(err, os.ErrClosed) {
-		t.Errorf("a wait that was ended: %v", err)
+		t.Errorf("a wait that was ended: err = %v, want err is os.ErrClosed", err)
 	}
 	if _, err := fdpass.Dial(at, "s"); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("when nobody listens any more: %v", err)
+		t.Errorf("when the other end no longer listens: err = %v, want err is unix.ECONNREFUSED", err)
 	}
 }
 

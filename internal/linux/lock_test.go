@@ -30,7 +30,7 @@ func TestALockWaitsForItsHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Lock(second, 20*time.Millisecond); !errors.Is(err, unix.EWOULDBLOCK) {
-		t.Fatalf("taken twice: %v", err)
+		t.Fatalf("locked twice: err = %v, want err is unix.EWOULDBLOCK", err)
 	}
 	// A child between fork and exec has such a copy.
 	child, err := unix.Dup(first)
@@ -39,13 +39,13 @@ func TestALockWaitsForItsHolder(t *testing.T) {
 	}
 	files[0].Close()
 	if err := Lock(second, 0); !errors.Is(err, unix.EWOULDBLOCK) {
-		t.Fatalf("while a child holds it: %v", err)
+		t.Fatalf("while a child holds it: err = %v, want err is unix.EWOULDBLOCK", err)
 	}
 	taken := make(chan error)
 	go func() { taken <- Lock(second, time.Hour) }()
 	select {
 	case err := <-taken:
-		t.Errorf("it did not wait: %v", err)
+		t.Errorf("the lock did not wait: %v", err)
 	case <-time.After(20 * time.Millisecond):
 	}
 	if err := unix.Close(child); err != nil {

@@ -30,7 +30,7 @@ func TestEveryThreadHasIt(t *testing.T) {
 			continue
 		}
 		if err != nil || string(got) != "70000\n" {
-			t.Errorf("thread %s: %q, %v", thread, got, err)
+			t.Errorf(`thread %s: got %q, err = %v, want no error and got == "70000\n"`, thread, got, err)
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestUnitsAgree(t *testing.T) {
 	for _, name := range []string{"boxd.service", "boxd-keeper.service"} {
 		text, err := fs.ReadFile(units, name)
 		if want := "\nTimerSlackNSec=" + strings.Replace(TimerSlack.String(), "µ", "u", 1) + "\n"; err != nil || !strings.Contains(string(text), want) {
-			t.Errorf("%s has no line %q: %v", name, want, err)
+			t.Errorf("%s has no line %q: err = %v, want no error and text containing want", name, want, err)
 		}
 	}
 }

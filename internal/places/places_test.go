@@ -29,16 +29,17 @@ func TestEachCallerHasAShare(t *testing.T) {
 	enter(t, l, "a")
 	_, err := l.Enter(t.Context(), "a")
 	if fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "2 archives are being received, and 2 of them are yours: at most 3, and 2 for each caller") {
-		t.Errorf("a third of one caller: %v", err)
+		t.Errorf(`a third of one caller: err = %v, want a fault.Exhausted error and err containing "2 archives are being received, and 2 of them are yours: at most 3, and 2 for each caller"`,
+			err)
 	}
 	enter(t, l, "b")
 	if _, err := l.Enter(t.Context(), "c"); fault.KindOf(err) != fault.Exhausted {
-		t.Errorf("a fourth: %v", err)
+		t.Errorf("a fourth: err = %v, want a fault.Exhausted error", err)
 	}
 	first()
 	enter(t, l, "c")
 	if n := l.Taken(); n != 3 {
-		t.Errorf("%d are taken", n)
+		t.Errorf("%d places are taken", n)
 	}
 }
 
@@ -51,21 +52,22 @@ func TestACallerWaits(t *testing.T) {
 		began := time.Now()
 		leave = enter(t, l, "b")
 		if d := time.Since(began); d != 30*time.Second {
-			t.Errorf("it came in after %v", d)
+			t.Errorf("it was admitted after %v", d)
 		}
 		began = time.Now()
 		if _, err := l.Enter(t.Context(), "a"); fault.KindOf(err) != fault.Exhausted || time.Since(began) != time.Minute {
-			t.Errorf("after %v: %v", time.Since(began), err)
+			t.Errorf("after %v: err = %v, want a fault.Exhausted error and time.Since(began) == time.Minute",
+				time.Since(began), err)
 		}
-		gone := errors.New("it has hung up")
+		gone := errors.New("the caller has given up")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, gone)
 		defer cancel()
 		if _, err := l.Enter(ctx, "a"); !errors.Is(err, gone) {
-			t.Errorf("%v", err)
+			t.Errorf("err = %v, want err is %v", err, gone)
 		}
 		leave()
 		if n := l.Taken(); n != 0 || len(l.own) != 0 {
-			t.Errorf("%d are taken, by %v", n, l.own)
+			t.Errorf("%d places are taken, by %v", n, l.own)
 		}
 	})
 }
@@ -91,18 +93,18 @@ func TestThoseWhoWaitComeInInTheirOrder(t *testing.T) {
 		for _, step := range []struct{ leaves, comes string }{{"b", "c"}, {"a", "a"}} {
 			leaves[step.leaves]()
 			if got := <-in; got != step.comes {
-				t.Errorf("after %s comes %s, want %s", step.leaves, got, step.comes)
+				t.Errorf("after %s left, %s was admitted, want %s", step.leaves, got, step.comes)
 			}
 		}
 		out <- true // two leave, the last comes in
 		out <- true
 		if got := <-in; got != "d" {
-			t.Errorf("%s", got)
+			t.Errorf(`got %s, want "d"`, got)
 		}
 		out <- true
 		synctest.Wait()
 		if n := l.Taken(); n != 0 || len(l.queue) != 0 {
-			t.Errorf("%d are taken, %d wait", n, len(l.queue))
+			t.Errorf("%d places are taken, %d callers wait", n, len(l.queue))
 		}
 	})
 }

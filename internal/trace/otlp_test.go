@@ -74,7 +74,8 @@ func decoded(t *testing.T, r *http.Request) *tracepb.ResourceSpans {
 		err = proto.Unmarshal(body, &data)
 	}
 	if err != nil || len(data.GetResourceSpans()) != 1 || len(data.GetResourceSpans()[0].GetScopeSpans()) != 1 {
-		t.Errorf("%v, %v", err, &data)
+		t.Errorf("err = %v, data = %v, want no error and len(data.GetResourceSpans()) == 1 and len(data.GetResourceSpans()[0].GetScopeSpans()) == 1",
+			err, &data)
 		return &tracepb.ResourceSpans{}
 	}
 	return data.GetResourceSpans()[0]
@@ -87,7 +88,8 @@ func TestSpansAreThoseOfOTLP(t *testing.T) {
 		var got *tracepb.ResourceSpans
 		tr, _ := tracing(t, 1, func(r *http.Request) (*http.Response, error) {
 			if r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" {
-				t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
+				t.Errorf(`r.Method = %s, r.URL = %s, r.Header = %v, want r.Method == http.MethodPost and r.URL.Path == "/v1/traces" and r.Header.Get("Content-Type") == "application/x-protobuf"`,
+					r.Method, r.URL, r.Header)
 			}
 			got = decoded(t, r)
 			return answers(200, "")
@@ -129,16 +131,16 @@ func TestSpansAreThoseOfOTLP(t *testing.T) {
 			t.Errorf("%v is not the child of %s", first, theirs)
 		}
 		if q.Parent != "00-"+theirs[3:35]+"-"+hex.EncodeToString(first.GetSpanId())+"-01" {
-			t.Errorf("who goes on is told of %s", q.Parent)
+			t.Errorf("the next service gets the parent %s", q.Parent)
 		}
 		if !bytes.Equal(second.GetParentSpanId(), first.GetSpanId()) || !bytes.Equal(second.GetTraceId(), first.GetTraceId()) || bytes.Equal(second.GetSpanId(), first.GetSpanId()) {
 			t.Errorf("%v is not the child of %v", second, first)
 		}
 		if first.GetName() != "POST /x" || first.GetKind() != tracepb.Span_SPAN_KIND_SERVER || second.GetName() != "exec" || second.GetKind() != tracepb.Span_SPAN_KIND_INTERNAL {
-			t.Errorf("%v, %v", first, second)
+			t.Errorf("first = %v, second = %v", first, second)
 		}
 		if first.GetStatus().GetCode() != tracepb.Status_STATUS_CODE_ERROR || first.GetStatus().GetMessage() != "timed_out" || second.GetStatus().GetCode() != tracepb.Status_STATUS_CODE_UNSET {
-			t.Errorf("%v, %v", first.GetStatus(), second.GetStatus())
+			t.Errorf("first.GetStatus() = %v, second.GetStatus() = %v", first.GetStatus(), second.GetStatus())
 		}
 		if first.GetStartTimeUnixNano() != uint64(begin.UnixNano()) || first.GetEndTimeUnixNano()-first.GetStartTimeUnixNano() != uint64(time.Second) || second.GetEndTimeUnixNano()-second.GetStartTimeUnixNano() != uint64(time.Second/2) {
 			t.Errorf("from %d to %d, and %d to %d", first.GetStartTimeUnixNano(), first.GetEndTimeUnixNano(), second.GetStartTimeUnixNano(), second.GetEndTimeUnixNano())
@@ -148,10 +150,10 @@ func TestSpansAreThoseOfOTLP(t *testing.T) {
 		}
 		has := first.GetAttributes()
 		if len(has) != 3 || has[0].GetKey() != "a" || has[0].GetValue().GetStringValue() != "text" || has[1].GetValue().GetIntValue() != 0 || has[2].GetValue().GetIntValue() != -3 {
-			t.Errorf("%v", has)
+			t.Errorf("has = %v", has)
 		}
 		if c := tr.Counts(); *c != (Counts{Sent: 2}) {
-			t.Errorf("%+v", c)
+			t.Errorf("c = %+v, want *c == Counts{Sent: 2}", c)
 		}
 	})
 }
@@ -174,17 +176,19 @@ func TestWhoDecidesWhatIsRecorded(t *testing.T) {
 			q := New("", tc.parent)
 			s := tr.Begin(&q)
 			if (s != nil) != tc.recorded {
-				t.Errorf("recorded: %v", s != nil)
+				t.Errorf("recorded: s != nil = %v, want (s != nil) == %v", s != nil, tc.recorded)
 			}
 			again, ok := ParseParent(q.Parent)
 			if !ok || again != q.Parent {
-				t.Errorf("who goes on is told of %q", q.Parent)
+				t.Errorf("the next service gets the parent %q", q.Parent)
 			}
 			if tc.parent != "" && q.Parent[:35] != tc.parent[:35] {
-				t.Errorf("it is another trace: %q", q.Parent)
+				t.Errorf(`it is another trace: q.Parent = %q, want tc.parent == "" or q.Parent[:35] == tc.parent[:35]`,
+					q.Parent)
 			}
 			if below := tr.Ended(q.Parent, 0); (below != nil) != tc.recorded {
-				t.Errorf("what is below it is recorded: %v", below != nil)
+				t.Errorf("the child span is recorded: below != nil = %v, want (below != nil) == %v",
+					below != nil, tc.recorded)
 			}
 		})
 	}
@@ -196,7 +200,7 @@ func TestWhoDecidesWhatIsRecorded(t *testing.T) {
 		}
 	}
 	if n < 700 || n > 1300 { // eleven standard deviations
-		t.Errorf("a quarter of 4000 is %d", n)
+		t.Errorf("a quarter of 4000 is %d, want n >= 700 and n <= 1300", n)
 	}
 	for _, parent := range []string{"", "nonsense", strings.Repeat("-", 55), strings.Repeat("z", 55)} {
 		if tr.Ended(parent, 0) != nil {
@@ -209,7 +213,7 @@ func TestWhoDecidesWhatIsRecorded(t *testing.T) {
 func TestWhatIsOffCostsNothing(t *testing.T) {
 	tr, err := NewTracer(&Config{}, Source{}, nil)
 	if tr != nil || err != nil {
-		t.Fatalf("%v, %v", tr, err)
+		t.Fatalf("tr = %v, err = %v, want tr == nil and no error", tr, err)
 	}
 	q := New("", theirs+"01")
 	if n := testing.AllocsPerRun(100, func() {
@@ -223,7 +227,8 @@ func TestWhatIsOffCostsNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	if q.Parent != theirs+"01" || tr.Counts() != nil {
-		t.Errorf("%q, %v", q.Parent, tr.Counts())
+		t.Errorf(`q.Parent = %q, tr.Counts() = %v, want q.Parent == theirs + "01" and tr.Counts() == nil`,
+			q.Parent, tr.Counts())
 	}
 	tr.Run(t.Context()) // returns at once
 }
@@ -248,7 +253,7 @@ func TestNoCallerMakesASpanLong(t *testing.T) {
 		t.Error(err)
 	}
 	if Method("GET") != "GET" || Method(strings.Repeat("X", 100)) != "_OTHER" {
-		t.Error("a caller's method is one of a few")
+		t.Error("Method does not map known methods to themselves and unknown ones to _OTHER")
 	}
 }
 
@@ -275,10 +280,10 @@ func TestACollectorThatHangsHoldsUpNobody(t *testing.T) {
 		begin := time.Now()
 		record(maxQueue + 100)
 		if took := time.Since(begin); took != 0 {
-			t.Errorf("who records has waited for %v", took)
+			t.Errorf("recording a span took %v", took)
 		}
 		if c := tr.Counts(); c.Dropped != 100 || c.Failed != 0 || c.Sent != 0 {
-			t.Errorf("%+v", c)
+			t.Errorf("c = %+v, want c.Dropped == 100 and c.Failed == 0 and c.Sent == 0", c)
 		}
 		cancel()
 		running.Wait()
@@ -286,7 +291,7 @@ func TestACollectorThatHangsHoldsUpNobody(t *testing.T) {
 			t.Errorf("it has ended after %v", took)
 		}
 		if c := tr.Counts(); c.Failed != maxQueue+1 || c.Sent != 0 {
-			t.Errorf("%+v", c)
+			t.Errorf("c = %+v, want c.Failed == maxQueue + 1 and c.Sent == 0", c)
 		}
 		if n := log.count("level=WARN"); n != 1 {
 			t.Errorf("%d lines of the log", n)
@@ -413,7 +418,8 @@ func TestHeadersOfTheFileAreSentAndNotTold(t *testing.T) {
 	cancel()
 	tr.Run(ctx)
 	if h := <-heard; h.Get("Authorization") != "Bearer hush" || h.Get("X-Scope-Orgid") != "a b" || h.Get("Content-Type") != "application/x-protobuf" {
-		t.Errorf("%v", h)
+		t.Errorf(`h = %v, want h.Get("Authorization") == "Bearer hush" and h.Get("X-Scope-Orgid") == "a b" and h.Get("Content-Type") == "application/x-protobuf"`,
+			h)
 	}
 	if len(heard) > 0 || log.count("it answers 307") != 1 || log.count("hush") > 0 {
 		t.Errorf("%d more, %s", len(heard), log.text.String())
@@ -422,14 +428,15 @@ func TestHeadersOfTheFileAreSentAndNotTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := NewTracer(&Config{Endpoint: s.URL, HeadersFile: file}, Source{}, nil); err == nil || !strings.Contains(err.Error(), "traces.headers_file") || !strings.Contains(err.Error(), "0600") {
-		t.Errorf("a file that others can read: %v", err)
+		t.Errorf(`a file that others can read: err = %v, want an error containing "traces.headers_file" and err containing "0600"`,
+			err)
 	}
 	if _, err := NewTracer(&Config{Endpoint: s.URL, CA: file}, Source{}, nil); err == nil || !strings.Contains(err.Error(), "traces.ca") || strings.Contains(err.Error(), "hush") {
-		t.Errorf("a CA that is none: %v", err)
+		t.Errorf(`an invalid CA file: err = %v, want an error containing "traces.ca" and err without "hush"`, err)
 	}
 	for _, text := range []string{"hush", "hush hush: x", "A: \x01hush", "A:", ": hush", "Content-Type: hush", "host: hush"} {
 		if _, err := parseHeaders(text); err == nil || strings.Contains(err.Error(), "hush") || !strings.Contains(err.Error(), "line 1") {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf(`%q: err = %v, want an error and err without "hush" and err containing "line 1"`, text, err)
 		}
 	}
 }
@@ -456,7 +463,7 @@ func TestTracesThatAreWrong(t *testing.T) {
 	} {
 		err := tc.c.Validate()
 		if err == nil || strings.Contains(err.Error(), "hush") {
-			t.Errorf("%+v: %v", tc.c, err)
+			t.Errorf(`%+v: err = %v, want an error and err without "hush"`, tc.c, err)
 			continue
 		}
 		for _, part := range tc.want {
@@ -479,7 +486,7 @@ func FuzzAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		if n, err := decodeAnswer(answer); n < 0 || n > maxBatch || err != nil && !errors.Is(err, errForeign) {
-			t.Fatalf("%d, %v", n, err)
+			t.Fatalf("n = %d, err = %v, want n >= 0 and n <= maxBatch and (no error or err is errForeign)", n, err)
 		}
 	})
 }

@@ -57,7 +57,7 @@ func FuzzParseParent(f *testing.F) {
 			t.Fatalf("%q becomes %q, and that %q", in, out, again)
 		}
 		if out[3:52] != in[3:52] {
-			t.Fatalf("%q became another trace: %q", in, out)
+			t.Fatalf("%q became another trace: out = %q, want out[3:52] == in[3:52]", in, out)
 		}
 	})
 }
@@ -77,13 +77,13 @@ func TestIDsOfCallers(t *testing.T) {
 		}
 	}
 	if a, b := trace.New("", ""), trace.New("", ""); a.ID == b.ID {
-		t.Error("two requests have one id")
+		t.Error("two requests have the same id")
 	}
 	r := trace.New("one", parent)
 	if got := trace.Of(trace.With(t.Context(), r)); got != r || got.Parent != parent {
-		t.Errorf("the context says %+v", got)
+		t.Errorf("the request in the context is %+v, want got == %+v and got.Parent == parent", got, r)
 	}
 	if got := trace.Of(t.Context()); got != (trace.Request{}) {
-		t.Errorf("a context of no request says %+v", got)
+		t.Errorf("a context without a request has %+v, want trace.Request{}", got)
 	}
 }

@@ -74,12 +74,12 @@ func TestFreeIDIsOneNobodyUses(t *testing.T) {
 	} {
 		got, err := firstFree(100, 4, tc.from, tc.entry)
 		if got != tc.want || !errors.Is(err, tc.err) {
-			t.Errorf("%s: %d, %v", tc.name, got, err)
+			t.Errorf("%s: got %d, err = %v, want got == %v and err is %v", tc.name, got, err, tc.want, tc.err)
 		}
 	}
 	broken := func(uint32) (*dqblk, error) { return nil, unix.EIO }
 	if _, err := firstFree(100, 4, 0, broken); !errors.Is(err, unix.EIO) {
-		t.Errorf("unreadable accounts: %v", err)
+		t.Errorf("unreadable accounts: err = %v, want err is unix.EIO", err)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestLeftOverAreLimitsWithoutUse(t *testing.T) {
 	}
 	stuck := func(uint32) (*dqblk, error) { return &dqblk{id: 100, spaceHard: 1}, nil }
 	if got, err := leftOver(100, 6, stuck); err != nil || len(got) != 1 {
-		t.Errorf("a list that does not go on: %v, %v", got, err)
+		t.Errorf("a list without a next entry: got %v, err = %v, want no error and len(got) == 1", got, err)
 	}
 }
 
@@ -121,7 +121,8 @@ func TestLimitsAreRoundedDown(t *testing.T) {
 	} {
 		got, err := q.round(tc.in)
 		if got != tc.want || (err == nil) != tc.ok || err != nil && !errors.Is(err, unix.EINVAL) {
-			t.Errorf("%v: %v, %v", tc.in, got, err)
+			t.Errorf("%v: got %v, err = %v, want got == %v and (err == nil) == %v and (no error or err is unix.EINVAL)",
+				tc.in, got, err, tc.want, tc.ok)
 		}
 	}
 }
@@ -168,7 +169,8 @@ func TestMemoryFilesystemHasNoProjectQuota(t *testing.T) {
 	_, err = OpenQuotas(root)
 	why, ok := errors.AsType[*UnavailableError](err)
 	if !ok || why.Reason != NoKind || why.Kind != "tmpfs" || why.Path != "/dev/shm" {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want ok == true and why.Reason == NoKind and why.Kind == "tmpfs" and why.Path == "/dev/shm"`,
+			err)
 	}
 }
 
@@ -182,14 +184,14 @@ func TestEmptyDirectory(t *testing.T) {
 	defer f.Close()
 	for range 2 { // the second time shows that the offset has not moved
 		if empty, err := linux.IsEmpty(int(f.Fd()), "."); !empty || err != nil {
-			t.Errorf("empty: %v, %v", empty, err)
+			t.Errorf("empty: empty = %v, err = %v, want empty == true and no error", empty, err)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, ".hidden"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if empty, err := linux.IsEmpty(int(f.Fd()), "."); empty || err != nil {
-		t.Errorf("not empty: %v, %v", empty, err)
+		t.Errorf("not empty: empty = %v, err = %v, want empty == false and no error", empty, err)
 	}
 }
 
@@ -213,7 +215,7 @@ func TestExperimentRunsWithoutTheRightToExceed(t *testing.T) {
 		return errors.Join(err, unix.EDQUOT)
 	})
 	if !errors.Is(err, unix.EDQUOT) {
-		t.Errorf("its error is lost: %v", err)
+		t.Errorf("its error is lost: err = %v, want err is unix.EDQUOT", err)
 	}
 }
 
@@ -238,7 +240,7 @@ func TestStepsStopAtALimitAndNothingElse(t *testing.T) {
 			return nil
 		})
 		if !errors.Is(err, tc.want) {
-			t.Errorf("%s: %v", tc.name, err)
+			t.Errorf("%s: err = %v, want err is %v", tc.name, err, tc.want)
 		}
 	}
 }

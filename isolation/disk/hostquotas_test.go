@@ -34,14 +34,14 @@ func TestABookIsReadAsItWasWritten(t *testing.T) {
 	state := t.TempDir()
 	b, err := openIDTable(state)
 	if err != nil || len(b.entries) != 0 {
-		t.Fatalf("%v, %v", b, err)
+		t.Fatalf("b = %v, err = %v, want no error and len(b.entries) == 0", b, err)
 	}
 	b.entries = entries()
 	if err := b.write(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := openIDTable(state); err == nil {
-		t.Error("two have it")
+		t.Error("no error when two keepers open the same table of project ids")
 	}
 	b.close()
 	b, err = openIDTable(state)
@@ -53,7 +53,8 @@ func TestABookIsReadAsItWasWritten(t *testing.T) {
 		t.Error(diff)
 	}
 	if e := b.ofBox("k2", "/srv/a/sub"); e == nil || e.path != "/srv/a" || b.ofBox("k2", "/srv/ab") != nil || b.ofBox("k3", "/srv/a") != nil {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e != nil and e.path == "/srv/a" and b.ofBox("k2", "/srv/ab") == nil and b.ofBox("k3", "/srv/a") == nil`,
+			e)
 	}
 }
 
@@ -87,13 +88,13 @@ func TestADamagedBookIsNotTouched(t *testing.T) {
 			h.Reconcile(func(string) bool { return false })
 			h.Release("k1")
 			if found := h.Probe(); len(found) != 2 || found[0] != "/srv" || found[1] == "" {
-				t.Errorf("%q", found)
+				t.Errorf(`found = %q, want len(found) == 2 and found[0] == "/srv" and found[1] != ""`, found)
 			}
 			if now, err := os.ReadFile(path); err != nil || string(now) != text {
 				t.Errorf("it is %q now, %v", now, err)
 			}
 			if err := RemoveHostQuotas(state, quiet()); err == nil {
-				t.Error("it is lifted")
+				t.Error("no error when the quotas of a damaged table are removed")
 			}
 		})
 	}
@@ -116,7 +117,7 @@ func TestBoxesThatHaveEndedAreForgotten(t *testing.T) {
 	h := OpenHostQuotas(state, nil, quiet())
 	h.Reconcile(func(key string) bool { return key == "k2" })
 	if got := users(h); got != "k2" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "k2"`, got)
 	}
 	h.Release("k2")
 	h.Close()
@@ -124,7 +125,7 @@ func TestBoxesThatHaveEndedAreForgotten(t *testing.T) {
 	h = OpenHostQuotas(state, nil, quiet())
 	defer h.Close()
 	if got := users(h); got != "" || h.find(firstBound) == nil {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want got == "" and h.find(firstBound) != nil`, got)
 	}
 }
 
@@ -153,7 +154,8 @@ func TestWhatIsGoneIsSettled(t *testing.T) {
 	defer h.Close()
 	h.Reconcile(func(string) bool { return true })
 	if h.find(firstBound) != nil || h.find(firstBound+1) == nil {
-		t.Errorf("%s", encode(h.ids.entries))
+		t.Errorf("encode(h.ids.entries) = %s, want h.find(firstBound) == nil and h.find(firstBound + 1) != nil",
+			encode(h.ids.entries))
 	}
 }
 
@@ -193,7 +195,7 @@ func TestWhatCannotBeBoundedIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 		if ok && len(h.Probe()) != 2 {
-			t.Errorf("%s: %q", tc.name, h.Probe())
+			t.Errorf("%s: h.Probe() = %q, want ok == false or len(h.Probe()) == 2", tc.name, h.Probe())
 		}
 	}
 }
@@ -216,7 +218,7 @@ func TestAnotherFilesystemIsNotAsked(t *testing.T) {
 	for path, want := range map[string]error{"/": nil, "/proc/self/fd": errMoved, "/nonexistent": unix.ENOENT} {
 		fd, err := h.open(&entry{path: path})
 		if !errors.Is(err, want) {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("%s: err = %v, want err is %v", path, err, want)
 		}
 		if err == nil {
 			unix.Close(fd)
@@ -251,7 +253,7 @@ func TestADirectoryIsOneCallersAtATime(t *testing.T) {
 	stale := &entry{path: "/a", state: lifting}
 	h.ids.entries = []*entry{stale, {path: "/a", state: making, active: true}, {path: "/a", state: bound}, {path: "/b", state: making}}
 	if got := h.unfinished("/a"); len(got) != 1 || got[0] != stale {
-		t.Errorf("%v", got)
+		t.Errorf("got %v, want len(got) == 1 and got[0] == stale", got)
 	}
 }
 
@@ -276,10 +278,11 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		err := explainHostQuota("/srv/a", want, tc.err)
 		step, ok := err.(*isolation.StepError) //nolint:errorlint // it is what the keeper sends
 		if !ok || step.Errno != tc.errno || step.Refused == nil || !strings.Contains(step.Refused.Allowed, tc.words) {
-			t.Errorf("%v: %v", tc.err, err)
+			t.Errorf("%v: err = %v, want ok == true and step.Errno == tc.errno and step.Refused != nil and step.Refused.Allowed containing %q",
+				tc.err, err, tc.words)
 		}
 	}
 	if err := explainHostQuota("/srv/a", want, unix.EIO); err != unix.EIO { //nolint:errorlint // as it is
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want unix.EIO", err)
 	}
 }

@@ -62,7 +62,7 @@ func TestARemovedWorkspaceMakesRoomForItsNext(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left, err := os.ReadDir(filepath.Join(w.root.Name(), key)); err != nil || len(left) > 0 {
-			t.Errorf("the next one has %v, %v", left, err)
+			t.Errorf("the next one has %v, %v, want no error and len(left) == 0", left, err)
 		}
 	}
 	w.Close(false)
@@ -87,7 +87,7 @@ func TestAnInterruptedRemovalIsFinished(t *testing.T) {
 	asked := 0
 	err := removeAllUntil(w.removed.root, entriesOf(t, w.removed.root)[0], func() bool { asked++; return asked > removeBatch })
 	if !errors.Is(err, errStopped) {
-		t.Errorf("a removal that is stopped: %v", err)
+		t.Errorf("a removal that is stopped: err = %v, want err is errStopped", err)
 	}
 	w.Close(false)
 	if n := beingRemoved(t, state); n != 1 {
@@ -154,7 +154,7 @@ func TestARemovalThatCannotBeMovedIsDoneInPlace(t *testing.T) {
 	}
 	defer other.Close(false)
 	if gone, err := other.removed.take(w.root, key, 0); gone != nil || err != nil {
-		t.Fatalf("%v, %v", gone, err)
+		t.Fatalf("gone = %v, err = %v, want gone == nil and no error", gone, err)
 	}
 	if left := entriesOf(t, w.root); len(left) > 0 {
 		t.Errorf("%v is still there", left)
@@ -189,7 +189,7 @@ func TestARemovalThatFailsIsTriedAgain(t *testing.T) {
 	}
 	held, err := filepath.Glob(filepath.Join(state, statedir.Removed, "*", workName, "busy"))
 	if err != nil || len(held) != 1 {
-		t.Fatalf("%v, %v", held, err)
+		t.Fatalf("held = %v, err = %v, want no error and len(held) == 1", held, err)
 	}
 	if err := unix.Unmount(held[0], 0); err != nil {
 		t.Fatal(err)

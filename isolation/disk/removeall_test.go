@@ -76,7 +76,7 @@ func TestDeepTreesAreRemovedWithFewDescriptors(t *testing.T) {
 		}
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-		t.Errorf("left: %v, %v", entries, err)
+		t.Errorf("left: entries = %v, err = %v, want no error and len(entries) == 0", entries, err)
 	}
 	if _, err := os.Stat(outside); err != nil {
 		t.Errorf("a link was followed: %v", err)

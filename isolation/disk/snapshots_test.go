@@ -69,7 +69,7 @@ func (g *snapshotGround) nothingLeft(t *testing.T) {
 	t.Helper()
 	left, err := os.ReadDir(filepath.Dir(g.snaps))
 	if err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
+		t.Errorf("left: left = %v, err = %v, want no error and len(left) == 0", left, err)
 	}
 }
 
@@ -199,7 +199,7 @@ func TestASnapshotIsAsTheOriginal(t *testing.T) {
 			list := g.must(t, isolation.SnapshotMake, "first")
 			if len(list) != 1 || list[0].Name != "first" || list[0].Bytes < large || list[0].Bytes > large+4<<20 || int(list[0].Files) != len(was)-2 || // two links
 				time.Since(time.Unix(0, int64(list[0].Created))).Abs() > time.Hour {
-				t.Errorf("%+v", list)
+				t.Errorf("list = %+v", list)
 			}
 			if more := used(t, dir) - before; more > large/2 {
 				t.Errorf("it takes up %d bytes", more)
@@ -218,7 +218,7 @@ func TestASnapshotIsAsTheOriginal(t *testing.T) {
 				want map[string]string
 			}{{"first", was}, {"second", is}, {"first", was}, {"first", was}} {
 				if list := g.must(t, isolation.SnapshotRestore, back.name); !slices.Equal(list, second) {
-					t.Errorf("snapshots after a restore: %+v", list)
+					t.Errorf("snapshots after a restore: list = %+v, want %+v", list, second)
 				}
 				if diff := cmp.Diff(back.want, describe(t, g.own)); diff != "" {
 					t.Errorf("restored %s: %s", back.name, diff)
@@ -232,7 +232,7 @@ func TestASnapshotIsAsTheOriginal(t *testing.T) {
 				t.Error(err)
 			}
 			if data, err := os.ReadFile("/etc/passwd"); err != nil || len(data) == 0 {
-				t.Errorf("what a link led to: %v", err)
+				t.Errorf("the target of a link: err = %v, want no error and len(data) != 0", err)
 			}
 		})
 	}
@@ -283,7 +283,8 @@ func TestASnapshotWithoutReflinkIsRefused(t *testing.T) {
 				_, err := g.do(t.Context(), op, "a")
 				step, ok := errors.AsType[*isolation.StepError](err)
 				if !ok || step.Errno != unix.EOPNOTSUPP || step.Refused == nil || step.Refused.Value != kind || !strings.Contains(err.Error(), "reflink") {
-					t.Errorf("%v", err)
+					t.Errorf(`err = %v, want ok == true and step.Errno == unix.EOPNOTSUPP and step.Refused != nil and step.Refused.Value == kind and err containing "reflink"`,
+						err)
 				}
 				g.nothingLeft(t)
 			}
@@ -299,13 +300,13 @@ func TestAnInterruptedSnapshotIsUndone(t *testing.T) {
 	other := filepath.Join(filepath.Dir(g.snaps), strings.Repeat("b", isolation.KeyLen))
 	try(t, os.MkdirAll(filepath.Join(g.snaps, partial+"X/workspace/a/b"), 0o700), os.MkdirAll(filepath.Join(other, entryName(&list[0])), 0o700), g.SweepSnapshots())
 	if found, err := os.ReadDir(g.snaps); err != nil || len(found) != 1 {
-		t.Errorf("%v, %v", found, err)
+		t.Errorf("found = %v, err = %v, want no error and len(found) == 1", found, err)
 	}
 	if _, err := os.Lstat(other); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("snapshots of no box: %v", err)
+		t.Errorf("snapshots of no box: err = %v, want err is fs.ErrNotExist", err)
 	}
 	if again := g.must(t, isolation.SnapshotList, ""); !slices.Equal(again, list) {
-		t.Errorf("%+v", again)
+		t.Errorf("again = %+v, want %+v", again, list)
 	}
 	g.must(t, isolation.SnapshotRestore, "whole")
 }
@@ -317,14 +318,14 @@ func TestASnapshotThatFailsLeavesNothing(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := g.do(gone, isolation.SnapshotMake, "a"); !errors.Is(err, context.Canceled) {
-		t.Errorf("nobody waits for it: %v", err)
+		t.Errorf("with a canceled context: err = %v, want err is context.Canceled", err)
 	}
 	g.nothingLeft(t)
 	if _, err := g.do(t.Context(), isolation.SnapshotRestore, "a"); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("none of that name: %v", err)
+		t.Errorf("a snapshot that does not exist: err = %v, want err is unix.ENOENT", err)
 	}
 	if _, err := g.do(t.Context(), isolation.SnapshotRemove, "a"); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("none of that name: %v", err)
+		t.Errorf("a snapshot that does not exist: err = %v, want err is unix.ENOENT", err)
 	}
 	g.nothingLeft(t)
 	g.must(t, isolation.SnapshotMake, "flat")
@@ -336,16 +337,16 @@ func TestASnapshotThatFailsLeavesNothing(t *testing.T) {
 	was := describe(t, g.own)
 	_, err := g.do(t.Context(), isolation.SnapshotMake, "deep")
 	if step, ok := errors.AsType[*isolation.StepError](err); !ok || step.Errno != unix.E2BIG || step.Refused == nil {
-		t.Errorf("too deep: %v", err)
+		t.Errorf("too deep: err = %v, want ok == true and step.Errno == unix.E2BIG and step.Refused != nil", err)
 	}
 	if _, err := g.do(gone, isolation.SnapshotRestore, "flat"); !errors.Is(err, context.Canceled) {
-		t.Errorf("nobody waits for it: %v", err)
+		t.Errorf("with a canceled context: err = %v, want err is context.Canceled", err)
 	}
 	if diff := cmp.Diff(was, describe(t, g.own)); diff != "" {
 		t.Errorf("after a restore that was given up: %s", diff)
 	}
 	if found, err := os.ReadDir(g.snaps); err != nil || len(found) != 1 {
-		t.Errorf("%v, %v", found, err)
+		t.Errorf("found = %v, err = %v, want no error and len(found) == 1", found, err)
 	}
 }
 
@@ -355,7 +356,7 @@ func TestSnapshotsHaveNames(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "-a", ".partial-x", "a/b", "../a", "a b", "é", strings.Repeat("a", isolation.MaxSnapshotName+1)} {
 		for op := isolation.SnapshotMake; op <= isolation.SnapshotRemove; op++ {
 			if _, err := g.do(t.Context(), op, name); !errors.As(err, new(*isolation.Refusal)) {
-				t.Errorf("%q: %v", name, err)
+				t.Errorf("%q: err = %v, want errors.As(err, new(*isolation.Refusal))", name, err)
 			}
 		}
 	}
@@ -363,17 +364,17 @@ func TestSnapshotsHaveNames(t *testing.T) {
 	for i, name := range []string{"a", "A-1.b_c", "_", "0-0-0-0", strings.Repeat("z", isolation.MaxSnapshotName)} {
 		want[name] = true
 		if list := g.must(t, isolation.SnapshotMake, name); len(list) != i+1 || list[i].Name != name {
-			t.Errorf("%+v", list)
+			t.Errorf("list = %+v, want len(list) == i + 1 and list[i].Name == name", list)
 		}
 		if _, err := g.do(t.Context(), isolation.SnapshotMake, name); !errors.Is(err, unix.EEXIST) {
-			t.Errorf("%s again: %v", name, err)
+			t.Errorf("%s again: err = %v, want err is unix.EEXIST", name, err)
 		}
 	}
 	for i := len(want); i < isolation.MaxSnapshots; i++ {
 		try(t, os.Mkdir(filepath.Join(g.snaps, entryName(&isolation.Snapshot{Name: fmt.Sprint("n", i)})), 0o700))
 	}
 	if _, err := g.do(t.Context(), isolation.SnapshotMake, "more"); !errors.Is(err, unix.EMFILE) {
-		t.Errorf("one too many: %v", err)
+		t.Errorf("one too many: err = %v, want err is unix.EMFILE", err)
 	}
 	for name := range maps.Clone(want) {
 		g.must(t, isolation.SnapshotRemove, name)
@@ -385,7 +386,7 @@ func TestSnapshotsHaveNames(t *testing.T) {
 		}
 	}
 	if _, err := g.ChangeSnapshots(t.Context(), &isolation.ChangeSnapshots{Key: strings.Repeat("c", isolation.KeyLen), Op: isolation.SnapshotMake, Name: "a"}); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("of a box that has nothing: %v", err)
+		t.Errorf("of a box that has nothing: err = %v, want err is unix.ENOENT", err)
 	}
 }
 
@@ -403,14 +404,14 @@ func TestASnapshotMustFitTheQuota(t *testing.T) {
 	} {
 		err := roomFor(tc.size, tc.used, most)
 		if (err == nil) != tc.ok {
-			t.Errorf("%v beside %v: %v", tc.size, tc.used, err)
+			t.Errorf("%v beside %v: err = %v, want (err == nil) == %v", tc.size, tc.used, err, tc.ok)
 		}
 		if step, is := errors.AsType[*isolation.StepError](err); err != nil && (!is || step.Errno != unix.EDQUOT) {
-			t.Errorf("%v", err)
+			t.Errorf("err = %v, want no error or is == true and step.Errno == unix.EDQUOT", err)
 		}
 	}
 	const want = `workspace_quota = "64MiB, 200 files": must be at least 81MiB and 11 files, for 51MiB and 8 files in use and those of the snapshot`
 	if err := roomFor(Limits{30 << 20, 3}, Limits{50<<20 + 1, 8}, Limits{64 << 20, 200}); err == nil || !strings.HasSuffix(err.Error(), want) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want an error and err ending with want", err)
 	}
 }

@@ -85,7 +85,7 @@ func TestAWalkFindsEverythingThatCounts(t *testing.T) {
 	for _, path := range []string{"a/b/c/f", "many/0000"} { // directories come before what is in them
 		for up := filepath.Dir(path); ; up = filepath.Dir(up) {
 			if i := slices.Index(got, up); i < 0 || i > slices.Index(got, path) {
-				t.Errorf("%s comes at %d", up, i)
+				t.Errorf("%s is at position %d", up, i)
 			}
 			if up == "." {
 				break
@@ -119,7 +119,7 @@ func TestAWalkIsNotLedAstray(t *testing.T) {
 	})
 	slices.Sort(got)
 	if err != nil || !slices.Equal(got, []string{".", "b", "b/f"}) {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf(`got %q, err = %v, want no error and got == []string{".", "b", "b/f"}`, got, err)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestAWalkHasAnEnd(t *testing.T) {
 	} {
 		_, err := visited(t, dir, r, nil)
 		if _, ok := errors.AsType[*reachError](err); !ok {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want ok == true", name, err)
 		}
 	}
 	if _, err := visited(t, dir, Reach{Entries: 6, Depth: 6, Time: time.Hour}, nil); err != nil {
@@ -146,7 +146,7 @@ func TestAWalkHasAnEnd(t *testing.T) {
 		return nil
 	})
 	if at, ok := errors.AsType[*walkError](err); !ok || at.Path != "a/b" || !errors.Is(err, wrong) {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want ok == true and at.Path == "a/b" and err is %v`, err, wrong)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestAWalkSeesWhatABoxSees(t *testing.T) {
 	defer unix.Unmount(on, unix.MNT_DETACH)
 	tree(t, on, "mounted")
 	if _, err := visited(t, dir, usual(), nil); !errors.Is(err, unix.EXDEV) {
-		t.Errorf("a mount is entered: %v", err)
+		t.Errorf("a mount is entered: err = %v, want err is unix.EXDEV", err)
 	}
 }
 
@@ -175,6 +175,6 @@ func TestOtherFilesystemsAreRefused(t *testing.T) {
 	defer unix.Close(fd)
 	_, err = openTree(fd)
 	if why, ok := errors.AsType[*UnavailableError](err); !ok || why.Reason != NoKind {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want ok == true and why.Reason == NoKind", err)
 	}
 }

@@ -39,14 +39,14 @@ func TestWorkspacesAreInADirectoryClosedToAll(t *testing.T) {
 			}
 			root, err := openWork(state, "workspaces", 0)
 			if (err == nil) != tc.ok {
-				t.Fatalf("%v", err)
+				t.Fatalf("err = %v, want (err == nil) == %v", err, tc.ok)
 			}
 			if err != nil {
 				return
 			}
 			defer root.Close()
 			if info, err := os.Lstat(dir); err != nil || info.Mode() != os.ModeDir|0o700 {
-				t.Errorf("%v, %v", info, err)
+				t.Errorf("info = %v, err = %v, want no error and info.Mode() == os.ModeDir | 0o700", info, err)
 			}
 		})
 	}
@@ -92,7 +92,7 @@ func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
 	}
 	for _, key := range []string{"", ".", "..", "../other", other} {
 		if err := w.Keep(key, "abcdefghijklmnopqrstuvwxyz"); err == nil {
-			t.Errorf("%q became a tree", key)
+			t.Errorf("the invalid key %q was accepted", key)
 		}
 		for _, to := range []string{"spaces/" + strings.Repeat("a", isolation.KeyLen), "spaces/../trees", "spaces/"} {
 			if err := w.Keep(key, to); err == nil {
@@ -153,13 +153,13 @@ func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 			t.Error(err)
 		}
 		if _, err := os.Stat(filepath.Join(own, "upper")); (err == nil) != tc.left {
-			t.Errorf("what was changed of the root: %v", err)
+			t.Errorf("the changes to the root: err = %v, want (err == nil) == %v", err, tc.left)
 		}
 		if err := w.Remove(tc.key); err != nil {
 			t.Error(err)
 		}
 		if err := w.Keep(tc.key, isolation.SpacesDir+"/"+space); err != nil {
-			t.Errorf("what was kept, and nothing is left of it: %v", err)
+			t.Errorf("Keep of a workspace that was removed already: %v", err)
 		}
 	}
 }

@@ -23,12 +23,12 @@ func TestMessagesComeAsTheyWent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := egress.Decode[egress.Request](b); err != nil || !reflect.DeepEqual(*got, m) {
-			t.Errorf("%s: %+v, %v", b, got, err)
+			t.Errorf("%s: got %+v, err = %v, want no error and *got == m", b, got, err)
 		}
 	}
 	for _, text := range []string{"", "{", `{"add":{"keys":"k"}}`, `{"remove":"k"}{}`, `{"remove":"k"} x`, `[]`, `{"remove":1}`} {
 		if m, err := egress.Decode[egress.Request]([]byte(text)); err == nil {
-			t.Errorf("%s is %+v", text, m)
+			t.Errorf("%s is %+v, want an error", text, m)
 		}
 	}
 }
@@ -38,11 +38,12 @@ func TestABoxIsRead(t *testing.T) {
 	b := egress.Box{Rules: []egress.Spec{{Name: "a.org"}}, Reach: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	r, err := b.Compile()
 	if err != nil || len(r.Match("a.org")) != 1 || !r.Permits(netip.MustParseAddr("10.1.1.1")) {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf(`r = %+v, err = %v, want no error and len(r.Match("a.org")) == 1 and r.Permits(netip.MustParseAddr("10.1.1.1"))`,
+			r, err)
 	}
 	b.Rules[0].Name = "a b"
 	if _, err := b.Compile(); err == nil {
-		t.Error("a bad name is good")
+		t.Error("no error for an invalid name")
 	}
 }
 

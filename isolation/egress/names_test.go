@@ -26,7 +26,7 @@ func TestOneFormOfAName(t *testing.T) {
 		label + ".org": label + ".org", long: long, long + ".": long, "0xg.example": "0xg.example", "a.0xg": "a.0xg",
 	} {
 		if got, err := egress.ParseName("f", in); err != nil || string(got) != want {
-			t.Errorf("%q: %q, %v", in, got, err)
+			t.Errorf("%q: got %q, err = %v, want no error and got == want", in, got, err)
 		}
 	}
 	for _, in := range []string{
@@ -38,7 +38,8 @@ func TestOneFormOfAName(t *testing.T) {
 		got, err := egress.ParseName("rules[0].name", in)
 		f, ok := errors.AsType[*fault.Error](err)
 		if !ok || f.Field != "rules[0].name" || f.Allowed == "" || fault.KindOf(err) != fault.Invalid {
-			t.Errorf("%q: %q, %v", in, got, err)
+			t.Errorf(`%q: got %q, err = %v, want ok == true and f.Field == "rules[0].name" and f.Allowed != "" and a fault.Invalid error`,
+				in, got, err)
 		}
 	}
 }
@@ -47,12 +48,12 @@ func TestNamesOfQuestions(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{"PyPi.oRg.": "pypi.org", "a_b.c.": "a_b.c", "xn--whatever.org.": "xn--whatever.org"} {
 		if got, ok := egress.FromQuery(in); !ok || string(got) != want {
-			t.Errorf("%q: %q", in, got)
+			t.Errorf("%q: got %q, want ok == true and got == want", in, got)
 		}
 	}
 	for _, in := range []string{"", ".", "a", "a..", "a b.org.", "a\x00.org.", "b\xfccher.example.", "1.2.3.4.", "*.org.", "0x7f.1.", "a..b."} {
 		if got, ok := egress.FromQuery(in); ok {
-			t.Errorf("%q is %q", in, got)
+			t.Errorf("%q is %q, want ok == false", in, got)
 		}
 	}
 }
@@ -98,7 +99,7 @@ func TestNoRulesAllowNothing(t *testing.T) {
 	t.Parallel()
 	var none *egress.Rules
 	if none.Match("pypi.org") != nil || none.All() != nil || compile(t).Match("pypi.org") != nil {
-		t.Error("something is allowed by nothing")
+		t.Error("a name is allowed without any rule")
 	}
 }
 
@@ -107,7 +108,7 @@ func TestRulesAreReadStrictly(t *testing.T) {
 	r := compile(t, egress.Spec{Name: "*.a.org", Ports: []string{"443", "8000-8003"}, Protocol: "any"}, egress.Spec{Name: "x.a.org"}, egress.Spec{Name: "*", Protocol: "udp", Ports: []string{"443"}})
 	m := r.Match("x.a.org")
 	if len(m) != 3 || m[0].Ports[1] != (egress.Ports{First: 8000, Last: 8003}) || m[0].Ports[0].String() != "443" || m[0].Ports[1].String() != "8000-8003" || m[0].Protocol != egress.Both || m[1].Protocol != egress.TCP {
-		t.Errorf("%+v", m)
+		t.Errorf("m = %+v", m)
 	}
 	var opens []string
 	for _, o := range egress.Openings(m) {
@@ -131,7 +132,7 @@ func TestRulesAreReadStrictly(t *testing.T) {
 	} {
 		_, err := egress.CompileRules("rules", specs)
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field || f.Allowed == "" {
-			t.Errorf("%s: %v", field, err)
+			t.Errorf(`%s: err = %v, want ok == true and f.Field == field and f.Allowed != ""`, field, err)
 		}
 	}
 	for _, name := range []string{"*.", "*..", "**", "*a.org", "a.*", "*.1.2.3.4", "*.org.*", ""} {
@@ -164,7 +165,7 @@ func TestWhichAddressesArePublic(t *testing.T) {
 		}
 	}
 	if egress.Public(netip.Addr{}) {
-		t.Error("no address is public")
+		t.Error("the zero address counts as public")
 	}
 }
 
@@ -178,11 +179,12 @@ func TestWhichAddressesRulesPermit(t *testing.T) {
 	} {
 		addr := netip.MustParseAddr(a)
 		if any.Permits(addr) != want[0] || some.Permits(addr) != want[1] {
-			t.Errorf("%s: %t, %t", a, any.Permits(addr), some.Permits(addr))
+			t.Errorf("%s: any.Permits(addr) = %t, some.Permits(addr) = %t, want any.Permits(addr) == want[0] and some.Permits(addr) == want[1]",
+				a, any.Permits(addr), some.Permits(addr))
 		}
 	}
 	if r := compile(t, egress.Spec{Name: "a.org"}).Reaching(nil); len(r.Match("a.org")) != 1 {
-		t.Error("rules are lost")
+		t.Error("a rule by name is lost by Reaching")
 	}
 }
 
@@ -205,7 +207,8 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q is not found as %q", n, q)
 		}
 		if len(n) > 253 || strings.ContainsAny(string(n), "\x00 *:/") || strings.ToLower(string(n)) != string(n) {
-			t.Fatalf("%q", n)
+			t.Fatalf(`n = %q, want len(n) <= 253 and not strings.ContainsAny(string(n), "\x00 *:/") and strings.ToLower(string(n)) == string(n)`,
+				n)
 		}
 		if _, err := netip.ParseAddr(string(n)); err == nil {
 			t.Fatalf("%q is an address", n)
@@ -247,21 +250,22 @@ func TestRulesAreWrittenAsText(t *testing.T) {
 	}
 	want := []string{"pypi.org tcp 80 443", "*.xn--bcher-kva.example any 443 8000-8003", "* udp 443"}
 	if !slices.Equal(got, want) {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want %q", got, want)
 	}
 	again, err := egress.ReadRules("f", got)
 	if err != nil || again.Digest() != r.Digest() || r.Digest() == 0 {
-		t.Errorf("%v, %d and %d", err, again.Digest(), r.Digest())
+		t.Errorf("err = %v, again.Digest() = %d and r.Digest() = %d, want no error and again.Digest() == r.Digest() and r.Digest() != 0",
+			err, again.Digest(), r.Digest())
 	}
 	for _, text := range []string{"", " ", "a b", "a.org icmp", "a.org tcp 53", "a.org tcp x", "10.0.0.1", "1.1"} {
 		_, err := egress.ReadRules("network_rules", []string{"a.org", text})
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "network_rules[1]" || f.Allowed == "" {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf(`%q: err = %v, want ok == true and f.Field == "network_rules[1]" and f.Allowed != ""`, text, err)
 		}
 	}
 	for text, want := range map[string]bool{"pypi.org": true, "*": true, "10.0.0.0/8": false, "::/0 tcp": false, "a.org tcp 1/2": true, "10.0.0.1": true} {
 		if egress.Written(text) != want {
-			t.Errorf("%q: %t", text, !want)
+			t.Errorf("%q: !want = %t, want egress.Written(text) == want", text, !want)
 		}
 	}
 }
@@ -296,7 +300,7 @@ func TestARuleWithinAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		if l := r.All(); l[0].Within(&l[1]) != tc.want {
-			t.Errorf("%q within %q: %t", tc.r, tc.o, !tc.want)
+			t.Errorf("%q within %q: !tc.want = %t, want l[0].Within(&l[1]) == tc.want", tc.r, tc.o, !tc.want)
 		}
 	}
 }

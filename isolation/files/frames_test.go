@@ -50,16 +50,17 @@ func TestAnAnswerThatCannotBeIsRefused(t *testing.T) {
 		"a negative snapshot":   frame('a', `{"Snapshot":{"Entries":-1}}`),
 	} {
 		if a, err := files.Receive(strings.NewReader(said), io.Discard, 1<<20); !errors.Is(err, files.ErrMalformed) {
-			t.Errorf("%s: %+v, %v", name, a, err)
+			t.Errorf("%s: a = %+v, err = %v, want err is files.ErrMalformed", name, a, err)
 		}
 	}
 	said := frame('d', "12345") + frame('d', "6") + frame('a', `{"Done":true}`)
 	if _, err := files.Receive(strings.NewReader(said), io.Discard, 5); !errors.Is(err, files.ErrTooMuch) {
-		t.Errorf("more data than asked for: %v", err)
+		t.Errorf("more data than requested: err = %v, want err is files.ErrTooMuch", err)
 	}
 	var data bytes.Buffer
 	if a, err := files.Receive(strings.NewReader(said), &data, 6); err != nil || !a.Done || data.String() != "123456" {
-		t.Errorf("a good one: %+v, %v, %q", a, err, data.String())
+		t.Errorf(`a good one: a = %+v, err = %v, data = %q, want no error and a.Done == true and data.String() == "123456"`,
+			a, err, data.String())
 	}
 }
 
@@ -77,21 +78,22 @@ func TestANoticeThatCannotBeIsRefused(t *testing.T) {
 		"no JSON":               `{"Events":`,
 	} {
 		if p, err := files.NewIncoming(strings.NewReader(frame('n', said))).Next(); !errors.Is(err, files.ErrMalformed) {
-			t.Errorf("%s: %+v, %v", name, p.Notice, err)
+			t.Errorf("%s: p.Notice = %+v, err = %v, want err is files.ErrMalformed", name, p.Notice, err)
 		}
 	}
 	if p, err := files.NewIncoming(strings.NewReader("n\xff\xff\xff\x7f{}")).Next(); !errors.Is(err, files.ErrMalformed) {
-		t.Errorf("a notice of 2 GiB: %+v, %v", p, err)
+		t.Errorf("a notice of 2 GiB: p = %+v, err = %v, want err is files.ErrMalformed", p, err)
 	}
 	in := files.NewIncoming(strings.NewReader(frame('n', `{"Opening":{`+file+`,"Offset":2,"Length":3}}`) + frame('d', "abc") + frame('a', `{"Done":true}`)))
 	if p, err := in.Next(); err != nil || p.Notice == nil || p.Notice.Opening.Length != 3 {
-		t.Errorf("a good one: %+v, %v", p, err)
+		t.Errorf("a good one: p = %+v, err = %v, want no error and p.Notice != nil and p.Notice.Opening.Length == 3",
+			p, err)
 	}
 	if p, err := in.Next(); err != nil || string(p.Data) != "abc" {
-		t.Errorf("its data: %+v, %v", p, err)
+		t.Errorf(`its data: p = %+v, err = %v, want no error and p.Data == "abc"`, p, err)
 	}
 	if p, err := in.Next(); err != nil || p.Answer == nil || !p.Answer.Done {
-		t.Errorf("its answer: %+v, %v", p, err)
+		t.Errorf("its answer: p = %+v, err = %v, want no error and p.Answer != nil and p.Answer.Done == true", p, err)
 	}
 }
 
@@ -113,7 +115,7 @@ func TestABodyHasAnEnd(t *testing.T) {
 	}
 	for _, cut := range []int{0, 1, 4, 5, 100, len(whole) / 2, len(whole) - 5, len(whole) - 1} {
 		if _, err := io.ReadAll(files.NewReader(bytes.NewReader(whole[:cut]))); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("of %d bytes %d: %v", len(whole), cut, err)
+			t.Errorf("of %d bytes %d: err = %v, want err is io.ErrUnexpectedEOF", len(whole), cut, err)
 		}
 	}
 }
@@ -126,7 +128,7 @@ func TestTooLongAnAnswerIsAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, err := files.Receive(&b, io.Discard, 0); err != nil || a.Failure == nil || a.Failure.Kind != files.TooMany {
-		t.Errorf("%+v, %v", a, err)
+		t.Errorf("a = %+v, err = %v, want no error and a.Failure != nil and a.Failure.Kind == files.TooMany", a, err)
 	}
 }
 
@@ -146,7 +148,7 @@ func FuzzReceive(f *testing.F) {
 			return
 		}
 		if _, err := json.Marshal(a); err != nil {
-			t.Fatalf("an answer that cannot be told: %v", err)
+			t.Fatalf("an answer too large to encode: %v", err)
 		}
 	})
 }

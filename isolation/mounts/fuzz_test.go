@@ -35,7 +35,8 @@ func FuzzAllowRule(f *testing.F) {
 			return
 		}
 		if _, owned, _ := strings.Cut(text, "="); r.Path != homePath && (!isolation.CleanAbsolute(r.Path) || system(r.Path, "")) || owned != "" && (r.UID == 0 || r.GID == 0) {
-			t.Errorf("%q: %+v", text, r)
+			t.Errorf(`%q: r = %+v, want (r.Path == homePath or isolation.CleanAbsolute(r.Path) and not system(r.Path, "")) and (owned == "" or r.UID != 0 and r.GID != 0)`,
+				text, r)
 		}
 	})
 }

@@ -16,12 +16,12 @@ func TestNobodyIsInBoxRootInATreeOfTheHost(t *testing.T) {
 	o := HostOwner()
 	users, groups := o.maps(base)
 	if len(users) != len(groups) {
-		t.Errorf("%v, %v", users, groups)
+		t.Errorf("users = %v, groups = %v, want len(users) == len(groups)", users, groups)
 	}
 	host := map[int]int{} // by id in the box
 	for i, m := range users {
 		if groups[i] != m {
-			t.Errorf("groups are mapped otherwise: %v", groups[i])
+			t.Errorf("gids are mapped differently: groups[i] = %v, want %v", groups[i], m)
 		}
 		for n := range m.Size {
 			id := m.HostID + n - base
@@ -36,11 +36,11 @@ func TestNobodyIsInBoxRootInATreeOfTheHost(t *testing.T) {
 	}
 	for _, id := range []int{isolation.RootID, isolation.NobodyID} { // root of the box, and what PID 1 is to it
 		if was, has := host[id]; has {
-			t.Errorf("%d of the host is %d", was, id)
+			t.Errorf("%d of the host is %d, want has == false", was, id)
 		}
 	}
 	if host[isolation.BoxUID] != 0 || host[1] != 1 || host[isolation.IDRange-1] != isolation.BoxUID || host[isolation.RootID-1] != isolation.NobodyID || len(host) != isolation.IDRange-3 {
-		t.Errorf("the box user is %d, 1 is %d, the last is %d, nobody is %d, of %d", host[isolation.BoxUID], host[1], host[isolation.IDRange-1], host[isolation.RootID-1], len(host))
+		t.Errorf("host ids: box user %d, id 1 %d, last id %d, nobody %d, of %d ids", host[isolation.BoxUID], host[1], host[isolation.IDRange-1], host[isolation.RootID-1], len(host))
 	}
 }
 
@@ -51,7 +51,8 @@ func TestAGroupOfTheHostIsNobodysInABox(t *testing.T) {
 	o := Owner{uid: 500, gid: 500, dirGID: 2000, Mapped: true}
 	_, groups := o.maps(base)
 	if len(groups) != 2 || groups[0].HostID != base+isolation.BoxGID || groups[1].ContainerID != 2000 {
-		t.Fatalf("%+v", groups)
+		t.Fatalf("groups = %+v, want len(groups) == 2 and groups[0].HostID == base + isolation.BoxGID and groups[1].ContainerID == 2000",
+			groups)
 	}
 	if gid := groups[1].HostID - base; gid < isolation.RootID || gid == isolation.RootID || gid == isolation.NobodyID || gid >= isolation.IDRange {
 		t.Errorf("it is %d in the box", gid)

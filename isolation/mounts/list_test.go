@@ -29,7 +29,7 @@ func TestALookNamesWhatABoxWasGiven(t *testing.T) {
 	}
 	before := look()
 	if before.Made != dir+"/a" || before.ID != 0 {
-		t.Errorf("of no target: %+v", before)
+		t.Errorf(`of no target: before = %+v, want before.Made == dir + "/a" and before.ID == 0`, before)
 	}
 	done := given(t, b, target)
 	now := look()
@@ -53,7 +53,8 @@ func TestALookNamesWhatABoxWasGiven(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now = look(); now.ID != above || slices.Index(now.IDs, above) != slices.Index(now.IDs, done.ID)-1 {
-		t.Errorf("mount %d on %d: %+v", above, done.ID, now)
+		t.Errorf("mount %d on %d: now = %+v, want now.ID == above and slices.Index(now.IDs, above) == slices.Index(now.IDs, done.ID) - 1",
+			above, done.ID, now)
 	}
 	if _, err := b.Remove(target, []uint64{above, done.ID}, done.Made, true); err != nil {
 		t.Fatal(err)
@@ -65,16 +66,16 @@ func TestALookNamesWhatABoxWasGiven(t *testing.T) {
 	// target below it.
 	for path, want := range map[string]bool{"/mnt": false, "/mnt/x": true, target: true, "/tmp": false, "/etc": false, "/home/box": false, "/home": false} {
 		if isGiven(path, target) != want {
-			t.Errorf("%s is taken for a live mount: %v", path, !want)
+			t.Errorf("%s counts as a live mount: !want = %v, want isGiven(path, target) == want", path, !want)
 		}
 	}
 	if !isGiven("/mnt", "/mnt") {
-		t.Error("/mnt is not taken for its own")
+		t.Error("a mount on /mnt does not count as given to the box")
 	}
 	if err := os.Mkdir(dir+"/a", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if now = look(); now.Made != target {
-		t.Errorf("of half a target: %+v", now)
+		t.Errorf("of half a target: now = %+v, want now.Made == %v", now, target)
 	}
 }

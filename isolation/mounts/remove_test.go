@@ -136,7 +136,7 @@ func TestAMountIsRemovedFromWhereverItIs(t *testing.T) {
 				move(t, dir)
 				gone, err := b.Remove(dir+"/a/b/t", []uint64{done.ID}, done.Made, force)
 				if err != nil || gone.Busy {
-					t.Fatalf("%+v, %v", gone, err)
+					t.Fatalf("gone = %+v, err = %v, want no error and gone.Busy == false", gone, err)
 				}
 				if at, err := b.find(done.ID); err != nil || at != "" {
 					t.Errorf("it is still on a path of %d bytes, %v", len(at), err)
@@ -157,7 +157,7 @@ func TestOnlyMountsOfLivingBoxesAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.Remove(dir+"/t", []uint64{ids["/proc"]}, "", true); err != unix.EPERM { //nolint:errorlint // as it is
-		t.Errorf("/proc: %v", err)
+		t.Errorf("/proc: err = %v, want unix.EPERM", err)
 	}
 	if at, err := b.find(ids["/proc"]); err != nil || at != "/proc" {
 		t.Errorf("/proc is on %q, %v", at, err)
@@ -191,7 +191,7 @@ func TestAForkElsewhereKeepsNoMount(t *testing.T) {
 	}
 	root.Close()
 	if gone, err := b.Remove(dir+"/t", []uint64{done.ID}, done.Made, false); err != nil || gone.Busy {
-		t.Errorf("%+v, %v", gone, err)
+		t.Errorf("gone = %+v, err = %v, want no error and gone.Busy == false", gone, err)
 	}
 	if err := child.Wait(); err != nil {
 		t.Error(err)
@@ -221,10 +221,10 @@ func TestReplacingLeavesOneMount(t *testing.T) {
 		ids = append(ids, old.ID)
 	}
 	if gone, err := b.Remove(dir+"/t", ids, old.Made, false); err != nil || gone.Busy {
-		t.Errorf("%+v, %v", gone, err)
+		t.Errorf("gone = %+v, err = %v, want no error and gone.Busy == false", gone, err)
 	}
 	if _, err := os.Lstat(dir + "/t"); !os.IsNotExist(err) {
-		t.Errorf("the target is left: %v", err)
+		t.Errorf("the target is left: err = %v, want os.IsNotExist(err)", err)
 	}
 }
 
@@ -247,6 +247,6 @@ func TestSwappingLeavesOneMount(t *testing.T) {
 		t.Errorf("the old one is on %q, %v", at, err)
 	}
 	if gone, err := b.Remove(dir+"/t", []uint64{done.ID}, old.Made, false); err != nil || gone.Busy {
-		t.Errorf("%+v, %v", gone, err)
+		t.Errorf("gone = %+v, err = %v, want no error and gone.Busy == false", gone, err)
 	}
 }

@@ -30,15 +30,17 @@ func TestASkillIsWhatHasItsPlaceInTheStore(t *testing.T) {
 		defer unix.Close(src.FD)
 		var is, want unix.Stat_t
 		if err := errors.Join(unix.Fstat(src.FD, &is), unix.Lstat(at, &want)); err != nil || is.Ino != want.Ino || is.Dev != want.Dev {
-			t.Errorf("something else was opened: %v", err)
+			t.Errorf("something else was opened: err = %v, want no error and is.Ino == want.Ino and is.Dev == want.Dev",
+				err)
 		}
 		if src.Mount.Writable || !src.Mount.NoSymlinks || src.Owner.Mapped || src.Mount.Target != "/skills/a" {
-			t.Errorf("%+v", src)
+			t.Errorf(`src = %+v, want src.Mount.Writable == false and src.Mount.NoSymlinks == true and src.Owner.Mapped == false and src.Mount.Target == "/skills/a"`,
+				src)
 		}
 		return nil
 	}
 	if err := opens(); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("one that is not there: %v", err)
+		t.Errorf("a missing skill: err = %v, want err is unix.ENOENT", err)
 	}
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		t.Fatal(err)
@@ -52,7 +54,7 @@ func TestASkillIsWhatHasItsPlaceInTheStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := opens(); !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOTDIR) {
-			t.Errorf("%s is a link: %v", name, err)
+			t.Errorf("%s is a link: err = %v, want err is unix.ELOOP or err is unix.ENOTDIR", name, err)
 		}
 		if err := errors.Join(os.Remove(name), os.Rename(away, name)); err != nil {
 			t.Fatal(err)
@@ -63,6 +65,6 @@ func TestASkillIsWhatHasItsPlaceInTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := rules.skill(&file, "/skills/a"); !errors.Is(err, unix.ENOTDIR) {
-		t.Errorf("a file: %v", err)
+		t.Errorf("a file: err = %v, want err is unix.ENOTDIR", err)
 	}
 }

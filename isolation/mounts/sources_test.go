@@ -127,7 +127,8 @@ func TestPermitNeverLendsWhatIsTheSystems(t *testing.T) {
 			d := directory{path: path, uid: ann, gid: ann, state: "/state", home: homes}
 			for _, writable := range []bool{false, true} {
 				if _, refusal := d.permit(rules, isolation.Caller{UID: uid, GID: uid}, isolation.Mount{Writable: writable}); !strings.HasPrefix(refusal, noSystem) {
-					t.Errorf("%q for uid %d, writable %v: %q", path, uid, writable, refusal)
+					t.Errorf("%q for uid %d, writable %v: refusal = %q, want refusal starting with noSystem",
+						path, uid, writable, refusal)
 				}
 			}
 		}
@@ -135,7 +136,7 @@ func TestPermitNeverLendsWhatIsTheSystems(t *testing.T) {
 	for _, path := range []string{"/srv", "/stated", "/statement/x", "/etcetera", "/usr2", "/opt/x", "/var/lib/boxd2", "/var/www", "/mnt", "/tmp/x"} {
 		d := directory{path: path, uid: ann, gid: ann, state: "/state", home: homes}
 		if _, refusal := d.permit(rules, isolation.Caller{UID: ann, GID: ann}, isolation.Mount{Writable: true}); refusal != "" {
-			t.Errorf("%q: %q", path, refusal)
+			t.Errorf(`%q: refusal = %q, want ""`, path, refusal)
 		}
 	}
 }
@@ -144,7 +145,7 @@ func TestPermitNeverGivesRootsGroup(t *testing.T) {
 	t.Parallel()
 	d := directory{path: "/srv/lend", uid: ann, gid: ann, home: homes}
 	if _, refusal := d.permit([]AllowRule{{Path: "/srv/lend"}}, isolation.Caller{UID: ann, GID: 0}, isolation.Mount{Writable: true}); !strings.HasPrefix(refusal, notRoots) {
-		t.Errorf("%q", refusal)
+		t.Errorf("refusal = %q, want refusal starting with notRoots", refusal)
 	}
 }
 
@@ -178,9 +179,9 @@ func TestAllowRuleReadsWhatBoxdHandsOver(t *testing.T) {
 	} {
 		got, err := parseAllowRule(tc.in)
 		if (err != nil) != tc.bad {
-			t.Errorf("%q: %v", tc.in, err)
+			t.Errorf("%q: err = %v, want (err != nil) == %v", tc.in, err, tc.bad)
 		} else if err == nil && got != tc.want {
-			t.Errorf("%q: %+v", tc.in, got)
+			t.Errorf("%q: got %+v, want an error or got == %+v", tc.in, got, tc.want)
 		}
 	}
 }
@@ -188,6 +189,6 @@ func TestAllowRuleReadsWhatBoxdHandsOver(t *testing.T) {
 func TestHomeOfNobodyIsNowhere(t *testing.T) {
 	t.Parallel()
 	if home := homeOf(ann); home != "" {
-		t.Errorf("%q", home)
+		t.Errorf(`home = %q, want ""`, home)
 	}
 }

@@ -28,7 +28,7 @@ func TestMountinfoIsReadExactly(t *testing.T) {
 	got, err := entries(table)
 	want := []entry{{22, 1, "/", "ro,relatime"}, {31, 22, "/mnt/a b\\\tc", "ro,nosuid,nodev"}, {1 << 32, 31, `/mnt/x\12`, "ro"}, {32, 22, "/mnt/a\u00a0b\r\v/t", "ro"}}
 	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, err = %v, want no error and got == %+v", got, err, want)
 	}
 	for _, bad := range []string{"22 1 0:20 / /", "x 1 0:20 / / ro", "22 -1 0:20 / / ro", "22 1 0:20 / / ro\n\n"} {
 		if got, err := entries(bad); err == nil {
@@ -77,7 +77,7 @@ func TestTheMainThreadStaysWhereItIs(t *testing.T) {
 func TestTheDirectoriesOfATargetComeInOrder(t *testing.T) {
 	t.Parallel()
 	if got := chain("/a/bc/d", ""); !slices.Equal(got, []string{"/a", "/a/bc", "/a/bc/d"}) {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want []string{"/a", "/a/bc", "/a/bc/d"}`, got)
 	}
 }
 

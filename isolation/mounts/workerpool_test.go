@@ -97,14 +97,16 @@ func TestAWorkerIsUsedAgain(t *testing.T) {
 	}
 	own := ask(t, p, 1, "own")
 	if !strings.HasPrefix(own, "|") || !strings.HasSuffix(own, "|"+WorkerCommand+" a b") || strings.Contains(own, "pipe:") || strings.Count(own, "socket:") != 1 {
-		t.Errorf("a worker has %s", own)
+		t.Errorf(`a worker has %s, want own starting with "|" and own ending with "|" + WorkerCommand + " a b" and own without "pipe:" and strings.Count(own, "socket:") == 1`,
+			own)
 	}
 	r, _ := pipe(t)
 	_, files, err := p.Do(t.Context(), 1, []byte("back x"), int(r.Fd()))
 	defer fdpass.CloseAll(files)
 	var is, want unix.Stat_t
 	if err != nil || len(files) != 1 || unix.Fstat(files[0], &is) != nil || unix.Fstat(int(r.Fd()), &want) != nil || is.Ino != want.Ino {
-		t.Errorf("a descriptor did not come back: %v, %v", files, err)
+		t.Errorf("a descriptor did not come back: files = %v, err = %v, want no error and len(files) == 1 and unix.Fstat(files[0], &is) == nil and unix.Fstat(int(r.Fd()), &want) == nil and is.Ino == want.Ino",
+			files, err)
 	}
 }
 
@@ -116,7 +118,7 @@ func TestAnErrandThatIsLateIsGivenUp(t *testing.T) {
 	r, w := pipe(t)
 	before := time.Now()
 	if _, _, err := p.Do(t.Context(), 1, []byte("wait"), int(r.Fd())); !errors.Is(err, errLate) {
-		t.Fatalf("%v", err)
+		t.Fatalf("err = %v, want err is errLate", err)
 	}
 	if took := time.Since(before); took > long {
 		t.Errorf("it was given up after %s", took)
@@ -125,7 +127,7 @@ func TestAnErrandThatIsLateIsGivenUp(t *testing.T) {
 	p.cfg.Patience = long
 	for i := range 20 {
 		if word := "echo" + strconv.Itoa(i); ask(t, p, 1, word) != word {
-			t.Fatal("an answer was another's")
+			t.Fatal("a request got the answer of another one")
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -138,7 +140,7 @@ func TestAnErrandThatIsLateIsGivenUp(t *testing.T) {
 	}()
 	cancel()
 	if err := <-done; !errors.Is(err, errCanceled) {
-		t.Errorf("one that is not wanted any more: %v", err)
+		t.Errorf("a canceled job: %v", err)
 	}
 }
 
@@ -158,7 +160,7 @@ func TestAnAnswerOfAnotherErrandIsNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, _, err := w.do(t.Context(), []byte("y"), nil); !errors.Is(err, errGone) {
-			t.Errorf("%s: %q, %v", name, got, err)
+			t.Errorf("%s: got %q, err = %v, want err is errGone", name, got, err)
 		}
 		conn.Close()
 		unix.Close(peer)
@@ -169,7 +171,7 @@ func TestAWorkerThatEndsIsReplaced(t *testing.T) {
 	t.Parallel()
 	p := pool(t, long)
 	if _, _, err := p.Do(t.Context(), 1, []byte("die")); !errors.Is(err, errGone) {
-		t.Errorf("over its errand: %v", err)
+		t.Errorf("the worker died during its job: err = %v, want err is errGone", err)
 	}
 	ask(t, p, 1, "x")
 	p.mu.Lock()
@@ -179,7 +181,7 @@ func TestAWorkerThatEndsIsReplaced(t *testing.T) {
 	w.dies(0)
 	for range 3 {
 		if ask(t, p, 1, "x") != "x" {
-			t.Error("no answer")
+			t.Error("the replaced worker did not answer")
 		}
 	}
 }
@@ -203,21 +205,21 @@ func TestNobodyWaitsForTheErrandsOfAnother(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), short, errLate)
 	defer cancel()
 	if _, _, err := p.Do(ctx, 1, []byte("x")); !errors.Is(err, errBusy) {
-		t.Errorf("a fourth: %v", err)
+		t.Errorf("a fourth: err = %v, want err is errBusy", err)
 	}
 	ask(t, p, 2, "x")
 	w.Close()
 	waiting.Wait()
 	ask(t, p, 1, "x")
 	if n := p.count(1); n != 0 {
-		t.Errorf("%d errands go on", n)
+		t.Errorf("%d jobs still run", n)
 	}
 	// A job counts for its user until the worker that cannot be killed has ended.
 	p.mu.Lock()
 	p.stuck[3] = 3
 	p.mu.Unlock()
 	if _, _, err := p.Do(t.Context(), 3, []byte("x")); !errors.Is(err, errBusy) {
-		t.Errorf("of one whose workers are stuck: %v", err)
+		t.Errorf("a caller whose workers are stuck: err = %v, want err is errBusy", err)
 	}
 }
 
@@ -241,10 +243,10 @@ func TestCloseEndsWhatIsBeingDone(t *testing.T) {
 	}
 	p.Close()
 	if err := <-done; !errors.Is(err, errCanceled) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is errCanceled", err)
 	}
 	if _, _, err := p.Do(t.Context(), 1, []byte("x")); !errors.Is(err, errCanceled) {
-		t.Errorf("afterwards: %v", err)
+		t.Errorf("afterwards: err = %v, want err is errCanceled", err)
 	}
 }
 

@@ -24,6 +24,6 @@ func TestAnAnswerThatNeverComesIsNotWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.Receive(); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("an answer to nothing: %v", err)
+		t.Errorf("an answer to nothing: err = %v, want err is os.ErrDeadlineExceeded", err)
 	}
 }

@@ -35,7 +35,7 @@ func TestTablesOfIptablesLegacy(t *testing.T) {
 		l := &list[map[bool]int{false: 0, true: 1}[c.six]]
 		tb, err := l.read(data[:infoSize], data[infoSize:])
 		if err != nil || tb == nil {
-			t.Errorf("%s: %v, %v", name, tb, err)
+			t.Errorf("%s: tb = %v, err = %v, want no error and tb != nil", name, tb, err)
 			continue
 		}
 		w, err := tb.blockingChain(legacyForward, tag, false)
@@ -43,7 +43,7 @@ func TestTablesOfIptablesLegacy(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %+v", name, w, err, c.want)
 		}
 		if hint := tb.legacyHint(l, "filter", tag); w != nil && hint != c.hint {
-			t.Errorf("%s: %q", name, hint)
+			t.Errorf("%s: hint = %q, want w == nil or hint == %q", name, hint, c.hint)
 		}
 		for cut := infoSize; cut < len(data); cut += 7 { // a truncated table is an error, or finds less
 			_, _ = l.read(data[:infoSize], data[infoSize:cut])

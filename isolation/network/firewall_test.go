@@ -106,6 +106,6 @@ func TestHintsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	walls := []blockingChain{{Hint: "a"}, {Hint: "a"}, {Chain: "x"}, {Chain: "y"}}
 	if got := firewallHints(walls, "bxabcd"); got != "a\nallow packets from and to interfaces bxabcd* there" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "a\nallow packets from and to interfaces bxabcd* there"`, got)
 	}
 }

@@ -164,11 +164,11 @@ func TestWhatIsNotKeptIsAGapAndNeverZeros(t *testing.T) {
 			}
 			for i, b := range c.Data {
 				if b != at(c.Offset+int64(i)) {
-					t.Fatalf("from %d: byte %d is %d", from, c.Offset+int64(i), b)
+					t.Fatalf("from %d: byte %d is %d, want b == at(c.Offset + int64(i))", from, c.Offset+int64(i), b)
 				}
 			}
 			if c.Gap > 0 && (c.Offset < head || c.Offset+c.Gap > total-tail) {
-				t.Fatalf("from %d: the gap %d+%d is of what should be kept", from, c.Offset, c.Gap)
+				t.Fatalf("from %d: the gap at %d, of %d bytes, is in output that must be kept", from, c.Offset, c.Gap)
 			}
 			seen += c.Len()
 			gaps += c.Gap
@@ -217,7 +217,8 @@ func TestReaderBesideAWriterThatTrims(t *testing.T) {
 		}
 		for i, b := range c.Data {
 			if b != at(c.Stream, c.Offset+int64(i)) {
-				t.Fatalf("stream %d byte %d is %d", c.Stream, c.Offset+int64(i), b)
+				t.Fatalf("stream %d byte %d is %d, want b == at(c.Stream, c.Offset+int64(i))",
+					c.Stream, c.Offset+int64(i), b)
 			}
 		}
 		if c.Len() > 0 {
@@ -258,7 +259,7 @@ func TestTheOrderIsForgottenBeforeTheData(t *testing.T) {
 		}
 		for _, b := range c.Data {
 			if b != byte('a'+c.Stream) {
-				t.Fatalf("stream %d has %q", c.Stream, b)
+				t.Fatalf("stream %d has %q, want b == byte('a' + c.Stream)", c.Stream, b)
 			}
 		}
 		if c.Stream != last {
@@ -285,7 +286,7 @@ func TestWhatIsHeldIsKept(t *testing.T) {
 	held.Hold(1 << 20)
 	w.write(t, 0, make([]byte, 4<<20))
 	if from, err := l.Oldest(); err != nil || from[0] != 1<<20 {
-		t.Errorf("kept from %v, %v", from, err)
+		t.Errorf("the oldest kept output is at %v, %v", from, err)
 	}
 	held.Hold(-1)
 	w.write(t, 0, []byte("x"))
@@ -300,7 +301,7 @@ func TestNewsWakesWhoWaits(t *testing.T) {
 	news := l.Changed()
 	select {
 	case <-news:
-		t.Fatal("there is none")
+		t.Fatal("a notification though there is no new output")
 	default:
 	}
 	time.AfterFunc(time.Millisecond, l.Wake)
@@ -317,7 +318,7 @@ func TestOnlyMemoryFilesAreALog(t *testing.T) {
 	}
 	defer f.Close()
 	if _, err := NewLog(w.rings[0].FD, int(f.Fd()), w.journal.FD, 0); err == nil {
-		t.Error("a file on disk was taken")
+		t.Error("NewLog accepted a file on disk")
 	}
 }
 
@@ -363,15 +364,15 @@ func TestAFullPipeIsWidened(t *testing.T) {
 		defer unix.Close(fds[0])
 		defer unix.Close(fds[1])
 		if n, err := unix.Write(fds[1], make([]byte, tc.written)); n != tc.written || err != nil {
-			t.Fatal(n, err)
+			t.Fatalf("n = %v, err = %v, want n == %v and no error", n, err, tc.written)
 		}
 		r := NewRing(0, 1<<20)
 		defer r.Close()
 		if n, err := r.Fill(fds[0]); n != int64(tc.written) || err != nil {
-			t.Error(n, err)
+			t.Errorf("n = %v, err = %v, want n == int64(tc.written) and no error", n, err)
 		}
 		if size, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETPIPE_SZ, 0); size != tc.want || err != nil {
-			t.Errorf("after %d bytes the pipe has %d, %v", tc.written, size, err)
+			t.Errorf("after %d bytes the pipe has %d, %v, want size == %v and no error", tc.written, size, err, tc.want)
 		}
 	}
 }

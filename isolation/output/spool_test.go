@@ -34,7 +34,7 @@ func newSpool(t *testing.T, head, tail uint64) (*Ring, *Log) {
 	}
 	t.Cleanup(l.Close)
 	if !l.Spooled() {
-		t.Error("nobody knows that it is on disk")
+		t.Error("Spooled is false for output on disk")
 	}
 	return &rings[0], l
 }
@@ -88,7 +88,7 @@ func TestOutputOnDiskIsReadAsOther(t *testing.T) {
 			continue
 		}
 		if n, err := unix.Write(pipe[1], piece); err != nil || n != len(piece) {
-			t.Fatal(n, err)
+			t.Fatalf("n = %v, err = %v, want no error and n == len(piece)", n, err)
 		}
 		for n := int64(0); n < int64(len(piece)); {
 			moved, err := ring.Fill(pipe[0])
@@ -101,10 +101,10 @@ func TestOutputOnDiskIsReadAsOther(t *testing.T) {
 	all, gaps := readAll(t, l)
 	end := len(data) - tail
 	if len(all) != len(data) || !bytes.Equal(all[:head], data[:head]) || !bytes.Equal(all[end:], data[end:]) || gaps < int64(end-head-2*holeStep) {
-		t.Errorf("%d of %d bytes, %d of them gone", len(all), len(data), gaps)
+		t.Errorf("%d of %d bytes, %d of them missing", len(all), len(data), gaps)
 	}
 	if from, err := l.Oldest(); err != nil || from[0] > int64(end) || from[0] < head {
-		t.Errorf("kept from %d on, %v", from, err)
+		t.Errorf("the oldest kept byte is %d, %v", from, err)
 	}
 	if n, err := l.Beginning(0); err != nil || n < head || n > head+2*page {
 		t.Errorf("%d bytes of the beginning, %v", n, err)
@@ -149,7 +149,7 @@ func TestAFullDiskIsToldAsGaps(t *testing.T) {
 				}
 			}
 			if zeros != gaps {
-				t.Errorf("%d: %d bytes of %d are gone, %d are said to be", before, zeros, len(data), gaps)
+				t.Errorf("%d: %d bytes of %d are missing, %d were reported missing", before, zeros, len(data), gaps)
 			}
 			return all, gaps
 		}
@@ -173,13 +173,13 @@ func TestAFullDiskIsToldAsGaps(t *testing.T) {
 		data = append(data, last...)
 		all, gaps := look()
 		if gaps < int64(2*len(lost)) {
-			t.Errorf("%d: %d bytes are gone", before, gaps)
+			t.Errorf("%d: %d bytes are missing", before, gaps)
 		}
 		if n := page; !bytes.Equal(all[len(all)-n:], data[len(data)-n:]) {
-			t.Errorf("%d: what came when there was room is gone", before)
+			t.Errorf("%d: output is missing that was written when the disk had free space", before)
 		}
 		if from, err := l.Oldest(); err != nil || from[0] != int64(len(data)-len(last))+int64(page-(len(data)-len(last))%page)%page {
-			t.Errorf("%d: all is kept from %d of %d on, %v", before, from[0], len(data), err)
+			t.Errorf("%d: the oldest kept byte is %d of %d, %v", before, from[0], len(data), err)
 		}
 	}
 }
@@ -197,14 +197,14 @@ func TestAFullDiskKeepsWhatIsHeld(t *testing.T) {
 		t.Errorf("dropped %d, %v", n, err)
 	}
 	if all, gaps := readAll(t, l); gaps != page || !bytes.Equal(all[:len(data)], data) {
-		t.Errorf("%d bytes are gone", gaps)
+		t.Errorf("%d bytes are missing", gaps)
 	}
 	for range 2 { // with several gaps, only what follows the last one counts as fully kept
 		if err := ring.Append(data[:page]); err != nil {
 			t.Fatal(err)
 		}
 		if from, err := l.Oldest(); err != nil || from[0] != ring.Size()-page {
-			t.Errorf("kept from %d of %d on, %v", from[0], ring.Size(), err)
+			t.Errorf("the oldest kept byte is %d of %d, %v", from[0], ring.Size(), err)
 		}
 		if n, err := l.Beginning(0); err != nil || n != int64(len(data)) {
 			t.Errorf("%d bytes of the beginning, %v", n, err)
@@ -246,12 +246,12 @@ func TestOutputOnDiskIsAnUnnamedFile(t *testing.T) {
 	}
 	for _, f := range files {
 		if _, err := NewLog(int(f.Fd()), journal.FD, journal.FD, 1); !errors.Is(err, ErrNotMemory) {
-			t.Errorf("%s: %v", f.Name(), err)
+			t.Errorf("%s: err = %v, want err is ErrNotMemory", f.Name(), err)
 		}
 	}
 	ring := NewRing(0, 1)
 	if err := ring.CreateIn("/proc/self"); err == nil {
-		t.Error("a ring in a filesystem without files")
+		t.Error("no error for a filesystem that cannot create files")
 		ring.Close()
 	}
 }

@@ -26,7 +26,7 @@ short
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := mountedBelow(mountinfo, nil); len(got) != 0 {
-		t.Errorf("of no tree: %q", got)
+		t.Errorf("without a host tree: got %q, want len(got) == 0", got)
 	}
 }
 
@@ -34,7 +34,7 @@ func TestTreesOfTheHostAreKnownByTheirPlace(t *testing.T) {
 	t.Parallel()
 	for target, want := range map[string]bool{"/usr": true, "/lib64": true, "/": false, "": false, "/usr/lib": false, "/workspace": false, "/srv": false} {
 		if isTree(target) != want {
-			t.Errorf("%q: %t", target, !want)
+			t.Errorf("%q: !want = %t, want isTree(target) == want", target, !want)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func TestASkeletonIsMadeTwiceAndTakesNothingElse(t *testing.T) {
 				t.Fatal(err)
 			}
 			if item, err := Skeleton(upper); !errors.Is(err, unix.EEXIST) {
-				t.Errorf("%s: %v", item, err)
+				t.Errorf("%s: err = %v, want err is unix.EEXIST", item, err)
 			}
 		})
 	}
@@ -93,11 +93,12 @@ func TestLinksOfEtcAreMadeAgain(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(hosts); err != nil || string(got) != "mine" {
-		t.Errorf("what a program has put there: %q, %v", got, err)
+		t.Errorf(`a file that a program has put there: got %q, err = %v, want no error and got == "mine"`, got, err)
 	}
 	for name, want := range map[string]os.FileMode{"etc": 0o775, "var": os.ModeSticky | 0o775, ".": os.ModeSticky | 0o775} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode()&(os.ModePerm|os.ModeSticky) != want || info.Sys().(*syscall.Stat_t).Gid != isolation.BoxGID {
-			t.Errorf("%s is %+v, %v", name, info, err)
+			t.Errorf("%s is %+v, %v, want no error and info.Mode() & (os.ModePerm | os.ModeSticky) == %v and info.Sys().(*syscall.Stat_t).Gid == isolation.BoxGID",
+				name, info, err, want)
 		}
 	}
 }
@@ -130,21 +131,23 @@ func TestASkeletonNeedsNoRoomToStartAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if item, err := Skeleton(upper); err != nil {
-		t.Fatalf("without room, %s: %v", item, err)
+		t.Fatalf("without free space, %s: %v", item, err)
 	}
 	if err := os.Remove(spare); err != nil {
 		t.Fatal(err)
 	}
 	if item, err := Skeleton(upper); err != nil {
-		t.Fatalf("with room for one, %s: %v", item, err)
+		t.Fatalf("with space for one inode, %s: %v", item, err)
 	}
 	_, first := os.Lstat(hosts)
 	_, second := os.Lstat(mtab)
 	if (first == nil) == (second == nil) {
-		t.Errorf("there is room for one link: %v, %v", first, second)
+		t.Errorf("there is space for one link: first = %v, second = %v, want (first == nil) != (second == nil)",
+			first, second)
 	}
 	// A link that an earlier version has kept for PID 1 is the box user's as well: elsewhere, what belongs to PID 1 counts as no change of a program.
 	if info, err := os.Lstat(filepath.Join(dir, "etc/hostname")); err != nil || info.Sys().(*syscall.Stat_t).Uid != isolation.BoxUID {
-		t.Errorf("%+v, %v", info, err)
+		t.Errorf("info = %+v, err = %v, want no error and info.Sys().(*syscall.Stat_t).Uid == isolation.BoxUID",
+			info, err)
 	}
 }

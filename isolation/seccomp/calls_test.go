@@ -31,7 +31,7 @@ func TestCommittedCallsAreCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(got) != want {
-			t.Errorf("%s is not what policy.txt yields: run UPDATE=1 go test ./isolation/seccomp -run TestCommittedCallsAreCurrent, and look at the difference", path)
+			t.Errorf("%s differs from what policy.txt compiles to: run UPDATE=1 go test ./isolation/seccomp -run TestCommittedCallsAreCurrent, and look at the difference", path)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestKernel(t *testing.T) {
 		case "exit status 38":
 			t.Log("int 0x80 answers ENOSYS before our filter does")
 		default:
-			t.Logf("this kernel does not take int 0x80 (%s), so that door is shut anyway", end)
+			t.Logf("this kernel has no int 0x80 (%s), so there is nothing to test", end)
 		}
 	}
 	for _, mode := range []string{"plain", "hostrw", "aio"} {

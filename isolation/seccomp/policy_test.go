@@ -100,7 +100,8 @@ func TestPolicyLetsNamespacesBeEnteredForRootAlone(t *testing.T) {
 			for _, kind := range []uint64{0, unix.CLONE_NEWUSER, unix.CLONE_NEWNS, unix.CLONE_NEWPID, unix.CLONE_NEWNET, unix.CLONE_NEWIPC, unix.CLONE_NEWUTS, unix.CLONE_NEWCGROUP, unix.CLONE_NEWTIME, unix.CLONE_NEWUSER | unix.CLONE_NEWNS} {
 				_, verdict := expect(valid, [6]uint64{3, kind})
 				if want := root && kind == unix.CLONE_NEWUSER; (verdict == unix.SECCOMP_RET_ALLOW) != want {
-					t.Errorf("setns of %#x, root %v: %#x", kind, root, verdict)
+					t.Errorf("setns of %#x, root %v: verdict = %#x, want (verdict == unix.SECCOMP_RET_ALLOW) == want",
+						kind, root, verdict)
 				}
 			}
 		}
@@ -165,7 +166,7 @@ func TestParseErrors(t *testing.T) {
 		}
 	}
 	if _, err := Compile(Default(), Options{Arch: "riscv64"}); err == nil {
-		t.Error("compiled for riscv64")
+		t.Error("no error for the unsupported architecture riscv64")
 	}
 }
 

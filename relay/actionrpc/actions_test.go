@@ -17,6 +17,6 @@ func TestTheListOfActionsIsWhole(t *testing.T) {
 		}
 	}
 	if _, ok := wire.ActionOf("__heartbeat"); ok {
-		t.Error("gateways know what there is not")
+		t.Error("the list of actions has __heartbeat, which does not exist")
 	}
 }

@@ -46,7 +46,7 @@ func admitting(t *testing.T, inits ...string) *host {
 	h := &host{t: t, proof: all}
 	h.Server = &Server{
 		cfg:    Config{Settings: Settings{Principal: "langbot", AllowSoftStorage: true}, Log: slog.New(slog.DiscardHandler), Marker: Marker(filepath.Join(t.TempDir(), MarkerFile))},
-		grants: NewGrants(time.Now), handshakes: wire.NewHandshakes("", "i"), boxes: newBoxes(BoxesConfig{Owner: func() (access.Principal, error) { return access.Principal{}, errors.New("there is none") }}),
+		grants: NewGrants(time.Now), handshakes: wire.NewHandshakes("", "i"), boxes: newBoxes(BoxesConfig{Owner: func() (access.Principal, error) { return access.Principal{}, errors.New("there is no session") }}),
 	}
 	h.seen.turn = make(chan struct{}, 1)
 	h.initConfig.Store(DefaultInit())
@@ -143,7 +143,7 @@ func TestNoActionOfASandboxIsDoneWithoutAGrant(t *testing.T) {
 		}
 	}
 	if slices.Sort(sandbox); !slices.Equal(sandbox, eight) {
-		t.Fatalf("%v", sandbox)
+		t.Fatalf("sandbox = %v, want %v", sandbox, eight)
 	}
 	const payload = `{"session_id":"global","cmd":"true","spec":{"command":"x"}}`
 	for _, name := range eight {
@@ -173,12 +173,13 @@ func TestAnInitThatIsRefusedForItsDirectoriesStillRequiresAdmission(t *testing.T
 	h.proof.Work = false
 	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: workspace_mount)")
 	if r := h.readiness(t.Context(), false); r.Ready || r.Error != "Managed sandbox workspace is outside box.local.allowed_mount_roots" {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Ready == false and r.Error == "Managed sandbox workspace is outside box.local.allowed_mount_roots"`,
+			r)
 	}
 	h.refused("box_verify_shared_workspace", `{"marker_name":".langbot-box-volume-probe-`+strings.Repeat("a", 32)+`"}`, 0,
 		"BoxReadinessError: Managed sandbox workspace is outside box.local.allowed_mount_roots")
 	if told := h.cfg.Marker.Init(); !told.Required {
-		t.Error("the next boxd would admit everybody")
+		t.Error("the marker for the next boxd does not require admission")
 	}
 }
 
@@ -208,7 +209,7 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 	receipt, err := h.ask(upsert, grantOf(1, 1, 1, time.Minute), 0)
 	if got, ok := receipt.(map[string]any); err != nil || !ok || got["installed"] != true || got["workspace_uuid"] != "w" || got["execution_generation"] != int64(1) ||
 		got["entitlement_revision"] != int64(1) || got["max_sessions"] != int64(1) || got["max_managed_processes"] != int64(0) || len(got) != 7 {
-		t.Fatalf("%v, %v", receipt, err)
+		t.Fatalf("receipt = %v, err = %v", receipt, err)
 	}
 	h.has(stranger) // a new grant ends all sessions of the Workspace
 	h.sessions = []string{one + "global", one + "old", stranger}
@@ -225,7 +226,7 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 	}
 	h.has(stranger)
 	if _, _, err := h.fence.Enter(t.Context(), FenceKey{Instance: "i", Workspace: "w"}, 1, 9); err == nil {
-		t.Error("a grant has not advanced the fence")
+		t.Error("an earlier generation was accepted after the grant")
 	}
 	h.sessions = []string{two + "global", stranger}
 	if _, err := h.ask(upsert, grantOf(2, 2, 1, 30*time.Second), 0); err != nil { // the same, and shorter
@@ -240,7 +241,7 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 
 	h.sessions = []string{two + "global", stranger}
 	if got, err := h.ask(revoke, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":3}`, 0); err != nil || got.(map[string]any)["revoked"] != true {
-		t.Fatalf("%v, %v", got, err)
+		t.Fatalf(`got %v, err = %v, want no error and got.(map[string]any)["revoked"] == true`, got, err)
 	}
 	h.has(stranger)
 	h.refused("box_get_sessions", `{}`, 2, missing)
@@ -279,7 +280,8 @@ func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
 		global := wire.Prefix(wire.Namespace("i", "w"), 1) + "global"
 		c := &call{Request: &wire.Request{Action: "box_exec", Context: &wire.Context{Instance: "i", Workspace: "w", Generation: 1}}, namespace: wire.Namespace("i", "w")}
 		if err := h.requireAdmission(ctx, c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted.Most != 1 || c.tenant.Admitted.home() != "/srv/box/default/tenants/"+c.namespace {
-			t.Fatalf("%v, %+v", err, c.tenant)
+			t.Fatalf(`err = %v, c.tenant = %+v, want no error and c.tenant.Still() == nil and c.tenant.Admitted.Most == 1 and c.tenant.Admitted.home() == "/srv/box/default/tenants/" + c.namespace`,
+				err, c.tenant)
 		}
 		h.mu.Lock()
 		h.sessions = []string{global, "not-of-langbot"}
@@ -382,13 +384,13 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 		done()
 		h.refused("box_get_sessions", `{}`, 1, missing)
 		if !h.invalid.Load() {
-			t.Error("nobody ends what a revocation has not ended")
+			t.Error("the session that could not be ended is not marked for another attempt")
 		}
 		// Expired sessions are ended although the other one is not, and that one as soon as possible.
 		took(Patience, func() {
 			h.grants.Expire()
 			if h.sweep(t.Context(), h.initConfig.Load()) {
-				t.Error("all has ended")
+				t.Error("sweep reports that all sessions have ended")
 			}
 		})
 		h.has(stuck)
@@ -490,7 +492,7 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: workspace_mount)")
 	h.sessions = []string{wire.Prefix(wire.Namespace("i", "w"), 1) + "global"}
 	if !h.sweep(t.Context(), h.initConfig.Load()) {
-		t.Error("what was admitted is not ended")
+		t.Error("the admitted session was not ended after the restart")
 	}
 	h.has()
 	h.proof.Work = true
@@ -507,7 +509,7 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	if mark.Init().Required {
-		t.Error("the note is there")
+		t.Error("the marker still requires admission")
 	}
 	if err := os.Mkdir(string(mark), 0o700); err != nil {
 		t.Fatal(err)
@@ -536,10 +538,11 @@ func TestASpecOfAnAdmittedWorkspaceIsItsGrants(t *testing.T) {
 	if got.SessionID != "global" || got.Cmd != "echo" || got.Workdir != "/workspace/a" || got.TimeoutSec != 20 || got.Env["A"] != "b" || got.Image != defaultImage || *got.HostPath != home ||
 		got.HostPathMode != "rw" || got.MountPath != "/workspace" || !got.Persistent || got.CPUs != 0.5 || got.MemoryMB != 99 || got.PidsLimit != 44 || got.ReadOnlyRootfs || got.WorkspaceQuotaMB != 7 ||
 		got.Network != "off" || got.ExtraMounts != nil || got.Skills != nil {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v", got)
 	}
 	if got, err = spec(`{"session_id":"s","timeout_sec":5}`); err != nil || got.TimeoutSec != 5 || *got.HostPath != home || got.Workdir != "/workspace" {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf(`got %+v, err = %v, want no error and got.TimeoutSec == 5 and *got.HostPath == %v and got.Workdir == "/workspace"`,
+			got, err, home)
 	}
 	for text, want := range map[string]string{
 		`"network":"on","extra_mounts":[{"host_path":"/a","mount_path":"/b"}]`:    "Managed sandbox network access is disabled",
@@ -565,7 +568,7 @@ func TestReadinessIsWhatWasSeenOfARealBox(t *testing.T) {
 	h.cfg.AllowSoftStorage = false
 	r := h.readiness(t.Context(), false)
 	if r.Ready || !slices.Equal(r.failed(), []string{"hard_skill_storage_quota"}) || len(r.Checks) != 14 || r.Mode != "grant_enforced" || *r.Backend.Name != "nsjail" || !r.Backend.Available || *r.Unsafe {
-		t.Errorf("no kernel keeps how much skills are: %+v", r)
+		t.Errorf("without AllowSoftStorage: readiness is %+v, want hard_skill_storage_quota as the only failed check", r)
 	}
 	for name, tc := range map[string]struct {
 		change func(*Proof)
@@ -596,18 +599,20 @@ func TestReadinessIsWhatWasSeenOfARealBox(t *testing.T) {
 				t.Errorf("%s, %v: %v, want %v: %+v", name, soft, r.failed(), want, r)
 			}
 			if text, err := json.Marshal(r); err != nil || !bytes.Contains(text, []byte(`"unsafe_soft_storage_limits":`+fmt.Sprint(soft))) || !bytes.Contains(text, []byte(`"details":{"available":`)) {
-				t.Errorf("%s, %v", text, err)
+				t.Errorf("text = %s, err = %v, want no error and text containing []byte(`\"unsafe_soft_storage_limits\":` + fmt.Sprint(soft)) and text containing []byte(`\"details\":{\"available\":`)",
+					text, err)
 			}
 		}
 	}
 	h = admitting(t, strings.Replace(policyInit, `"local",`, `"e2b",`, 1))
 	if r := h.readiness(t.Context(), false); r.Ready || !slices.Equal(r.failed(), []string{"required_backend", "backend_available"}) {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Ready == false and r.failed() == []string{"required_backend", "backend_available"}`,
+			r)
 	}
 	h = admitting(t, `{"admission":{"required":true}}`)
 	h.proof.Work = false
 	if r := h.readiness(t.Context(), false); r.Error != "Managed sandbox admission requires box.local.default_workspace" {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Error == "Managed sandbox admission requires box.local.default_workspace"`, r)
 	}
 }
 
@@ -645,18 +650,18 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 		h.proof = Proof{Full: true, Error: "all room is taken"}
 		<-time.After(time.Second)
 		if r := h.readiness(t.Context(), false); !r.Ready {
-			t.Errorf("%+v", r)
+			t.Errorf("r = %+v, want r.Ready == true", r)
 		}
 		// A failed check is reported, but does not replace a result from before.
 		h.proof = Proof{Error: "no"}
 		<-time.After(time.Second)
 		if r := h.readiness(t.Context(), false); r.Ready {
-			t.Errorf("%+v", r)
+			t.Errorf("r = %+v, want r.Ready == false", r)
 		}
 		h.proof = Proof{Full: true, Error: "all room is taken"}
 		<-time.After(time.Second)
 		if r := h.readiness(t.Context(), false); !r.Ready {
-			t.Errorf("%+v", r)
+			t.Errorf("r = %+v, want r.Ready == true", r)
 		}
 		// Concurrent requests share one check.
 		block := make(chan struct{})
@@ -713,6 +718,7 @@ func TestWhatThereIsNoRoomForAtFirstIsNotReady(t *testing.T) {
 	h := admitting(t, policyInit)
 	h.proof = Proof{Full: true, Error: fault.Errorf(fault.Exhausted, "all room is taken").Error()}
 	if r := h.readiness(t.Context(), false); r.Ready || r.Backend.Available || r.Error != "all room is taken" {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Ready == false and r.Backend.Available == false and r.Error == "all room is taken"`,
+			r)
 	}
 }

@@ -38,7 +38,7 @@ func TestWhoIsNotReadFromIsNotDropped(t *testing.T) {
 	}()
 	select {
 	case <-dropped:
-		t.Fatal("dropped while it was not read from")
+		t.Fatal("the connection was closed while nothing was read from it")
 	case <-time.After(200 * time.Millisecond):
 	}
 	r.full.Store(false)

@@ -39,11 +39,11 @@ func TestAnUploadStaysWithoutAPlace(t *testing.T) {
 	}
 	_, err = (&Skills{Store: store}).archive(ctx, r, func(*skills.Stage, *skills.Choice) (any, error) { return nil, nil })
 	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is context.DeadlineExceeded", err)
 	}
 	f, ok := r.Files.Take("0123.zip")
 	if !ok {
-		t.Fatal("the upload is gone")
+		t.Fatal("the upload was removed")
 	}
 	f.Close()
 }

@@ -52,7 +52,8 @@ func TestAnEarlierGenerationIsRefused(t *testing.T) {
 	}{{1, false}, {2, true}, {2, true}, {7, true}, {6, false}, {7, true}} {
 		_, c, err := f.Enter(t.Context(), key, step.generation, 10)
 		if (err == nil) != step.ok || err != nil && err.Error() != "PermissionError: Stale Box placement generation" {
-			t.Fatalf("%d: %v", step.generation, err)
+			t.Fatalf(`%d: err = %v, want (err == nil) == %v and (no error or err == "PermissionError: Stale Box placement generation")`,
+				step.generation, err, step.ok)
 		}
 		if err == nil && c.Leave() != nil {
 			t.Fatalf("%d was superseded by nothing", step.generation)
@@ -74,7 +75,7 @@ func TestWhatIsUnderWayForAnEarlierGenerationIsCanceledAndWaitedFor(t *testing.T
 		}
 		relay, joined, ok := f.Join(t.Context(), key, 1)
 		if !ok {
-			t.Fatal("a relay of the current generation may not join")
+			t.Fatal("a relay of the current generation was refused")
 		}
 		entered := make(chan error)
 		go func() {
@@ -86,25 +87,25 @@ func TestWhatIsUnderWayForAnEarlierGenerationIsCanceledAndWaitedFor(t *testing.T
 		}()
 		synctest.Wait()
 		if old.Err() == nil || relay.Err() == nil || context.Cause(old).Error() != actionrpc.Stale().Error() {
-			t.Error("what is older goes on")
+			t.Error("the calls of the earlier generation were not canceled as stale")
 		}
 		select {
 		case <-entered:
-			t.Fatal("it did not wait for the older call")
+			t.Fatal("the new call did not wait for the older one")
 		default:
 		}
 		if err := call.Leave(); err == nil {
-			t.Error("what has come of it counts")
+			t.Error("the result of the superseded call was accepted")
 		}
 		if err := <-entered; err != nil {
 			t.Error(err)
 		}
 		_ = joined.Leave()
 		if _, _, ok := f.Join(t.Context(), key, 1); ok {
-			t.Error("a relay of an earlier generation may join")
+			t.Error("a relay of an earlier generation was accepted")
 		}
 		if _, _, ok := f.Join(t.Context(), actionrpc.FenceKey{Instance: "i", Workspace: "other"}, 1); ok {
-			t.Error("a relay of a Workspace nobody has seen may join")
+			t.Error("a relay of an unknown Workspace was accepted")
 		}
 	})
 }
@@ -126,7 +127,7 @@ func TestOthersOfAGenerationWaitUntilTheOlderHasEnded(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(in) != 0 {
-			t.Error("somebody went on before")
+			t.Error("a call went on before the older one had ended")
 		}
 		close(w.slow)
 		for range 3 {
@@ -145,7 +146,7 @@ func TestWhatCouldNotBeRetiredIsTriedAgain(t *testing.T) {
 	w := &world{err: errors.New("it resists")}
 	f := w.fence()
 	if _, _, err := f.Enter(t.Context(), key, 1, 10); err == nil {
-		t.Fatal("it goes on although what is older lives")
+		t.Fatal("the call was accepted although the older session still runs")
 	}
 	_, c, err := f.Enter(t.Context(), key, 1, 10)
 	if err != nil {
@@ -165,7 +166,8 @@ func TestThereAreOnlySoManyWorkspaces(t *testing.T) {
 	}
 	_, _, err := f.Enter(t.Context(), actionrpc.FenceKey{Instance: "i", Workspace: "x"}, 1, 1)
 	if err == nil || err.Error() != "PermissionError: Box generation fence capacity reached; refusing an unbounded Workspace allocation" {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error and err == "PermissionError: Box generation fence capacity reached; refusing an unbounded Workspace allocation"`,
+			err)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestAGrantIsReadOrRefused(t *testing.T) {
 	t.Parallel()
 	g, err := actionrpc.ReadGrant(fields(t, "{"+good+"}"))
 	if err != nil || g.Instance != "i" || g.Workspace != "w" || g.Generation != 1 || g.Revision != 2 || g.MaxSessions != 1 || g.MaxProcesses != 0 || g.Expires.Unix() != 1893553445 {
-		t.Fatalf("%+v, %v", g, err)
+		t.Fatalf("g = %+v, err = %v", g, err)
 	}
 	const whole, date = "Value error, must be an integer", "Input should be a valid datetime"
 	for _, tc := range []struct{ field, value, want string }{
@@ -103,7 +103,7 @@ func TestAGrantIsReadOrRefused(t *testing.T) {
 	} {
 		g, err := actionrpc.ReadGrant(fields(t, with("expires_at", `"`+value+`"`)))
 		if err != nil || g.Receipt()["expires_at"] != want {
-			t.Errorf("%s: %+v, %v", value, g, err)
+			t.Errorf(`%s: g = %+v, err = %v, want no error and g.Receipt()["expires_at"] == %v`, value, g, err, want)
 		}
 	}
 }
@@ -112,13 +112,14 @@ func TestARevocationIsReadOrRefused(t *testing.T) {
 	t.Parallel()
 	v, err := actionrpc.ReadRevocation(fields(t, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":3}`))
 	if err != nil || *v != (actionrpc.Revocation{Instance: "i", Workspace: "w", Revision: 3}) {
-		t.Fatalf("%+v, %v", v, err)
+		t.Fatalf(`v = %+v, err = %v, want no error and *v == actionrpc.Revocation{Instance: "i", Workspace: "w", Revision: 3}`,
+			v, err)
 	}
 	_, err = actionrpc.ReadRevocation(fields(t, `{"instance_uuid":"i","workspace_uuid":"","entitlement_revision":true,"max_sessions":1}`))
 	want := "BoxValidationError: 3 validation errors for SandboxAdmissionRevocation\nentitlement_revision\n  Value error, must be an integer\n" +
 		"max_sessions\n  Extra inputs are not permitted\nworkspace_uuid\n  Value error, must not be empty"
 	if err == nil || err.Error() != want {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want an error and err == %v", err, want)
 	}
 }
 
@@ -128,7 +129,7 @@ func TestAPolicyIsReadOrRequiresAdmissionThatNobodyHas(t *testing.T) {
 		"read_only_rootfs":false,"workspace_quota_mb":8,"readiness_cache_sec":1e300}`))
 	if !required || wrong != "" || p.MaxSessions != 0 || p.MaxGrant != time.Minute || p.MaxTimeoutSec != 7 || p.CPUs != 0.5 || p.MemoryMB != 64 || p.PidsLimit != 9 || p.ReadOnlyRootfs ||
 		p.WorkspaceQuotaMB != 8 || p.ReadinessCache < time.Hour {
-		t.Errorf("%+v %v %q", p, required, wrong)
+		t.Errorf("p = %+v, required = %v, wrong = %q", p, required, wrong)
 	}
 	for _, text := range []string{
 		`[]`, `7`, `"x"`, `{"required":"perhaps"}`, `{"more":1}`, `{"max_sessions":2}`, `{"max_sessions":-1}`, `{"max_managed_processes":1}`, `{"logical_session_id":"other"}`,
@@ -136,7 +137,8 @@ func TestAPolicyIsReadOrRequiresAdmissionThatNobodyHas(t *testing.T) {
 		`{"cpus":-1}`, `{"memory_mb":31}`, `{"pids_limit":0}`, `{"read_only_rootfs":2}`, `{"workspace_quota_mb":-1}`, `{"readiness_cache_sec":-1}`, `{"readiness_cache_sec":"NaN"}`, `{"memory_mb":null}`,
 	} {
 		if p, required, wrong := actionrpc.ReadPolicy(json.RawMessage(text)); !required || wrong == "" || p != actionrpc.DefaultPolicy() {
-			t.Errorf("%s: %+v %v %q", text, p, required, wrong)
+			t.Errorf(`%s: p = %+v, required = %v, wrong = %q, want required == true and wrong != "" and p == actionrpc.DefaultPolicy()`,
+				text, p, required, wrong)
 		}
 	}
 }
@@ -236,7 +238,8 @@ func TestGrantsAreRefusedInTheOrderAndWordsOfTheProtocol(t *testing.T) {
 		// A shorter one of the same revision changes nothing, from whichever client.
 		have, _, why := putGrant(b, ns, grant(3, 8, 1, time.Minute), 1)
 		if have == nil || why != "" || time.Until(have.Expires) != 300*time.Second {
-			t.Errorf("%+v %q", have, why)
+			t.Errorf(`have = %+v, why = %q, want have != nil and why == "" and time.Until(have.Expires) == 300 * time.Second`,
+				have, why)
 		}
 	})
 }
@@ -264,13 +267,13 @@ func TestARevocationIsRemembered(t *testing.T) {
 		t.Error(why)
 	}
 	if _, _, why := putGrant(b, ns, grant(1, 4, 1, time.Minute), 1); why != "" || admit(b, 1) != "" {
-		t.Error(why, admit(b, 1))
+		t.Errorf(`why = %v, admit(b, 1) = %v, want why == "" and admit(b, 1) == ""`, why, admit(b, 1))
 	}
 	if why := revoke(3, 1); why != stale || admit(b, 1) != "" {
 		t.Error("an earlier revocation has taken a later grant away", why)
 	}
 	if why := revoke(4, 1); why != "" || admit(b, 1) != "BoxAdmissionError: Sandbox admission grant is missing" {
-		t.Error(why, admit(b, 1))
+		t.Errorf(`why = %v, admit(b, 1) = %v, want why == "" and admit(b, 1) == "BoxAdmissionError: Sandbox admission grant is missing"`, why, admit(b, 1))
 	}
 	if why := revoke(4, 1); why != "" {
 		t.Error("the same again:", why)
@@ -289,7 +292,7 @@ func TestWhoIsAdmitted(t *testing.T) {
 		1: "BoxAdmissionError: Sandbox admission grant belongs to another execution generation", 3: "BoxAdmissionError: Sandbox admission grant belongs to another execution generation", 2: "",
 	} {
 		if why := admit(b, generation); why != want {
-			t.Errorf("%d: %q", generation, why)
+			t.Errorf("%d: why = %q, want %q", generation, why, want)
 		}
 	}
 	p := actionrpc.DefaultPolicy()
@@ -330,7 +333,7 @@ func TestAGrantEndsWhateverTheClockDoes(t *testing.T) {
 		b := actionrpc.NewGrants(func() time.Time { return time.Now().Round(0).Add(jump) })
 		putGrant(b, ns, grant(1, 1, 1, time.Minute), 9)
 		if some, next := b.Expire(); some || next != time.Minute {
-			t.Error(some, next)
+			t.Errorf("some = %v, next = %v, want some == false and next == time.Minute", some, next)
 		}
 		jump = 2 * time.Minute
 		if why := admit(b, 1); why != "BoxAdmissionError: Sandbox admission grant has expired" {
@@ -347,7 +350,7 @@ func TestAGrantEndsWhateverTheClockDoes(t *testing.T) {
 		}
 		jump = -time.Hour // it was set back meanwhile
 		if some, next := b.Expire(); !some || next != 0 {
-			t.Error(some, next)
+			t.Errorf("some = %v, next = %v, want some == true and next == 0", some, next)
 		}
 		if why := admit(b, 1); why != "BoxAdmissionError: Sandbox admission grant is missing" {
 			t.Error(why)
@@ -399,12 +402,12 @@ func TestChangesOfOneWorkspaceTakeTurns(t *testing.T) {
 		}()
 		synctest.Wait()
 		if second {
-			t.Error("two at once")
+			t.Error("two changes of one Workspace ran at once")
 		}
 		done()
 		synctest.Wait()
 		if !second {
-			t.Error("the second has no turn")
+			t.Error("the second change got no turn after the first")
 		}
 	})
 }
@@ -419,7 +422,7 @@ func FuzzReadGrant(f *testing.F) {
 		}
 		if g, err := actionrpc.ReadGrant(fields); err == nil {
 			if g.Instance == "" || g.Workspace == "" || g.Generation < 1 || g.Revision < 1 || g.MaxSessions < 0 || g.MaxProcesses < 0 || g.Expires.IsZero() && len(fields) != 7 {
-				t.Fatalf("%+v", g)
+				t.Fatalf("g = %+v", g)
 			}
 			if _, err := json.Marshal(g.Receipt()); err != nil {
 				t.Fatal(err)
@@ -428,7 +431,7 @@ func FuzzReadGrant(f *testing.F) {
 			t.Fatal(err)
 		}
 		if v, err := actionrpc.ReadRevocation(fields); err == nil && (v.Revision < 1 || v.Workspace == "") {
-			t.Fatalf("%+v", v)
+			t.Fatalf(`v = %+v, want an error or v.Revision >= 1 and v.Workspace != ""`, v)
 		}
 	})
 }
@@ -438,10 +441,10 @@ func FuzzReadPolicy(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		p, required, wrong := actionrpc.ReadPolicy(text)
 		if wrong != "" && !required {
-			t.Fatal("what cannot be read admits everybody")
+			t.Fatal("an unreadable policy does not require admission")
 		}
 		if p.MaxSessions < 0 || p.MaxSessions > 1 || p.MaxProcesses != 0 || p.MaxGrant <= 0 || p.MaxTimeoutSec < 1 || !(p.CPUs > 0) || p.MemoryMB < 32 || p.PidsLimit < 1 || p.ReadinessCache < 0 {
-			t.Fatalf("%+v", p)
+			t.Fatalf("p = %+v", p)
 		}
 	})
 }

@@ -37,7 +37,7 @@ func TestEachLineIsAMessage(t *testing.T) {
 		}
 		got = nil
 		if err := l.flush(false, emit); err != nil || strings.Join(got, "|") != tc.rest {
-			t.Errorf("%s: the rest is %q, %v", tc.name, got, err)
+			t.Errorf(`%s: the rest is %q, %v, want no error and strings.Join(got, "|") == tc.rest`, tc.name, got, err)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestASpecHasTheDefaultsOfTheReference(t *testing.T) {
 	got, err = readSpec(fields(t, `{"session_id":"s","timeout_sec":"5","cpus":"2","persistent":"yes","memory_mb":64.0,"mount_path":"/data","workdir":"","host_path":" /srv/x ",
 		"extra_mounts":[{"host_path":"/a","mount_path":"/b"},{"host_path":"/a","mount_path":"/c","mode":"none"}],"skill_name":" "}`))
 	if err != nil || got.TimeoutSec != 5 || got.CPUs != 2 || !got.Persistent || got.MemoryMB != 64 || got.Workdir != "/data" || *got.HostPath != "/srv/x" || len(got.mounts(modeReadWrite)) != 1 || got.SkillName != "" {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, err = %v", got, err)
 	}
 }
 
@@ -88,7 +88,8 @@ func TestAProcessIsReadAndRefused(t *testing.T) {
 		`[]`: "valid dictionary", `null`: "valid dictionary", `{"command":"x","memory_mb":-1}`: "greater than or equal to 0",
 	} {
 		if _, err := readProcess(json.RawMessage(text)); err == nil || !strings.HasPrefix(err.Error(), "BoxValidationError: ") || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf(`%s: err = %v, want an error and err starting with "BoxValidationError: " and err containing %q`,
+				text, err, want)
 		}
 	}
 }
@@ -129,7 +130,7 @@ func TestTheFirstDifferenceIsPrintedAsPythonDoes(t *testing.T) {
 		}
 	}
 	if a, b := with(``), with(`,"extra_mounts":[{"host_path":"/a","mount_path":"/b"}]`); a.Mounts == b.Mounts {
-		t.Error("other mounts are not told apart")
+		t.Error("specs with different mounts compare as equal")
 	}
 }
 
@@ -142,7 +143,8 @@ func TestWhatIsKeptComesBackFromLabels(t *testing.T) {
 	labels := s.keep().labels()
 	for k, v := range labels {
 		if len(k)+len(v) > 256 || strings.IndexFunc(v, unicode.IsControl) >= 0 {
-			t.Errorf("label %q: %q", k, v)
+			t.Errorf("label %q: v = %q, want len(k) + len(v) <= 256 and strings.IndexFunc(v, unicode.IsControl) < 0",
+				k, v)
 		}
 	}
 	got, err := readLabels(labels)
@@ -150,7 +152,7 @@ func TestWhatIsKeptComesBackFromLabels(t *testing.T) {
 		t.Errorf("%v\n%s", err, diff)
 	}
 	if _, err := readLabels(map[string]string{"other": "x"}); err == nil {
-		t.Error("somebody else's session is taken for ours")
+		t.Error("no error for the labels of a foreign session")
 	}
 }
 
@@ -166,7 +168,7 @@ func TestOutputIsText(t *testing.T) {
 		{"head \n", maxOutput + 5, "head\n... [raw output clipped at 1048576 bytes, 5 bytes discarded]"},
 	} {
 		if got := outputText([]byte(tc.in), tc.total, maxOutput); got != tc.want {
-			t.Errorf("%q: %q", tc.in, got)
+			t.Errorf("%q: got %q, want %q", tc.in, got, tc.want)
 		}
 	}
 	long := strings.Repeat("é", 5000)
@@ -179,7 +181,7 @@ func TestTimesHaveMicroseconds(t *testing.T) {
 	t.Parallel()
 	text, err := json.Marshal(wireTime(time.Date(2026, 1, 2, 3, 4, 5, 6000, time.FixedZone("x", 3600))))
 	if err != nil || string(text) != `"2026-01-02T02:04:05.000006Z"` {
-		t.Errorf("%s, %v", text, err)
+		t.Errorf("text = %s, err = %v, want no error and text == `\"2026-01-02T02:04:05.000006Z\"`", text, err)
 	}
 }
 
@@ -213,7 +215,7 @@ func FuzzReadProcess(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		p, err := readProcess(text)
 		if err == nil && (p.Command == "" || p.Args == nil) {
-			t.Fatalf("%+v", p)
+			t.Fatalf(`p = %+v, want an error or p.Command != "" and p.Args != nil`, p)
 		}
 	})
 }

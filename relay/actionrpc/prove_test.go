@@ -75,7 +75,8 @@ func TestWhatABoxIsIsReadFromWithin(t *testing.T) {
 	}
 	var got Proof
 	if got.judge(seen, func(string) string { return "" }); got.Namespaces || got.Mounts || got.Network {
-		t.Errorf("it is not known where boxd itself is: %+v", got)
+		t.Errorf("the directory of boxd itself: got %+v, want got.Namespaces == false and got.Mounts == false and got.Network == false",
+			got)
 	}
 }
 
@@ -85,12 +86,13 @@ func FuzzJudge(f *testing.F) {
 		var p Proof
 		p.judge(text, func(kind string) string { return kind + ":[1]" })
 		if (p.Ephemeral || p.Mounts || p.Network || p.Namespaces) && !p.Available {
-			t.Fatalf("%+v", p)
+			t.Fatalf("p = %+v, want p.Ephemeral == false and p.Mounts == false and p.Network == false and p.Namespaces == false or p.Available == true",
+				p)
 		}
 	})
 }
 
-// A lack of room says nothing about isolation, and so nothing about the directory either.
+// A lack of capacity is no result about isolation, and so none about the directory either.
 func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
 	t.Parallel()
 	broken := fault.Errorf(fault.Denied, "not lent")
@@ -105,7 +107,7 @@ func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
 		"it cannot be started": {errors.New("start: no"), false},
 	} {
 		if full(tc.err) != tc.full {
-			t.Errorf("%s: full is %v", name, !tc.full)
+			t.Errorf("%s: full is %v, want full(tc.err) == tc.full", name, !tc.full)
 		}
 		var asked []string
 		s, p := tried("/srv/box", func(work string) (*session.Session, error) {
@@ -117,7 +119,7 @@ func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
 			want = want[:1]
 		}
 		if s != nil || p.Full != tc.full || p.Available || p.Error == "" || !slices.Equal(asked, want) {
-			t.Errorf("%s: %+v, asked %q", name, p, asked)
+			t.Errorf("%s: %+v, requested %q", name, p, asked)
 		}
 	}
 	some := new(session.Session)
@@ -128,7 +130,8 @@ func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
 		return nil, broken
 	})
 	if s != some || p.Full || !strings.Contains(p.Error, "not lent") {
-		t.Errorf("a directory that cannot be had: %+v", p)
+		t.Errorf(`a directory that cannot be had: p = %+v, want s == some and p.Full == false and p.Error containing "not lent"`,
+			p)
 	}
 	if _, p = tried("/srv/box", func(work string) (*session.Session, error) {
 		if work == "" {
@@ -136,7 +139,7 @@ func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
 		}
 		return nil, broken
 	}); !p.Full {
-		t.Errorf("no room for the second: %+v", p)
+		t.Errorf("no capacity for the second session: p = %+v, want p.Full == true", p)
 	}
 }
 
@@ -144,7 +147,7 @@ func TestABoxThatIsLookedAtWaitsForNoRoom(t *testing.T) {
 	t.Parallel()
 	var req policy.Request
 	if passing(&req); !req.OneShot || req.Wait == nil || *req.Wait != 0 {
-		t.Errorf("%+v", req)
+		t.Errorf("req = %+v, want req.OneShot == true and req.Wait != nil and *req.Wait == 0", req)
 	}
 }
 
@@ -158,22 +161,25 @@ func TestNoQuotaIsAskedForByName(t *testing.T) {
 	for _, asked := range []*quantity.Size{nil, new(8 * quantity.MiB)} {
 		req := &policy.Request{Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), Patch: limits.Patch{WorkspaceQuota: asked}, Mounts: []policy.Mount{mount}}
 		if s, _, err := c.Merge(req); err != nil || s.WorkspaceQuota == 0 || len(s.Bounded) != 1 {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("s = %+v, err = %v, want no error and s.WorkspaceQuota != 0 and len(s.Bounded) == 1", s, err)
 		}
 		soft, locked := &Admitted{Namespace: "ws-0", Work: "/srv/q", Soft: true}, func() bool { return false }
 		for _, a := range []*Admitted{nil, {Work: "/srv/q"}} {
 			if err := a.soften(req, locked, cannot); err != nil || req.WorkspaceQuota != asked {
-				t.Errorf("taken away where it must be kept: %v, %v", req.WorkspaceQuota, err)
+				t.Errorf("the quota was dropped although it is required: req.WorkspaceQuota = %v, err = %v, want no error and req.WorkspaceQuota == %v",
+					req.WorkspaceQuota, err, asked)
 			}
 		}
 		if err := soft.soften(req, locked, can); err != nil || req.WorkspaceQuota != asked {
-			t.Errorf("taken away where it can be kept: %v, %v", req.WorkspaceQuota, err)
+			t.Errorf("the quota was dropped although it can be enforced: req.WorkspaceQuota = %v, err = %v, want no error and req.WorkspaceQuota == %v",
+				req.WorkspaceQuota, err, asked)
 		}
 		if err := soft.soften(req, locked, cannot); err == nil || err.Error() != "/srv/q/tenants/ws-0" {
 			t.Error(err)
 		}
 		if s, _, err := c.Merge(req); err != nil || s.WorkspaceQuota != 0 || len(s.Bounded) != 0 {
-			t.Errorf("a quota is left: %+v, %v", s, err)
+			t.Errorf("a quota is left: s = %+v, err = %v, want no error and s.WorkspaceQuota == 0 and len(s.Bounded) == 0",
+				s, err)
 		}
 		p := c.Profiles[c.Sessions.DefaultProfile]
 		p.Locked = append(slices.Clone(p.Locked), "workspace_quota")
@@ -181,11 +187,13 @@ func TestNoQuotaIsAskedForByName(t *testing.T) {
 		held.Profiles = map[string]policy.Profile{c.Sessions.DefaultProfile: p}
 		unbound(req, true, cannot)
 		if _, _, err := held.Merge(req); err != nil || req.WorkspaceQuota != nil {
-			t.Errorf("nobody may ask for another than the profile's: %v", err)
+			t.Errorf("with a profile that locks the quota: err = %v, want no error and req.WorkspaceQuota == nil",
+				err)
 		}
 		for _, of := range []func(string) error{can, cannot} { // boxes maintaining directories of many Workspaces have none in either case
 			if unbound(req, false, of); req.WorkspaceQuota == nil || *req.WorkspaceQuota != 0 {
-				t.Errorf("%v", req.WorkspaceQuota)
+				t.Errorf("req.WorkspaceQuota = %v, want req.WorkspaceQuota != nil and *req.WorkspaceQuota == 0",
+					req.WorkspaceQuota)
 			}
 		}
 	}

@@ -57,11 +57,12 @@ func TestATokenIsASecret(t *testing.T) {
 		}
 		got, err := (&actionrpc.Settings{TokenFile: path}).ReadToken()
 		if (err == nil) != tc.ok || tc.ok && got != long {
-			t.Errorf("%s: %q, %v", name, got, err)
+			t.Errorf("%s: got %q, err = %v, want (err == nil) == %v and (tc.ok == false or got == %q)",
+				name, got, err, tc.ok, long)
 		}
 	}
 	if _, err := (&actionrpc.Settings{TokenFile: "/nowhere/at/all"}).ReadToken(); err == nil {
-		t.Error("a token that is not there is one")
+		t.Error("no error for a missing token file")
 	}
 }
 
@@ -103,13 +104,14 @@ func TestLimitsAreReadOrRefused(t *testing.T) {
 	}
 	got, _ := told(t, `{"limits":{"max_sessions":3,"completed_process_retention_sec":7}}`, `{"backend":"nsjail"}`)
 	if got.Limits.MaxSessions != 3 || got.Limits.Retention != 7*time.Second || got.Limits.MaxManagedProcesses != 64 || !got.Ours() {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want got.Limits.MaxSessions == 3 and got.Limits.Retention == 7 * time.Second and got.Limits.MaxManagedProcesses == 64 and got.Ours()",
+			got)
 	}
 	if got, _ = told(t, `{"backend":"e2b"}`); got.Ours() {
-		t.Error("boxd stands in for e2b")
+		t.Error("the backend e2b counts as boxd's own")
 	}
 	if got, _ = told(t, `{"limits":{"max_sessions":3}}`, `{"limits":{"max_sessions":-1}}`); got.Limits.MaxSessions != 3 {
-		t.Error("what was refused has changed something")
+		t.Error("the refused limits changed max_sessions")
 	}
 }
 
@@ -152,7 +154,8 @@ func TestAdmissionFailsClosed(t *testing.T) {
 	} {
 		got, _ := told(t, tc.inits...)
 		if got.Required != tc.required || !strings.Contains(got.Broken, tc.broken) || tc.broken == "" && got.Broken != "" {
-			t.Errorf("%v: %v, %q", tc.inits, got.Required, got.Broken)
+			t.Errorf(`%v: got.Required = %v, got.Broken = %q, want got.Required == %v and got.Broken containing %q and (tc.broken != "" or got.Broken == "")`,
+				tc.inits, got.Required, got.Broken, tc.required, tc.broken)
 		}
 	}
 }
@@ -165,7 +168,7 @@ func TestAnInitWhoseDirectoriesAreRefusedStillRequiresAdmission(t *testing.T) {
 		fields, _ := object(json.RawMessage(`{` + local + `,"limits":{"max_sessions":3},"admission":` + admission + `}`))
 		next, err := actionrpc.DefaultInit().Merge(fields)
 		if err == nil || !strings.Contains(err.Error(), "outside allowed_mount_roots") {
-			t.Fatalf("%s: %v", admission, err)
+			t.Fatalf(`%s: err = %v, want an error containing "outside allowed_mount_roots"`, admission, err)
 		}
 		if next == nil || !next.Required || !strings.Contains(next.Broken, want) || want == "" && next.Broken != "" || next.Work != "" || next.NoWork == "" || next.Limits.MaxSessions != 3 {
 			t.Errorf("%s: %+v", admission, next)
@@ -174,7 +177,7 @@ func TestAnInitWhoseDirectoriesAreRefusedStillRequiresAdmission(t *testing.T) {
 	// One with an invalid limit changes nothing, as the protocol requires.
 	fields, _ := object(json.RawMessage(`{"limits":{"max_sessions":-3},"admission":{"required":true}}`))
 	if next, err := actionrpc.DefaultInit().Merge(fields); next != nil || err == nil {
-		t.Errorf("%+v, %v", next, err)
+		t.Errorf("next = %+v, err = %v, want next == nil and an error", next, err)
 	}
 }
 
@@ -182,17 +185,18 @@ func TestWhatABoxdBeforeWasToldHoldsUntilTheFirstInit(t *testing.T) {
 	t.Parallel()
 	has := actionrpc.RequiredInit()
 	if !has.Required || has.Broken != "" {
-		t.Fatalf("%+v", has)
+		t.Fatalf(`has = %+v, want has.Required == true and has.Broken == ""`, has)
 	}
 	for text, want := range map[string]bool{`{}`: false, `{"admission":{"required":false}}`: false, `{"admission":{"required":true}}`: true, `{"admission":7}`: true} {
 		fields, _ := object(json.RawMessage(text))
 		next, err := has.Merge(fields)
 		if err != nil || next.Required != want {
-			t.Fatalf("%s: %+v, %v", text, next, err)
+			t.Fatalf("%s: next = %+v, err = %v, want no error and next.Required == %v", text, next, err, want)
 		}
 		off, _ := object(json.RawMessage(`{"admission":{"required":false}}`))
 		if again, err := next.Merge(off); err != nil || again.Required != want || want && again.Broken == "" {
-			t.Errorf("%s, and then off: %+v, %v", text, again, err)
+			t.Errorf(`%s, and then off: again = %+v, err = %v, want no error and again.Required == %v and (want == false or again.Broken != "")`,
+				text, again, err, want)
 		}
 	}
 }
@@ -206,7 +210,8 @@ func FuzzMerge(f *testing.F) {
 		}
 		next, err := actionrpc.DefaultInit().Merge(fields)
 		if err == nil && (next.Limits.MaxSessions < 0 || next.Limits.MaxRPCFileBytes < 1) {
-			t.Fatalf("%+v", next.Limits)
+			t.Fatalf("next.Limits = %+v, want an error or next.Limits.MaxSessions >= 0 and next.Limits.MaxRPCFileBytes >= 1",
+				next.Limits)
 		}
 	})
 }
@@ -225,10 +230,11 @@ func TestTheNoteOfAnAdmissionIsAFileOfItsOwn(t *testing.T) {
 		}
 		info, err := os.Lstat(string(mark))
 		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o600 || !mark.Init().Required || !mark.Init().FromBefore() {
-			t.Errorf("%v, %v", info, err)
+			t.Errorf("info = %v, err = %v, want no error and info.Mode().IsRegular() and info.Mode().Perm() == 0o600 and mark.Init().Required == true and mark.Init().FromBefore()",
+				info, err)
 		}
 		if there, err := os.ReadDir(dir); err != nil || len(there) != 1 {
-			t.Errorf("%v, %v", there, err)
+			t.Errorf("there = %v, err = %v, want no error and len(there) == 1", there, err)
 		}
 	}
 	if err := mark.Set(false); err != nil || mark.Init().Required || mark.Init().FromBefore() {

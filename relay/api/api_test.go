@@ -82,8 +82,8 @@ func processRequest() *api.ProcessRequest {
 	}
 }
 
-// The wire does not change by accident: the files in testdata are what clients have been told. With
-// UPDATE in the environment they are written anew.
+// The wire format does not change by accident: the files in testdata are what clients rely on. With UPDATE in the environment they
+// are written again.
 func TestTheWireIsWhatItWas(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]any{

@@ -89,11 +89,11 @@ func TestEveryIDIsOneSegmentOfThePath(t *testing.T) {
 		}
 	}
 	if to := c.session("", "", nil); !errors.Is(to.err, ErrNoID) {
-		t.Errorf("the empty id has a path: %v", to)
+		t.Errorf("the empty id has a path: to = %v, want to.err is ErrNoID", to)
 	}
 	for _, err := range []error{c.DeleteSession(t.Context(), ""), second(c.Session(t.Context(), "")), second(c.Exec(t.Context(), "", &api.ExecRequest{}))} {
 		if !errors.Is(err, ErrNoID) {
-			t.Errorf("a call about the empty id: %v", err)
+			t.Errorf("a call about the empty id: err = %v, want err is ErrNoID", err)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func TestAnOwnerTravelsUnchanged(t *testing.T) {
 	c := serve(t, func(_ http.ResponseWriter, r *http.Request) { got = r.URL.Query() })
 	c.Owner = "uid:10&all=true#x"
 	if err := c.DeleteSession(t.Context(), "a?b"); err != nil || len(got) != 1 || got.Get("owner") != c.Owner {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf(`got %v, err = %v, want no error and len(got) == 1 and got.Get("owner") == %v`, got, err, c.Owner)
 	}
 }
 
@@ -131,7 +131,8 @@ func TestTextThatIsNoTextIsNotSent(t *testing.T) {
 	} {
 		data, err := encode(api.ExecRequest{Argv: []string{tc.in}})
 		if (err == nil) != tc.ok || err != nil && !errors.Is(err, ErrNotText) {
-			t.Errorf("%q: %s, %v", tc.in, data, err)
+			t.Errorf("%q: data = %s, err = %v, want (err == nil) == %v and (no error or err is ErrNotText)",
+				tc.in, data, err, tc.ok)
 		}
 		var back api.ExecRequest
 		if tc.ok && (json.Unmarshal(data, &back) != nil || back.Argv[0] != tc.in) {
@@ -164,7 +165,8 @@ func TestProblemsAreErrorsOfTheirKind(t *testing.T) {
 		code, body = tc.code, tc.body
 		_, err := c.Session(t.Context(), "x")
 		if err == nil || !strings.Contains(err.Error(), tc.says) || errors.Is(err, NotFound) != tc.notFound {
-			t.Errorf("%d %s: %v", tc.code, tc.body, err)
+			t.Errorf("%d %s: err = %v, want an error containing %q and errors.Is(err, NotFound) == %v",
+				tc.code, tc.body, err, tc.says, tc.notFound)
 		}
 	}
 }
@@ -177,7 +179,8 @@ func TestNoBoxdIsAConnectError(t *testing.T) {
 	for _, err := range []error{c.Ready(t.Context()), streamErr} {
 		e, ok := errors.AsType[*ConnectError](err)
 		if !ok || e.Socket != socket || !errors.Is(err, fs.ErrNotExist) || err.Error() != "connect to "+socket+": no such file or directory" {
-			t.Errorf("%v", err)
+			t.Errorf(`err = %v, want ok == true and e.Socket == socket and err is fs.ErrNotExist and err == "connect to " + socket + ": no such file or directory"`,
+				err)
 		}
 	}
 }
@@ -214,7 +217,7 @@ func TestAStreamThatEndsWithoutAResultHasFailed(t *testing.T) {
 		c.pace.total = 50 * time.Millisecond
 		r, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{Stdout: io.Discard, Stderr: io.Discard}, nil)
 		if r != nil || !errors.Is(err, ErrStreamEnded) {
-			t.Errorf("%s: %+v, %v", name, r, err)
+			t.Errorf("%s: r = %+v, err = %v, want r == nil and err is ErrStreamEnded", name, r, err)
 		}
 	}
 }
@@ -232,20 +235,21 @@ func TestAStreamEndsWithItsResultOrProblem(t *testing.T) {
 	})
 	r, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{Stdout: &out, Stderr: &errOut}, nil)
 	if err != nil || r.Status != "exited" || *r.ExitCode != 3 || out.String() != "ac" || errOut.String() != "b" {
-		t.Errorf("%+v, %v, %q, %q", r, err, out.String(), errOut.String())
+		t.Errorf(`r = %+v, err = %v, out = %q, errOut = %q, want no error and r.Status == "exited" and *r.ExitCode == 3 and out.String() == "ac" and errOut.String() == "b"`,
+			r, err, out.String(), errOut.String())
 	}
 	c = standin(t, func(ctx context.Context, ws *websocket.Conn) {
 		send(ctx, ws, api.ChannelControl, `{"error":{"type":"urn:boxd:problem:not_found","detail":"gone"}}`)
 	})
 	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); !errors.Is(err, NotFound) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is NotFound", err)
 	}
 	c = serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		_, _ = io.WriteString(w, `{"type":"urn:boxd:problem:not_found","detail":"gone"}`)
 	})
 	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); !errors.Is(err, NotFound) {
-		t.Errorf("before the upgrade: %v", err)
+		t.Errorf("before the upgrade: err = %v, want err is NotFound", err)
 	}
 }
 
@@ -309,7 +313,7 @@ func TestInputThatCannotBeReadFailsTheStream(t *testing.T) {
 	})
 	in := io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))
 	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{Stdin: in}, nil); !errors.Is(err, broken) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is %v", err, broken)
 	}
 	<-ended
 }
@@ -324,7 +328,7 @@ func TestCancelingEndsTheStream(t *testing.T) {
 		_, _, _ = ws.Read(ctx)
 	})
 	if _, err := c.ExecStream(ctx, "s", &api.ExecRequest{}, Stdio{}, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is context.Canceled", err)
 	}
 	<-ended
 }
@@ -350,12 +354,12 @@ func TestACallWaitsForACrowd(t *testing.T) {
 		}
 	}
 	if !errors.Is(err, unix.EAGAIN) || len(others) == 0 {
-		t.Fatalf("%d, %v", len(others), err)
+		t.Fatalf("len(others) = %d, err = %v, want err is unix.EAGAIN and len(others) != 0", len(others), err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := New(socket).dial(ctx); err == nil {
-		t.Error("there was no queue")
+		t.Error("no error though the listen queue is full")
 	}
 	ln, err := net.FileListener(f)
 	if err != nil {

@@ -85,7 +85,7 @@ func TestAnImportThatIsRefusedSaysWhy(t *testing.T) {
 		t.Cleanup(c.Close)
 		_, err := c.Import(t.Context(), bytes.NewReader(anExport(t, size)), client.ImportOptions{})
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Detail != "the workspace is full" {
-			t.Errorf("%d bytes: %v", size, err)
+			t.Errorf(`%d bytes: err = %v, want ok == true and e.Detail == "the workspace is full"`, size, err)
 		}
 		if len(boxd.removed) != 1 || boxd.removed[0] != "/v1/sessions/s" {
 			t.Errorf("%d bytes: it has removed %v", size, boxd.removed)
@@ -93,7 +93,7 @@ func TestAnImportThatIsRefusedSaysWhy(t *testing.T) {
 	}
 }
 
-// An error at the end of an export, behind its last entry, counts where the whole of it is asked for.
+// An error at the end of an export, after its last entry, counts if the whole export is requested.
 func TestAnImportReadsToTheEnd(t *testing.T) {
 	t.Parallel()
 	why := errors.New("the digest is another")
@@ -130,7 +130,7 @@ func TestAnExportThatCannotBeReadIsNotCalledAnother(t *testing.T) {
 	for _, n := range []int{0, 100, 600} {
 		_, err := client.New("/nowhere").Import(t.Context(), io.MultiReader(bytes.NewReader(whole[:n]), iotest.ErrReader(broken)), client.ImportOptions{})
 		if !errors.Is(err, broken) || errors.Is(err, client.ErrNoExport) {
-			t.Errorf("after %d bytes: %v", n, err)
+			t.Errorf("after %d bytes: err = %v, want err is %v and err is not client.ErrNoExport", n, err, broken)
 		}
 	}
 }

@@ -119,7 +119,7 @@ func (p *program) take(ctx context.Context, ws *websocket.Conn, at int64) {
 				data = append(data, '\n')
 			}
 			if at > int64(len(p.stdin)) {
-				p.t.Errorf("input goes on at %d and begins at %d, where %d bytes have been taken", at, begin, len(p.stdin))
+				p.t.Errorf("the client resumes its input at %d and sends from %d, where %d bytes were confirmed", at, begin, len(p.stdin))
 			}
 			known := min(max(int64(len(p.stdin))-at, 0), int64(len(data)))
 			p.stdin = append(p.stdin, data[known:]...)
@@ -154,7 +154,7 @@ func (p *program) give(ctx context.Context, ws *websocket.Conn, at [2]int64) {
 	select {
 	case <-p.eof:
 		say(ctx, ws, api.ServerControl{Exit: &api.ExecResult{Status: "exited", ExitCode: new(7)}})
-		<-ctx.Done() // until the client has it, which take hears: a connection is read by one at a time
+		<-ctx.Done() // until the client has it, which take reports: a connection is read by one goroutine at a time
 	case <-ctx.Done():
 	}
 }
@@ -326,12 +326,13 @@ func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
 	c := talk(t, lose, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
 		a := first.Attach
 		if a == nil || !a.Write || *a.Stdout != 0 || *a.Stderr != 0 || *a.Stdin != 0 {
-			t.Errorf("%+v", first)
+			t.Errorf("first = %+v, want a != nil and a.Write == true and *a.Stdout == 0 and *a.Stderr == 0 and *a.Stdin == 0",
+				first)
 		}
 		say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 3, Writer: true}})
 		send(ctx, ws, api.ChannelStdout, "rest")
 		if _, data, err := ws.Read(ctx); err != nil || string(data) != "\x00input" {
-			t.Errorf("%q, %v", data, err)
+			t.Errorf(`data = %q, err = %v, want no error and data == "\x00input"`, data, err)
 		}
 		exit(ctx, ws)
 	})
@@ -343,20 +344,20 @@ func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
 	// A program without an id has not started, or its state is unknown.
 	c = talk(t, lose)
 	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); !errors.Is(err, ErrStreamEnded) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is ErrStreamEnded", err)
 	}
 	// A refusal is an answer, not a lost connection.
 	c = talk(t, func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
 		send(ctx, ws, api.ChannelControl, `{"error":{"type":"urn:boxd:problem:exhausted","status":429,"detail":"full"}}`)
 	})
 	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); errors.Is(err, ErrStreamEnded) || err == nil {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is not ErrStreamEnded and an error", err)
 	}
 	// Reconnecting to a process uses the original attach parameters.
 	from := [2]int64{5, 6}
 	c = talk(t, func(context.Context, *websocket.Conn, *api.ClientControl) {}, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
 		if a := first.Attach; a == nil || !a.TakeOver || *a.Stdout != 5 || *a.Stderr != 6 {
-			t.Errorf("%+v", first)
+			t.Errorf("first = %+v, want a != nil and a.TakeOver == true and *a.Stdout == 5 and *a.Stderr == 6", first)
 		}
 		say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 5, Stderr: 6}})
 		exit(ctx, ws)
@@ -410,7 +411,7 @@ func TestAnExecutionIsForgottenOnce(t *testing.T) {
 				_ = ws.Close(websocket.StatusNormalClosure, "")
 			})
 			if r, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); err != nil || r.Status != "exited" {
-				t.Errorf("%+v, %v", r, err)
+				t.Errorf(`r = %+v, err = %v, want no error and r.Status == "exited"`, r, err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -426,10 +427,10 @@ func TestAProcessThatIsGoneIsNotWaitedFor(t *testing.T) {
 	c := talk(t, greet(api.StreamAttached{}))
 	_, err := c.Attach(t.Context(), "s", "p", AttachOptions{}, Stdio{}, nil)
 	if !errors.Is(err, ErrProcessGone) || !errors.Is(err, ErrStreamEnded) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is ErrProcessGone and err is ErrStreamEnded", err)
 	}
 	if _, err := c.Attach(t.Context(), "s", "p", AttachOptions{}, Stdio{}, nil); !errors.Is(err, NotFound) || errors.Is(err, ErrStreamEnded) {
-		t.Errorf("one that has never been there: %v", err)
+		t.Errorf("a process that never existed: err = %v, want err is NotFound and err is not ErrStreamEnded", err)
 	}
 }
 
@@ -440,7 +441,7 @@ func TestABrokenRuleIsNotBrokenAgain(t *testing.T) {
 		ws.Close(websocket.StatusPolicyViolation, "too much")
 	})
 	if _, err := c.Attach(t.Context(), "s", "p", AttachOptions{}, Stdio{}, nil); !errors.Is(err, ErrStreamEnded) || !strings.Contains(err.Error(), "too much") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want err is ErrStreamEnded and err containing "too much"`, err)
 	}
 }
 
@@ -459,7 +460,7 @@ func TestABoxdThatStaysAwayIsGivenUp(t *testing.T) {
 	c.pace = soon()
 	c.pace.total = 50 * time.Millisecond
 	if _, err := c.Attach(t.Context(), "s", "p", AttachOptions{}, Stdio{}, nil); !errors.Is(err, ErrStreamEnded) || errors.Is(err, ErrProcessGone) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is ErrStreamEnded and err is not ErrProcessGone", err)
 	}
 }
 
@@ -519,11 +520,11 @@ func TestDetachingLeavesTheInputComplete(t *testing.T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !errors.Is(err, ErrDetached) || string(p.stdin) != "typed" {
-		t.Errorf("%v, %q", err, p.stdin)
+		t.Errorf(`err = %v, p.stdin = %q, want err is ErrDetached and p.stdin == "typed"`, err, p.stdin)
 	}
 	select {
 	case <-p.eof:
-		t.Error("the input has ended")
+		t.Error("the end of the input was sent by a client that detached")
 	default:
 	}
 }
@@ -538,7 +539,7 @@ func TestWhoMayNotWriteCanDetach(t *testing.T) {
 	})
 	in := io.MultiReader(strings.NewReader(strings.Repeat("typed", api.StdinWindow)), detaching{})
 	if _, err := c.Attach(t.Context(), "s", "p", AttachOptions{Write: true}, Stdio{Stdin: in}, nil); !errors.Is(err, ErrDetached) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is ErrDetached", err)
 	}
 }
 
@@ -566,20 +567,20 @@ func TestTheSizeIsToldToEveryConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := `{"resize":{"rows":24,"cols":80}}`; !slices.Equal(got, []string{want, want}) {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want []string{want, want}", got)
 	}
 }
 
 func TestLogsGoOnWhereTheyWereCutOff(t *testing.T) {
 	t.Parallel()
-	var asked []string
+	var requested []string
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/logs") {
 			_, _ = io.WriteString(w, `{"state":"ended","output":[{"bytes":9},{"bytes":3}]}`)
 			return
 		}
-		asked = append(asked, r.URL.RawQuery)
-		switch len(asked) {
+		requested = append(requested, r.URL.RawQuery)
+		switch len(requested) {
 		case 1:
 			_, _ = io.WriteString(w, `{"stream":"stdout","offset":0,"data":"ab"}`+"\n"+`{"stream":"stderr","offset":0,"data":"/+8=","base64":true}`+"\n")
 			w.(http.Flusher).Flush()
@@ -598,8 +599,9 @@ func TestLogsGoOnWhereTheyWereCutOff(t *testing.T) {
 	})
 	want := `stdout "ab" 0;stderr "\xff\xef" 0;stdout "" 5;stdout "xy" 0;stderr "z" 0;`
 	queries := []string{"follow=true&format=ndjson", "follow=true&format=ndjson&stderr=2&stdout=2", "follow=true&format=ndjson&stderr=2&stdout=7"}
-	if err != nil || got.String() != want || !slices.Equal(asked, queries) {
-		t.Errorf("%v, %s, %q", err, got.String(), asked)
+	if err != nil || got.String() != want || !slices.Equal(requested, queries) {
+		t.Errorf("err = %v, got %s, requested = %q, want no error and got.String() == %v and requested == %q",
+			err, got.String(), requested, want, queries)
 	}
 }
 
@@ -623,10 +625,10 @@ func TestEveryProcessHasItsPath(t *testing.T) {
 		"POST /v1/sessions/a%2Fb/processes/p/signal?owner=uid%3A1", "POST /v1/sessions/a%2Fb/processes/p/resize?owner=uid%3A1",
 	}
 	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%v, %q", err, got)
+		t.Errorf("err = %v, got %q, want no error and got == %q", err, got, want)
 	}
 	if _, err := c.Process(ctx, "s", "", 0); !errors.Is(err, ErrNoName) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is ErrNoName", err)
 	}
 }
 
@@ -640,7 +642,7 @@ func TestTheEndOfAProcessIsWaitedFor(t *testing.T) {
 			w.WriteHeader(http.StatusNotFound)
 			_, _ = io.WriteString(w, `{"type":"urn:boxd:problem:not_found","status":404,"detail":"no process"}`)
 		case n == 1 && r.URL.Query().Has("wait"):
-			t.Error("it waits before it knows that there is a process")
+			t.Error("the first request already has a wait parameter")
 		case n == 1:
 			_, _ = io.WriteString(w, `{"id":"p","state":"running"}`)
 		case n == 2 || n == 3: // boxd stops, and starts
@@ -666,7 +668,7 @@ func TestTheEndOfAProcessIsWaitedFor(t *testing.T) {
 	nobody := New(filepath.Join(t.TempDir(), "nobody"))
 	nobody.pace = soon()
 	if _, err := nobody.ProcessEnd(t.Context(), "s", "p"); !errors.As(err, new(*ConnectError)) {
-		t.Errorf("without boxd: %v", err)
+		t.Errorf("without boxd: err = %v, want errors.As(err, new(*ConnectError))", err)
 	}
 }
 
@@ -692,6 +694,6 @@ func TestEventsGoOnWhereTheyWereCutOff(t *testing.T) {
 		return nil
 	})
 	if !errors.Is(err, enough) || !slices.Equal(got, []string{"e3", "e4"}) || !slices.Equal(asked, []string{"latest", "p1", "p2", "e3"}) {
-		t.Errorf("%v, %q, asked %q", err, got, asked)
+		t.Errorf("%v, %q, requests %q", err, got, asked)
 	}
 }

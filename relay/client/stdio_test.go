@@ -101,7 +101,8 @@ func TestThreeDescriptorsAreTaken(t *testing.T) {
 		}
 		for i, f := range files {
 			if flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
-				t.Errorf("%s: descriptor %d is not close-on-exec: %v", name, i, err)
+				t.Errorf("%s: descriptor %d is not close-on-exec: err = %v, want no error and flags & unix.FD_CLOEXEC != 0",
+					name, i, err)
 			}
 			f.Close()
 		}
@@ -139,10 +140,11 @@ func TestOtherAnswersThanDescriptors(t *testing.T) { // counts descriptors: not 
 			files, err := answering(t, []*os.File{null}, messages...).Stdio(t.Context(), "s", "p")
 			e, ok := errors.AsType[*Error](err)
 			if err == nil || files != [3]*os.File{} || ok != strings.HasPrefix(name, "an error") {
-				t.Errorf("%v, %v", files, err)
+				t.Errorf(`files = %v, err = %v, want an error and files == [3]*os.File{} and ok == strings.HasPrefix(name, "an error")`,
+					files, err)
 			}
 			if ok && (e.Status != http.StatusConflict || e.Detail != "taken") {
-				t.Errorf("%+v", e.Problem)
+				t.Errorf(`e.Problem = %+v, want ok == false or e.Status == 409 and e.Detail == "taken"`, e.Problem)
 			}
 		})
 		null.Close()
@@ -156,20 +158,20 @@ func TestWaitingForDescriptorsEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != api.StdioProtocol || r.URL.EscapedPath() != "/v1/sessions/a%2Fb/processes/%2E%2E/stdio" || r.URL.RawQuery != "owner=uid%3A7" {
-			t.Errorf("%s %v", r.URL, r.Header)
+			t.Errorf("r.URL = %s, r.Header = %v", r.URL, r.Header)
 		}
 		cancel()
 		<-r.Context().Done()
 	})
 	c.Owner = "uid:7"
 	if _, err := c.Stdio(ctx, "a/b", ".."); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is context.Canceled", err)
 	}
 	if _, err := c.Stdio(t.Context(), "s", ""); !errors.Is(err, ErrNoName) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is ErrNoName", err)
 	}
 	_, err := New(filepath.Join(t.TempDir(), "none")).Stdio(t.Context(), "s", "p")
 	if e, ok := errors.AsType[*ConnectError](err); !ok || !errors.Is(err, unix.ENOENT) {
-		t.Errorf("%v, %v", e, err)
+		t.Errorf("e = %v, err = %v, want ok == true and err is unix.ENOENT", e, err)
 	}
 }

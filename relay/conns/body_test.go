@@ -21,7 +21,7 @@ func TestAnArchiveTakesNoTimeWithoutEnd(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := ArchiveBody(w, r).(*archiveBody) //nolint:forcetypeassert // it is one
 		if left := time.Until(body.until); left <= piecePatience || left > archiveTime {
-			t.Errorf("it has %v", left)
+			t.Errorf("it has %v, want left > piecePatience and left <= archiveTime", left)
 		}
 		body.until = time.Now().Add(100 * time.Millisecond)
 		late := time.AfterFunc(time.Minute, func() { _ = r.Body.Close() }) // or the test would not end
@@ -34,7 +34,7 @@ func TestAnArchiveTakesNoTimeWithoutEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp, err := s.Client().Do(req); err == nil { // it may hear that nobody reads on, or no answer
+	if resp, err := s.Client().Do(req); err == nil { // it may get an error that the body is no longer read, or no answer
 		resp.Body.Close()
 	}
 	if err := <-failed; !errors.Is(err, os.ErrDeadlineExceeded) || fault.KindOf(err) != fault.Invalid { // not an error of the store

@@ -26,18 +26,19 @@ func TestConnectionsOfOneCallerLeaveRoomForOthers(t *testing.T) {
 	c := New(Each, All)
 	for _, name := range []string{"uid:1", "uid:2", "ci", "uid:4"} {
 		if n, err := enterLoad(c, name, 300); n != 256 || fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "256") {
-			t.Errorf("%s gets %d: %v", name, n, err)
+			t.Errorf(`%s gets %d: err = %v, want n == 256 and a fault.Exhausted error and err containing "256"`,
+				name, n, err)
 		}
 	}
 	if n, err := enterLoad(c, "uid:9", 1); n != 0 || fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "1024") {
-		t.Errorf("a fifth gets %d: %v", n, err)
+		t.Errorf(`a fifth gets %d: err = %v, want n == 0 and a fault.Exhausted error and err containing "1024"`, n, err)
 	}
 	if n, err := enterLoad(c, "uid:0", 2000); n != 1024 || fault.KindOf(err) != fault.Exhausted {
-		t.Errorf("root gets %d: %v", n, err)
+		t.Errorf("root gets %d: err = %v, want n == 1024 and a fault.Exhausted error", n, err)
 	}
 	c.Leave("uid:2")
 	if n, _ := enterLoad(c, "uid:9", 2); n != 1 {
-		t.Errorf("after one has ended another gets %d", n)
+		t.Errorf("after one has ended another gets %d, want 1", n)
 	}
 	c.Leave("uid:9")
 	for range 256 {
@@ -47,7 +48,7 @@ func TestConnectionsOfOneCallerLeaveRoomForOthers(t *testing.T) {
 		c.Leave("uid:0")
 	}
 	if c.people["uid:1"] != nil || c.people["uid:9"] != nil || c.people["uid:0"] != nil || len(c.people) != 3 || c.others != 2*256+255 {
-		t.Errorf("%d callers and %d connections are known", len(c.people), c.others)
+		t.Errorf("%d callers and %d connections are counted", len(c.people), c.others)
 	}
 }
 
@@ -73,10 +74,10 @@ func TestOneCallerIsOneWhicheverWay(t *testing.T) {
 		return taken, nil
 	}
 	if n, err := seated(300, IdentifyVisitor); n != 128 || err == nil || !strings.Contains(err.Error(), "ports have 128") {
-		t.Errorf("%d of previews: %v", n, err)
+		t.Errorf(`%d of previews: err = %v, want n == 128 and an error containing "ports have 128"`, n, err)
 	}
 	if n, err := seated(300, Identify); n != 256-100-128 || err == nil || !strings.Contains(err.Error(), "you have 256") {
-		t.Errorf("%d by a token: %v", n, err)
+		t.Errorf(`%d by a token: err = %v, want n == 256 - 100 - 128 and an error containing "you have 256"`, n, err)
 	}
 	for range 1000 { // anonymous ones
 		if _, refused := c.Admit(func() {}); refused != nil {
@@ -84,20 +85,20 @@ func TestOneCallerIsOneWhicheverWay(t *testing.T) {
 		}
 	}
 	if n, err := enterLoad(c, "bob", 256); n != 256 {
-		t.Errorf("another gets %d: %v", n, err)
+		t.Errorf("another gets %d: err = %v, want n == 256", n, err)
 	}
 	if got := c.Connections("ann"); got != 256 || c.others != 2*256+Unknown {
-		t.Errorf("%d are hers, %d all", got, c.others)
+		t.Errorf("%d connections of the caller, %d of all", got, c.others)
 	}
 	// When all places are taken, unauthenticated connections are closed first, but not for a caller that is refused anyway.
 	_, _ = enterLoad(c, "cid", 256)
 	_, _ = enterLoad(c, "dan", All-c.others)
 	if _, refused := c.Enter("ann"); refused == nil || c.anonymous.Len() != Unknown {
-		t.Errorf("one too many of hers has cost strangers their places: %d are left", c.anonymous.Len())
+		t.Errorf("a refused connection of a caller has closed unauthenticated ones: %d are left", c.anonymous.Len())
 	}
 	_, _ = enterLoad(c, "dan", 256)
 	if c.others != All || c.anonymous.Len() != 0 || c.Connections("dan") != 256 {
-		t.Errorf("%d connections, %d of strangers, %d of the last", c.others, c.anonymous.Len(), c.Connections("dan"))
+		t.Errorf("%d connections, %d unauthenticated, %d of the last caller", c.others, c.anonymous.Len(), c.Connections("dan"))
 	}
 }
 
@@ -111,15 +112,15 @@ func TestOneCallerHasOneLoad(t *testing.T) {
 	}
 	other, leave := c.Share("ann")
 	if l != other {
-		t.Error("two loads")
+		t.Error("the same caller has two loads")
 	}
 	c.Leave("ann")
 	if again, refused := c.Enter("ann"); refused != nil || again != l {
-		t.Errorf("another load: %v", refused)
+		t.Errorf("another load: refused = %v, want refused == nil and again == l", refused)
 	}
 	leave()
 	c.Leave("ann")
 	if !c.None() {
-		t.Error("something is left")
+		t.Error("some load is left")
 	}
 }

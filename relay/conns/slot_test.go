@@ -22,7 +22,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 			i := len(all)
 			s, refused := c.Admit(func() { ended[i] = true })
 			if refused != nil {
-				t.Fatalf("slot %d: %v", i, refused.Err)
+				t.Fatalf("slot %d: refused.Err = %v, want refused == nil", i, refused.Err)
 			}
 			all = append(all, s)
 		}
@@ -52,13 +52,13 @@ func TestStrangersMakeRoom(t *testing.T) {
 	}
 	sit(1)
 	if err := name(Each+2, "ci"); fault.KindOf(err) != fault.Exhausted {
-		t.Errorf("one too many: %v", err)
+		t.Errorf("one too many: err = %v, want a fault.Exhausted error", err)
 	}
 	if err := name(Each+2, "other"); err != nil {
 		t.Errorf("another: %v", err)
 	}
 	if err := name(0, "ci"); err != nil {
-		t.Errorf("one that has ended: %v", err)
+		t.Errorf("the slot of an ended connection: %v", err)
 	}
 	for uid := range uint32(3) { // all others together
 		for range Each {
@@ -66,7 +66,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 		}
 	}
 	if _, refused := c.Admit(func() {}); refused == nil {
-		t.Error("no stranger is there to make room, and one more comes in")
+		t.Error("a connection beyond the limit was accepted")
 	}
 	if c.None() || c.others != All {
 		t.Errorf("%d connections", c.others)
@@ -81,6 +81,6 @@ func TestStrangersMakeRoom(t *testing.T) {
 		}
 	}
 	if !c.None() || c.others != 0 {
-		t.Errorf("%d connections are left, %d of strangers, known %v", c.others, c.anonymous.Len(), c.people)
+		t.Errorf("%d connections are left, %d unauthenticated, callers %v", c.others, c.anonymous.Len(), c.people)
 	}
 }

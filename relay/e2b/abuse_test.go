@@ -109,7 +109,7 @@ func TestASlowBodyHasAWhile(t *testing.T) {
 			defer end()
 			_, err = io.ReadAll(body)
 			if err == nil {
-				t.Error("all of it was read")
+				t.Error("no error for a body that comes too slowly")
 			}
 			ended <- time.Since(begin)
 		})}
@@ -182,7 +182,7 @@ func TestThereIsNoRPCButThoseThereAre(t *testing.T) {
 	t.Parallel()
 	all := procedures()
 	if len(all) != 8+9+3 {
-		t.Errorf("there are %d", len(all))
+		t.Errorf("there are %d, want 8 + 9 + 3", len(all))
 	}
 	for path, want := range map[string]procedure{
 		protocol.ProcessStartProcedure:            {streams: true},
@@ -194,7 +194,7 @@ func TestThereIsNoRPCButThoseThereAre(t *testing.T) {
 		protocol.ExecutionServiceExecuteProcedure: {streams: true},
 	} {
 		if got, ok := all[path]; !ok || got != want {
-			t.Errorf("%s: %+v", path, got)
+			t.Errorf("%s: got %+v, want ok == true and got == %+v", path, got, want)
 		}
 	}
 }
@@ -246,7 +246,8 @@ func TestEveryEntryCanBeTold(t *testing.T) {
 	} {
 		m := entry("/a/\xff", e)
 		if _, err := proto.Marshal(m); err != nil || m.ModifiedTime.CheckValid() != nil {
-			t.Errorf("%s: %v, %v", name, err, m.ModifiedTime.CheckValid())
+			t.Errorf("%s: err = %v, m.ModifiedTime.CheckValid() = %v, want no error and m.ModifiedTime.CheckValid() == nil",
+				name, err, m.ModifiedTime.CheckValid())
 		}
 	}
 }
@@ -257,13 +258,14 @@ func TestALifetimeIsOfTheFuture(t *testing.T) {
 	for _, age := range []time.Duration{math.MinInt64, -time.Hour, 0, time.Hour} {
 		for _, seconds := range []int64{0, 1, maxTimeout} {
 			if d, err := lifetime(age, seconds); err != nil || time.Duration(*d) <= 0 || time.Duration(*d) < time.Duration(seconds)*time.Second {
-				t.Errorf("%v old, %d s: %v, %v", age, seconds, d, err)
+				t.Errorf("%v old, %d s: d = %v, err = %v, want no error and time.Duration(*d) > 0 and time.Duration(*d) >= time.Duration(seconds) * time.Second",
+					age, seconds, d, err)
 			}
 		}
 	}
 	for _, seconds := range []int64{-1, math.MinInt64, maxTimeout + 1, math.MaxInt64} {
 		if d, err := lifetime(0, seconds); err == nil {
-			t.Errorf("%d s: %v", seconds, d)
+			t.Errorf("%d s: d = %v, want an error", seconds, d)
 		}
 	}
 }
@@ -286,13 +288,14 @@ func TestTheListenerOfTLSIsKnown(t *testing.T) {
 		}
 		defer other.Close()
 		if !c.ByTLS(ln) || c.ByTLS(other) {
-			t.Errorf("%s: %v, and %v is %v", c.TLSListen, c.ByTLS(ln), other.Addr(), c.ByTLS(other))
+			t.Errorf("%s: %v, and %v is %v, want c.ByTLS(ln) and not c.ByTLS(other)",
+				c.TLSListen, c.ByTLS(ln), other.Addr(), c.ByTLS(other))
 		}
 	}
 	for _, bad := range []string{"127.0.0.1:5443", "[::ffff:127.0.0.1]:5443", "127.0.0.2:https", "127.0.0.2:0", "localhost:1", "127.0.0.2"} {
 		c := &Settings{TLSListen: bad, Certificate: "/a", Key: "/b"}
 		if c.validateTLS() == nil {
-			t.Errorf("%s is taken", bad)
+			t.Errorf("%s was accepted", bad)
 		}
 	}
 }
@@ -354,7 +357,7 @@ func FuzzMetadataFilter(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		pairs, err := unescaped(text)
 		if (pairs == nil) == (err == nil) {
-			t.Fatalf("%v, %v", pairs, err)
+			t.Fatalf("pairs = %v, err = %v, want (pairs == nil) != (err == nil)", pairs, err)
 		}
 		l := &listedSandbox{Metadata: pairs}
 		if err == nil && !(&filter{metadata: pairs}).has(l) {
@@ -393,15 +396,17 @@ func FuzzRoute(f *testing.F) {
 		switch {
 		case err != nil:
 		case !to.Host && !local:
-			t.Errorf("%q is taken for this host", host)
+			t.Errorf("the host name %q counts as this host", host)
 		case to.Host && !strings.HasSuffix(strings.ToLower(name), ".localhost"):
-			t.Errorf("%q is taken for a sandbox", host)
+			t.Errorf("the host name %q counts as that of a sandbox", host)
 		case to.Control && (to.Sandbox != "" || to.Port != 0 || id != "" || port != ""):
-			t.Errorf("%q, %q, %q: %+v", host, id, port, to)
+			t.Errorf(`%q, %q, %q: to = %+v, want to.Control == false or to.Sandbox == "" and to.Port == 0 and id == "" and port == ""`,
+				host, id, port, to)
 		case !to.Control && (to.Port < 1 || to.Port > 65535):
-			t.Errorf("%+v", to)
+			t.Errorf("to = %+v, want to.Control == true or to.Port >= 1 and to.Port <= 65535", to)
 		case to.Sandbox != "" && strings.Trim(to.Sandbox, "abcdefghijklmnopqrstuvwxyz0123456789") != "":
-			t.Errorf("%+v", to)
+			t.Errorf(`to = %+v, want to.Sandbox == "" or strings.Trim(to.Sandbox, "abcdefghijklmnopqrstuvwxyz0123456789") == ""`,
+				to)
 		}
 	})
 }
@@ -420,7 +425,8 @@ func FuzzRange(f *testing.F) {
 		r := &http.Request{Header: http.Header{"Range": {text}}}
 		part, err := ranged(r, &files.Entry{Size: size})
 		if part != nil && (err != nil || part.from < 0 || part.length < 1 || part.from > size-part.length) {
-			t.Errorf("%q of %d: %+v, %v", text, size, part, err)
+			t.Errorf("%q of %d: part = %+v, err = %v, want part == nil or no error and part.from >= 0 and part.length >= 1 and part.from <= size - part.length",
+				text, size, part, err)
 		}
 	})
 }

@@ -38,7 +38,8 @@ func TestChartsAsClientsOfScaleboxReadThem(t *testing.T) {
 		}
 		var got, expected any
 		if json.Unmarshal(text, &got) != nil || json.Unmarshal([]byte(want), &expected) != nil {
-			t.Fatalf("%s\n%s", text, want)
+			t.Fatalf("text = %s, want json.Unmarshal(text, &got) == nil and json.Unmarshal([]byte(want), &expected) == nil:\n%s",
+				text, want)
 		}
 		if a, b := asText(got), asText(expected); a != b {
 			t.Errorf("%.80s: %s, want %s", raw, a, b)

@@ -20,7 +20,8 @@ func TestLanguages(t *testing.T) {
 	t.Parallel()
 	for written, want := range map[string][2]string{"": {"python", "python"}, " Python ": {"python", "python"}, "py": {"python", "python"}, "js": {"javascript", "javascript"}, "TypeScript": {"typescript", "javascript"}, "sh": {"bash", "bash"}} {
 		if language, runs, err := parseLanguage(written); err != nil || language != want[0] || runs != want[1] {
-			t.Errorf("%q: %s %s %v", written, language, runs, err)
+			t.Errorf("%q: language = %s, runs = %s, err = %v, want no error and language == want[0] and runs == want[1]",
+				written, language, runs, err)
 		}
 	}
 	_, _, err := parseLanguage("r")
@@ -48,7 +49,7 @@ func TestResultsAsClientsReadThem(t *testing.T) {
 	}
 	got, err := json.Marshal([]*codeEvent{newError("E", "", ""), {Type: eventCount, ExecutionCount: 3}, {Type: eventEnd}})
 	if want := `[{"type":"error","name":"E","value":"","traceback":""},{"type":"number_of_executions","execution_count":3},{"type":"end_of_execution"}]`; err != nil || string(got) != want {
-		t.Errorf("%s %v", got, err)
+		t.Errorf("got %s, err = %v, want no error and got == want", got, err)
 	}
 }
 
@@ -81,7 +82,8 @@ func TestFrames(t *testing.T) {
 				t.Fatal(err)
 			}
 			if output.String() != c.output || events.String() != c.events {
-				t.Errorf("%s in pieces of %d: %q, %q", name, piece, output.String(), events.String())
+				t.Errorf("%s in pieces of %d: output = %q, events = %q, want output.String() == %q and events.String() == %q",
+					name, piece, output.String(), events.String(), c.output, c.events)
 			}
 		}
 	}
@@ -92,7 +94,7 @@ func TestFrames(t *testing.T) {
 			t.Fatal(err)
 		}
 		if cap(f.event) > 2*maxEvent {
-			t.Fatalf("%d bytes of an event are kept", cap(f.event))
+			t.Fatalf("the buffer of an event has %d bytes", cap(f.event))
 		}
 	}
 	if err := f.add([]byte(mark+".\n"+mark+".{}\n"), nil, func(*kernelEvent) error { told++; return nil }); err != nil || told != 1 {
@@ -106,7 +108,7 @@ func FuzzFrames(f *testing.F) {
 		piece = max(piece, 1)
 		out := func(b []byte) error {
 			if len(b) == 0 {
-				t.Error("output of nothing")
+				t.Error("an empty piece of output was passed on")
 			}
 			return nil
 		}
@@ -154,7 +156,7 @@ func TestOnlyImplicitContextsGiveWay(t *testing.T) {
 	}
 	for n, x := range made {
 		if _, err := c.get(sb, x.ID); (err != nil) != (n == 2) || x.isRemoved() != (n == 2) {
-			t.Errorf("context %d: %v", n, err)
+			t.Errorf("context %d: err = %v, want (err != nil) == (n == 2) and x.isRemoved() == (n == 2)", n, err)
 		}
 	}
 	if n := len(c.list(sb)); n != maxContexts {
@@ -187,11 +189,11 @@ func TestAContextIsTakenUntilItsKernelHasStarted(t *testing.T) {
 		runtime.Gosched()
 	}
 	if len(x.turn) == 0 {
-		t.Error("another could use it")
+		t.Error("the context is free although its kernel has not started")
 	}
 	cancel()
 	if err := <-failed; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is context.Canceled", err)
 	}
 	if len(x.turn) > 0 || len(c.list(sb)) > known {
 		t.Errorf("afterwards %d use it, and %d contexts are there", len(x.turn), len(c.list(sb)))

@@ -38,7 +38,7 @@ func TestBashRunsCode(t *testing.T) {
 	} {
 		e := n.run(c.code)
 		if e.died {
-			t.Fatalf("%s: the kernel died: %s", c.name, e.err)
+			t.Fatalf("%s: the kernel died: e.err = %s, want e.died == false", c.name, e.err)
 		}
 		fail := ""
 		if e.failed != nil {
@@ -53,16 +53,16 @@ func TestBashRunsCode(t *testing.T) {
 	}
 	e := n.await(n.begin(&kernelRequest{Code: "echo \"$BOTH $NEW\"", Env: map[string]string{"BOTH": "i'n", "NEW": "\n$x"}}))
 	if e.out != "i'n \n$x\n" {
-		t.Errorf("%q", e.out)
+		t.Errorf(`e.out = %q, want "i'n \n$x\n"`, e.out)
 	}
 	if e := n.run("echo \"$BOTH${NEW-none}\""); e.out != "none\n" {
-		t.Errorf("%q", e.out)
+		t.Errorf(`e.out = %q, want "none\n"`, e.out)
 	}
 	if _, err := n.in.Write([]byte("17 run x $'echo")); err != nil {
 		t.Fatal(err)
 	}
 	if e := n.run("echo a"); e.out != "a\n" || e.err != "" {
-		t.Errorf("after half a request: %q %q", e.out, e.err)
+		t.Errorf(`after half a request: e.out = %q, e.err = %q, want e.out == "a\n" and e.err == ""`, e.out, e.err)
 	}
 }
 
@@ -80,7 +80,8 @@ func TestBashInterrupt(t *testing.T) {
 		n.awaitOutput("on\n")
 		n.interrupt()
 		if e := n.awaitInterrupted(id); e.failed == nil || e.failed.Name != "KeyboardInterrupt" || e.out != "on\n" {
-			t.Errorf("%q: %+v %v %q", code, e.failed, e.died, e.out)
+			t.Errorf(`%q: e.failed = %+v, e.died = %v, e.out = %q, want e.failed != nil and e.failed.Name == "KeyboardInterrupt" and e.out == "on\n"`,
+				code, e.failed, e.died, e.out)
 		}
 		n.await(n.begin(&kernelRequest{Op: opSync})) // by now the replaced bash runs
 		n.interrupt()                                // nothing runs
@@ -88,7 +89,7 @@ func TestBashInterrupt(t *testing.T) {
 			t.Fatalf("%q: an interrupt of nothing has ended the kernel", code)
 		}
 		if e := n.run("echo $kept"); e.out != "1\n" {
-			t.Errorf("after %q: %q %+v", code, e.out, e.failed)
+			t.Errorf(`after %q: e.out = %q, e.failed = %+v, want e.out == "1\n"`, code, e.out, e.failed)
 		}
 	}
 }

@@ -56,7 +56,8 @@ func TestPythonShowsRealFiguresAndFrames(t *testing.T) {
 		}
 		var got, want any
 		if raw := e.results[0]["e2b/chart"]; raw != nil && json.Unmarshal(raw, &got) != nil || json.Unmarshal([]byte(c.want), &want) != nil {
-			t.Fatalf("%s: %s", name, raw)
+			t.Fatalf("%s: raw = %s, want (raw == nil or json.Unmarshal(raw, &got) == nil) and json.Unmarshal([]byte(c.want), &want) == nil",
+				name, raw)
 		}
 		if !within(want, got) {
 			t.Errorf("%s: %s\nlacks of %s", name, e.results[0]["e2b/chart"], c.want)
@@ -64,7 +65,8 @@ func TestPythonShowsRealFiguresAndFrames(t *testing.T) {
 	}
 	if e := n.run("pd.DataFrame({'a': [1, float('nan')], 'b': ['x', 'y'], 'c': pd.to_datetime(['2026-01-01', None])})"); !strings.Contains(field(e.main, "text/html"), "<table") ||
 		string(e.main["e2b/data"]) != `{"a": [1.0, null], "b": ["x", "y"], "c": ["2026-01-01T00:00:00", null]}` {
-		t.Errorf("%s %+v", e.main["e2b/data"], e.failed)
+		t.Errorf("e.main[\"e2b/data\"] = %s, e.failed = %+v, want field(e.main, \"text/html\") containing \"<table\" and e.main[\"e2b/data\"] == `{\"a\": [1.0, null], \"b\": [\"x\", \"y\"], \"c\": [\"2026-01-01T00:00:00\", null]}`",
+			e.main["e2b/data"], e.failed)
 	}
 }
 

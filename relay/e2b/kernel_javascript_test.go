@@ -55,7 +55,8 @@ func TestJavaScriptRunsCode(t *testing.T) {
 		t.Error(e.failed.Traceback)
 	}
 	if e := n.run("display({'text/html': '<b>'}, {raw: true}); display(1); ({[Symbol.for('Jupyter.display')]: () => ({'image/png': 'x', 'text/plain': 'p'})})"); len(e.results) != 3 || field(e.results[0], "text/html") != "<b>" || field(e.main, "image/png") != "x" {
-		t.Errorf("%s", e.results)
+		t.Errorf(`e.results = %s, want len(e.results) == 3 and field(e.results[0], "text/html") == "<b>" and field(e.main, "image/png") == "x"`,
+			e.results)
 	}
 	if e := n.run("'x'.repeat(20_000_000)"); len(e.text()) < 4_000_000 || !strings.HasSuffix(e.text(), "more characters") {
 		t.Errorf("%d characters", len(e.text()))
@@ -67,7 +68,7 @@ func TestJavaScriptEnvironmentOfOneExecution(t *testing.T) {
 	n := startNative(t, languageJavaScript, "BOTH=outer")
 	e := n.await(n.begin(&kernelRequest{Code: "[process.env.BOTH, process.env.NEW]", Env: map[string]string{"BOTH": "inner", "NEW": "1"}}))
 	if e.text() != "[ 'inner', '1' ]" {
-		t.Error(e.text(), e.failed)
+		t.Errorf(`e.text() = %v, e.failed = %v, want e.text() == "[ 'inner', '1' ]"`, e.text(), e.failed)
 	}
 	if e := n.run("[process.env.BOTH, process.env.NEW]"); e.text() != "[ 'outer', undefined ]" {
 		t.Error(e.text())
@@ -91,7 +92,7 @@ func TestJavaScriptModulesOfTheUser(t *testing.T) {
 	n := startNativeIn(t, dir, languageJavaScript)
 	e := n.run("import five, { named } from './m.mjs';\nimport { x } from 'p';\n[five, named, x, require('./c.cjs')]")
 	if e.text() != "[ 5, 6, 8, 7 ]" {
-		t.Errorf("%s %+v", e.text(), e.failed)
+		t.Errorf(`e.text() = %s, e.failed = %+v, want e.text() == "[ 5, 6, 8, 7 ]"`, e.text(), e.failed)
 	}
 }
 
@@ -111,13 +112,14 @@ func TestJavaScriptInterrupt(t *testing.T) {
 		n.write(&kernelRequest{Op: opInterrupt, ID: id})
 		n.interrupt()
 		if e := n.awaitInterrupted(id); e.failed == nil {
-			t.Errorf("%q: %+v %v", code, e.failed, e.died)
+			t.Errorf("%q: e.failed = %+v, e.died = %v, want e.failed != nil", code, e.failed, e.died)
 		}
 		n.write(&kernelRequest{Op: opInterrupt, ID: id}) // nothing runs
 		n.interrupt()
 		for range 3 {
 			if e := n.run("1 + 1"); e.text() != "2" {
-				t.Fatalf("after %q: %q %+v %v %s", code, e.text(), e.failed, e.died, e.err)
+				t.Fatalf(`after %q: e.text() = %q, e.failed = %+v, e.died = %v, e.err = %s, want e.text() == "2"`,
+					code, e.text(), e.failed, e.died, e.err)
 			}
 		}
 	}
@@ -128,7 +130,7 @@ func TestJavaScriptDies(t *testing.T) {
 	for _, code := range []string{"process.reallyExit(3)", "process.kill(process.pid, 9)", "process.abort()", "for (const fd of [8, 9]) require('fs').closeSync(fd)"} {
 		n := startNative(t, languageJavaScript)
 		if e := n.run(code); !e.died {
-			t.Errorf("%q: it lives", code)
+			t.Errorf("%q: the kernel still runs", code)
 		}
 	}
 }
@@ -140,12 +142,13 @@ func TestTypeScriptIsRunWhereItCan(t *testing.T) {
 	e := n.await(n.begin(&kernelRequest{Lang: languageTypeScript, Code: "import { type Stats, statSync } from 'fs'\nenum E { A = 5 }\nconst m: number = E.A; interface I { a: string }\nconsole.log(m as number, typeof statSync)"}))
 	switch {
 	case can && e.out != "5 function\n":
-		t.Errorf("%q %+v", e.out, e.failed)
+		t.Errorf(`e.out = %q, e.failed = %+v, want can == false or e.out == "5 function\n"`, e.out, e.failed)
 	case !can && (e.failed == nil || e.failed.Name != "TypeScriptUnavailable" || !strings.Contains(e.failed.Value, "esbuild")):
-		t.Errorf("%q %+v", e.out, e.failed)
+		t.Errorf(`e.out = %q, e.failed = %+v, want can == true or e.failed != nil and e.failed.Name == "TypeScriptUnavailable" and e.failed.Value containing "esbuild"`,
+			e.out, e.failed)
 	}
 	if e := n.run("const after = 1; after"); e.text() != "1" {
-		t.Errorf("%+v", e.failed)
+		t.Errorf(`e.failed = %+v, want e.text() == "1"`, e.failed)
 	}
 }
 

@@ -79,17 +79,18 @@ func TestANotebookShowsValues(t *testing.T) {
 	} {
 		e := n.run(code)
 		if e.failed != nil || len(e.results) != 1 || strings.TrimSpace(field(e.results[0], want[0])) != want[1] {
-			t.Errorf("%s: %s, %+v, %q", code, e.results, e.failed, e.err)
+			t.Errorf("%s: e.results = %s, e.failed = %+v, e.err = %q, want e.failed == nil and len(e.results) == 1 and strings.TrimSpace(field(e.results[0], want[0])) == want[1]",
+				code, e.results, e.failed, e.err)
 		}
 	}
 	if e := n.run("from IPython.display import JSON\nJSON({'a': [1]})"); string(e.main["application/json"]) != `{"a": [1]}` {
-		t.Errorf("JSON: %s", e.main)
+		t.Errorf("JSON: e.main = %s, want e.main[\"application/json\"] == `{\"a\": [1]}`", e.main)
 	}
 	if e := n.run("for i in range(2): display(i)\n'last'"); len(e.results) != 3 || e.text() != "'last'" {
-		t.Errorf("%s", e.results)
+		t.Errorf(`e.results = %s, want len(e.results) == 3 and e.text() == "'last'"`, e.results)
 	}
 	if e := n.run("from IPython.display import clear_output\nclear_output()"); e.failed != nil || e.out != "" {
-		t.Errorf("%+v %q", e.failed, e.out)
+		t.Errorf(`e.failed = %+v, e.out = %q, want e.failed == nil and e.out == ""`, e.failed, e.out)
 	}
 }
 
@@ -107,10 +108,11 @@ func TestANotebookIsInterrupted(t *testing.T) {
 		n.awaitOutput("busy")
 		n.interrupt()
 		if e := n.awaitInterrupted(id); e.died || e.failed == nil && name != "a shell line" || e.failed != nil && e.failed.Name != "KeyboardInterrupt" {
-			t.Errorf("%s: %+v, died: %v", name, e.failed, e.died)
+			t.Errorf(`%s: %+v, died: e.died = %v, want e.died == false and (e.failed != nil or name == "a shell line") and (e.failed == nil or e.failed.Name == "KeyboardInterrupt")`,
+				name, e.failed, e.died)
 		}
 		if e := n.run("x"); e.text() != "5" {
-			t.Errorf("after %s: %q %+v", name, e.text(), e.failed)
+			t.Errorf(`after %s: e.text() = %q, e.failed = %+v, want e.text() == "5"`, name, e.text(), e.failed)
 		}
 	}
 }
@@ -126,17 +128,19 @@ func TestANotebookShowsFigures(t *testing.T) {
 	for _, code := range []string{"plt.plot([1, 2], [3, 4]);", "plt.plot([1, 2], [3, 4]); plt.show()", "%matplotlib inline\nplt.plot([1, 2], [3, 4]);", "fig, ax = plt.subplots(); ax.plot([1, 2], [3, 4]); plt.close(); fig"} {
 		e := n.run(code)
 		if e.failed != nil || len(e.results) != 1 || !strings.HasPrefix(field(e.results[0], "image/png"), "iVBORw0KGgo") || !strings.Contains(string(e.results[0]["e2b/chart"]), `"points": [[1.0, 3.0], [2.0, 4.0]]`) {
-			t.Errorf("%s: %.300s, %+v, %s", code, e.results, e.failed, e.err)
+			t.Errorf("%s: e.results = %.300s, e.failed = %+v, e.err = %s", code, e.results, e.failed, e.err)
 		}
 	}
 	if e := n.run("plt.boxplot([1, 2, 3, 4, 100]);"); len(e.results) != 1 || !strings.Contains(string(e.results[0]["e2b/chart"]), `"median": 3`) {
-		t.Errorf("%.300s, %+v", e.results, e.failed)
+		t.Errorf("e.results = %.300s, e.failed = %+v, want len(e.results) == 1 and e.results[0][\"e2b/chart\"] containing `\"median\": 3`",
+			e.results, e.failed)
 	}
 	if e := n.run("pd.DataFrame({'a': [1, 2]})"); !strings.Contains(field(e.main, "text/html"), "<table") || string(e.main["e2b/data"]) != `{"a": [1, 2]}` {
-		t.Errorf("%s, %+v", e.main, e.failed)
+		t.Errorf("e.main = %s, e.failed = %+v, want field(e.main, \"text/html\") containing \"<table\" and e.main[\"e2b/data\"] == `{\"a\": [1, 2]}`",
+			e.main, e.failed)
 	}
 	if e := n.run("%matplotlib qt"); e.failed == nil {
-		t.Error("a window")
+		t.Error("no error for a backend that opens windows")
 	}
 }
 
@@ -166,7 +170,8 @@ func TestWithoutIPykernel(t *testing.T) {
 				got = e.failed.Name + ": " + e.failed.Value
 			}
 			if !strings.HasPrefix(got, fail) || fail == "" && (got != "" || e.text() != "42") {
-				t.Errorf("%s, %s: %q, %q", why, wanted, e.text(), got)
+				t.Errorf(`%s, %s: e.text() = %q, got %q, want got starting with %q and (fail != "" or got == "" and e.text() == "42")`,
+					why, wanted, e.text(), got, fail)
 			}
 		}
 	}

@@ -103,7 +103,7 @@ class Bundle:
 		`{"application/json":{"a":[1,null]},"image/png":"iVBORw==","text/html":"<b>","text/plain":"<__main__.Rich object`,
 	}
 	if len(got) != len(want) || !strings.Contains(e.err, "ValueError: broken") {
-		t.Fatalf("%q, %q", got, e.err)
+		t.Fatalf(`got %q, e.err = %q, want len(got) == len(want) and e.err containing "ValueError: broken"`, got, e.err)
 	}
 	for i := range want {
 		if !strings.HasPrefix(strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(got[i]), want[i]) {
@@ -111,13 +111,13 @@ class Bundle:
 		}
 	}
 	if e := n.run("from IPython.display import display, HTML, Markdown\nfrom IPython.core.display import SVG\nHTML('<i>')"); field(e.main, "text/html") != "<i>" {
-		t.Errorf("%v %+v", e.main, e.failed)
+		t.Errorf(`e.main = %v, e.failed = %+v, want field(e.main, "text/html") == "<i>"`, e.main, e.failed)
 	}
 	if e := n.run("'x' * (5 << 20)"); len(e.text()) > 5<<20 || !strings.HasSuffix(e.text(), "characters)") {
 		t.Errorf("%d characters of text", len(e.text()))
 	}
 	if e := n.run("display({'text/html': 'x' * (13 << 20), 'text/plain': 'short'}, raw=True)"); field(e.results[0], "text/plain") != "short" || e.results[0]["text/html"] != nil {
-		t.Error("a result that is too long for an event")
+		t.Error("a result that is too long for an event was not dropped")
 	}
 }
 
@@ -147,25 +147,29 @@ func TestPythonShowsFramesAndFigures(t *testing.T) {
 	n := startNative(t, languagePython, "PYTHONPATH="+dir)
 	e := n.run("import pandas as pd\npd.DataFrame({'a': [1, float('nan')]})")
 	if string(e.main["e2b/data"]) != `{"a": [1, null]}` || field(e.main, "text/html") != "<table>" {
-		t.Errorf("%s %+v", e.main, e.failed)
+		t.Errorf("e.main = %s, e.failed = %+v, want e.main[\"e2b/data\"] == `{\"a\": [1, null]}` and field(e.main, \"text/html\") == \"<table>\"",
+			e.main, e.failed)
 	}
 	e = n.run("import matplotlib.pyplot as plt\nplt.plot()\nplt.show()\nplt.plot()\n5")
 	if len(e.results) != 3 || field(e.results[0], "image/png") != "cG5n" || e.text() != "5" || field(e.results[2], "image/png") != "cG5n" {
-		t.Errorf("%s %+v %s", e.results, e.failed, e.err)
+		t.Errorf(`e.results = %s, e.failed = %+v, e.err = %s, want len(e.results) == 3 and field(e.results[0], "image/png") == "cG5n" and e.text() == "5" and field(e.results[2], "image/png") == "cG5n"`,
+			e.results, e.failed, e.err)
 	}
 	if e = n.run("plt.plot()\nplt.figure(1)"); len(e.results) != 1 || e.main == nil {
-		t.Errorf("a figure that is the value: %s %+v", e.results, e.failed)
+		t.Errorf("a figure that is the value: e.results = %s, e.failed = %+v, want len(e.results) == 1 and e.main != nil",
+			e.results, e.failed)
 	}
 	if e = n.run("plt.plot()\n1/0"); len(e.results) != 0 {
-		t.Errorf("%s", e.results)
+		t.Errorf("e.results = %s, want len(e.results) == 0", e.results)
 	}
 	for code, want := range map[string]int{"import PIL.Image\nim = PIL.Image.Image()\nim.save('x')": 1, "im.show()": 1, "im": 1, "im.show(); im": 2} {
 		if e = n.run("import PIL.Image\nim = PIL.Image.Image()\n" + code); len(e.results) != want || field(e.results[0], "image/png") != "aW1hZ2U=" {
-			t.Errorf("%s: %s %+v", code, e.results, e.failed)
+			t.Errorf(`%s: e.results = %s, e.failed = %+v, want len(e.results) == %v and field(e.results[0], "image/png") == "aW1hZ2U="`,
+				code, e.results, e.failed, want)
 		}
 	}
 	if e = n.run("1;"); len(e.results) != 0 {
-		t.Errorf("a figure of an execution that has failed: %s", e.results)
+		t.Errorf("a figure of an execution that has failed: e.results = %s, want len(e.results) == 0", e.results)
 	}
 }
 
@@ -196,10 +200,11 @@ func TestPythonMagics(t *testing.T) {
 		}
 	}
 	if e := n.run("%nothing"); e.failed == nil || e.failed.Name != "NameError" || !strings.Contains(e.failed.Value, "timeit") {
-		t.Errorf("%+v", e.failed)
+		t.Errorf(`e.failed = %+v, want e.failed != nil and e.failed.Name == "NameError" and e.failed.Value containing "timeit"`,
+			e.failed)
 	}
 	if e := n.run("%timeit -n 1 pass"); e.failed != nil || !strings.Contains(e.out, "per loop") {
-		t.Errorf("%+v %s", e.failed, e.out)
+		t.Errorf(`e.failed = %+v, e.out = %s, want e.failed == nil and e.out containing "per loop"`, e.failed, e.out)
 	}
 }
 
@@ -208,7 +213,7 @@ func TestPythonEnvironmentOfOneExecution(t *testing.T) {
 	n := startNative(t, languagePython, "BOTH=outer")
 	e := n.await(n.begin(&kernelRequest{Code: "import os\n[os.environ['BOTH'], os.environ['NEW']]", Env: map[string]string{"BOTH": "inner", "NEW": "1"}}))
 	if e.text() != "['inner', '1']" {
-		t.Error(e.text(), e.failed)
+		t.Errorf(`e.text() = %v, e.failed = %v, want e.text() == "['inner', '1']"`, e.text(), e.failed)
 	}
 	if e := n.run("[os.environ['BOTH'], os.environ.get('NEW')]"); e.text() != "['outer', None]" {
 		t.Error(e.text())
@@ -231,14 +236,15 @@ func TestPythonInterrupt(t *testing.T) {
 		n.awaitOutput("on\n")
 		n.interrupt()
 		if e := n.awaitInterrupted(id); e.failed == nil || e.failed.Name != "KeyboardInterrupt" {
-			t.Errorf("%q: %+v %v", code, e.failed, e.died)
+			t.Errorf(`%q: e.failed = %+v, e.died = %v, want e.failed != nil and e.failed.Name == "KeyboardInterrupt"`,
+				code, e.failed, e.died)
 		}
 		n.interrupt() // nothing runs
 		if e := n.await(n.begin(&kernelRequest{Op: opSync})); e.died {
 			t.Fatalf("%q: an interrupt of nothing has ended the kernel", code)
 		}
 		if e := n.run("1 + 1"); e.text() != "2" {
-			t.Errorf("after %q: %q %+v", code, e.text(), e.failed)
+			t.Errorf(`after %q: e.text() = %q, e.failed = %+v, want e.text() == "2"`, code, e.text(), e.failed)
 		}
 	}
 }
@@ -250,7 +256,7 @@ func TestPythonIgnoresHalfARequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := n.run("1"); e.text() != "1" || e.count != 1 {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.text() == "1" and e.count == 1`, e)
 	}
 }
 
@@ -259,7 +265,7 @@ func TestPythonDies(t *testing.T) {
 	for _, code := range []string{"import os\nos._exit(3)", "import os\nos.kill(os.getpid(), 9)", "import os\nos.closerange(3, 1000)", "import ctypes\nctypes.string_at(0)"} {
 		n := startNative(t, languagePython)
 		if e := n.run(code); !e.died {
-			t.Errorf("%q: it lives", code)
+			t.Errorf("%q: the kernel still runs", code)
 		}
 	}
 }
@@ -276,7 +282,7 @@ func TestPythonModulesOfTheUser(t *testing.T) {
 	}
 	n := startNativeIn(t, dir, languagePython)
 	if e := n.run("import mine, json\nmine.x"); e.text() != "5" {
-		t.Errorf("%+v %s", e.failed, e.err)
+		t.Errorf(`e.failed = %+v, e.err = %s, want e.text() == "5"`, e.failed, e.err)
 	}
 }
 

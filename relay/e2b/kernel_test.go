@@ -67,7 +67,7 @@ func startNativeIn(t *testing.T, dir, language string, env ...string) *native {
 	}
 	go func() {
 		readers.Wait()
-		n.mu.Lock() // or who has just seen that it goes on would not hear of this
+		n.mu.Lock() // otherwise a waiter that has just seen it run would miss this
 		defer n.mu.Unlock()
 		close(n.ended)
 		n.news.Broadcast()
@@ -171,7 +171,8 @@ func (n *native) await(id string) *cell {
 			break
 		}
 		if time.Now().After(deadline) {
-			n.t.Fatalf("no end of execution %s: %q, %q", id, tailOf(n.outs[0].String()), tailOf(n.outs[1].String()))
+			n.t.Fatalf("no end of execution %s: tailOf(n.outs[0].String()) = %q, tailOf(n.outs[1].String()) = %q",
+				id, tailOf(n.outs[0].String()), tailOf(n.outs[1].String()))
 		}
 	}
 	for _, event := range n.events[0] {
@@ -234,7 +235,8 @@ func (n *native) awaitOutput(text string) {
 	defer time.AfterFunc(patience+time.Second, n.news.Broadcast).Stop()
 	for !strings.Contains(n.outs[0].String(), text) {
 		if time.Now().After(deadline) {
-			n.t.Fatalf("no %q: %q, %q", text, tailOf(n.outs[0].String()), tailOf(n.outs[1].String()))
+			n.t.Fatalf("no %q: tailOf(n.outs[0].String()) = %q, tailOf(n.outs[1].String()) = %q",
+				text, tailOf(n.outs[0].String()), tailOf(n.outs[1].String()))
 		}
 		select {
 		case <-n.ended:
@@ -260,7 +262,7 @@ func (n *native) runs(cases []codeCase) {
 	for _, c := range cases {
 		e := n.run(c.code)
 		if e.died {
-			n.t.Fatalf("%s: the kernel died: %s", c.name, e.err)
+			n.t.Fatalf("%s: the kernel died: e.err = %s, want e.died == false", c.name, e.err)
 		}
 		fail := ""
 		if e.failed != nil {

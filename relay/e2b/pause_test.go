@@ -27,6 +27,6 @@ func TestFewSandboxesArePausedAtOnce(t *testing.T) {
 	}
 	last()
 	if _, more := p.begin("more"); !more {
-		t.Error("one has ended, and no other begins")
+		t.Error("no pause could begin after one had ended")
 	}
 }

@@ -33,6 +33,6 @@ func TestFilesOfTLSAreRefusedByTheirKeys(t *testing.T) {
 		}
 	}
 	if config, err := new(Settings).TLS(slog.New(slog.DiscardHandler)); config != nil || err != nil {
-		t.Errorf("without TLS: %v, %v", config, err)
+		t.Errorf("without TLS: config = %v, err = %v, want config == nil and no error", config, err)
 	}
 }

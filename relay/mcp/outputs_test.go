@@ -36,7 +36,7 @@ func TestLongTextHasItsBeginningAndItsEnd(t *testing.T) {
 		"a cut rune":    {written(strings.Repeat("é", 20)), 6, "é\uFFFD\n[… 34 bytes omitted …]\n\uFFFDé", true},
 	} {
 		if got, cut := tc.stream.text(tc.limit); got != tc.want || cut != tc.cut {
-			t.Errorf("%s: %q, %v", name, got, cut)
+			t.Errorf("%s: got %q, cut = %v, want got == %q and cut == %v", name, got, cut, tc.want, tc.cut)
 		}
 	}
 }
@@ -55,10 +55,10 @@ func TestAStreamHoldsOnlySoMuch(t *testing.T) {
 		t.Errorf("%d bytes of %d, %v", len(text), s.written(), cut)
 	}
 	if !strings.Contains(text, fmt.Sprintf("[… %d bytes omitted …]", total-maxStream)) {
-		t.Error("what is left out is not told")
+		t.Error("the text does not say how many bytes are omitted")
 	}
 	if got := s.lastLine(); len(got) > 200 || !strings.HasSuffix(strings.Repeat("x", 300), got[:10]) {
-		t.Errorf("the last line is %q", got)
+		t.Errorf(`the last line is %q, want len(got) <= 200 and strings.Repeat("x", 300) ending with got[:10]`, got)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestLastIsALineWithSomethingInIt(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"": "", "\n\n": "", "one\ntwo\n\n": "two", "one\ntw": "tw", "\xff": "\uFFFD"} {
 		if got := written(text).lastLine(); got != want {
-			t.Errorf("%q: %q", text, got)
+			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
 }
@@ -80,19 +80,19 @@ func TestTheOldestGoesFirst(t *testing.T) {
 		uris = append(uris, store.add(map[string]*outputStream{"stdout": written(full)})["stdout"])
 	}
 	if store.get(uris[0]) != nil {
-		t.Error("the oldest is still there")
+		t.Error("the oldest output was not removed")
 	}
 	for _, uri := range uris[1:] {
 		if store.get(uri) == nil {
-			t.Errorf("%s is gone", uri)
+			t.Errorf("%s was removed", uri)
 		}
 	}
 	if store.get("boxd://output/99/stdout") != nil || store.get("") != nil {
-		t.Error("what never was is there")
+		t.Error("an output was found that was never stored")
 	}
 	both := store.add(map[string]*outputStream{"stdout": written("a"), "stderr": written("b")})
 	if len(both) != 2 || both["stdout"] == both["stderr"] {
-		t.Errorf("%v", both)
+		t.Errorf(`both = %v, want len(both) == 2 and both["stdout"] != both["stderr"]`, both)
 	}
 }
 
@@ -107,7 +107,8 @@ func TestLinesAreCountedFromOne(t *testing.T) {
 		{1, 2, "one\ntwo\n", 3}, {3, 2, "three\nfour", 0}, {4, 1, "four", 0}, {5, 9, "", 0}, {1, 4, text, 0},
 	} {
 		if got, next := linesFrom(text, tc.first, tc.count); got != tc.want || next != tc.next {
-			t.Errorf("%d lines from %d: %q, %d", tc.count, tc.first, got, next)
+			t.Errorf("%d lines from %d: got %q, next = %d, want got == %q and next == %v",
+				tc.count, tc.first, got, next, tc.want, tc.next)
 		}
 	}
 }

@@ -65,14 +65,14 @@ func TestABoxThatIsMadeTooLateEnds(t *testing.T) {
 	}
 	close(gone)
 	if err := <-failed; fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want a fault.Unavailable error", err)
 	}
 	select {
 	case id := <-removed:
 		if id != "late" {
-			t.Errorf("removed is %q", id)
+			t.Errorf(`removed is %q, want "late"`, id)
 		}
 	default:
-		t.Error("it goes on")
+		t.Error("the box that was made too late was not removed")
 	}
 }

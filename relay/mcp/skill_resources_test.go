@@ -12,7 +12,8 @@ func TestASkillIsFoundByItsURI(t *testing.T) {
 	} {
 		name, path, ok := skillOf(uri)
 		if ok != (want[0] != "") || ok && (name != want[0] || path != want[1]) {
-			t.Errorf("%q is %q, %q, %v", uri, name, path, ok)
+			t.Errorf(`%q is %q, %q, %v, want ok == (want[0] != "") and (ok == false or name == want[0] and path == want[1])`,
+				uri, name, path, ok)
 		}
 	}
 }

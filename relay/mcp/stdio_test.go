@@ -94,13 +94,13 @@ func TestWhatIsNoMessageIsRefusedAndTheNextOneServed(t *testing.T) {
 			t.Parallel()
 			got := talk(t, greeting, settled, tc.line, "", callSquare)
 			if len(got) != 3 || got[0].Error != nil {
-				t.Fatalf("%+v", got)
+				t.Fatalf("got %+v, want len(got) == 3 and got[0].Error == nil", got)
 			}
 			if e := got[1].Error; e == nil || e.Code != tc.code || got[1].ID != tc.id || !strings.Contains(e.Message, tc.says) {
 				t.Errorf("answered by %+v, %+v", got[1], e)
 			}
 			if got[2].Error != nil || !strings.Contains(string(got[2].Result), `"n":16`) {
-				t.Errorf("what comes next is answered by %+v", got[2])
+				t.Errorf("the next message is answered by %+v", got[2])
 			}
 		})
 	}
@@ -116,7 +116,7 @@ func TestRequestsBeforeTheHandshakeAreRefused(t *testing.T) {
 	}
 	for _, a := range got[2:] {
 		if a.Error != nil {
-			t.Errorf("%+v", a)
+			t.Errorf("a = %+v, want a.Error == nil", a)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestArgumentsOfTheWrongTypeAreAnErrorOfTheTool(t *testing.T) {
 	for _, args := range []string{`{"n":"four"}`, `{}`, `{"n":4,"m":5}`, `[4]`, `4`} {
 		got := talk(t, greeting, settled, strings.Replace(callSquare, `{"n":4}`, args, 1))
 		if a := got[1]; a.Error != nil || !strings.Contains(string(a.Result), `"isError":true`) {
-			t.Errorf("%s: %+v", args, a)
+			t.Errorf("%s: a = %+v, want a.Error == nil and a.Result containing `\"isError\":true`", args, a)
 		}
 	}
 }
@@ -135,11 +135,11 @@ func TestBatchesAreTakenFromThoseWhoSpeakTheOldProtocol(t *testing.T) {
 	t.Parallel()
 	got := talk(t, oldHello, settled, "["+callSquare+"]", `[{"jsonrpc":"2.0","id":3},5]`, `[]`)
 	if got[1].Error != nil || !strings.Contains(string(got[1].Result), `"n":16`) {
-		t.Errorf("%+v", got[1])
+		t.Errorf("got[1] = %+v, want got[1].Error == nil and got[1].Result containing `\"n\":16`", got[1])
 	}
 	for _, a := range got[2:] {
 		if a.Error == nil || a.Error.Code != -32600 {
-			t.Errorf("%+v", a)
+			t.Errorf("a = %+v, want a.Error != nil and a.Error.Code == -32600", a)
 		}
 	}
 }
@@ -153,13 +153,15 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line []byte, batches bool) {
 		messages, refusal := parseMessages(line, batches)
 		if (len(messages) == 0) == (refusal == nil) && len(line) > 0 {
-			t.Fatalf("%q: %v and %v", line, messages, refusal)
+			t.Fatalf("%q: messages = %v and refusal = %v, want (len(messages) == 0) != (refusal == nil) or len(line) == 0",
+				line, messages, refusal)
 		}
 		if len(messages) > 1 && !batches {
 			t.Fatalf("%q is %d messages", line, len(messages))
 		}
 		if refusal != nil && (refusal.Code == 0 || refusal.ID != nil && !json.Valid(refusal.ID)) {
-			t.Fatalf("%q: %+v", line, refusal)
+			t.Fatalf("%q: refusal = %+v, want refusal == nil or refusal.Code != 0 and (refusal.ID == nil or json.Valid(refusal.ID))",
+				line, refusal)
 		}
 	})
 }

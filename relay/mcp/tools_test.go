@@ -41,7 +41,7 @@ func TestProgramsReachOthersWhereABoxHasANetwork(t *testing.T) {
 			for _, tool := range list.Tools {
 				runs := tool.Name == "box_exec" || tool.Name == "process_start" || tool.Name == "process_write"
 				if got := *tool.Annotations.OpenWorldHint; got != (runs && want) {
-					t.Errorf("with a network %v, %s: %v", want, tool.Name, got)
+					t.Errorf("with a network %v, %s: got %v, want (runs && want)", want, tool.Name, got)
 				}
 			}
 		}
@@ -82,11 +82,12 @@ func TestDescriptionsForAModelAreShortAndPlain(t *testing.T) {
 	}
 	check := func(where, text string, most int) {
 		if words := len(strings.Fields(text)); words == 0 || words > most {
-			t.Errorf("%s: %d words: %q", where, words, text)
+			t.Errorf("%s: %d words: text = %q, want words != 0 and words <= %v", where, words, text, most)
 		}
 		for phrase := range strings.Lines(string(data)) {
 			if phrase = strings.TrimSpace(phrase); !strings.HasPrefix(phrase, "#") && strings.Contains(" "+strings.ToLower(text)+" ", " "+phrase+" ") {
-				t.Errorf("%s says %q: %q", where, phrase, text)
+				t.Errorf(`%s says %q: text = %q, want phrase starting with "#" or " " + strings.ToLower(text) + " " without " " + phrase + " "`,
+					where, phrase, text)
 			}
 		}
 	}
@@ -133,11 +134,11 @@ func TestDescriptionsForAModelAreShortAndPlain(t *testing.T) {
 func TestSecondsBecomeATime(t *testing.T) {
 	t.Parallel()
 	if seconds(nil) != nil {
-		t.Error("no seconds are a time")
+		t.Error("seconds(nil) is not nil")
 	}
 	for n, want := range map[float64]time.Duration{1.5: 1500 * time.Millisecond, 0: 0, -7: -time.Second, 1e300: 100 * 365 * 24 * time.Hour} {
 		if got := time.Duration(*seconds(&n)); got != want {
-			t.Errorf("%v: %v", n, got)
+			t.Errorf("%v: got %v, want %v", n, got, want)
 		}
 	}
 }

@@ -95,7 +95,8 @@ func TestAFormatPrintsRowsAsJSONHasThem(t *testing.T) {
 	}
 	var out bytes.Buffer
 	if err := f.Print(&out, formatted{ID: "b"}); err != nil || out.String() != `{"cpu":0,"created_at":"0001-01-01T00:00:00Z","id":"b","inner_most":false,"memory":0,"parts":null}`+"\n" {
-		t.Errorf("%q, %v", out.String(), err)
+		t.Errorf("out = %q, err = %v, want no error and out.String() == `{\"cpu\":0,\"created_at\":\"0001-01-01T00:00:00Z\",\"id\":\"b\",\"inner_most\":false,\"memory\":0,\"parts\":null}` + \"\\n\"",
+			out.String(), err)
 	}
 }
 
@@ -131,7 +132,7 @@ func TestABadFormatIsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := f.Print(new(bytes.Buffer), formattedRows()...); err == nil || !strings.Contains(err.Error(), "upper needs a text, not a number") {
-		t.Errorf("a number in capitals: %v", err)
+		t.Errorf(`a number in capitals: err = %v, want an error containing "upper needs a text, not a number"`, err)
 	}
 }
 

@@ -48,13 +48,14 @@ func TestColoursAreForTerminalsOfPeopleWhoWantThem(t *testing.T) {
 		t.Setenv("NO_COLOR", tc.noColor)
 		s := styleOf(tc.out)
 		if got := s.bold("a") == "\x1b[1ma\x1b[0m" && s.bad("a") == "\x1b[31ma\x1b[0m" && s.warn("a") == "\x1b[33ma\x1b[0m"; got != tc.want {
-			t.Errorf("%T, TERM=%s, NO_COLOR=%s: %q", tc.out, tc.term, tc.noColor, s.bold("a"))
+			t.Errorf(`%T, TERM=%s, NO_COLOR=%s: s.bold("a") = %q, want got == tc.want`,
+				tc.out, tc.term, tc.noColor, s.bold("a"))
 		}
 		if plain := s.bold("a")+s.bad("a")+s.warn("a") == "aaa"; plain == tc.want {
 			t.Errorf("%T, TERM=%s, NO_COLOR=%s: neither with colours nor without", tc.out, tc.term, tc.noColor)
 		}
 		if s.bold("") != "" {
-			t.Error("nothing is painted")
+			t.Error("an empty text got colour codes")
 		}
 	}
 }
@@ -96,7 +97,7 @@ func TestWhatHasFailedIsWhatNobodyAskedFor(t *testing.T) {
 		{api.Process{State: "ended", Reason: "crash loop"}, true},
 	} {
 		if got := failed(&tc.p); got != tc.want {
-			t.Errorf("%+v: %v", tc.p, got)
+			t.Errorf("%+v: got %v, want %v", tc.p, got, tc.want)
 		}
 	}
 }
@@ -140,7 +141,7 @@ limits          memory by cgroup2, cpu by cgroup2, pids by cgroup2, io by none,
 	}
 	for line := range strings.Lines(out.String()) {
 		if len(line) > 81 {
-			t.Errorf("longer than 80 columns: %q", line)
+			t.Errorf("longer than 80 columns: line = %q, want len(line) <= 81", line)
 		}
 	}
 }
@@ -159,7 +160,7 @@ func TestFoldedTextIsAllThere(t *testing.T) {
 		{"日本語 日", []string{"日本語 日"}},
 	} {
 		if got := fold(tc.text, 5); !slices.Equal(got, tc.want) {
-			t.Errorf("%q: %q", tc.text, got)
+			t.Errorf("%q: got %q, want %q", tc.text, got, tc.want)
 		}
 	}
 }
@@ -219,7 +220,8 @@ func TestEveryFindingHasCommands(t *testing.T) {
 		for family, want := range map[Family]string{familyDebian: tc.debian, familyFedora: tc.fedora} {
 			fixes := Fixes(&api.Doctor{Checks: []api.Check{check("ok", tc.check.Name, "", ""), tc.check}}, family)
 			if len(fixes) != 1 || fixes[0].Name != tc.check.Name || !strings.Contains(strings.Join(fixes[0].Commands, "\n"), want) {
-				t.Errorf("%+v on %s: %q", tc.check, family, fixes)
+				t.Errorf(`%+v on %s: fixes = %q, want len(fixes) == 1 and fixes[0].Name == tc.check.Name and strings.Join(fixes[0].Commands, "\n") containing %q`,
+					tc.check, family, fixes, want)
 			}
 		}
 	}
@@ -228,22 +230,24 @@ func TestEveryFindingHasCommands(t *testing.T) {
 	fixes := Fixes(&api.Doctor{Checks: limits}, familyDebian)
 	if len(fixes) != 2 || fixes[0].Name != "memory limit, pids limit, cpu limit, io limit" ||
 		!strings.Contains(fixes[1].Commands[0], `best_effort = ["memory", "pids", "cpu"]`) || fixes[1].Commands[1] != "systemctl reload boxd.service" {
-		t.Errorf("%q", fixes)
+		t.Errorf("fixes = %q", fixes)
 	}
 	fixes = Fixes(&api.Doctor{Checks: append([]api.Check{check("warn", "cgroups", "hybrid", "")}, limits[2:]...)}, familyDebian)
 	if len(fixes) != 1 || fixes[0].Name != "cgroups, cpu limit, io limit" || fixes[0].Commands[1] != "reboot" {
-		t.Errorf("%q", fixes)
+		t.Errorf(`fixes = %q, want len(fixes) == 1 and fixes[0].Name == "cgroups, cpu limit, io limit" and fixes[0].Commands[1] == "reboot"`,
+			fixes)
 	}
 	if fixes := Fixes(&api.Doctor{Checks: []api.Check{check("warn", "new", "", "do it")}}, familyDebian); fixes[0].Commands[0] != "# no command known: do it" {
-		t.Errorf("of a boxd that knows more: %q", fixes)
+		t.Errorf(`of a boxd with a newer check: fixes = %q, want fixes[0].Commands[0] == "# no command known: do it"`,
+			fixes)
 	}
 	var out bytes.Buffer
 	if err := PrintFixes(&out, nil); err != nil || out.String() != "# nothing to fix\n" {
-		t.Errorf("%q, %v", out.String(), err)
+		t.Errorf(`out = %q, err = %v, want no error and out.String() == "# nothing to fix\n"`, out.String(), err)
 	}
 	out.Reset()
 	if err := PrintFixes(&out, []Fix{{"disk", []string{"a", "b"}}}); err != nil || out.String() != "\n# disk\na\nb\n" {
-		t.Errorf("%q, %v", out.String(), err)
+		t.Errorf(`out = %q, err = %v, want no error and out.String() == "\n# disk\na\nb\n"`, out.String(), err)
 	}
 }
 
@@ -257,7 +261,8 @@ func TestADropInIsWrittenByTheShell(t *testing.T) {
 	}
 	text, err := os.ReadFile(dir + "/box.toml.d/60-limits.toml")
 	if err != nil || string(text) != "[limits]\nbest_effort = [\"memory\", \"io\"]\n" {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf(`text = %q, err = %v, want no error and text == "[limits]\nbest_effort = [\"memory\", \"io\"]\n"`,
+			text, err)
 	}
 }
 
@@ -272,7 +277,7 @@ func TestWhoCannotConnectIsToldWhatToDo(t *testing.T) {
 		{deniedSocket{"/s", "ann", "", false}, "only root can use /s: use sudo"},
 	} {
 		if got := deniedHint(tc.closed); !strings.Contains(got, tc.want) {
-			t.Errorf("%+v: %s", tc.closed, got)
+			t.Errorf("%+v: got %s, want got containing %q", tc.closed, got, tc.want)
 		}
 	}
 	dir := t.TempDir()
@@ -286,7 +291,7 @@ func TestWhoCannotConnectIsToldWhatToDo(t *testing.T) {
 		{syscall.EMFILE, ""},
 	} {
 		if got := ConnectHint(&client.ConnectError{Socket: dir + "/none", Err: tc.err}); !strings.Contains(got, tc.want) || (got == "") != (tc.want == "") {
-			t.Errorf("%v: %s", tc.err, got)
+			t.Errorf(`%v: got %s, want got containing %q and (got == "") == (tc.want == "")`, tc.err, got, tc.want)
 		}
 	}
 	socket := dir + "/s"
@@ -294,7 +299,7 @@ func TestWhoCannotConnectIsToldWhatToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := ConnectHint(&client.ConnectError{Socket: socket, Err: syscall.EACCES}); !strings.Contains(got, "only root can use") {
-		t.Errorf("of one without a group: %s", got)
+		t.Errorf(`of a socket without a group: got %s, want got containing "only root can use"`, got)
 	}
 }
 
@@ -312,7 +317,8 @@ func TestALineIsCutBeforeItIsPainted(t *testing.T) {
 		{topLine{}, ""},
 	} {
 		if got := tc.line.in(style, 4); got != tc.want || cutColumns(tc.line.in(palette{}, 4), 4) != tc.line.in(palette{}, 4) {
-			t.Errorf("%+v: %q", tc.line, got)
+			t.Errorf("%+v: got %q, want got == %q and cutColumns(tc.line.in(palette{}, 4), 4) == tc.line.in(palette{}, 4)",
+				tc.line, got, tc.want)
 		}
 	}
 }
@@ -328,6 +334,7 @@ func TestAFindingOfManyLinesIsOneLine(t *testing.T) {
 	d := api.Doctor{Checks: []api.Check{{Name: "disk", Level: "fail", Detail: "one\ntwo\tthree", Hint: "do\nit"}, {Name: "a long name", Level: "ok", Detail: "four"}}}
 	const want = "FAIL  disk         one; two three\n                   hint: do; it\nOK    a long name  four\n"
 	if err := Doctor(&out, &d); err != nil || out.String() != want {
-		t.Errorf("%v, %s", err, cmp.Diff(want, out.String()))
+		t.Errorf("err = %v, (-want +out.String()) %s, want no error and out.String() == want",
+			err, cmp.Diff(want, out.String()))
 	}
 }

@@ -64,7 +64,7 @@ work    uid:4294967294  default  ready  2        512MiB  1.5   64    3m ago     
 work    agents          default  ready  2        512MiB  1.5   64    3m ago     60m
 `
 	if got := out.String(); got != want {
-		t.Errorf("%s", cmp.Diff(want, got))
+		t.Errorf("(-want +got) %s, want got == want", cmp.Diff(want, got))
 	}
 }
 
@@ -83,7 +83,7 @@ func TestProcessesAreListedInLines(t *testing.T) {
 web       running             yes    7    2       1        3m      ./serve -p 8080
 "a\x1bb"  ended (crash loop)  no     -    6       0        5s      sh -c ` + strings.Repeat("x", 51) + "...\n"
 	if got := out.String(); got != want {
-		t.Errorf("%s", cmp.Diff(want, got))
+		t.Errorf("(-want +got) %s, want got == want", cmp.Diff(want, got))
 	}
 }
 
@@ -121,7 +121,8 @@ func TestLogsArePrintedByLines(t *testing.T) {
 		}
 		short := func(b *bytes.Buffer) string { return strings.ReplaceAll(b.String(), "2027-01-15T08:00:00.123Z", "T") }
 		if err := l.Flush(); err != nil || short(&out) != tc.out || short(&errOut) != tc.errOut {
-			t.Errorf("%v: %q, %q, %v", tc.timestamps, short(&out), short(&errOut), err)
+			t.Errorf("%v: short(&out) = %q, short(&errOut) = %q, err = %v, want no error and short(&out) == %q and short(&errOut) == %q",
+				tc.timestamps, short(&out), short(&errOut), err, tc.out, tc.errOut)
 		}
 	}
 }
@@ -170,7 +171,7 @@ func TestTopSeesWhatHasBeenUsed(t *testing.T) {
 		},
 	})
 	if len(v.Sessions) != 2 || v.Sessions[0].ID != "busy" || v.Sessions[0].CPUPercent <= 0 || v.Sessions[0].ReadRate <= 0 || v.Sessions[0].WriteRate != 0 || v.Sessions[1].rates {
-		t.Errorf("%+v", v.Sessions)
+		t.Errorf("v.Sessions = %+v", v.Sessions)
 	}
 }
 
@@ -206,10 +207,10 @@ worker-with-a-lon~  starting no    4194303 123456      64     4d python3 -m http
 		text := line.in(palette{}, topColumns)
 		got += text + "\n"
 		if cutColumns(text, 80) != text {
-			t.Errorf("longer than 80 columns: %q", text)
+			t.Errorf("longer than 80 columns: text = %q, want cutColumns(text, 80) == text", text)
 		}
 	}
 	if got != want {
-		t.Errorf("%s\n%s", got, cmp.Diff(want, got))
+		t.Errorf("got %s, want got == want:\n%s", got, cmp.Diff(want, got))
 	}
 }

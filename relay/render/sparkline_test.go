@@ -69,11 +69,12 @@ PIDS    █████████                                ████�
 		for _, line := range v.charts() {
 			got += line.in(palette{}, topColumns) + "\n"
 			if text := line.in(palette{}, topColumns+1); cutColumns(text, topColumns) != text {
-				t.Errorf("%s: longer than %d columns: %q", tc.name, topColumns, text)
+				t.Errorf("%s: longer than %d columns: text = %q, want cutColumns(text, topColumns) == text",
+					tc.name, topColumns, text)
 			}
 		}
 		if got != tc.want {
-			t.Errorf("%s: %s", tc.name, cmp.Diff(tc.want, got))
+			t.Errorf("%s: (-want +got) %s, want got == tc.want", tc.name, cmp.Diff(tc.want, got))
 		}
 	}
 }
@@ -86,7 +87,7 @@ func TestSparklinesTakeAnyClock(t *testing.T) {
 	still := aWhile(100, func(_ int, m *api.UsageSample) { m.At, m.Usage = time.Unix(0, 0), &api.SampledUsage{CPUPercent: 1} })
 	for _, samples := range [][]api.UsageSample{back, still} {
 		if line, last, most := sparkline(samples, usedOf(func(u *api.SampledUsage) float64 { return u.CPUPercent })); line == "" || last != 1 || most != 1 {
-			t.Errorf("%q %v %v", line, last, most)
+			t.Errorf(`line = %q, last = %v, most = %v, want line != "" and last == 1 and most == 1`, line, last, most)
 		}
 	}
 }

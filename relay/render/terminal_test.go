@@ -42,7 +42,8 @@ func TestTextDoesNotSpeakToTheTerminal(t *testing.T) {
 				rest = rest[n:]
 			}
 			if err := v.Flush(); err != nil || out.String() != want {
-				t.Errorf("%q by %d: %q, %v", in, size, out.String(), err)
+				t.Errorf("%q by %d: out = %q, err = %v, want no error and out.String() == %q",
+					in, size, out.String(), err, want)
 			}
 		}
 	}
@@ -68,16 +69,16 @@ func TestOnlyTerminalsAreTerminals(t *testing.T) {
 	}
 	defer null.Close()
 	if !IsTerminal(line) || IsTerminal(null) || IsTerminal(strings.NewReader("")) || IsTerminal(nil) || IsTerminal((*os.File)(nil)) {
-		t.Error("one is taken for another")
+		t.Error("IsTerminal is wrong about the terminal or about what is none")
 	}
 	if _, ok := SizeOfTerminal(null, line, nil); ok {
-		t.Error("a terminal without a size has one")
+		t.Error("SizeOfTerminal returned a size for what has none")
 	}
 	if err := pty.Setsize(screen, &pty.Winsize{Rows: 33, Cols: 111}); err != nil {
 		t.Fatal(err)
 	}
 	if size, ok := SizeOfTerminal(null, nil, line); !ok || size != (TerminalSize{33, 111}) {
-		t.Errorf("%v, %v", size, ok)
+		t.Errorf("size = %v, ok = %v, want ok == true and size == TerminalSize{33, 111}", size, ok)
 	}
 }
 
@@ -119,7 +120,7 @@ func TestTheTerminalIsRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	if raw := termios(t, line); raw.Lflag&(unix.ISIG|unix.ICANON) != 0 {
-		t.Error("keys are still signals or lines")
+		t.Error("the terminal still has ISIG or ICANON")
 	}
 	restore()
 	restore()
@@ -141,7 +142,7 @@ func TestTheTerminalIsRestored(t *testing.T) {
 	const want = enterScreen + "\x1b[Hone\x1b[K\r\ntwo\x1b[K\x1b[J" + leaveScreen
 	got := make([]byte, len(want))
 	if _, err := io.ReadFull(screen, got); err != nil || string(got) != want {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("got %q, err = %v, want no error and got == want", got, err)
 	}
 	line.Close()
 	restore() // on a terminal that was hung up

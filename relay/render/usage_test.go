@@ -30,7 +30,7 @@ func TestUsageIsListedByDays(t *testing.T) {
 		}
 	}
 	if strings.Contains(out.String(), "\x1b[2J") {
-		t.Error("a name speaks to the terminal")
+		t.Error("an escape sequence in a name reached the terminal")
 	}
 }
 

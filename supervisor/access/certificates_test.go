@@ -63,26 +63,28 @@ func TestACertificateIsAPrincipal(t *testing.T) {
 	} {
 		p, err := h.gate.Identify(peer(time.Hour, tc.names...), nil)
 		if err == nil && p.Name != tc.want || err != nil && !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%v: %+v, %v", tc.names, p, err)
+			t.Errorf("%v: p = %+v, err = %v, want (an error or p.Name == %v) and (no error or err containing %q)",
+				tc.names, p, err, tc.want, tc.want)
 		}
 		if err != nil && fault.KindOf(err) != fault.Unauthenticated {
-			t.Errorf("%v: %v", tc.names, err)
+			t.Errorf("%v: err = %v, want no error or a fault.Unauthenticated error", tc.names, err)
 		}
 	}
 	if _, err := h.gate.Identify(peer(-time.Hour, "CN:low"), nil); err == nil || !strings.Contains(err.Error(), "is valid from") {
-		t.Errorf("one that has expired: %v", err)
+		t.Errorf(`an expired certificate: err = %v, want an error containing "is valid from"`, err)
 	}
 	low := peer(time.Hour, "CN:low")
 	p, err := h.gate.Identify(low, bearer(secret))
 	if err != nil || p.Token != "low" {
-		t.Errorf("with a token too: %+v, %v", p, err)
+		t.Errorf(`with a token too: p = %+v, err = %v, want no error and p.Token == "low"`, p, err)
 	}
 	p, err = h.gate.Identify(low, nil)
 	if err != nil || p.Token != "certificate:CN:low" || !p.Until.Equal(low.Certificates[0].NotAfter) || p.Role != access.Viewer {
-		t.Fatalf("%+v, %v", p, err)
+		t.Fatalf(`p = %+v, err = %v, want no error and p.Token == "certificate:CN:low" and p.Until.Equal(low.Certificates[0].NotAfter) and p.Role == access.Viewer`,
+			p, err)
 	}
 	if again := h.gate.Reauthenticate(&access.Peer{}, p.Token); again.Name != "low" {
-		t.Errorf("%+v", again)
+		t.Errorf(`again = %+v, want again.Name == "low"`, again)
 	}
 	// When its name is removed from the configuration, a running call ends and the certificate is no longer accepted.
 	ctx, leave := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
@@ -94,19 +96,19 @@ func TestACertificateIsAPrincipal(t *testing.T) {
 	h.gate.Use(h.state(list))
 	<-ctx.Done()
 	if err := context.Cause(ctx); fault.KindOf(err) != fault.Unauthenticated {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want a fault.Unauthenticated error", err)
 	}
 	if again := h.gate.Reauthenticate(&access.Peer{}, p.Token); !again.Anonymous() {
-		t.Errorf("%+v", again)
+		t.Errorf("again = %+v, want again.Anonymous()", again)
 	}
 	// The loopback may be open to every user of the host, but not to other hosts.
 	h.config.Open = true
 	h.gate.Use(h.state(list))
 	if p, err := h.gate.Identify(&access.Peer{TLS: true}, nil); err != nil || !p.Anonymous() {
-		t.Errorf("without anything: %+v, %v", p, err)
+		t.Errorf("without anything: p = %+v, err = %v, want no error and p.Anonymous()", p, err)
 	}
 	if p, err := h.gate.Identify(&access.Peer{}, nil); err != nil || p.Name != access.Guest {
-		t.Errorf("on the loopback: %+v, %v", p, err)
+		t.Errorf("on the loopback: p = %+v, err = %v, want no error and p.Name == access.Guest", p, err)
 	}
 }
 
@@ -115,15 +117,16 @@ func TestNamesOfCertificatesThatAreWrong(t *testing.T) {
 	for _, name := range []string{"", "ci", "CN:", "CN: ci", "cn:ci", "IP:127.0.0.1", "DNS:a\nb", "CN:" + strings.Repeat("x", 600)} {
 		err := access.ValidateRules(access.DefaultConfig(), map[string]access.Rule{"ci": {Certificates: []string{name}}})
 		if err == nil || !strings.Contains(err.Error(), "principals.ci.certificates") || !strings.Contains(err.Error(), "DNS:") {
-			t.Errorf("%q: %v", name, err)
+			t.Errorf(`%q: err = %v, want an error containing "principals.ci.certificates" and err containing "DNS:"`,
+				name, err)
 		}
 	}
 	err := access.ValidateRules(access.DefaultConfig(), map[string]access.Rule{"a": {Certificates: []string{"DNS:X", "DNS:x"}}, "b": {Certificates: []string{"DNS:x"}}})
 	if err == nil || !strings.Contains(err.Error(), "a has it") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "a has it"`, err)
 	}
 	if _, err := access.ParseTokens("[[token]]\nname = \"certificate:CN:x\"\nsha256 = \"" + strings.Repeat("0", 64) + "\"\nprincipal = \"ci\"\n"); err == nil || !strings.Contains(err.Error(), "certificate:") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "certificate:"`, err)
 	}
 }
 
@@ -132,7 +135,7 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 	t.Parallel()
 	for origin, fine := range map[string]bool{"https://boxd.example.org:5411": true, "http://boxd.example.org:5411": false, "https://example.org": false, "null": false} {
 		if err := access.SameOrigin([]string{origin}, "boxd.example.org:5411"); (err == nil) != fine {
-			t.Errorf("%q: %v", origin, err)
+			t.Errorf("%q: err = %v, want (err == nil) == fine", origin, err)
 		}
 	}
 	if err := access.SameOrigin(nil, "boxd.example.org"); err != nil {
@@ -184,11 +187,12 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	newCert, newKey := ca.Server()
 	replace(cert, newCert) // which does not match the key
 	if got := serial(); got != first || strings.Count(log.String(), "keeping the old one") != 1 {
-		t.Errorf("%s after %s: %s", got, first, log.String())
+		t.Errorf(`%s after %s: log = %s, want got == first and strings.Count(log.String(), "keeping the old one") == 1`,
+			got, first, log.String())
 	}
 	replace(key, newKey)
 	if got := serial(); got == first {
-		t.Errorf("%s: %s", got, log.String())
+		t.Errorf("%s: log = %s, want got != %v", got, log.String(), first)
 	}
 	if err := os.Chmod(key, 0o644); err != nil {
 		t.Fatal(err)

@@ -54,21 +54,22 @@ func TestAGatewaySpeaksForItsCallers(t *testing.T) {
 	a.Token, a.Routes = "night", []string{"GET /v1/*"}
 	p, err := h.asserted(shown(t, a, key, time.Now()))
 	if err != nil || p.Name != "ci" || p.Role != access.User || p.Rule != "fleet.gateways.main.role" || p.UID != access.NoUser || p.Token != "fleet:main:night" || !p.Until.IsZero() {
-		t.Fatalf("%+v, %v", p, err)
+		t.Fatalf("p = %+v, err = %v", p, err)
 	}
 	if !p.Allows("GET /v1/sessions") || p.Allows("POST /v1/sessions") {
-		t.Error("the routes of the caller's token do not hold")
+		t.Error("the routes of the caller's token are not enforced")
 	}
 	a.Role = access.Viewer
 	if p, err := h.asserted(shown(t, a, key, time.Now())); err != nil || p.Role != access.Viewer {
-		t.Errorf("as the gateway gives it: %v, %v", p.Role, err)
+		t.Errorf("as the gateway gives it: p.Role = %v, err = %v, want no error and p.Role == access.Viewer",
+			p.Role, err)
 	}
 	a.Role, a.Principal = access.Admin, "low"
 	if p, err := h.asserted(shown(t, a, key, time.Now())); err != nil || p.Role != access.Viewer || p.Rule != "principals.low" {
 		t.Errorf("as the principal has it: %v by %s, %v", p.Role, p.Rule, err)
 	}
 	if p, err := h.gate.IdentifyAsserted(nil, "GET", "/healthz"); err != nil || !p.Anonymous() {
-		t.Errorf("without an identity: %+v, %v", p, err)
+		t.Errorf("without an identity: p = %+v, err = %v, want no error and p.Anonymous()", p, err)
 	}
 }
 
@@ -113,7 +114,8 @@ func TestAnIdentityThatDoesNotHold(t *testing.T) {
 	} {
 		p, err := h.asserted(c.value)
 		if fault.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) || p.Role != 0 || p.Name != "" {
-			t.Errorf("%s: %+v, %v", name, p, err)
+			t.Errorf(`%s: p = %+v, err = %v, want an error of kind %v and err containing %q and p.Role == 0 and p.Name == ""`,
+				name, p, err, c.kind, c.says)
 		}
 	}
 	if _, err := h.asserted(good); err != nil {
@@ -135,25 +137,25 @@ func TestTheWordForLangBotOpensNoRoute(t *testing.T) {
 		return []string{value}
 	}
 	if !access.IsLangBot(word()) || access.IsLangBot(shown(t, asks(), key, time.Now())) {
-		t.Error("it is taken for another, or another for it")
+		t.Error("IsLangBot does not tell the header of LangBot from that of another gateway")
 	}
 	if p, err := h.asserted(word()); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
-		t.Errorf("as who calls: %+v, %v", p, err)
+		t.Errorf(`used as assertion of a caller: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == ""`, p, err)
 	}
 	if p, err := h.asserted([]string{access.AssertionScheme + strings.SplitN(word()[0], " ", 2)[1]}); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
-		t.Errorf("under the other name: %+v, %v", p, err)
+		t.Errorf(`under the other name: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == ""`, p, err)
 	}
 	for name, values := range map[string][]string{"none": {}, "of a caller": shown(t, asks(), key, time.Now())} {
 		if p, err := h.gate.IdentifyLangBot(values, "GET", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
-			t.Errorf("%s: %+v, %v", name, p, err)
+			t.Errorf(`%s: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == ""`, name, p, err)
 		}
 	}
 	once := word()
 	if p, err := h.gate.IdentifyLangBot(once, "GET", target); err != nil || p.Name != "ci" {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf(`p = %+v, err = %v, want no error and p.Name == "ci"`, p, err)
 	}
 	if p, err := h.gate.IdentifyLangBot(once, "GET", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
-		t.Errorf("twice: %+v, %v", p, err)
+		t.Errorf(`twice: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == ""`, p, err)
 	}
 }
 
@@ -172,37 +174,40 @@ func TestTheWordOnAKeyLetsNobodyIn(t *testing.T) {
 	a := asks()
 	a.Token = "night"
 	if p, err := h.asserted(word(a)); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" || p.Role != 0 {
-		t.Errorf("as who calls: %+v, %v", p, err)
+		t.Errorf(`used as assertion of a caller: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == "" and p.Role == 0`,
+			p, err)
 	}
 	if p, err := h.asserted([]string{access.AssertionScheme + strings.SplitN(word(a)[0], " ", 2)[1]}); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
-		t.Errorf("under the other name: %+v, %v", p, err)
+		t.Errorf(`under the other name: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == ""`, p, err)
 	}
 	if p, err := h.gate.IdentifyHolder(shown(t, a, key, time.Now()), "GET", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
-		t.Errorf("who calls, as a word on a key: %+v, %v", p, err)
+		t.Errorf(`the assertion of a caller, used as one of a key: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == ""`,
+			p, err)
 	}
 	if p, err := h.gate.IdentifyHolder(nil, "GET", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
-		t.Errorf("no word: %+v, %v", p, err)
+		t.Errorf(`without an assertion: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == ""`, p, err)
 	}
 	once := word(a)
 	if p, err := h.gate.IdentifyHolder(once, "GET", target); err != nil || p.Name != "ci" || p.Token != access.FleetToken("main", "night") || p.Role != access.User {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf(`p = %+v, err = %v, want no error and p.Name == "ci" and p.Token == access.FleetToken("main", "night") and p.Role == access.User`,
+			p, err)
 	}
 	if p, err := h.gate.IdentifyHolder(once, "GET", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
-		t.Errorf("twice: %+v, %v", p, err)
+		t.Errorf(`twice: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == ""`, p, err)
 	}
 	if p, err := h.gate.IdentifyHolder(word(a), "POST", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
-		t.Errorf("another request: %+v, %v", p, err)
+		t.Errorf(`another request: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == ""`, p, err)
 	}
 	a.Principal = "out"
 	if p, err := h.gate.IdentifyHolder(word(a), "GET", target); fault.KindOf(err) != fault.Denied || p.Name != "" {
-		t.Errorf("somebody it has not: %+v, %v", p, err)
+		t.Errorf(`a principal that the gateway may not assert: p = %+v, err = %v, want a fault.Denied error and p.Name == ""`, p, err)
 	}
 	a.Principal = "" // it only asks
 	if p, err := h.gate.IdentifyHolder(word(a), "GET", target); err != nil || !p.Anonymous() || p.Role != 0 {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf("p = %+v, err = %v, want no error and p.Anonymous() and p.Role == 0", p, err)
 	}
 	if p, err := h.asserted(shown(t, a, key, time.Now())); fault.KindOf(err) != fault.Denied || p.Name != "" {
-		t.Errorf("nobody, as who calls: %+v, %v", p, err)
+		t.Errorf(`an assertion without a principal: p = %+v, err = %v, want a fault.Denied error and p.Name == ""`, p, err)
 	}
 }
 
@@ -219,10 +224,11 @@ func TestAnIdentityIsForTheBeginningOfARequest(t *testing.T) {
 		}
 		<-time.After(time.Hour)
 		if p, err := h.gate.ReassertedPass(&pass); err != nil || p.Name != "ci" || p.Role != access.User {
-			t.Errorf("an hour later: %+v, %v", p, err)
+			t.Errorf(`an hour later: p = %+v, err = %v, want no error and p.Name == "ci" and p.Role == access.User`,
+				p, err)
 		}
 		if _, err := h.asserted(late); fault.KindOf(err) != fault.Unauthenticated || !strings.Contains(err.Error(), "expiry") {
-			t.Errorf("expired: %v", err)
+			t.Errorf(`expired: err = %v, want a fault.Unauthenticated error and err containing "expiry"`, err)
 		}
 		if _, err := h.asserted(shown(t, asks(), key, time.Now())); err != nil {
 			t.Error(err)
@@ -232,12 +238,12 @@ func TestAnIdentityIsForTheBeginningOfARequest(t *testing.T) {
 		h.config.Fleet.Gateways = map[string]access.Gateway{"main": g}
 		h.gate.Use(h.state(""))
 		if _, err := h.gate.ReassertedPass(&pass); fault.KindOf(err) != fault.Denied {
-			t.Errorf("whom the gateway may not speak for any more: %v", err)
+			t.Errorf("a caller that the gateway may no longer assert: err = %v, want a fault.Denied error", err)
 		}
 		h.config.Fleet.Gateways = nil
 		h.gate.Use(h.state(""))
 		if _, err := h.gate.ReassertedPass(&pass); fault.KindOf(err) != fault.Unauthenticated {
-			t.Errorf("a gateway that is gone: %v", err)
+			t.Errorf("a removed gateway: err = %v, want a fault.Unauthenticated error", err)
 		}
 	})
 }
@@ -251,10 +257,10 @@ func FuzzAssertion(f *testing.F) {
 		h, _ := node(t)
 		for _, values := range [][]string{{one}, {one, two}} {
 			if p, err := h.asserted(values); err == nil || p.Role != 0 || p.Name != "" {
-				t.Errorf("%q is %+v, %v", values, p, err)
+				t.Errorf(`%q is %+v, %v, want an error and p.Role == 0 and p.Name == ""`, values, p, err)
 			}
 			if p, err := h.gate.IdentifyHolder(values, "GET", "/"); err == nil || p.Role != 0 || p.Name != "" {
-				t.Errorf("%q is the word on the key of %+v, %v", values, p, err)
+				t.Errorf("%q is accepted as the assertion of a key: %+v, %v", values, p, err)
 			}
 		}
 	})
@@ -272,7 +278,8 @@ func TestAGatewayImportsImagesWhereItMay(t *testing.T) {
 		return h.gate.IdentifyAsserted(shown(t, a, key, time.Now()), a.Method, a.Target)
 	}
 	if p, err := imports(); fault.KindOf(err) != fault.Denied || !strings.Contains(err.Error(), "may not import images") {
-		t.Errorf("where it may not: %+v, %v", p, err)
+		t.Errorf(`where it may not: p = %+v, err = %v, want a fault.Denied error and err containing "may not import images"`,
+			p, err)
 	}
 	may := h.config.Fleet.Gateways["main"]
 	may.Images = true
@@ -281,10 +288,10 @@ func TestAGatewayImportsImagesWhereItMay(t *testing.T) {
 	a.Role = access.User
 	p, err := imports()
 	if err != nil || p.Name != "ci" || p.Role != access.Operator || p.Rule != "fleet.gateways.main.images" || !p.Allows("POST /v1/images") || p.Allows("DELETE /v1/images/{image}") || p.Allows("POST /v1/sessions") {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf("p = %+v, err = %v", p, err)
 	}
 	if again, err := h.gate.ReassertedPass(&p); err != nil || again.Role != access.Operator {
-		t.Errorf("while it imports: %+v, %v", again, err)
+		t.Errorf("while it imports: again = %+v, err = %v, want no error and again.Role == access.Operator", again, err)
 	}
 	for name, change := range map[string]func(){
 		"a viewer":          func() { a.Role = access.Viewer },
@@ -296,7 +303,7 @@ func TestAGatewayImportsImagesWhereItMay(t *testing.T) {
 		before := a
 		change()
 		if p, err := imports(); fault.KindOf(err) != fault.Denied {
-			t.Errorf("%s: %+v, %v", name, p, err)
+			t.Errorf("%s: p = %+v, err = %v, want a fault.Denied error", name, p, err)
 		}
 		a = before
 	}
@@ -304,6 +311,6 @@ func TestAGatewayImportsImagesWhereItMay(t *testing.T) {
 	h.config.Fleet.Gateways["main"] = may
 	h.gate.Use(h.state(""))
 	if _, err := h.gate.ReassertedPass(&p); fault.KindOf(err) != fault.Denied {
-		t.Errorf("when it may no more: %v", err)
+		t.Errorf("when it may no more: err = %v, want a fault.Denied error", err)
 	}
 }

@@ -85,7 +85,8 @@ func TestWhoIsNotKnownHearsTheSame(t *testing.T) {
 			p, err := h.gate.Identify(&peer, header)
 			f, ok := errors.AsType[*fault.Error](err)
 			if !ok || f.Kind != fault.Unauthenticated || !p.Anonymous() || p.Role != 0 {
-				t.Fatalf("%s: %+v, %v", name, p, err)
+				t.Fatalf("%s: p = %+v, err = %v, want ok == true and f.Kind == fault.Unauthenticated and p.Anonymous() and p.Role == 0",
+					name, p, err)
 			}
 			if text := fmt.Sprintf("%+v", *f); want == "" {
 				want = f.Error() + f.Hint
@@ -95,19 +96,21 @@ func TestWhoIsNotKnownHearsTheSame(t *testing.T) {
 		}
 	}
 	if p, err := h.gate.Identify(&access.Peer{}, bearer(good)); err != nil || p.Name != "ci" || p.Role != access.Operator || p.Token != "good" || p.UID != access.NoUser {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf(`p = %+v, err = %v, want no error and p.Name == "ci" and p.Role == access.Operator and p.Token == "good" and p.UID == access.NoUser`,
+			p, err)
 	}
 	if p, err := h.gate.Identify(&access.Peer{}, []string{"bEARER  " + good}); err != nil || p.Name != "ci" {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf(`p = %+v, err = %v, want no error and p.Name == "ci"`, p, err)
 	}
 	if p, err := h.gate.Identify(&access.Peer{Local: true, UID: 7}, nil); err != nil || p.Name != "uid:7" || p.Role != access.User {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf(`p = %+v, err = %v, want no error and p.Name == "uid:7" and p.Role == access.User`, p, err)
 	}
 	if p, err := h.gate.Identify(&access.Peer{UID: 0}, nil); err != nil || !p.Anonymous() || p.Role != 0 {
-		t.Errorf("over TCP: %+v, %v", p, err)
+		t.Errorf("over TCP: p = %+v, err = %v, want no error and p.Anonymous() and p.Role == 0", p, err)
 	}
 	if strings.Contains(h.log.String(), good) || strings.Contains(h.log.String(), strange) {
-		t.Errorf("the log has a token: %s", h.log)
+		t.Errorf("the log has a token: h.log = %s, want h.log.String() without %q and h.log.String() without %q",
+			h.log, good, strange)
 	}
 	if n := strings.Count(h.log.String(), "authentication failed"); n == 0 || n > 5 {
 		t.Errorf("%d lines of log about 22 refusals", n)
@@ -129,7 +132,7 @@ func TestATokenIsNoMoreThanItsCap(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p, err := h.gate.Identify(&access.Peer{}, bearer(capped)); err != nil || p.Role != access.Viewer {
-		t.Errorf("a grant lifts the cap: %+v, %v", p, err)
+		t.Errorf("a grant lifts the cap: p = %+v, err = %v, want no error and p.Role == access.Viewer", p, err)
 	}
 }
 
@@ -139,10 +142,11 @@ func TestAGateMayBeOpen(t *testing.T) {
 	h.config.Open, h.config.Access.DefaultRole = true, access.Viewer
 	h.gate.Use(h.state(""))
 	if p, err := h.gate.Identify(&access.Peer{}, nil); err != nil || p.Name != access.Guest || p.Role != access.Viewer || p.UID != access.NoUser {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf("p = %+v, err = %v, want no error and p.Name == access.Guest and p.Role == access.Viewer and p.UID == access.NoUser",
+			p, err)
 	}
 	if _, err := h.gate.Identify(&access.Peer{}, bearer("x")); err == nil {
-		t.Error("a token that does not hold is passed over")
+		t.Error("no error for an invalid token")
 	}
 }
 
@@ -174,11 +178,13 @@ func TestACallUnderWayIsAskedAboutAgain(t *testing.T) {
 	h.config.Principals["ci"] = access.Rule{Role: access.User}
 	h.gate.Use(h.state(line))
 	if low.Err() != nil || fault.KindOf(context.Cause(high)) != fault.Denied || fault.KindOf(context.Cause(gone)) == fault.Denied {
-		t.Errorf("after another role: %v, %v, %v", context.Cause(low), context.Cause(high), context.Cause(gone))
+		t.Errorf("after another role: context.Cause(low) = %v, context.Cause(high) = %v, context.Cause(gone) = %v, want low.Err() == nil and a fault.Denied error and fault.KindOf(context.Cause(gone)) != fault.Denied",
+			context.Cause(low), context.Cause(high), context.Cause(gone))
 	}
 	h.gate.Use(h.state("")) // the token is revoked
 	if fault.KindOf(context.Cause(low)) != fault.Unauthenticated {
-		t.Errorf("after the token was revoked: %v", context.Cause(low))
+		t.Errorf("after the token was revoked: context.Cause(low) = %v, want a fault.Unauthenticated error",
+			context.Cause(low))
 	}
 	// A change between the identification and the watch is not missed.
 	h.gate.Use(h.state(line))
@@ -193,7 +199,7 @@ func TestACallUnderWayIsAskedAboutAgain(t *testing.T) {
 	})
 	defer leave()
 	if late.Err() == nil {
-		t.Error("a call goes on that began while its token was revoked")
+		t.Error("the call that began while its token was being revoked was not canceled")
 	}
 }
 
@@ -208,7 +214,7 @@ func TestAGrantEndsByItselfInTheMiddleOfACall(t *testing.T) {
 		peer := access.Peer{Local: true, UID: 7}
 		p, err := h.gate.Identify(&peer, nil)
 		if err != nil || p.Role != access.Admin || p.Rule != "grant" {
-			t.Fatalf("%+v, %v", p, err)
+			t.Fatalf(`p = %+v, err = %v, want no error and p.Role == access.Admin and p.Rule == "grant"`, p, err)
 		}
 		ctx, leave := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
 			now, err := h.gate.Identify(&peer, nil)
@@ -221,7 +227,8 @@ func TestAGrantEndsByItselfInTheMiddleOfACall(t *testing.T) {
 		begun := time.Now()
 		<-ctx.Done()
 		if took := time.Since(begun); took < time.Hour || took > time.Hour+time.Second || fault.KindOf(context.Cause(ctx)) != fault.Denied {
-			t.Errorf("it has ended after %v: %v", took, context.Cause(ctx))
+			t.Errorf("it has ended after %v: context.Cause(ctx) = %v, want took >= time.Hour and took <= time.Hour + time.Second and a fault.Denied error",
+				took, context.Cause(ctx))
 		}
 	})
 }
@@ -240,16 +247,16 @@ func TestCredentialsAndOrder(t *testing.T) {
 	}
 	h.gate.Use(s)
 	if p, err := h.gate.Identify(&access.Peer{}, bearer(secret)); err != nil || p.Name != "ci" {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf(`p = %+v, err = %v, want no error and p.Name == "ci"`, p, err)
 	}
 	if err := os.WriteFile(h.config.Access.Tokens, []byte("[[token]]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := access.Prepare(&h.config, access.LookupHost(), ""); err == nil {
-		t.Error("a file that is not in order is taken")
+		t.Error("no error for an invalid token file")
 	}
 	if s := h.state(line + func() string { _, l := token("x", "nobody-here", "expires = 2020-01-01T00:00:00Z"); return l }()); len(s.Loud) != 2 {
-		t.Errorf("%q", s.Loud)
+		t.Errorf("s.Loud = %q, want len(s.Loud) == 2", s.Loud)
 	}
 }
 
@@ -261,21 +268,21 @@ func TestWhoWasLetInBefore(t *testing.T) {
 	_, stray := token("stray", "of-another-host", "")
 	h := build(t, one+old+stray)
 	if p := h.gate.Reauthenticate(&access.Peer{}, "one"); p.Name != "ci" || p.Role != access.User || p.Token != "one" {
-		t.Errorf("%+v", p)
+		t.Errorf(`p = %+v, want p.Name == "ci" and p.Role == access.User and p.Token == "one"`, p)
 	}
 	if p := h.gate.Reauthenticate(&access.Peer{Local: true, UID: 7}, ""); p.Name != "uid:7" || p.Role != access.User {
-		t.Errorf("%+v", p)
+		t.Errorf(`p = %+v, want p.Name == "uid:7" and p.Role == access.User`, p)
 	}
 	for _, name := range []string{"old", "stray", "none"} {
 		if p := h.gate.Reauthenticate(&access.Peer{Local: true, UID: 7}, name); !p.Anonymous() || p.Role != 0 {
-			t.Errorf("%s: %+v", name, p)
+			t.Errorf("%s: p = %+v, want p.Anonymous() and p.Role == 0", name, p)
 		}
 	}
 	if p := h.gate.Reauthenticate(&access.Peer{}, ""); !p.Anonymous() { // over TCP, where every caller needs a token
-		t.Errorf("%+v", p)
+		t.Errorf("p = %+v, want p.Anonymous()", p)
 	}
 	h.gate.Use(h.state(""))
 	if p := h.gate.Reauthenticate(&access.Peer{}, "one"); !p.Anonymous() {
-		t.Errorf("its token is gone: %+v", p)
+		t.Errorf("its token was removed: p = %+v, want p.Anonymous()", p)
 	}
 }

@@ -49,7 +49,7 @@ func TestWhoIsShutOutDoesNotGetInByLeavingAGroup(t *testing.T) {
 	}
 	_, loud = ResolveRules(Config{}, map[string]Rule{"banned": {GID: new(uint32(700))}}, HostLookup{Members: members(fstest.MapFS{})})
 	if len(loud) != 1 || !strings.Contains(loud[0], "banned") {
-		t.Errorf("without a database it says %q", loud)
+		t.Errorf(`without a group database the warning is %q, want len(loud) == 1 and loud[0] containing "banned"`, loud)
 	}
 }
 
@@ -63,7 +63,7 @@ func FuzzMembers(f *testing.F) {
 				id, err := number(f[min(2, len(f)-1)])
 				return len(f) == 7 && err == nil && id == uid
 			}) {
-				t.Errorf("%d is nobody's", uid)
+				t.Errorf("uid %d has no name", uid)
 			}
 		}
 	})

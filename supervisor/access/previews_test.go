@@ -44,14 +44,14 @@ func TestATokenIsKnownAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, "previews.json")); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("info = %v, err = %v, want no error and info.Mode().Perm() == 0o600", info, err)
 	}
 	before := time.Unix(999, 0)
 	if got, err := key(t, dir).Read(text, before); err != nil || !reflect.DeepEqual(got, previewText()) { // as the next boxd does
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, err = %v, want no error and got == previewText()", got, err)
 	}
 	if _, err := k.Read(text, time.Unix(1000, 0)); !errors.Is(err, access.ErrPreviewOver) {
-		t.Errorf("over: %v", err)
+		t.Errorf("over: err = %v, want err is access.ErrPreviewOver", err)
 	}
 	for i := range text { // no character of it can be changed
 		other := byte('A')
@@ -68,7 +68,7 @@ func TestATokenIsKnownAgain(t *testing.T) {
 		}
 	}
 	if _, err := key(t, t.TempDir()).Read(text, before); err == nil {
-		t.Error("another boxd knows it")
+		t.Error("the token is valid for another boxd")
 	}
 }
 
@@ -125,7 +125,7 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, other string) {
 		if got, err := k.Read(other, time.Unix(0, 0)); err == nil && (other != text || !reflect.DeepEqual(got, previewText())) {
-			t.Errorf("%q is %+v", other, got)
+			t.Errorf("%q is %+v, want an error or other == %q and got == previewText()", other, got, text)
 		}
 	})
 }

@@ -47,7 +47,7 @@ func TestRevokedCertificatesLetNobodyIn(t *testing.T) {
 	h.gate.Use(h.state(""))
 	p, err := h.gate.Identify(ci, nil)
 	if err != nil || p.Name != "ci" {
-		t.Fatalf("%+v, %v", p, err)
+		t.Fatalf(`p = %+v, err = %v, want no error and p.Name == "ci"`, p, err)
 	}
 	ctx, leave := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
 		now, err := h.gate.Identify(ci, nil)
@@ -56,25 +56,27 @@ func TestRevokedCertificatesLetNobodyIn(t *testing.T) {
 	defer leave()
 	replaceFile(t, h.config.Revoked, string(ca.Revoked(time.Hour, file)))
 	if p, err := h.gate.Identify(next, nil); err != nil || p.Name != "ci" { // whose call makes the gate read the file again
-		t.Errorf("another of the authority: %+v, %v", p, err)
+		t.Errorf(`another of the authority: p = %+v, err = %v, want no error and p.Name == "ci"`, p, err)
 	}
 	<-ctx.Done()
 	if err := context.Cause(ctx); !strings.Contains(err.Error(), `has revoked the client certificate "DNS:ci"`) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err containing `has revoked the client certificate \"DNS:ci\"`", err)
 	}
 	if _, err := h.gate.Identify(ci, nil); fault.KindOf(err) != fault.Unauthenticated || !strings.Contains(err.Error(), "has revoked") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want a fault.Unauthenticated error and err containing "has revoked"`, err)
 	}
 	if p, err := h.gate.Identify(foreign, nil); err != nil || p.Name != "ci" {
-		t.Errorf("of an authority without a list: %+v, %v", p, err)
+		t.Errorf(`of an authority without a list: p = %+v, err = %v, want no error and p.Name == "ci"`, p, err)
 	}
 	replaceFile(t, h.config.Revoked, "-----BEGIN X509 CRL-----\n")
 	if _, err := h.gate.Identify(ci, nil); err == nil || !strings.Contains(h.log.String(), "keeping the old ones") {
-		t.Errorf("a file that cannot be read: %v, %s", err, h.log)
+		t.Errorf(`a file that cannot be read: err = %v, h.log = %s, want an error and h.log.String() containing "keeping the old ones"`,
+			err, h.log)
 	}
 	replaceFile(t, h.config.Revoked, string(ca.Revoked(-time.Minute)))
 	if _, err := h.gate.Identify(next, nil); err == nil || !strings.Contains(err.Error(), "cannot check whether the client certificate") {
-		t.Errorf("a list that is too old: %v", err)
+		t.Errorf(`an outdated list: err = %v, want an error containing "cannot check whether the client certificate"`,
+			err)
 	}
 }
 
@@ -92,11 +94,11 @@ func TestAListOfSomebodyElseRefuses(t *testing.T) {
 	replaceFile(t, h.config.Revoked, string(other.Revoked(time.Hour)))
 	h.gate.Use(h.state(""))
 	if _, err := h.gate.Identify(peer, nil); err == nil || !strings.Contains(err.Error(), "was not signed by") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "was not signed by"`, err)
 	}
 	replaceFile(t, h.config.Revoked, string(other.Revoked(time.Hour))+string(ca.Revoked(time.Hour)))
 	if _, err := h.gate.Identify(peer, nil); err == nil {
-		t.Error("beside that of the authority it counts for nothing")
+		t.Error("no error: the list of another CA is ignored beside that of the right one")
 	}
 }
 
@@ -116,11 +118,11 @@ func TestFilesOfRevokedCertificatesThatAreWrong(t *testing.T) {
 		h.config.Revoked = filepath.Join(h.dir, "crl")
 		replaceFile(t, h.config.Revoked, text)
 		if _, err := access.Prepare(&h.config, access.LookupHost(), ""); err == nil || !strings.Contains(err.Error(), "client_crl") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf(`%s: err = %v, want an error containing "client_crl"`, name, err)
 		}
 	}
 	h.config.Revoked = filepath.Join(h.dir, "missing")
 	if _, err := access.Prepare(&h.config, access.LookupHost(), ""); err == nil || !strings.Contains(err.Error(), "client_crl") {
-		t.Errorf("missing: %v", err)
+		t.Errorf(`missing: err = %v, want an error containing "client_crl"`, err)
 	}
 }

@@ -78,14 +78,15 @@ func TestWhoIsWho(t *testing.T) {
 		"principals.toor matches no caller", "principals.ci matches no caller: uid 1001 is already principals.again",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("nothing says %q:\n%s", want, text)
+			t.Errorf("no message has %q:\n%s", want, text)
 		}
 	}
 	if len(loud) != 4 {
-		t.Errorf("%q", loud)
+		t.Errorf("loud = %q, want len(loud) == 4", loud)
 	}
 	if p, ok := table.OfName("robot"); !ok || p.UID != access.NoUser || p.Role != access.User || p.Name != "robot" {
-		t.Errorf("robot is %+v, %v", p, ok)
+		t.Errorf(`robot is %+v, %v, want ok == true and p.UID == access.NoUser and p.Role == access.User and p.Name == "robot"`,
+			p, ok)
 	}
 	for written, want := range map[string]struct {
 		name string
@@ -101,7 +102,7 @@ func TestWhoIsWho(t *testing.T) {
 	}
 	for name, want := range map[string]bool{"robot": true, "uid:7": true, "uid:": false, "uid:007": false, "uid:99999999999": false, "other": false, "": false} {
 		if table.Knows(name) != want {
-			t.Errorf("knows %q: %v", name, !want)
+			t.Errorf("knows %q: !want = %v, want table.Knows(name) == want", name, !want)
 		}
 	}
 }

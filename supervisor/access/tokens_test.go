@@ -35,14 +35,15 @@ func TestATokenIsKnownByItsHashAlone(t *testing.T) {
 		}
 	}
 	if tok := set.Find(one); tok.Role != access.Viewer || tok.Over(time.Now()) || tok.Principal != "ci" {
-		t.Errorf("%+v", tok)
+		t.Errorf("tok = %+v", tok)
 	}
 	end := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	if tok := set.Find(two); tok.Over(end.Add(-1)) || !tok.Over(end) {
-		t.Errorf("%+v", tok)
+		t.Errorf("tok = %+v, want not tok.Over(end.Add(-1)) and tok.Over(end)", tok)
 	}
 	if one == two || !strings.HasPrefix(one, access.TokenPrefix) || len(one) < 50 {
-		t.Errorf("%q, %q", one, two)
+		t.Errorf("one = %q, two = %q, want one != two and one starting with access.TokenPrefix and len(one) >= 50",
+			one, two)
 	}
 }
 
@@ -61,7 +62,7 @@ func TestATokenIsForItsRoutes(t *testing.T) {
 		set.Each(func(tok *access.Token) {
 			for pattern, may := range want {
 				if tok.Allows(pattern) != may {
-					t.Errorf("%s and %s: %v", routes, pattern, !may)
+					t.Errorf("%s and %s: !may = %v, want tok.Allows(pattern) == may", routes, pattern, !may)
 				}
 			}
 		})
@@ -78,7 +79,7 @@ func TestAFileThatIsNotInOrder(t *testing.T) {
 		"date": entry("x", h, `expires = "soon"`), "one name": entry("x", h, "") + entry("x", strings.Repeat("0", 64), ""), "one hash": entry("x", h, "") + entry("y", h, ""),
 	} {
 		if set, err := access.ParseTokens(text); err == nil {
-			t.Errorf("%s: %+v", name, set)
+			t.Errorf("%s: set = %+v, want an error", name, set)
 		}
 	}
 }
@@ -89,7 +90,7 @@ func TestTheFileIsRootsAlone(t *testing.T) {
 	_, h := access.NewToken()
 	path := filepath.Join(dir, "tokens")
 	if set, err := access.ReadTokens(path, false); err != nil || set.Len() != 0 {
-		t.Errorf("none: %v, %v", set, err)
+		t.Errorf("without a token file: set = %v, err = %v, want no error and set.Len() == 0", set, err)
 	}
 	if err := os.WriteFile(path, []byte(entry("x", h, "")), 0o600); err != nil {
 		t.Fatal(err)
@@ -100,7 +101,7 @@ func TestTheFileIsRootsAlone(t *testing.T) {
 		}
 		for i, lent := range []bool{false, true} {
 			if _, err := access.ReadTokens(path, lent); (err == nil) != wants[i] {
-				t.Errorf("mode %o, a credential %v: %v", mode, lent, err)
+				t.Errorf("mode %o, a credential %v: err = %v, want (err == nil) == wants[i]", mode, lent, err)
 			}
 		}
 	}
@@ -121,10 +122,10 @@ func TestTheFileIsRootsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := access.JoinTokens(set, set); err == nil {
-		t.Error("two are called the same")
+		t.Error("no error for two tokens of the same name")
 	}
 	if both, err := access.JoinTokens(set, &access.Tokens{}); err != nil || both.Len() != 1 {
-		t.Errorf("%v, %v", both, err)
+		t.Errorf("both = %v, err = %v, want no error and both.Len() == 1", both, err)
 	}
 }
 
@@ -141,7 +142,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if set.Find("boxd_other") != nil {
-			t.Fatalf("a token that is none is known: %q", text)
+			t.Fatalf(`an invalid token is accepted: text = %q, want set.Find("boxd_other") == nil`, text)
 		}
 		set.Each(func(tok *access.Token) { tok.Allows("GET /v1/sessions/{id}") })
 	})

@@ -64,11 +64,12 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 	for _, err := range []error{fmt.Errorf("start: %w", systemd.ErrNoBus), context.DeadlineExceeded, errors.New("job of systemd is \"failed\"")} {
 		f, ok := errors.AsType[*fault.Error](unavailable(err))
 		if !ok || f.Kind != fault.Unavailable || !strings.Contains(f.Hint, "cgroups.driver") || errors.Is(f, context.DeadlineExceeded) {
-			t.Errorf("%v: %+v", err, f)
+			t.Errorf(`%v: f = %+v, want ok == true and f.Kind == fault.Unavailable and f.Hint containing "cgroups.driver" and f is not context.DeadlineExceeded`,
+				err, f)
 		}
 	}
 	if err := unavailable(systemd.ErrNoScope); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("%v: want what a box that has gone is", err)
+		t.Errorf("%v: want the error of a box that does not exist", err)
 	}
 }
 
@@ -77,7 +78,7 @@ func TestTheKeeperKnowsTheNamesOfScopes(t *testing.T) {
 	t.Parallel()
 	key := strings.Repeat("a1", isolation.KeyLen/2)
 	if a, b := systemd.ScopeName(key), isolation.ScopeOf(key); a != b {
-		t.Errorf("%q and %q", a, b)
+		t.Errorf("a = %q and b = %q, want a == b", a, b)
 	}
 }
 
@@ -93,15 +94,15 @@ func TestAHolderLivesUntilItIsLetGo(t *testing.T) {
 	}
 	pid := s.cmd.Process.Pid
 	if err := syscall.Kill(pid, 0); err != nil {
-		t.Errorf("it does not live: %v", err)
+		t.Errorf("the box does not run: %v", err)
 	}
 	for range 2 {
 		s.letGo()
 	}
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("it is still there: %v", err)
+		t.Errorf("the box still exists: err = %v, want err is syscall.ESRCH", err)
 	}
 	if _, err := hold(program + "x"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is os.ErrNotExist", err)
 	}
 }

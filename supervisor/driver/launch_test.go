@@ -42,10 +42,11 @@ func TestABoxWithoutNamesKeepsItsFiles(t *testing.T) {
 		}, []netip.Addr{}, func(*egress.Denied) {}, slog.New(slog.DiscardHandler))
 		spec := &isolation.Spec{Key: "k", Resume: again, Network: isolation.NetworkSpec{Kind: isolation.NetworkEgress, NamesOnly: true}}
 		if _, err := d.Launch(t.Context(), spec); err == nil {
-			t.Error("it has started")
+			t.Error("no error though the box cannot start")
 		}
 		if removed := <-ended; removed == again {
-			t.Errorf("its files are removed: %v, although it was stopped before: %v", removed, again)
+			t.Errorf("its files are removed: %v, although it was stopped before: again = %v, want removed != again",
+				removed, again)
 		}
 		d.StopResolving()
 		k.Detach()

@@ -47,7 +47,7 @@ func TestABoxThatCannotBeServedIsRefused(t *testing.T) {
 		return nil, false, nil
 	}, func(*fdpass.Conn, *egress.Request) {})
 	if err := resolver.Add(t.Context(), "gone", driver.ResolverBox{}); err == nil {
-		t.Error("a box without sockets is served")
+		t.Error("no error for a box without sockets")
 	}
 	resolver.Remove("gone")
 	gone.Store(false)
@@ -56,7 +56,7 @@ func TestABoxThatCannotBeServedIsRefused(t *testing.T) {
 	}
 	resolver.Close()
 	if err := resolver.Add(t.Context(), "one", driver.ResolverBox{}); err == nil {
-		t.Error("a box is served by nobody")
+		t.Error("no error after the resolver was closed")
 	}
 }
 
@@ -131,7 +131,7 @@ func TestABoxThatIsRemovedMeanwhileIsNotHandedIn(t *testing.T) {
 	resolver.Remove("a")
 	close(removed)
 	if err := <-done; err == nil || strings.Contains(err.Error(), "deadline") {
-		t.Errorf("a box that is gone: %v", err)
+		t.Errorf(`a box that was removed: err = %v, want an error and err without "deadline"`, err)
 	}
 	stop()
 	close(heard)
@@ -140,7 +140,7 @@ func TestABoxThatIsRemovedMeanwhileIsNotHandedIn(t *testing.T) {
 		with = (with || m.Add != nil) && m.Remove == ""
 	}
 	if with {
-		t.Error("the program has a box that is gone")
+		t.Error("boxnames has a box that was removed")
 	}
 }
 
@@ -183,7 +183,7 @@ func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 			pinned.Add(1)
 			return nil
 		},
-		Denied: func(d *egress.Denied) { t.Errorf("told: %+v", d) }, Log: slog.New(slog.DiscardHandler),
+		Denied: func(d *egress.Denied) { t.Errorf("denied: %+v", d) }, Log: slog.New(slog.DiscardHandler),
 	})
 	defer resolver.Close()
 	if err := resolver.Add(t.Context(), "one", driver.ResolverBox{Rules: rules(t, "pypi.org")}); err != nil {
@@ -233,7 +233,8 @@ func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 		}
 		m, err := egress.Decode[egress.Request](body)
 		if err != nil || m.Pinned == nil || m.Pinned.ID != uint64(i) || (m.Pinned.Error == "") != tc.good {
-			t.Errorf("%+v: %v, %s", tc.pin, err, body)
+			t.Errorf(`%+v: err = %v, body = %s, want no error and m.Pinned != nil and m.Pinned.ID == uint64(i) and (m.Pinned.Error == "") == tc.good`,
+				tc.pin, err, body)
 		}
 	}
 	if pinned := pinned.Load(); pinned != 2 {

@@ -62,11 +62,11 @@ func TestAServerOfScopesRefusesLies(t *testing.T) {
 	} {
 		_, err := (&Driver{scopes: dial}).askScope(t.Context(), &lie)
 		if err == nil || errors.Is(err, systemd.ErrNoBus) {
-			t.Errorf("%+v: %v", lie, err)
+			t.Errorf("%+v: err = %v, want an error and err is not systemd.ErrNoBus", lie, err)
 		}
 	}
 	if _, err := os.Stat(begun); err == nil {
-		t.Error("a holder was started for a request that is refused")
+		t.Error("a process was started for a refused request")
 	}
 	for _, text := range []string{"", "{", `{"do":3}`, strings.Repeat("[", 1000)} {
 		conn, err := dial(t.Context())
@@ -83,8 +83,8 @@ func TestAServerOfScopesRefusesLies(t *testing.T) {
 	}
 }
 
-// Without a service manager, as while it is executed anew, a start is refused and leaves nothing behind; a scope that is to be
-// stopped is remembered for later.
+// Without a service manager, as while it is executed again, a start is refused and leaves nothing behind; a scope that is to be
+// stopped is recorded for later.
 func TestScopesWithoutAServiceManager(t *testing.T) {
 	t.Parallel()
 	dial, _ := newServer(t)
@@ -92,10 +92,11 @@ func TestScopesWithoutAServiceManager(t *testing.T) {
 	key := strings.Repeat("b2", isolation.KeyLen/2)
 	_, err := d.start(t.Context(), key, &cgroup.Limits{})
 	if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Unavailable || !strings.Contains(err.Error(), string(systemd.ErrNoBus)) {
-		t.Errorf("start: %v", err)
+		t.Errorf("start: err = %v, want ok == true and f.Kind == fault.Unavailable and err containing string(systemd.ErrNoBus)",
+			err)
 	}
 	if err := d.set(t.Context(), key, &cgroup.Limits{}); !errors.Is(err, systemd.ErrNoBus) {
-		t.Errorf("set: %v", err)
+		t.Errorf("set: err = %v, want err is systemd.ErrNoBus", err)
 	}
 	if err := d.stop(t.Context(), key); err != nil || !d.left[key] {
 		t.Errorf("stop: %v, left %v", err, d.left)
@@ -115,7 +116,7 @@ func TestASilentServerOfScopesIsNotWaitedFor(t *testing.T) {
 	_, err := d.askScope(ctx, &scopeRequest{Do: scopeStart})
 	fdpass.CloseAll([]int{far})
 	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is context.DeadlineExceeded", err)
 	}
 }
 
@@ -135,6 +136,6 @@ func TestRepliesKeepTheKindOfAnError(t *testing.T) {
 		return conn, err
 	}}
 	if _, err := d.askScope(t.Context(), &scopeRequest{Do: scopeSet}); !errors.Is(err, systemd.ErrNoScope) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is systemd.ErrNoScope", err)
 	}
 }

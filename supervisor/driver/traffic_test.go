@@ -23,12 +23,12 @@ func TestAnswersOfTheKeeper(t *testing.T) {
 	}}
 	all := refusalsOf(r)
 	if want := (&refusals{Packets: 7, Crowded: 5, Lately: []Refused{{four, "tcp", 3}, {six, "udp", 4}}}); !reflect.DeepEqual(all, want) {
-		t.Errorf("%+v", all)
+		t.Errorf("all = %+v, want %+v", all, want)
 	}
 	u := trafficUse(&isolation.Traffic{Addresses: [][]byte{four.Addr().AsSlice(), six.Addr().AsSlice()}, Received: isolation.Amount{Bytes: 1, Packets: 2}, Sent: isolation.Amount{Bytes: 3, Packets: 4}}, r)
 	want := &TrafficUse{Addresses: []netip.Addr{four.Addr(), six.Addr()}, Received: isolation.Amount{Bytes: 1, Packets: 2}, Sent: isolation.Amount{Bytes: 3, Packets: 4}, PacketsRejected: 7}
 	if !reflect.DeepEqual(u, want) {
-		t.Errorf("%+v", u)
+		t.Errorf("u = %+v, want %+v", u, want)
 	}
 }
 
@@ -43,7 +43,7 @@ func FuzzRefusals(f *testing.F) {
 		}
 		for _, r := range refusalsOf(r).Lately {
 			if !r.To.Addr().IsValid() || r.Text(nil, "", false) == "" {
-				t.Errorf("%+v, %v", r, err)
+				t.Errorf(`r = %+v, err = %v, want r.To.Addr().IsValid() and r.Text(nil, "", false) != ""`, r, err)
 			}
 		}
 	})
@@ -81,7 +81,8 @@ func TestRulesByNameAreBoxdsToKeep(t *testing.T) {
 	} {
 		got, byName, err := split(&c.asked)
 		if err != nil || (byName != nil) != c.byName || (got.Names != 0) != c.byName || byName != nil && byName.Strict != c.asked.Strict {
-			t.Errorf("%s: %+v, %+v, %v", name, got, byName, err)
+			t.Errorf("%s: got %+v, byName = %+v, err = %v, want no error and (byName != nil) == %v and (got.Names != 0) == c.byName and (byName == nil or byName.Strict == %v)",
+				name, got, byName, err, c.byName, c.asked.Strict)
 		}
 		got.Names = 0
 		if !got.Equal(&c.want) {
@@ -112,7 +113,7 @@ func TestWhatWouldAllowIt(t *testing.T) {
 	} {
 		r := Refused{netip.MustParseAddrPort(c.to), c.protocol, 1}
 		if got := r.Text(c.rules, c.name, slices.Contains(c.rules, "strict")); !strings.Contains(got, c.want) || !strings.Contains(got, string(c.name)) {
-			t.Errorf("%s: %q", c.to, got)
+			t.Errorf("%s: got %q, want got containing %q and got containing string(c.name)", c.to, got, c.want)
 		}
 	}
 }
@@ -127,36 +128,36 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 		return len(tally.news(list, now))
 	}
 	if n := news(0, one); n != 1 {
-		t.Errorf("at first: %d", n)
+		t.Errorf("at first: n = %d, want 1", n)
 	}
 	one.Packets++
 	if n := news(time.Second, one); n != 0 {
-		t.Errorf("a second later: %d", n)
+		t.Errorf("a second later: n = %d, want 0", n)
 	}
 	if n := news(time.Minute, one); n != 1 {
-		t.Errorf("a minute later: %d", n)
+		t.Errorf("a minute later: n = %d, want 1", n)
 	}
 	if n := news(2*time.Minute, one); n != 0 {
-		t.Errorf("although nothing has happened since: %d", n)
+		t.Errorf("without any traffic since: n = %d, want 0", n)
 	}
 	if n := news(2 * time.Minute); n != 0 || len(tally.reported) != 0 {
-		t.Errorf("it is kept: %d, %v", n, tally.reported)
+		t.Errorf("stored: n = %d, tally.reported = %v, want n == 0 and len(tally.reported) == 0", n, tally.reported)
 	}
 	if n := news(time.Second, one); n != 1 {
-		t.Errorf("begun anew: %d", n)
+		t.Errorf("after the start of a new count: n = %d, want 1", n)
 	}
 	var many []Refused
 	for i := range 100 {
 		many = append(many, Refused{netip.MustParseAddrPort(fmt.Sprintf("11.22.34.%d:80", i)), "tcp", 1})
 	}
 	if n := news(time.Minute, many...); n != maxReported {
-		t.Errorf("of many: %d", n)
+		t.Errorf("of many: n = %d, want maxReported", n)
 	}
 	if n := news(time.Second, many...); n != 0 {
-		t.Errorf("of many, again: %d", n)
+		t.Errorf("of many, again: n = %d, want 0", n)
 	}
 	if n := news(time.Minute, many...); n != maxReported {
-		t.Errorf("of many, a minute later: %d", n)
+		t.Errorf("of many, a minute later: n = %d, want maxReported", n)
 	}
 }
 

@@ -78,15 +78,15 @@ func TestWhatDockerHasSavedIsFound(t *testing.T) {
 	}
 	_, err := opens(t, written(t, "manifest.json", list(`"a:1"`), sum+".json", config("amd64"), layer+"/layer.tar", ""), auto, "")
 	if err == nil || !strings.Contains(err.Error(), "has the digest sha256:") {
-		t.Errorf("a configuration of another digest: %v", err)
+		t.Errorf(`a configuration of another digest: err = %v, want an error containing "has the digest sha256:"`, err)
 	}
 	_, err = opens(t, written(t, "manifest.json", `[{"Config":"x","RepoTags":["a:1"]},{"Config":"y","RepoTags":["b:1"]}]`), auto, "c:1")
 	if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "name" || f.Allowed != "a:1, b:1" {
-		t.Errorf("two images: %v", err)
+		t.Errorf(`two images: err = %v, want ok == true and f.Field == "name" and f.Allowed == "a:1, b:1"`, err)
 	}
 	for _, text := range []string{`[]`, `{}`, `[{"Config":"../../etc/passwd"}]`} {
 		if _, err := opens(t, written(t, "manifest.json", text), auto, ""); fault.KindOf(err) != fault.Invalid {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("%s: err = %v, want a fault.Invalid error", text, err)
 		}
 	}
 	const other, content = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", "what the layer has"
@@ -105,12 +105,12 @@ func TestWhatDockerHasSavedIsFound(t *testing.T) {
 		var got bytes.Buffer
 		err = img.Layers[0].Write(t.Context(), &got, 1<<20)
 		if err != nil || got.String() != content || img.Form != Docker || img.Digest != "sha256:"+name || !slices.Equal(img.Names, []string{"a:1", "b.example/a:1"}) || !slices.Equal(img.Config.Env, []string{"A=b"}) {
-			t.Errorf("%s: %+v, %q, %v", what, img, got.String(), err)
+			t.Errorf("%s: img = %+v, got %q, err = %v", what, img, got.String(), err)
 		}
 	}
 	for _, to := range []string{"../" + layer + "/layer.tar", "../../../etc/passwd", "/etc/passwd", "../" + other + "/layer.tar"} {
 		if _, err := opens(t, written(t, "manifest.json", saved, name+".json", text, layer+"/layer.tar", "-> "+to), auto, ""); err == nil || !strings.Contains(err.Error(), "is not in it") {
-			t.Errorf("a link to %s: %v", to, err)
+			t.Errorf(`a link to %s: err = %v, want an error containing "is not in it"`, to, err)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestIndexesThatFanOutAreRefused(t *testing.T) {
 	}
 	archive := written(t, append(files, "index.json", text)...)
 	if _, err := opens(t, archive, auto, ""); err == nil || !strings.Contains(err.Error(), "documents") {
-		t.Errorf("8 billion ways: %v", err)
+		t.Errorf(`8 billion ways: err = %v, want an error containing "documents"`, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -145,7 +145,7 @@ func TestIndexesThatFanOutAreRefused(t *testing.T) {
 		_, err = openArchive(ctx, f, f, OCI, "", "amd64", archiveLimits{Bytes: 1 << 20, Entries: 1000})
 	}
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("for nobody: %v", err)
+		t.Errorf("with a canceled context: err = %v, want err is context.Canceled", err)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestLayersAreReadWhateverTheyAreCompressedWith(t *testing.T) {
 	}
 	img, err := opens(t, b.Bytes(), auto, "")
 	if err != nil || img.Form != Rootfs {
-		t.Fatalf("%+v, %v", img, err)
+		t.Fatalf("img = %+v, err = %v, want no error and img.Form == Rootfs", img, err)
 	}
 	var got bytes.Buffer
 	if err := img.Layers[0].Write(t.Context(), &got, 1<<20); err != nil || !bytes.Equal(got.Bytes(), plain) {
@@ -172,7 +172,7 @@ func TestLayersAreReadWhateverTheyAreCompressedWith(t *testing.T) {
 		t.Errorf("more than there may be: %v", err)
 	}
 	if _, err := opens(t, b.Bytes()[:b.Len()-8], auto, ""); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("truncated: %v", err)
+		t.Errorf("truncated: err = %v, want a fault.Invalid error", err)
 	}
 	zeros := bytes.Repeat([]byte{0}, 100<<20)
 	b.Reset()
@@ -186,7 +186,7 @@ func TestLayersAreReadWhateverTheyAreCompressedWith(t *testing.T) {
 		_, err = io.Copy(io.Discard, r)
 	}
 	if err == nil || !strings.Contains(err.Error(), "times when it is decompressed") {
-		t.Errorf("a bomb: %v", err)
+		t.Errorf(`a bomb: err = %v, want an error containing "times when it is decompressed"`, err)
 	}
 }
 

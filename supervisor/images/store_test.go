@@ -68,7 +68,7 @@ func TestATreeStaysAsLongAsSomebodyHasIt(t *testing.T) {
 		t.Errorf("removed %q", *removed)
 	}
 	if err := s.Take("c", is); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("of an image that is gone: %v", err)
+		t.Errorf("a removed image: err = %v, want a fault.NotFound error", err)
 	}
 }
 
@@ -92,12 +92,12 @@ func TestATreeThatAnImportHasInHandStays(t *testing.T) {
 		t.Error(err)
 	}
 	if len(s.doomed) > 0 {
-		t.Errorf("a tree that is named is doomed: %v", s.doomed)
+		t.Errorf("the directory tree of a named image is to be removed: s.doomed = %v, want len(s.doomed) == 0", s.doomed)
 	}
 }
 
-// No caller waits for the removal of a tree. One that a box ahead of need still uses is tried again when that box has ended, and
-// Close leaves the rest to the next boxd.
+// No caller waits for the removal of a directory tree. One that a preforked box still uses is tried again when that box has ended,
+// and Close leaves the rest to the next boxd.
 func TestRemovalKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	s, _ := stored(t)
@@ -134,7 +134,8 @@ func TestPruneKeepsWhatProfilesName(t *testing.T) {
 		s.busy <- struct{}{} // a running import
 		gone, err := s.Prune(ctx, []string{keep})
 		if !errors.Is(err, context.Canceled) || len(gone) > 0 || s.images["one"] == nil {
-			t.Errorf("kept as %s: %v, %v", keep, gone, err)
+			t.Errorf(`kept as %s: gone = %v, err = %v, want err is context.Canceled and len(gone) == 0 and s.images["one"] != nil`,
+				keep, gone, err)
 		}
 	}
 }
@@ -186,11 +187,12 @@ func TestACommitThatBreaksOffLeavesNothing(t *testing.T) {
 			return errors.Join(err, broken)
 		})
 		if !errors.Is(err, broken) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want err is %v", name, err, broken)
 		}
 	}
 	left, err := os.ReadDir(s.root.Name() + "/" + durable.Scratch)
 	if list := s.List(); err != nil || len(left) > 0 || len(list) != 1 || list[0].Digest != "sha256:1" || s.receiving.Taken() > 0 {
-		t.Errorf("left are %v, %v, %+v", left, err, list)
+		t.Errorf(`left are %v, %v, %+v, want no error and len(left) == 0 and len(list) == 1 and list[0].Digest == "sha256:1" and s.receiving.Taken() <= 0`,
+			left, err, list)
 	}
 }

@@ -54,19 +54,22 @@ func TestQuotasOfDirectoriesOfTheHost(t *testing.T) {
 		}
 		if tc.refused != "" {
 			if fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), tc.refused) || by != nil {
-				t.Errorf("%s: %v, %v", tc.name, by, err)
+				t.Errorf("%s: by = %v, err = %v, want a fault.Unsupported error and err containing %q and by == nil",
+					tc.name, by, err, tc.refused)
 			}
 			continue
 		}
 		bound := tc.by == MechanismProject
 		if err != nil || by[tc.limit] != tc.by || s.Bounds(&s.Mounts[0], by) != bound {
-			t.Errorf("%s: %v, %v", tc.name, by, err)
+			t.Errorf("%s: by = %v, err = %v, want no error and by[tc.limit] == tc.by and s.Bounds(&s.Mounts[0], by) == bound",
+				tc.name, by, err)
 		}
 		if got := Work(&s, by) != (isolation.Quota{}); got != (bound || s.OwnDisk()) {
-			t.Errorf("%s: a quota for the keeper: %v", tc.name, got)
+			t.Errorf("%s: a quota for the keeper: got %v, want (bound || s.OwnDisk())", tc.name, got)
 		}
 		if err := c.Roots.Can(host.Bounds, s.Mounts[0].Source); (err == nil) != (strings.HasPrefix(s.Mounts[0].Source+"/", "/srv/q/") && tc.lacks == "") {
-			t.Errorf("%s: it can: %v", tc.name, err)
+			t.Errorf(`%s: it can: err = %v, want (err == nil) == (strings.HasPrefix(s.Mounts[0].Source+"/", "/srv/q/") && tc.lacks == "")`,
+				tc.name, err)
 		}
 	}
 }
@@ -91,12 +94,13 @@ func TestAQuotaOfTheHostStays(t *testing.T) {
 			err = h.Limits(&next, req)
 		}
 		if err != nil || next.WorkspaceQuota != now.WorkspaceQuota || next.WorkspaceInodes != now.WorkspaceInodes || len(next.Clamped) > 0 {
-			t.Errorf("%v, %d files, cut %v: %v", next.WorkspaceQuota, next.WorkspaceInodes, next.Clamped, err)
+			t.Errorf("%v, %d files, cut %v: err = %v, want no error and next.WorkspaceQuota == %v and next.WorkspaceInodes == %v and len(next.Clamped) == 0",
+				next.WorkspaceQuota, next.WorkspaceInodes, next.Clamped, err, now.WorkspaceQuota, now.WorkspaceInodes)
 		}
 	}
 	for _, req := range []*Request{{Patch: limits.Patch{WorkspaceQuota: new(quantity.MiB)}}, {Patch: limits.Patch{WorkspaceInodes: new(77)}}} {
 		if _, err := p.Change(&now, req); fault.KindOf(err) != fault.Unsupported {
-			t.Errorf("%v", err)
+			t.Errorf("err = %v, want a fault.Unsupported error", err)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func TestAPersonIsHeldHoweverWritten(t *testing.T) {
 		c := DefaultConfig()
 		c.Policies["x"] = boundsFor(func(b *Policy) { b.Principals = []string{written} })
 		if nobody, err := c.ResolvePrincipals(person); nobody != nil || err != nil {
-			t.Fatalf("%s: %v, %v", written, nobody, err)
+			t.Fatalf("%s: nobody = %v, err = %v, want nobody == nil and no error", written, nobody, err)
 		}
 		for _, who := range held {
 			if got := c.PolicyOf(who); got.Name != "x" {
@@ -88,7 +88,7 @@ func TestAPersonIsHeldHoweverWritten(t *testing.T) {
 			}
 		}
 		if got := c.PolicyOf(access.Principal{Name: "uid:7", UID: 7, Role: access.User}); got.Name == "x" {
-			t.Errorf("written as %s, it holds somebody else", written)
+			t.Errorf("written as %s, the policy applies to another principal", written)
 		}
 	}
 	c := DefaultConfig()
@@ -96,10 +96,12 @@ func TestAPersonIsHeldHoweverWritten(t *testing.T) {
 	c.Policies["y"] = boundsFor(func(b *Policy) { b.Principals = []string{"uid:1001"} })
 	nobody, err := c.ResolvePrincipals(person)
 	if nobody == nil || nobody.Error() != `policy.x.principals = "gone": must be the name of a table [principals.NAME], uid:N, or a user of this host` {
-		t.Errorf("nobody: %v", nobody)
+		t.Errorf("principals that do not exist: nobody = %v, want nobody != nil and nobody == `policy.x.principals = \"gone\": must be the name of a table [principals.NAME], uid:N, or a user of this host`",
+			nobody)
 	}
 	if err == nil || err.Error() != `policy.y.principals = "uid:1001": must be in one table only, and is also in policy.x` {
-		t.Errorf("twice: %v", err)
+		t.Errorf("twice: err = %v, want an error and err == `policy.y.principals = \"uid:1001\": must be in one table only, and is also in policy.x`",
+			err)
 	}
 }
 
@@ -146,7 +148,8 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 		}
 		for _, cl := range clamped {
 			if !strings.HasPrefix(cl.By, "policy.ci.ceilings.") || cl.Asked == cl.Got || cl.Asked == "" {
-				t.Errorf("%s: %+v", name, cl)
+				t.Errorf(`%s: cl = %+v, want cl.By starting with "policy.ci.ceilings." and cl.Asked != %v and cl.Asked != ""`,
+					name, cl, cl.Got)
 			}
 		}
 		changed := 0
@@ -156,10 +159,11 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 			}
 		}
 		if changed != len(clamped) {
-			t.Errorf("%s: %d fields are less than asked for, and %d are listed: %+v", name, changed, len(clamped), clamped)
+			t.Errorf("%s: %d fields are less than asked for, and %d are listed: clamped = %+v, want changed == len(clamped)",
+				name, changed, len(clamped), clamped)
 		}
 		if err := s.validate(); err != nil {
-			t.Errorf("%s: what is left is no session: %v", name, err)
+			t.Errorf("%s: the reduced settings are invalid: %v", name, err)
 		}
 	}
 	d, clamped, err := h.Timeout(0, false)
@@ -181,7 +185,7 @@ func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
 	}
 	want := s
 	if err := h.Hold(&s, req); err != nil || !s.unchanged(&want) {
-		t.Errorf("%v, %v", s.Clamped, err)
+		t.Errorf("s.Clamped = %v, err = %v, want no error and s.unchanged(&want)", s.Clamped, err)
 	}
 }
 
@@ -197,7 +201,8 @@ func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := h.Hold(&s, &Request{}); err != nil || len(s.Clamped) != 1 || s.Memory != 64*quantity.MiB {
-		t.Errorf("the profile: %v, %v", s.Clamped, err)
+		t.Errorf("the profile: s.Clamped = %v, err = %v, want no error and len(s.Clamped) == 1 and s.Memory == 64 * quantity.MiB",
+			s.Clamped, err)
 	}
 	req := &Request{Patch: limits.Patch{Memory: new(quantity.GiB)}}
 	if s, _, err = c.Merge(req); err != nil {
@@ -205,10 +210,11 @@ func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
 	}
 	err = h.Hold(&s, req)
 	if got := refusalOf(t, err); got != (refusal{fault.Denied, "memory", "1GiB", "at most 64MiB"}) || fault.DenialOf(err).Rule != "policy.ci.ceilings.memory" {
-		t.Errorf("the request: %+v, %+v", got, fault.DenialOf(err))
+		t.Errorf(`the request: got %+v, fault.DenialOf(err) = %+v, want got == refusal{fault.Denied, "memory", "1GiB", "at most 64MiB"} and fault.DenialOf(err).Rule == "policy.ci.ceilings.memory"`,
+			got, fault.DenialOf(err))
 	}
 	if _, _, err := h.Timeout(time.Minute, true); fault.KindOf(err) != fault.Denied {
-		t.Errorf("a timeout: %v", err)
+		t.Errorf("a timeout: err = %v, want a fault.Denied error", err)
 	}
 }
 
@@ -241,7 +247,8 @@ func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 		err := h.Hold(&s, &Request{})
 		d := fault.DenialOf(err)
 		if fault.KindOf(err) != fault.Denied || d == nil || d.Layer != tc.layer || d.Rule != "policy.ci."+tc.rule || d.Setting == "" || d.Allowed == "" {
-			t.Errorf("%s: %v, %+v", tc.name, err, d)
+			t.Errorf(`%s: err = %v, d = %+v, want a fault.Denied error and d != nil and d.Layer == %v and d.Rule == "policy.ci." + tc.rule and d.Setting != "" and d.Allowed != ""`,
+				tc.name, err, d, tc.layer)
 		}
 	}
 	s := base()
@@ -251,22 +258,24 @@ func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 	}
 	home := EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Mounts = []string{HomeRoot} }), Name: "ci"}
 	if home.AllowsMount("/home/ann/x") || home.AllowsMount("/") {
-		t.Error("who has no home is lent one")
+		t.Error("a caller without a home directory may mount one")
 	}
 	if home.Home = "/home/ann"; !home.AllowsMount("/home/ann/x") || home.AllowsMount("/home/anna") || home.AllowsMount("/srv") {
-		t.Error("a home is not what is lent")
+		t.Error("AllowsMount does not allow exactly the home directory")
 	}
 	for _, tool := range tools() {
 		err := h.May(tool)
 		if (err == nil) != (tool == ToolExec) || err != nil && fault.DenialOf(err).Rule != "policy.ci.tools" {
-			t.Errorf("%s: %v", tool, err)
+			t.Errorf(`%s: err = %v, want (err == nil) == (tool == ToolExec) and (no error or fault.DenialOf(err).Rule == "policy.ci.tools")`,
+				tool, err)
 		}
 	}
 	h.Networks = []string{NetworkEgress}
 	s = base()
 	s.Network = NetworkEgress
 	if err := h.Hold(&s, &Request{}); fault.DenialOf(err) == nil || fault.DenialOf(err).Layer != fault.LayerNetwork {
-		t.Errorf("a network without the tool: %v", err)
+		t.Errorf("a network without the tool: err = %v, want fault.DenialOf(err) != nil and fault.DenialOf(err).Layer == fault.LayerNetwork",
+			err)
 	}
 }
 
@@ -300,7 +309,7 @@ func TestBoundsThatMakeNoSenseAreRefused(t *testing.T) {
 			}
 		})
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", want, err)
+			t.Errorf("%s: err = %v, want an error containing want", want, err)
 		}
 	}
 }
@@ -344,17 +353,18 @@ func TestTheIdOfASession(t *testing.T) {
 		h := EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Template, b.Force = tc.own, tc.ownForce }), Name: "ci"}
 		got, err := c.SessionID(&h, &tc.req)
 		if got != tc.want && tc.want != "" || err != nil && fault.KindOf(err) != tc.kind || err == nil && tc.want == "" {
-			t.Errorf("%s: %q, %v", tc.name, got, err)
+			t.Errorf(`%s: got %q, err = %v, want (got == %q or tc.want == "") and (no error or an error of kind %v) and (an error or tc.want != "")`,
+				tc.name, got, err, tc.want, tc.kind)
 		}
 	}
 	c := DefaultConfig()
 	a, err1 := c.SessionID(&EffectivePolicy{}, &Request{})
 	b, err2 := c.SessionID(&EffectivePolicy{}, &Request{})
 	if a == b || err1 != nil || err2 != nil {
-		t.Errorf("made up: %q, %q", a, b)
+		t.Errorf("made up: a = %q, b = %q, want a != b and err1 == nil and err2 == nil", a, b)
 	}
 	if !slices.Contains(tools(), ToolNetwork) {
-		t.Error("the list of tools is not whole")
+		t.Error("the list of tools lacks network")
 	}
 }
 
@@ -368,7 +378,7 @@ func TestAChangeIsHeldToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := h.Hold(&s, &Request{}); err != nil || len(s.Clamped) != 2 {
-		t.Fatalf("%v, %v", s.Clamped, err)
+		t.Fatalf("s.Clamped = %v, err = %v, want no error and len(s.Clamped) == 2", s.Clamped, err)
 	}
 	for _, tc := range []struct {
 		ask, got quantity.Size
@@ -380,7 +390,8 @@ func TestAChangeIsHeldToo(t *testing.T) {
 			err = h.Limits(&next, req)
 		}
 		if err != nil || next.Memory != tc.got || len(next.Clamped) != tc.clamps || len(s.Clamped) != 2 {
-			t.Errorf("%v: %v, %v, %v", tc.ask, next.Memory, next.Clamped, err)
+			t.Errorf("%v: next.Memory = %v, next.Clamped = %v, err = %v, want no error and next.Memory == %v and len(next.Clamped) == %v and len(s.Clamped) == 2",
+				tc.ask, next.Memory, next.Clamped, err, tc.got, tc.clamps)
 		}
 	}
 }

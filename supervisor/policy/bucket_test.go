@@ -37,7 +37,8 @@ func TestBucketsThatAreRefused(t *testing.T) {
 		c.change(&b)
 		err := errors.Join(policy.ValidateBuckets(map[string]policy.Bucket{c.name: b})...)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", c.what, err)
+			t.Errorf(`%s: err = %v, want (err == nil) == (c.want == "") and (no error or err containing %q)`,
+				c.what, err, c.want)
 		}
 	}
 }
@@ -47,17 +48,18 @@ func TestWhereResultsGoIsReadAndHeld(t *testing.T) {
 	for push, want := range map[string][2]string{"results": {"results", ""}, "results/": {"results", ""}, "results/a/b c": {}, "results/a/b": {"results", "a/b"}, "": {}, "/a": {}, "results/../x": {}, "results/a//b": {}, "results/a\nb": {}, "results/" + strings.Repeat("a", 257): {}} {
 		bucket, prefix, err := policy.ReadPush(push)
 		if (err != nil) != (want[0] == "") || err == nil && (bucket != want[0] || prefix != want[1]) {
-			t.Errorf("%q: %q, %q, %v", push, bucket, prefix, err)
+			t.Errorf(`%q: bucket = %q, prefix = %q, err = %v, want (err != nil) == (want[0] == "") and (an error or bucket == want[0] and prefix == want[1])`,
+				push, bucket, prefix, err)
 		}
 	}
 	c := policy.DefaultConfig()
 	c.Buckets = map[string]policy.Bucket{"results": {}, "other": {}}
 	settings, _, err := c.Merge(&policy.Request{Push: "results/a"})
 	if err != nil || settings.Push != "results/a" {
-		t.Fatalf("%q, %v", settings.Push, err)
+		t.Fatalf(`settings.Push = %q, err = %v, want no error and settings.Push == "results/a"`, settings.Push, err)
 	}
 	if _, _, err := c.Merge(&policy.Request{Push: "none/a"}); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("a bucket that there is not: %v", err)
+		t.Errorf("an unknown bucket: err = %v, want a fault.Invalid error", err)
 	}
 	for _, held := range []struct {
 		table   string
@@ -67,7 +69,7 @@ func TestWhereResultsGoIsReadAndHeld(t *testing.T) {
 		h := policy.EffectivePolicy{Policy: policy.NoPolicy(), Name: held.table}
 		h.Buckets = held.buckets
 		if err := h.Hold(&settings, &policy.Request{}); (err == nil) != held.may || err != nil && fault.KindOf(err) != fault.Denied {
-			t.Errorf("%+v: %v", held, err)
+			t.Errorf("%+v: err = %v, want (err == nil) == held.may and (no error or a fault.Denied error)", held, err)
 		}
 	}
 }

@@ -59,12 +59,13 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 			got, err := c.Enforcement(&Settings{Limits: limits.Limits{WorkspaceQuota: tc.quota}}, tc.host)
 			if tc.refused == "" {
 				if err != nil || !maps.Equal(got, tc.want) {
-					t.Fatalf("%v, %v", got, err)
+					t.Fatalf("got %v, err = %v, want no error and got == %v", got, err, tc.want)
 				}
 				return
 			}
 			if r := refusalOf(t, err); r.kind != fault.Unsupported || r.field != "limits.best_effort" || !strings.Contains(err.Error(), tc.refused) || got != nil {
-				t.Fatalf("%+v: %v", r, err)
+				t.Fatalf(`%+v: err = %v, want r.kind == fault.Unsupported and r.field == "limits.best_effort" and err containing %q and got == nil`,
+					r, err, tc.refused)
 			}
 		})
 	}
@@ -86,14 +87,17 @@ func TestRlimitsBoundEveryProcess(t *testing.T) {
 		}
 	}
 	if list := Rlimits(&Settings{Limits: limits.Limits{Memory: quantity.GiB}}, map[string]Mechanism{"memory": "rlimit"}); !slices.Contains(list, isolation.Rlimit{Resource: unix.RLIMIT_DATA, Soft: 1 << 30, Hard: 1 << 30}) {
-		t.Errorf("%+v", list)
+		t.Errorf("list = %+v, want list containing isolation.Rlimit{Resource: unix.RLIMIT_DATA, Soft: 1 << 30, Hard: 1 << 30}",
+			list)
 	}
 	for _, r := range Rlimits(&Settings{Limits: limits.Limits{Memory: 64 * quantity.MiB, Pids: 17}}, map[string]Mechanism{"memory": "cgroup2", "pids": "cgroup2"}) {
 		if r.Resource == unix.RLIMIT_DATA || r.Resource == unix.RLIMIT_NPROC {
-			t.Errorf("resource %d is limited besides by a control group: %+v", r.Resource, r)
+			t.Errorf("resource %d has an rlimit though a cgroup limits it: r = %+v, want r.Resource != unix.RLIMIT_DATA and r.Resource != unix.RLIMIT_NPROC",
+				r.Resource, r)
 		}
 		if r.Resource == unix.RLIMIT_STACK && r.Hard != unix.RLIM_INFINITY {
-			t.Errorf("the stack is limited besides by a control group: %+v", r)
+			t.Errorf("the stack has an rlimit though a cgroup limits memory: r = %+v, want r.Resource != unix.RLIMIT_STACK or r.Hard == unix.RLIM_INFINITY",
+				r)
 		}
 	}
 	if _, ok := got[unix.RLIMIT_AS]; ok {

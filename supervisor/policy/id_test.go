@@ -24,7 +24,7 @@ func TestIDsAreTextWithoutControlCharacters(t *testing.T) {
 		"", "\x00", "a\x00b", "a\nb", "\t", "\x1b[2J", "\x7f", "\u0085", "\xff", "a\xc3", strings.Repeat("a", maxID+1), strings.Repeat("é", maxID/2) + "a",
 	} {
 		if err := ValidateID(id); fault.KindOf(err) != fault.Invalid {
-			t.Errorf("%q: %v", id, err)
+			t.Errorf("%q: err = %v, want a fault.Invalid error", id, err)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func TestMadeUpIDsAreShortAndValid(t *testing.T) {
 	for range 1000 {
 		id := NewID()
 		if len(id) != 12 || ValidateID(id) != nil || id != strings.ToLower(id) || seen[id] {
-			t.Fatalf("%q", id)
+			t.Fatalf("id = %q", id)
 		}
 		seen[id] = true
 	}

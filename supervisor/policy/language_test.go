@@ -16,13 +16,14 @@ func TestCodeOfEveryLengthFindsItsWayToTheInterpreter(t *testing.T) {
 	l := defaultLanguages()["python"]
 	short, long := strings.Repeat("#", MaxArg), strings.Repeat("#", MaxArg+1)
 	if argv, script := l.Command(short); script != -1 || !slices.Equal(argv, []string{"python3", "-c", short}) {
-		t.Errorf("%.40q, %d", argv, script)
+		t.Errorf(`argv = %.40q, script = %d, want script == -1 and argv == []string{"python3", "-c", short}`,
+			argv, script)
 	}
 	if argv, script := l.Command(long); script != 1 || !slices.Equal(argv, []string{"python3", "{file}"}) {
-		t.Errorf("%.40q, %d", argv, script)
+		t.Errorf(`argv = %.40q, script = %d, want script == 1 and argv == []string{"python3", "{file}"}`, argv, script)
 	}
 	if l.Inline[2] != codePlaceholder {
-		t.Error("a command changes the configuration")
+		t.Error("building a command changed the configured one")
 	}
 }
 
@@ -32,17 +33,17 @@ func TestALanguageIsFoundByItsNames(t *testing.T) {
 	for name, is := range map[string]string{"node": "node", "js": "node", "javascript": "node", "ts": "typescript", "shell": "sh", "py": "python"} {
 		got, ok := FindLanguage(all, name)
 		if !ok || !slices.Equal(got.Inline, all[is].Inline) {
-			t.Errorf("%s: %+v, %v", name, got, ok)
+			t.Errorf("%s: got %+v, ok = %v, want ok == true and got.Inline == all[is].Inline", name, got, ok)
 		}
 	}
 	for _, name := range []string{"", "cobol", "JS"} {
 		if _, ok := FindLanguage(all, name); ok {
-			t.Errorf("%q is known", name)
+			t.Errorf("the language %q was accepted", name)
 		}
 	}
 	all["js"] = Language{Suffix: ".mine"} // the operator's own takes precedence
 	if got, _ := FindLanguage(all, "js"); got.Suffix != ".mine" {
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v, want got.Suffix == ".mine"`, got)
 	}
 }
 
@@ -74,7 +75,8 @@ func TestTypeScriptIsRunByWhatThereIs(t *testing.T) {
 			cmd.Env = []string{"PATH=" + bin}
 			out, err := cmd.CombinedOutput()
 			if got := strings.TrimSpace(string(out)); got != want[i] || (err != nil) != (has == "") {
-				t.Errorf("%q, %d: %q, %v", has, i, got, err)
+				t.Errorf(`%q, %d: got %q, err = %v, want got == want[i] and (err != nil) == (has == "")`,
+					has, i, got, err)
 			}
 		}
 	}

@@ -39,10 +39,11 @@ func TestTheQuotaOfAWorkspaceIsHeldAsThatOfASession(t *testing.T) {
 		size, files, err := c.SpaceQuota(tc.held, tc.asked, tc.inodes)
 		if tc.size == 0 {
 			if fault.KindOf(err) != fault.Denied {
-				t.Errorf("%s: %v, %d, %v", name, size, files, err)
+				t.Errorf("%s: size = %v, files = %d, err = %v, want a fault.Denied error", name, size, files, err)
 			}
 		} else if err != nil || size != tc.size || files != tc.files {
-			t.Errorf("%s: %v, %d, %v", name, size, files, err)
+			t.Errorf("%s: size = %v, files = %d, err = %v, want no error and size == %v and files == %v",
+				name, size, files, err, tc.size, tc.files)
 		}
 	}
 }

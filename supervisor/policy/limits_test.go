@@ -66,7 +66,7 @@ func TestEveryLimitIsInTheTableAndWhereverLimitsAre(t *testing.T) {
 			t.Errorf("the record of a session has no %s", name)
 		}
 		if _, ok := ceilings[name]; ok == slices.Contains(without, name) {
-			t.Errorf("ceilings have %s: %v", name, ok)
+			t.Errorf("ceilings have %s: ok = %v, want ok != slices.Contains(without, name)", name, ok)
 		}
 	}
 	for name := range ceilings {
@@ -86,23 +86,23 @@ func TestRowsAreAboutWhatTheyAreCalled(t *testing.T) {
 			value := reflect.ValueOf(&have).Elem().FieldByIndex(tagged("json", have)[l.name()].Index)
 			set(value)
 			if l.same(&have, &other) {
-				t.Error("two sessions that differ are the same")
+				t.Error("same is true for settings that differ in this limit")
 			}
 			if value.SetZero(); !l.same(&have, &other) {
-				t.Error("it looks at another field of settings")
+				t.Error("same depends on another field of the settings")
 			}
 			set(value)
 			var req Request
 			l.ask(&req, &have)
 			if !l.given(&req) || reflect.DeepEqual(req, Request{}) {
-				t.Error("a request that names it does not ask for it")
+				t.Error("given is false for a request with this limit")
 			}
 			if l.pick(&merger{}, &other, &req); !l.same(&have, &other) {
-				t.Error("what is asked for is not given")
+				t.Error("pick does not take the limit from the request")
 			}
 			locked := &merger{profile: "p", locked: []string{l.name()}}
 			if l.pick(locked, new(Settings), &req); locked.err == nil {
-				t.Error("what is locked is given")
+				t.Error("no error for a locked limit")
 			}
 			ceiling, ok := tagged("toml", limits.Ceilings{})[l.name()]
 			if !ok {
@@ -112,12 +112,13 @@ func TestRowsAreAboutWhatTheyAreCalled(t *testing.T) {
 			set(reflect.ValueOf(&h.Ceilings).Elem().FieldByIndex(ceiling.Index))
 			more := Settings{Network: NetworkEgress, ReadOnlyRoot: false}
 			if l.raise(&more, &h.Ceilings); !l.same(&more, &have) {
-				t.Error("it has not the ceiling of its name")
+				t.Error("raise does not use the ceiling of the same name")
 			}
 			double(reflect.ValueOf(&more).Elem().FieldByIndex(tagged("json", more)[l.name()].Index))
 			cutter := &cutter{policy: h}
 			if l.cut(cutter, &more, &Request{}); !l.same(&more, &have) || len(cutter.clamped) != 1 || cutter.clamped[0].Field != l.name() {
-				t.Errorf("it is not cut to its ceiling: %+v", cutter.clamped)
+				t.Errorf("it is not cut to its ceiling: cutter.clamped = %+v, want l.same(&more, &have) and len(cutter.clamped) == 1 and cutter.clamped[0].Field == l.name()",
+					cutter.clamped)
 			}
 		})
 	}
@@ -161,12 +162,12 @@ func TestEveryLimitIsEnforced(t *testing.T) {
 		before := groups
 		l.toGroup(&all, &groups)
 		if (before == groups) != (l.elsewhere() != "") {
-			t.Errorf("%s is handed to the control groups: %v; it is said to be enforced by %q", l.name(), before != groups, l.elsewhere())
+			t.Errorf("%s is passed to the cgroups: %v; the table says that %q enforces it", l.name(), before != groups, l.elsewhere())
 		}
 	}
 	for field, v := range reflect.ValueOf(groups).Fields() {
 		if v.IsZero() {
-			t.Errorf("no limit is for %s of the control groups", field.Name)
+			t.Errorf("no limit sets %s of the cgroups", field.Name)
 		}
 	}
 }

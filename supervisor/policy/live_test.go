@@ -45,7 +45,7 @@ func TestSkillsAreThoseAskedForOrTheProfiles(t *testing.T) {
 		got, err := mergeSkills("x", &p, tc.asked)
 		switch {
 		case tc.kind != 0 && (fault.KindOf(err) != tc.kind || err == nil):
-			t.Errorf("%s: %q, %v", name, got, err)
+			t.Errorf("%s: got %q, err = %v, want tc.kind == 0 or an error of kind %v and an error", name, got, err, tc.kind)
 		case tc.kind == 0 && (err != nil || !slices.Equal(got, tc.want)):
 			t.Errorf("%s: %q, %v, want %q", name, got, err, tc.want)
 		}

@@ -12,7 +12,8 @@ func TestAMachineHasSomethingAndNotMoreLeft(t *testing.T) {
 	t.Parallel()
 	size, err := ReadMachine()
 	if err != nil || size.CPUs < 1 || size.Memory < 1<<20 || size.Pids < 301 {
-		t.Errorf("%+v, %v", size, err)
+		t.Errorf("size = %+v, err = %v, want no error and size.CPUs >= 1 and size.Memory >= 1 << 20 and size.Pids >= 301",
+			size, err)
 	}
 	if free, err := FreeMemory(); err != nil || free == 0 || free > size.Memory {
 		t.Errorf("%d of %d, %v", free, size.Memory, err)
@@ -21,7 +22,7 @@ func TestAMachineHasSomethingAndNotMoreLeft(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := FreeDisk("/proc/nope"); err == nil {
-		t.Error("a directory that does not exist has room")
+		t.Error("no error for a directory that does not exist")
 	}
 }
 
@@ -37,7 +38,8 @@ func TestWhatIsAvailable(t *testing.T) {
 	} {
 		got, err := availableIn(text)
 		if (err != nil) != (want == 1) || err == nil && got != want {
-			t.Errorf("%q: %d, %v", text, got, err)
+			t.Errorf("%q: got %d, err = %v, want (err != nil) == (want == 1) and (an error or got == %v)",
+				text, got, err, want)
 		}
 	}
 }

@@ -109,13 +109,14 @@ func TestALongIdKeepsItsBeginning(t *testing.T) {
 	long := strings.Repeat("é", 200)
 	id, err := tmpl.Fill(map[string]string{"a": long})
 	if err != nil || len(id) > policy.MaxID || !utf8.ValidString(id) || !strings.HasPrefix(id, "éééé") {
-		t.Fatalf("%q, %v", id, err)
+		t.Fatalf(`id = %q, err = %v, want no error and len(id) <= policy.MaxID and utf8.ValidString(id) and id starting with "éééé"`,
+			id, err)
 	}
 	if other, _ := tmpl.Fill(map[string]string{"a": long + "x"}); other == id {
-		t.Error("two long values are one id")
+		t.Error("two different long values have the same id")
 	}
 	if forged, _ := tmpl.Fill(map[string]string{"a": id}); forged == id {
-		t.Error("an id that looks cut can be asked for")
+		t.Error("a value that looks like a shortened id yields that id")
 	}
 }
 
@@ -142,7 +143,8 @@ func FuzzTemplate(f *testing.F) {
 				return "", false
 			}
 			if id == "" || len(id) > policy.MaxID || !utf8.ValidString(id) || strings.IndexFunc(id, unicode.IsControl) >= 0 {
-				t.Fatalf("%q of %q, %q is %q", text, a, b, id)
+				t.Fatalf(`%q of %q, %q is %q, want id != "" and len(id) <= policy.MaxID and utf8.ValidString(id) and strings.IndexFunc(id, unicode.IsControl) < 0`,
+					text, a, b, id)
 			}
 			return id, true
 		}

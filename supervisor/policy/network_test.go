@@ -39,25 +39,28 @@ func TestRulesOfALivingSessionAreHeld(t *testing.T) {
 				t.Errorf("%q: %q, and before %q", c.rules, next.NetworkRules, now.NetworkRules)
 			}
 		} else if fault.KindOf(err) != c.kind {
-			t.Errorf("%q: %v", c.rules, err)
+			t.Errorf("%q: err = %v, want an error of kind %v", c.rules, err, c.kind)
 		}
 	}
 	if next, err := p.Change(&now, &Request{NetworkRules: []string{}}); err != nil || !reflect.DeepEqual(next.KeeperNetwork(), isolation.NetworkSpec{Kind: isolation.NetworkEgress, NamesOnly: true, Rules: []string{}}) {
-		t.Errorf("without the names that are locked others may resolve: %+v, %v", next.KeeperNetwork(), err)
+		t.Errorf("without the names that are locked others may resolve: next.KeeperNetwork() = %+v, err = %v, want no error and next.KeeperNetwork() == isolation.NetworkSpec{Kind: isolation.NetworkEgress, NamesOnly: true, Rules: []string{}}",
+			next.KeeperNetwork(), err)
 	}
 	next, err := p.Change(&now, &Request{})
 	if err != nil || !slices.Equal(next.NetworkRules, now.NetworkRules) {
-		t.Errorf("without rules: %q, %v", next.NetworkRules, err)
+		t.Errorf("without rules: next.NetworkRules = %q, err = %v, want no error and next.NetworkRules == %q",
+			next.NetworkRules, err, now.NetworkRules)
 	}
 	off := now
 	off.Network = NetworkOff
 	if _, err := p.Change(&off, &Request{NetworkRules: []string{}}); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("without a network: %v", err)
+		t.Errorf("without a network: err = %v, want a fault.Invalid error", err)
 	}
 	held := EffectivePolicy{Policy: NoPolicy(), Name: "ci"}
 	held.Tools = []string{ToolExec}
 	if err := held.Limits(&next, &Request{NetworkRules: []string{}}); fault.DenialOf(err) == nil || fault.DenialOf(err).Rule != "policy.ci.tools" {
-		t.Errorf("without the tool: %v", err)
+		t.Errorf(`without the tool: err = %v, want fault.DenialOf(err) != nil and fault.DenialOf(err).Rule == "policy.ci.tools"`,
+			err)
 	}
 	if err := held.Limits(&next, &Request{}); err != nil {
 		t.Errorf("another change: %v", err)
@@ -94,7 +97,8 @@ func TestCapsAreTheProfilesAtMost(t *testing.T) {
 			err = k.held.Hold(&s, req)
 		}
 		if got := s.KeeperNetwork(); err != nil || got.Connections != uint32(k.want.Connections) || got.Bandwidth != k.want.Bandwidth || !slices.Equal(s.Clamped, k.clamped) {
-			t.Errorf("%s: %+v, %+v, %v", name, got, s.Clamped, err)
+			t.Errorf("%s: got %+v, s.Clamped = %+v, err = %v, want no error and got.Connections == uint32(k.want.Connections) and got.Bandwidth == %v and s.Clamped == %+v",
+				name, got, s.Clamped, err, k.want.Bandwidth, k.clamped)
 			continue
 		}
 		less := &Request{Patch: limits.Patch{NetworkConnections: new(3)}}
@@ -103,7 +107,7 @@ func TestCapsAreTheProfilesAtMost(t *testing.T) {
 			err = k.held.Limits(&next, less)
 		}
 		if err != nil || next.NetworkConnections != 3 || next.NetworkBandwidth != s.NetworkBandwidth || slices.ContainsFunc(next.Clamped, func(c Clamp) bool { return c.Field == FieldConnections }) {
-			t.Errorf("%s, less while it lives: %+v, %v", name, next, err)
+			t.Errorf("%s, with smaller limits while it runs: next = %+v, err = %v", name, next, err)
 		}
 	}
 	for name, k := range map[string]struct {
@@ -118,7 +122,7 @@ func TestCapsAreTheProfilesAtMost(t *testing.T) {
 		p.Locked = []string{FieldConnections}
 		c.Profiles["locked"] = p
 		if _, _, err := c.Merge(&k.req); fault.KindOf(err) != k.kind {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want an error of kind %v", name, err, k.kind)
 		}
 	}
 }

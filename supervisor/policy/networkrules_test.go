@@ -38,14 +38,15 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 		f, _ := errors.AsType[*fault.Error](err)
 		switch {
 		case c.field == "" && (err != nil || !slices.Equal(got, c.want)):
-			t.Errorf("%q: %q, %v", c.asked, got, err)
+			t.Errorf(`%q: got %q, err = %v, want c.field != "" or no error and got == %q`, c.asked, got, err, c.want)
 		case c.field != "" && (f == nil || fault.KindOf(err) != c.kind || f.Field != c.field):
-			t.Errorf("%q: %q, %v", c.asked, got, err)
+			t.Errorf(`%q: got %q, err = %v, want c.field == "" or f != nil and an error of kind %v and f.Field == c.field`,
+				c.asked, got, err, c.kind)
 		}
 	}
 	// Rules for the public internet do not cover reserved addresses within their ranges, such as the metadata service.
 	if _, err := mergeRules("p", publicRules(), []string{"169.254.169.254/32"}, false, false); fault.KindOf(err) != fault.Denied {
-		t.Errorf("the metadata service: %v", err)
+		t.Errorf("the metadata service: err = %v, want a fault.Denied error", err)
 	}
 	// A profile open to the whole internet covers every name, for TCP; a rule by name covers no more than it names.
 	for _, c := range []struct {
@@ -62,11 +63,13 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 		{[]string{"*.a.org"}, "1.2.3.4/32 tcp 443", true},
 	} {
 		if _, err := mergeRules("p", c.its, []string{c.asked}, true, false); (err != nil) != c.denied || err != nil && fault.KindOf(err) != fault.Denied {
-			t.Errorf("%q of %q: %v", c.asked, c.its, err)
+			t.Errorf("%q of %q: err = %v, want (err != nil) == %v and (no error or a fault.Denied error)",
+				c.asked, c.its, err, c.denied)
 		}
 	}
 	got := NamedRules(slices.Concat(its, its, slices.Repeat([]string{"10.0.0.0/8 tcp 443"}, 100), []string{"10.1.2.0/24", "10.1.2.0/24 tcp", "bad"}))
 	if len(got) != 3 || got[0].String() != "10.0.0.0/8 tcp 443" || got[1].String() != its[0] || got[2].String() != "10.1.2.0/24 tcp" {
-		t.Errorf("named: %v", got)
+		t.Errorf(`named: got %v, want len(got) == 3 and got[0].String() == "10.0.0.0/8 tcp 443" and got[1].String() == its[0] and got[2].String() == "10.1.2.0/24 tcp"`,
+			got)
 	}
 }

@@ -21,7 +21,8 @@ func TestPressure(t *testing.T) {
 	} {
 		got, err := parsePressure(text)
 		if (err != nil) != (want < 0) || err == nil && got != want {
-			t.Errorf("%q: %v, %v", text, got, err)
+			t.Errorf("%q: got %v, err = %v, want (err != nil) == (want < 0) and (an error or got == %v)",
+				text, got, err, want)
 		}
 	}
 	if _, err := ReadPressure(); err != nil {
@@ -33,7 +34,7 @@ func FuzzPressure(f *testing.F) {
 	f.Add(pressureOfCPU)
 	f.Fuzz(func(t *testing.T, text string) {
 		if p, err := parsePressure(text); err == nil && !(p >= 0 && p <= 100) {
-			t.Errorf("%q: %v", text, p)
+			t.Errorf("%q: p = %v, want an error or p >= 0 and p <= 100", text, p)
 		}
 	})
 }

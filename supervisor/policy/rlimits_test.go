@@ -62,21 +62,23 @@ func TestAskedRlimitsAreWithinTheProfile(t *testing.T) {
 		s, _, err := c.Merge(&Request{Profile: tc.profile, Rlimits: tc.asked})
 		if tc.refused != "" {
 			if r := refusalOf(t, err); r.field != tc.refused || r.kind != fault.Invalid && r.kind != fault.Denied {
-				t.Errorf("%s %v: %+v: %v", tc.profile, tc.asked, r, err)
+				t.Errorf("%s %v: r = %+v, err = %v, want r.field == %v and (r.kind == fault.Invalid or r.kind == fault.Denied)",
+					tc.profile, tc.asked, r, err, tc.refused)
 			}
 			continue
 		}
 		if err != nil || !maps.Equal(s.Rlimits, tc.want) {
-			t.Errorf("%s %v: %v, %v", tc.profile, tc.asked, s.Rlimits, err)
+			t.Errorf("%s %v: s.Rlimits = %v, err = %v, want no error and s.Rlimits == %v",
+				tc.profile, tc.asked, s.Rlimits, err, tc.want)
 		}
 	}
 	if got := c.Profiles["own"].Rlimits["nofile"]; got != "2048:10000" {
-		t.Errorf("a request has changed the profile: %s", got)
+		t.Errorf(`a request has changed the profile: got %s, want "2048:10000"`, got)
 	}
 	list := Rlimits(&Settings{Limits: limits.Limits{Rlimits: map[string]string{"nofile": "2048:10000", "data": "1GiB"}, Memory: minMemory}}, nil)
 	s := &Settings{Limits: limits.Limits{Rlimits: map[string]string{"cpu": "5:9", "nofile": "2048"}, Memory: minMemory}}
 	if got := Rlimits(s, nil); slices.ContainsFunc(got, func(r isolation.Rlimit) bool { return r.Resource == unix.RLIMIT_CPU }) {
-		t.Errorf("PID 1 would be killed for its time: %+v", got)
+		t.Errorf("PID 1 would be killed for its time: got %+v", got)
 	}
 	own, err := ProgramRlimits(s, map[string]string{"nofile": "1024:2000", "stack": "16MiB"})
 	if want := []isolation.Rlimit{{Resource: unix.RLIMIT_CPU, Soft: 5, Hard: 9}, {Resource: unix.RLIMIT_NOFILE, Soft: 1024, Hard: 2000}, {Resource: unix.RLIMIT_STACK, Soft: 16 << 20, Hard: 16 << 20}}; err != nil || !slices.Equal(own, want) {
@@ -101,7 +103,7 @@ func TestEveryResourceLimitIsKnown(t *testing.T) {
 	all, not := rlimits(), noRlimits()
 	for _, name := range []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime", "sigpending", "stack"} {
 		if _, can := all[name]; can == (not[name] != "") {
-			t.Errorf("%s: %v, %q", name, can, not[name])
+			t.Errorf(`%s: can = %v, not[name] = %q, want can != (not[name] != "")`, name, can, not[name])
 		}
 	}
 	if len(all)+len(not) != 16 { // RLIM_NLIMITS
@@ -110,7 +112,8 @@ func TestEveryResourceLimitIsKnown(t *testing.T) {
 	list := Rlimits(&Settings{Limits: limits.Limits{Memory: minMemory}}, nil)
 	for _, resource := range []uint32{unix.RLIMIT_NICE, unix.RLIMIT_RTPRIO} {
 		if !slices.Contains(list, isolation.Rlimit{Resource: resource}) {
-			t.Errorf("limit %d is the host's: %+v", resource, list)
+			t.Errorf("limit %d is the host's: list = %+v, want list containing isolation.Rlimit{Resource: resource}",
+				resource, list)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestARootThatCanBeWrittenToHasTheQuotaOfTheSession(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
 		}
 		if _, err := c.Recheck(&s, by); err != nil {
-			t.Errorf("%s: what was made is refused later: %v", name, err)
+			t.Errorf("%s: the settings of the session are refused later: %v", name, err)
 		}
 	}
 }

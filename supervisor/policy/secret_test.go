@@ -42,7 +42,8 @@ func TestTablesThatAreRefused(t *testing.T) {
 		c.change(&s)
 		err := errors.Join(policy.ValidateSecrets(map[string]policy.Secret{c.name: s})...)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", c.what, err)
+			t.Errorf(`%s: err = %v, want (err == nil) == (c.want == "") and (no error or err containing %q)`,
+				c.what, err, c.want)
 		}
 	}
 }

@@ -24,7 +24,8 @@ func TestSecretsAreOfWhomThePolicyNames(t *testing.T) {
 	req := &Request{Network: new(NetworkEgress), NetworkRules: []string{"*.example"}, Secrets: []string{"b", "a", "b"}}
 	s, _, err := cfg.Merge(req)
 	if err != nil || strings.Join(s.Secrets, " ") != "a b" || !s.NetworkStrict {
-		t.Fatalf("%q, strict %v: %v", s.Secrets, s.NetworkStrict, err)
+		t.Fatalf(`%q, strict %v: err = %v, want no error and strings.Join(s.Secrets, " ") == "a b" and s.NetworkStrict == true`,
+			s.Secrets, s.NetworkStrict, err)
 	}
 	for name, c := range map[string]struct {
 		who  access.Principal
@@ -40,18 +41,20 @@ func TestSecretsAreOfWhomThePolicyNames(t *testing.T) {
 		next := s
 		err := held.Hold(&next, req)
 		if (err == nil) != c.want || err != nil && (fault.KindOf(err) != fault.Denied || !strings.Contains(err.Error(), "secrets[")) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf(`%s: err = %v, want (err == nil) == %v and (no error or a fault.Denied error and err containing "secrets[")`,
+				name, err, c.want)
 		}
 	}
 	// Changing the network rules of a running session leaves its secrets unchanged.
 	p := cfg.Profiles["default"]
 	next, err := p.Change(&s, &Request{NetworkRules: []string{"a.example"}})
 	if err != nil || strings.Join(next.Secrets, " ") != "a b" || !next.NetworkStrict {
-		t.Errorf("%q, strict %v: %v", next.Secrets, next.NetworkStrict, err)
+		t.Errorf(`%q, strict %v: err = %v, want no error and strings.Join(next.Secrets, " ") == "a b" and next.NetworkStrict == true`,
+			next.Secrets, next.NetworkStrict, err)
 	}
 	some.Secrets = []string{"c"}
 	cfg.Policies["some"] = some
 	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "policy.some.secrets") {
-		t.Errorf("a secret that is not there: %v", err)
+		t.Errorf(`a secret that is not there: err = %v, want an error containing "policy.some.secrets"`, err)
 	}
 }

@@ -278,12 +278,13 @@ func TestExecTimeoutIsClampedRefusedOrTaken(t *testing.T) {
 		got, clamped, err := tc.profile.execTimeout("p", tc.asked)
 		if tc.refused != 0 {
 			if r := refusalOf(t, err); r.kind != tc.refused || r.field != "timeout" {
-				t.Errorf("%s: %+v", tc.name, r)
+				t.Errorf(`%s: r = %+v, want r.kind == %v and r.field == "timeout"`, tc.name, r, tc.refused)
 			}
 			continue
 		}
 		if err != nil || got != tc.want || !slices.Equal(clamped, tc.clamped) {
-			t.Errorf("%s: %v, %v, %v", tc.name, got, clamped, err)
+			t.Errorf("%s: got %v, clamped = %v, err = %v, want no error and got == %v and clamped == %v",
+				tc.name, got, clamped, err, tc.want, tc.clamped)
 		}
 	}
 }
@@ -330,7 +331,8 @@ func TestSettingsAreRechecked(t *testing.T) {
 		p, err := c.Recheck(&s, kept)
 		f, _ := errors.AsType[*fault.Error](err)
 		if (err == nil) != (p != nil) || (f == nil) != (tc.field == "") || f != nil && f.Field != tc.field {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf(`%s: err = %v, want (err == nil) == (p != nil) and (f == nil) == (tc.field == "") and (f == nil or f.Field == tc.field)`,
+				name, err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestWhatIsDueIsLookedAtTwice(t *testing.T) {
 		var at time.Duration
 		timer := process.After(time.Minute, func() { calls++; at = time.Since(begun) })
 		if left := timer.Left(); left != time.Minute {
-			t.Errorf("left are %v", left)
+			t.Errorf("left are %v, want time.Minute", left)
 		}
 		time.Sleep(time.Hour) //nolint:forbidigo // in a bubble, where it takes no time
 		synctest.Wait()
@@ -34,7 +34,7 @@ func TestWhatIsDueIsLookedAtTwice(t *testing.T) {
 
 func TestNothingIsCalledOfWhatHasHappened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		timer := process.After(time.Minute, func() { t.Error("called") })
+		timer := process.After(time.Minute, func() { t.Error("the callback was called, though the watchdog was stopped before it looked again") })
 		time.Sleep(62 * time.Second) //nolint:forbidigo // in a bubble, where it takes no time
 		timer.Stop()
 		time.Sleep(time.Hour) //nolint:forbidigo // in a bubble, where it takes no time
@@ -44,7 +44,7 @@ func TestNothingIsCalledOfWhatHasHappened(t *testing.T) {
 		time.Sleep(62 * time.Second) //nolint:forbidigo // in a bubble, where it takes no time
 		timer.Stop()
 		if left := timer.Left(); left > 0 {
-			t.Errorf("left are %v", left)
+			t.Errorf("left are %v, want left <= 0", left)
 		}
 		time.Sleep(time.Hour) //nolint:forbidigo // in a bubble, where it takes no time
 		synctest.Wait()

@@ -46,14 +46,14 @@ func TestFromEveryStateAProcessCanEnd(t *testing.T) {
 		}
 	}
 	if len(moves()[StateEnded]) > 0 {
-		t.Error("something comes after the end")
+		t.Error("there are state changes after the final state")
 	}
 	p := newProcess(Hooks{}, resolved(t, nil))
 	for _, to := range []State{StateRunning, StateStarting, StateWaiting, StateEnded, StateRunning} {
 		p.setState(to)
 	}
 	if p.state != StateEnded {
-		t.Errorf("%s", p.state)
+		t.Errorf("p.state = %s, want StateEnded", p.state)
 	}
 }
 
@@ -132,7 +132,8 @@ func TestWhatFollowsAnEnd(t *testing.T) {
 			tc.change(p)
 		}
 		if _, reason, again := p.judge(tc.end, time.Now()); reason != tc.reason || again != tc.again {
-			t.Errorf("%s: %q, %v", tc.name, reason, again)
+			t.Errorf("%s: reason = %q, again = %v, want reason == %q and again == %v",
+				tc.name, reason, again, tc.reason, tc.again)
 		}
 	}
 }
@@ -156,7 +157,8 @@ func TestAStopThatComesDuringAStartCounts(t *testing.T) {
 			t.Errorf("%s: it is to end for %q", name, got)
 		}
 		if _, next, err := readPrivate(file); err != nil || next.Stopping != ReasonStopped || next.Starts != 2 {
-			t.Errorf("%s: the next boxd reads %+v, %v", name, next, err)
+			t.Errorf("%s: the next boxd reads %+v, %v, want no error and next.Stopping == ReasonStopped and next.Starts == 2",
+				name, next, err)
 		}
 		p.requestStop(ReasonRevoked) // the first request counts
 		if got := p.stopReason(); got != ReasonStopped {
@@ -188,21 +190,21 @@ func TestALeaseEndsWhenNobodyIsThere(t *testing.T) {
 		}
 		wait := p.checkReady(begin)
 		if tc.want == 0 && wait != rarely || tc.want > 0 && wait != tc.want || p.stopReason() != "" {
-			t.Errorf("%s: looks again after %v, %q", tc.name, wait, p.stopReason())
+			t.Errorf("%s: checks again after %v, %q", tc.name, wait, p.stopReason())
 		}
 		if tc.want == 0 {
 			continue
 		}
 		p.checkReady(begin.Add(tc.want))
 		if p.stopReason() != ReasonLease {
-			t.Errorf("%s: it goes on", tc.name)
+			t.Errorf("%s: the process was not stopped", tc.name)
 		}
 	}
 	// A lease of zero ends when the last client leaves.
 	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Lease = new(time.Duration(0)) }))
 	p.used, p.seen = begin, true
 	if p.checkReady(begin); p.stopReason() != ReasonLease {
-		t.Error("it goes on")
+		t.Error("the process with an expired lease was not stopped")
 	}
 }
 
@@ -231,12 +233,13 @@ func TestARequestIsRefusedByItsField(t *testing.T) {
 		change(s)
 		f, ok := errors.AsType[*fault.Error](s.Resolve())
 		if !ok || f.Field != field {
-			t.Errorf("%s: %v", field, f)
+			t.Errorf("%s: f = %v, want ok == true and f.Field == field", field, f)
 		}
 	}
 	s := resolved(t, func(s *Spec) { s.Ready = &Ready{Port: new(80)}; s.Restart.Delay = new(time.Minute) })
 	if *s.Restart.MaxDelay != time.Minute || *s.Restart.Limit != defaultLimit || s.Stop.Signal != "SIGTERM" || *s.Ready.Timeout != defaultReady {
-		t.Errorf("%+v", s)
+		t.Errorf(`s = %+v, want *s.Restart.MaxDelay == time.Minute and *s.Restart.Limit == defaultLimit and s.Stop.Signal == "SIGTERM" and *s.Ready.Timeout == defaultReady`,
+			s)
 	}
 }
 
@@ -277,7 +280,8 @@ func TestTheNextBoxdReadsWhatThisHasWritten(t *testing.T) {
 	}
 	defer once.Close()
 	if gotSpec, _, err = readPrivate(once); err != nil || gotSpec.Script != nil || gotSpec.Input != nil {
-		t.Errorf("%+v, %v", gotSpec, err)
+		t.Errorf("gotSpec = %+v, err = %v, want no error and gotSpec.Script == nil and gotSpec.Input == nil",
+			gotSpec, err)
 	}
 }
 
@@ -300,7 +304,7 @@ func TestNonsenseFromPID1IsNoProcess(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	if _, _, err := readPrivate(r); !errors.Is(err, output.ErrNotMemory) {
-		t.Errorf("a pipe: %v", err)
+		t.Errorf("a pipe: err = %v, want err is output.ErrNotMemory", err)
 	}
 	good := `{"ID":"p","Restart":{"Policy":"no"}}` + "\n"
 	for _, text := range []string{
@@ -339,7 +343,7 @@ func TestALineIsFoundHoweverItComes(t *testing.T) {
 			found = l.add([]byte(piece), regexp.MustCompile("^ready$")) || found
 		}
 		if found != tc.want {
-			t.Errorf("%.40q: %v", tc.pieces, found)
+			t.Errorf("%.40q: found = %v, want %v", tc.pieces, found, tc.want)
 		}
 	}
 }
@@ -355,11 +359,11 @@ func TestAListenerIsFoundInTheKernelsList(t *testing.T) {
 `
 	for port, want := range map[int]bool{8080: true, 8081: false, 80: false} {
 		if listening(list, port) != want {
-			t.Errorf("%d", port)
+			t.Errorf("port = %d, want listening(list, port) == want", port)
 		}
 	}
 	if !listening(six, 80) || listening("garbage\nx y z 0A\n", 80) {
-		t.Error("the other list")
+		t.Error("listening does not read the IPv6 list, or accepts an invalid one")
 	}
 }
 
@@ -446,12 +450,12 @@ func TestReadersBeginWhereTheyWantAndEndWithTheProcess(t *testing.T) {
 	f.write(1, "two ")
 	now, begin, middle := f.attach(AttachOptions{}), f.attach(AttachOptions{From: &[2]int64{}}), f.attach(AttachOptions{From: &[2]int64{2, 4}})
 	if at := now.Position(); at != [2]int64{4, 4} {
-		t.Errorf("%v", at)
+		t.Errorf("at = %v, want [2]int64{4, 4}", at)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if _, err := now.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is context.DeadlineExceeded", err)
 	}
 	f.write(0, "three")
 	f.end()
@@ -465,7 +469,7 @@ func TestReadersBeginWhereTheyWantAndEndWithTheProcess(t *testing.T) {
 	}
 	for _, from := range [][2]int64{{-1, 0}, {10, 0}, {0, 5}} {
 		if _, err := f.Attach(t.Context(), AttachOptions{From: &from}); fault.KindOf(err) != fault.Invalid {
-			t.Errorf("from %v: %v", from, err)
+			t.Errorf("from %v: err = %v, want a fault.Invalid error", from, err)
 		}
 	}
 }
@@ -480,14 +484,15 @@ func TestAReaderThatIsBehindGetsAGap(t *testing.T) {
 	f.end()
 	c, err := a.Next(t.Context())
 	if err != nil || c.Gap == 0 || c.Offset != 0 {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("c = %+v, err = %v, want no error and c.Gap != 0 and c.Offset == 0", c, err)
 	}
 	rest := int64(len(strings.ReplaceAll(strings.ReplaceAll(f.all(a), "[0: ", ""), "]", "")))
 	if c.Gap+rest != 100*8192 {
-		t.Errorf("%d gone and %d there", c.Gap, rest)
+		t.Errorf("%d bytes missing and %d received", c.Gap, rest)
 	}
 	if info := f.Info(); info.Output[0].Bytes != 100*8192 || info.Output[0].From != c.Gap {
-		t.Errorf("%+v", info.Output)
+		t.Errorf("info.Output = %+v, want info.Output[0].Bytes == 100 * 8192 and info.Output[0].From == c.Gap",
+			info.Output)
 	}
 }
 
@@ -502,28 +507,28 @@ func TestOneOfManyWrites(t *testing.T) {
 	third := f.attach(AttachOptions{Write: true, TakeOver: true})
 	<-first.Lost()
 	if first.Writer() || !third.Writer() {
-		t.Error("the third has not taken over")
+		t.Error("the third client is not the writer")
 	}
 	for _, a := range []*Attachment{first, second} {
 		if err := a.Write(t.Context(), 0, []byte("x")); fault.KindOf(err) != fault.Conflict {
-			t.Errorf("%v", err)
+			t.Errorf("err = %v, want a fault.Conflict error", err)
 		}
 		if err := a.CloseWrite(); fault.KindOf(err) != fault.Conflict {
-			t.Errorf("%v", err)
+			t.Errorf("err = %v, want a fault.Conflict error", err)
 		}
 	}
 	if err := third.Write(t.Context(), 1, []byte("x")); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("a hole: %v", err)
+		t.Errorf("a hole: err = %v, want a fault.Invalid error", err)
 	}
 	third.Close()
 	if info := f.Info(); info.Writer || info.Readers != 2 {
-		t.Errorf("%+v", info)
+		t.Errorf("info = %+v, want info.Writer == false and info.Readers == 2", info)
 	}
 	for range maxReaders - 2 {
 		f.attach(AttachOptions{})
 	}
 	if _, err := f.Attach(t.Context(), AttachOptions{}); fault.KindOf(err) != fault.Exhausted {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want a fault.Exhausted error", err)
 	}
 	f.end()
 }
@@ -538,15 +543,15 @@ func TestWhatIsBetweenTwoProgramsWaits(t *testing.T) {
 	go func() { done <- a.Write(ctx, 0, []byte("x")) }()
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is context.Canceled", err)
 	}
 	go func() { done <- a.Write(t.Context(), 0, []byte("x")) }()
 	b := f.attach(AttachOptions{Write: true, TakeOver: true})
 	if err := <-done; fault.KindOf(err) != fault.Conflict {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want a fault.Conflict error", err)
 	}
 	if b.Taken() != 0 {
-		t.Errorf("%d bytes are taken", b.Taken())
+		t.Errorf("%d bytes were written to the process", b.Taken())
 	}
 	go func() { done <- b.Write(t.Context(), 0, []byte("x")) }()
 	for len(f.typing) == 0 {
@@ -554,10 +559,10 @@ func TestWhatIsBetweenTwoProgramsWaits(t *testing.T) {
 	}
 	b.Close()
 	if err := <-done; fault.KindOf(err) != fault.Conflict {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want a fault.Conflict error", err)
 	}
 	if c := f.attach(AttachOptions{Write: true}); !c.Writer() || b.Writer() {
-		t.Error("who has left is the writer still")
+		t.Error("the client that left is still the writer")
 	}
 	f.end()
 }
@@ -579,26 +584,26 @@ func TestTheSlowestLosslessReaderCounts(t *testing.T) {
 	f.write(1, "01234")
 	f.attach(AttachOptions{From: &[2]int64{}})
 	if got := slowest(); got != "none" {
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "none"`, got)
 	}
 	one, two := f.attach(AttachOptions{From: &[2]int64{3, 4}, Lossless: true}), f.attach(AttachOptions{From: &[2]int64{5, 1}, Lossless: true})
 	if got := slowest(); got != "[3 1]" {
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "[3 1]"`, got)
 	}
 	if _, err := two.Next(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := slowest(); got != "[3 1]" { // it may not have processed what it has received
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "[3 1]"`, got)
 	}
 	now = now.Add(stall + time.Second)
 	if got := slowest(); got != "[3 4]" { // the other one only waits for output
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "[3 4]"`, got)
 	}
 	one.Close()
 	two.Close()
 	if got := slowest(); got != "none" {
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "none"`, got)
 	}
 	f.end()
 }
@@ -617,7 +622,7 @@ func TestPID1HearsOfReadersBeforeTheProgramStops(t *testing.T) {
 		{1, [2]int64{1, 0}, true},
 	} {
 		if got := farther([2]int64{}, tc.to, tc.tail); got != tc.want {
-			t.Errorf("%+v", tc)
+			t.Errorf("tc = %+v, want got == tc.want", tc)
 		}
 	}
 }
@@ -626,7 +631,8 @@ func TestDifferencesAreNamed(t *testing.T) {
 	t.Parallel()
 	a, b := map[string]string{"argv": "1", "env": "2"}, map[string]string{"argv": "1", "env": "3", "cwd": "4"}
 	if got := Differences(a, b); !slices.Equal(got, []string{"cwd", "env"}) || len(Differences(a, a)) > 0 || len(Differences(nil, nil)) > 0 {
-		t.Errorf("%v", got)
+		t.Errorf(`got %v, want got == []string{"cwd", "env"} and len(Differences(a, a)) == 0 and len(Differences(nil, nil)) == 0`,
+			got)
 	}
 }
 
@@ -639,16 +645,16 @@ func TestTheOutputStaysUntilItsLastReaderHasGone(t *testing.T) {
 	f.Release()
 	f.Release()
 	if f.use() != nil {
-		t.Error("it may be used again")
+		t.Error("output that is being removed can be used again")
 	}
 	if got := f.all(a); got != "[0: x]" {
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "[0: x]"`, got)
 	}
 	if _, err := unix.FcntlInt(uintptr(f.rings[0].FD), unix.F_GETFD, 0); err != nil {
 		t.Error(err)
 	}
 	if b := f.attach(AttachOptions{}); f.all(b) != "" {
-		t.Error("there is output")
+		t.Error("the reader got output")
 	}
 }
 
@@ -659,7 +665,7 @@ func TestWhatAnEarlierBoxdSaysOfTheTimeEndsNothing(t *testing.T) {
 	for _, began := range []time.Time{time.Now().Add(-24 * time.Hour), time.Now().Add(24 * time.Hour)} {
 		p.at.Began = began
 		if got := p.patience(); got != time.Minute+KillPatience {
-			t.Errorf("begun at %v it is given up after %v", began, got)
+			t.Errorf("for a start at %v the supervisor waits %v", began, got)
 		}
 	}
 }

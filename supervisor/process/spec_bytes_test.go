@@ -23,7 +23,7 @@ func TestASpecOutlivesBoxdByteForByte(t *testing.T) {
 		}
 		var again Spec
 		if err := json.Unmarshal(text, &again); err != nil || !reflect.DeepEqual(again, spec) {
-			t.Errorf("%s: %+v, %v", text, again, err)
+			t.Errorf("%s: again = %+v, err = %v, want no error and again == %+v", text, again, err, spec)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func allClosed(t *testing.T, files []*os.File, want bool) {
 	t.Helper()
 	for i, f := range files {
 		if isClosed(f) != want {
-			t.Errorf("descriptor %d: closed is %v", i, !want)
+			t.Errorf("descriptor %d: closed is %v, want isClosed(f) == want", i, !want)
 		}
 	}
 }
@@ -68,10 +68,11 @@ func TestDescriptorsAreTakenOnce(t *testing.T) {
 	p, far := direct(t)
 	files, err := p.TakeStdio(t.Context())
 	if err != nil || len(files) != 3 || files[0] != far[0] || files[2] != far[2] {
-		t.Fatalf("%v, %v", files, err)
+		t.Fatalf("files = %v, err = %v, want no error and len(files) == 3 and files[0] == far[0] and files[2] == far[2]",
+			files, err)
 	}
 	if end, leased := p.leaseEndLocked(); !leased || time.Until(end) > time.Second {
-		t.Errorf("the lease of who has taken them ends in %v", time.Until(end))
+		t.Errorf("the lease of the client that took the descriptors ends in %v", time.Until(end))
 	}
 	for range 2 {
 		_, err = p.TakeStdio(t.Context())
@@ -124,7 +125,7 @@ func TestDescriptorsOfAnEarlierBoxdAreGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.TakeStdio(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("before it has started: %v", err)
+		t.Errorf("before it has started: err = %v, want err is context.Canceled", err)
 	}
 	close(p.up)
 	_, err := p.TakeStdio(t.Context())
@@ -157,7 +158,7 @@ func TestADirectProcessIsRefusedWhatBoxdWouldHaveToSee(t *testing.T) {
 		s := &Spec{ID: "p", Command: isolation.Command{Direct: true}}
 		change(s)
 		if f, ok := errors.AsType[*fault.Error](s.Resolve()); !ok || f.Field != field {
-			t.Errorf("%s: %v", field, f)
+			t.Errorf("%s: f = %v, want ok == true and f.Field == field", field, f)
 		}
 		s.Command.Direct = false
 		if err := s.Resolve(); err != nil {

@@ -90,7 +90,7 @@ func TestTimeAndBytesOfSessionsAddUp(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if len(rows(t, l, "bob")) != 0 {
-		t.Error("somebody else has used something")
+		t.Error("bob has usage, want none")
 	}
 	l.Start("bob", "k3", Reading{})
 	c.pass(2 * day) // the total does not restart with the day; k2 lives too
@@ -105,20 +105,21 @@ func TestADayHasSoManyExecutions(t *testing.T) {
 	l := open(t, t.TempDir(), c)
 	for i := range 3 {
 		if ok, used, _ := l.Begin("ann", 3); !ok || used != i {
-			t.Fatalf("execution %d: %v, %d", i, ok, used)
+			t.Fatalf("execution %d: ok = %v, used = %d, want ok == true and used == i", i, ok, used)
 		}
 	}
 	ok, used, rest := l.Begin("ann", 3)
 	if ok || used != 3 || rest != 12*time.Hour {
-		t.Errorf("one too many: %v, %d, %v", ok, used, rest)
+		t.Errorf("one too many: ok = %v, used = %d, rest = %v, want ok == false and used == 3 and rest == 12 * time.Hour",
+			ok, used, rest)
 	}
 	l.Refuse("ann")
 	if ok, _, _ := l.Begin("bob", 3); !ok {
-		t.Error("the day of another is over too")
+		t.Error("the exhausted day of one principal counts for another")
 	}
 	c.pass(12 * time.Hour)
 	if ok, used, _ := l.Begin("ann", 3); !ok || used != 0 {
-		t.Errorf("on the next day: %v, %d", ok, used)
+		t.Errorf("on the next day: ok = %v, used = %d, want ok == true and used == 0", ok, used)
 	}
 	if got := rows(t, l, "ann"); got["2026-11-22 ann"].Executions != 3 || got["2026-11-22 ann"].Denied != 1 || got["2026-11-23 ann"].Executions != 1 {
 		t.Errorf("rows %+v", got)
@@ -184,7 +185,8 @@ func TestAClockThatJumpsCostsNoDay(t *testing.T) {
 		all.Sessions += u.Sessions
 	}
 	if got["2026-11-22 ann"].Executions != 3 || all.Executions != 5 || all.Sessions != 2*time.Hour {
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v, want got["2026-11-22 ann"].Executions == 3 and all.Executions == 5 and all.Sessions == 2 * time.Hour`,
+			got)
 	}
 }
 
@@ -205,11 +207,11 @@ func TestOldDaysAreRemoved(t *testing.T) {
 	}
 	got := rows(t, l, "")
 	if len(got) != 4 || got["2026-11-28 ann"].Executions != 1 { // three, and the day that has just begun
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v, want len(got) == 4 and got["2026-11-28 ann"].Executions == 1`, got)
 	}
 	l.SetKeep(1)
 	if got := rows(t, l, ""); len(got) != 1 {
-		t.Errorf("of one day: %+v", got)
+		t.Errorf("of one day: got %+v, want len(got) == 1", got)
 	}
 }
 
@@ -225,7 +227,7 @@ func TestARecordThatCannotBeReadIsNotPassedOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := OpenLedger(dir, 3, c.Clock(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "2026-11-22.json") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf(`%s: err = %v, want an error containing "2026-11-22.json"`, name, err)
 		}
 		// A bad record of a later day must not keep boxd from counting.
 		c.jump(-day)
@@ -251,7 +253,7 @@ func TestARecordWithMoreInItIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := rows(t, open(t, dir, c), ""); got["2026-11-22 ann"].Executions != 7 || len(got) != 1 {
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v, want got["2026-11-22 ann"].Executions == 7 and len(got) == 1`, got)
 	}
 }
 
@@ -283,11 +285,11 @@ func TestManyCountAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := rows(t, open(t, dir, c), ""); got["2026-11-22 ann"].Executions != 1000 || got["2026-11-22 ann"].Denied != 1000 {
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v, want got["2026-11-22 ann"].Executions == 1000 and got["2026-11-22 ann"].Denied == 1000`, got)
 	}
 	left, err := fs.Glob(os.DirFS(filepath.Join(dir, "usage")), ".new-*")
 	if err != nil || len(left) > 0 {
-		t.Errorf("left over: %v, %v", left, err)
+		t.Errorf("left over: left = %v, err = %v, want no error and len(left) == 0", left, err)
 	}
 }
 
@@ -331,6 +333,6 @@ func TestADayThatIsWrittenIsNotCountedOn(t *testing.T) {
 		t.Errorf("%d executions, of %d principals", n, len(writing.Use))
 	}
 	if used, _ := l.Used("uid:1"); used != 2 {
-		t.Errorf("of that day there are %d", used)
+		t.Errorf("of that day there are %d, want 2", used)
 	}
 }

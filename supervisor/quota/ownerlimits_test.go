@@ -26,24 +26,24 @@ func TestOwnersAreToldApart(t *testing.T) {
 	t.Parallel()
 	held := policy.NoPolicy()
 	if got := quota.OwnerOf(access.Principal{Name: "uid:7", UID: 7}, &held); got != (cgroup.Owner{}) {
-		t.Errorf("without bounds: %+v", got)
+		t.Errorf("without bounds: got %+v, want cgroup.Owner{}", got)
 	}
 	held.Memory, held.CPUs = 2*quantity.GiB, 1.5
 	user := quota.OwnerOf(access.Principal{Name: "uid:7", UID: 7}, &held)
 	if user != (cgroup.Owner{Memory: 2 << 30, CPU: 150_000}) {
-		t.Errorf("a user: %+v", user)
+		t.Errorf("a user: user = %+v, want cgroup.Owner{Memory: 2 << 30, CPU: 150_000}", user)
 	}
 	seen := map[string]bool{}
 	for _, name := range []string{"ci", "uid:8", "uid:07", "tenant/é"} {
 		got := quota.OwnerOf(access.Principal{Name: name, UID: 7}, &held)
 		if got.Name == "" || !cgroup.ValidOther(got.Name) || seen[got.Name] || got.Memory != user.Memory {
-			t.Errorf("%s: %+v", name, got)
+			t.Errorf("%s: got %+v", name, got)
 		}
 		seen[got.Name] = true
 	}
 	held.CPUs = 1e-9
 	if got := quota.OwnerOf(access.Principal{Name: "uid:7", UID: 7}, &held); got.CPU != cgroup.MinCPU {
-		t.Errorf("less than the kernel takes: %+v", got)
+		t.Errorf("less than the kernel accepts: got %+v, want got.CPU == cgroup.MinCPU", got)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestTheKeeperIsToldWhatChanges(t *testing.T) {
 			synctest.Wait()
 			with(func() {
 				if calls != asked || !maps.Equal(told, want) {
-					t.Errorf("%s: asked %d times, %v; want %d, %v", what, calls, told, asked, want)
+					t.Errorf("%s: %d calls, %v; want %d, %v", what, calls, told, asked, want)
 				}
 			})
 		}

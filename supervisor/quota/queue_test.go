@@ -81,7 +81,8 @@ func TestTheyTakeTurns(t *testing.T) {
 		for i, p := range l.Waiting() {
 			order = append(order, p.What)
 			if p.Position != i+1 || p.Reason != quota.Sessions || p.Caller != p.What[:1] {
-				t.Errorf("%+v", p)
+				t.Errorf("p = %+v, want p.Position == i + 1 and p.Reason == quota.Sessions and p.Caller == p.What[:1]",
+					p)
 			}
 		}
 		const want = "a1 b1 c1 a2 b2 a3"
@@ -94,7 +95,7 @@ func TestTheyTakeTurns(t *testing.T) {
 		}
 		all.Wait()
 		if got := h.entered(); got != want {
-			t.Errorf("they come as %s, want %s", got, want)
+			t.Errorf("admitted in the order %s, want %s", got, want)
 		}
 		if l.Len() != 0 || len(l.Waiting()) != 0 {
 			t.Errorf("%d wait", l.Len())
@@ -164,12 +165,13 @@ func TestWaitingEnds(t *testing.T) {
 				}
 				f, ok := errors.AsType[*fault.Error](err)
 				if tc.cancel == 0 && (!ok || f.Kind != fault.Exhausted || f.Hint != "wait") {
-					t.Errorf("%+v", f)
+					t.Errorf(`f = %+v, want tc.cancel != 0 or ok == true and f.Kind == fault.Exhausted and f.Hint == "wait"`,
+						f)
 				}
 				h.leave("nobody")
 				l.Wake()
 				if h.entered() != "" {
-					t.Error("it was let in after that")
+					t.Error("the request was admitted after its wait had ended")
 				}
 			})
 		})
@@ -261,7 +263,7 @@ func TestAFlood(t *testing.T) {
 	}
 	all.Wait()
 	if l.Len() != 0 || h.room != room || most.Load() > room || admitted.Load()+refused.Load() != callers || admitted.Load() == 0 {
-		t.Errorf("%d wait, room for %d, at most %d inside, %d admitted, %d refused", l.Len(), h.room, most.Load(), admitted.Load(), refused.Load())
+		t.Errorf("%d wait, %d free places, at most %d admitted at once, %d admitted, %d refused", l.Len(), h.room, most.Load(), admitted.Load(), refused.Load())
 	}
 }
 
@@ -286,7 +288,7 @@ func TestNobodyPassesThoseWhoWait(t *testing.T) {
 		synctest.Wait()
 		room = true
 		if err := errors.Join(admit(2), <-first); err != nil || !slices.Equal(order, []int{1, 2}) {
-			t.Errorf("they had their turns as %v: %v", order, err)
+			t.Errorf("they had their turns as %v: err = %v, want no error and order == []int{1, 2}", order, err)
 		}
 	})
 }

@@ -115,12 +115,13 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 			for range 3 { // a try takes nothing
 				tried := errors.Join(b.TrySession("ann", h, small), b.TryExecution("ann", h))
 				if refused := tc.rule != "processes"; (tried != nil) != refused {
-					t.Errorf("tried: %v", tried)
+					t.Errorf("tried: tried = %v, want (tried != nil) == refused", tried)
 				}
 			}
 			d := denial(t, tc.do(b, h, 2))
 			if d.Rule != "policy.ci."+tc.rule || d.Used != tc.used || d.Allowed != tc.allowed || d.Setting == "" {
-				t.Errorf("%+v", d)
+				t.Errorf(`d = %+v, want d.Rule == "policy.ci." + tc.rule and d.Used == %v and d.Allowed == %v and d.Setting != ""`,
+					d, tc.used, tc.allowed)
 			}
 			if err := tc.do(b, held(func(*policy.Policy) {}), 3); err != nil {
 				t.Errorf("without bounds: %v", err)
@@ -137,7 +138,8 @@ func TestWhatCanNeverBeIsSaidAtOnce(t *testing.T) {
 	for rule, size := range map[string]quota.Size{"total_memory": {Memory: quantity.GiB + 1, CPUs: 1}, "total_cpus": {Memory: 1, CPUs: 1.5}} {
 		err := b.Session("ann", h, "k", size)
 		if d := fault.DenialOf(err); d == nil || d.Rule != "policy.ci."+rule || d.Allowed == "" || fault.KindOf(err) != fault.Denied {
-			t.Errorf("%v: %+v", err, d)
+			t.Errorf(`%v: d = %+v, want d != nil and d.Rule == "policy.ci." + rule and d.Allowed != "" and a fault.Denied error`,
+				err, d)
 		}
 	}
 	if err := b.Session("ann", h, "k", quota.Size{Memory: quantity.GiB, CPUs: 1}); err != nil {
@@ -167,7 +169,7 @@ func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
 			b.Release("ann", key)
 		}
 		if got := b.Standing("ann"); got != (quota.Standing{}) {
-			t.Fatalf("left %+v", got)
+			t.Fatalf("left %+v, want quota.Standing{}", got)
 		}
 	}
 }
@@ -195,7 +197,7 @@ func TestTheRateIsThatOfABucket(t *testing.T) {
 	}
 	c.pass(d.After)
 	if err := run(); err != nil {
-		t.Errorf("when it was said: %v", err)
+		t.Errorf("at the time of Retry-After: %v", err)
 	}
 	denial(t, run())
 	c.pass(-time.Hour) // a clock that jumps neither gives nor takes
@@ -208,7 +210,7 @@ func TestTheRateIsThatOfABucket(t *testing.T) {
 	}
 	denial(t, run())
 	if _, err := b.Execution("bob", h); err != nil {
-		t.Errorf("somebody else: %v", err)
+		t.Errorf("another owner: %v", err)
 	}
 }
 
@@ -256,7 +258,7 @@ func TestASessionChangesItsSize(t *testing.T) {
 		t.Errorf("less is refused under bounds that are exceeded already: %v", err)
 	}
 	if got := b.Standing("ann"); got.Memory != 2*quantity.GiB || got.CPUs != 2 {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want got.Memory == 2 * quantity.GiB and got.CPUs == 2", got)
 	}
 }
 
@@ -277,7 +279,7 @@ func TestWhatIsThereAlreadyCounts(t *testing.T) {
 	b.Release("ann", "a")
 	b.Release("ann", "b")
 	if got := b.Standing("ann"); got != (quota.Standing{}) {
-		t.Errorf("left %+v", got)
+		t.Errorf("left %+v, want quota.Standing{}", got)
 	}
 }
 
@@ -311,7 +313,7 @@ func TestTenThousandAtOnce(t *testing.T) {
 		t.Errorf("%d, %d and %d got through", got[0].Load(), got[1].Load(), got[2].Load())
 	}
 	if s := b.Standing("bob"); s.Memory != 45*quantity.MiB || s.Sessions != 5 {
-		t.Errorf("bob has %+v", s)
+		t.Errorf("bob has %+v, want s.Memory == 45 * quantity.MiB and s.Sessions == 5", s)
 	}
 }
 
@@ -346,7 +348,7 @@ func TestNothingIsCountedHalf(t *testing.T) {
 		t.Errorf("%d sessions at once", most.Load())
 	}
 	if got := b.Standing("ann"); got != (quota.Standing{}) {
-		t.Errorf("left %+v", got)
+		t.Errorf("left %+v, want quota.Standing{}", got)
 	}
 }
 
@@ -413,11 +415,11 @@ func TestTenantsHaveBoundsOfTheirOwn(t *testing.T) {
 		b.Release("refly", key)
 	}
 	if now := b.Standing("refly"); now != (quota.Standing{}) {
-		t.Errorf("left: %+v", now)
+		t.Errorf("left: now = %+v, want quota.Standing{}", now)
 	}
 	for _, key := range []string{"6", "7"} {
 		if err := b.Session("refly", of("a"), key, size); err != nil {
-			t.Errorf("what was given back: %v", err)
+			t.Errorf("after usage was given back: %v", err)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func TestACrowdMakesRoomForOthers(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(begun) != 4 {
-			t.Fatalf("%d of a crowd that is alone have begun", len(begun))
+			t.Fatalf("%d starts of the only caller have begun", len(begun))
 		}
 		quiet := beginAtOnce(t, turns, "quiet")
 		for range 2 {
@@ -82,19 +82,19 @@ func TestACrowdMakesRoomForOthers(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(begun) != 2 {
-			t.Errorf("beside another %d have begun", len(begun))
+			t.Errorf("with another caller waiting, %d have begun", len(begun))
 		}
 		(<-begun)()
 		synctest.Wait()
 		if len(begun) != 2 {
-			t.Errorf("one has ended, and %d have begun", len(begun))
+			t.Errorf("after the end of one start %d have begun", len(begun))
 		}
 		quiet()
 		<-time.After(sharing)
 		(<-begun)()
 		synctest.Wait()
 		if len(begun) != 4 {
-			t.Errorf("alone again, %d have begun", len(begun))
+			t.Errorf("as the only caller again, %d starts have begun", len(begun))
 		}
 		for range 4 {
 			(<-begun)()
@@ -142,7 +142,7 @@ func TestATurnIsOverByItself(t *testing.T) {
 		late, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if _, err := turns.Begin(late, "a"); err == nil {
-			t.Error("an end that comes late has given a turn")
+			t.Error("no error: the late end of a turn that was already over gave another one")
 		}
 		first()
 	})
@@ -169,7 +169,7 @@ func TestWhoHasGoneIsPassedOver(t *testing.T) {
 		cancel()
 		for range 2 {
 			if err := <-failed; err == nil {
-				t.Error("one that has gone had a turn")
+				t.Error("no error for a caller that has gone")
 			}
 		}
 		first()

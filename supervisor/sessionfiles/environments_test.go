@@ -41,7 +41,8 @@ func TestWhatHasFailedIsTold(t *testing.T) {
 		err := failure("s", "k", "off", &tc.r)
 		f, ok := errors.AsType[*fault.Error](err)
 		if !ok || name != "lost" && f.Kind != tc.kind || !strings.Contains(f.Error()+f.Hint, tc.text) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf(`%s: err = %v, want ok == true and (name == "lost" or f.Kind == tc.kind) and f.Error() + f.Hint containing %q`,
+				name, err, tc.text)
 		}
 	}
 	if err := failure("s", "k", "off", &session.Result{Status: session.StatusExited}); err != nil {
@@ -59,10 +60,11 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, said []byte) {
 		e, err := parse(said)
 		if (e == nil) == (err == nil) {
-			t.Fatalf("%v, %v", e, err)
+			t.Fatalf("e = %v, err = %v, want (e == nil) != (err == nil)", e, err)
 		}
 		if err == nil && (path.Clean(e.Path) != e.Path || e.Path[0] != '/' || strings.ContainsFunc(e.Path+e.Python, unicode.IsControl)) {
-			t.Errorf("%+v", e)
+			t.Errorf("e = %+v, want an error or path.Clean(e.Path) == e.Path and e.Path[0] == '/' and not strings.ContainsFunc(e.Path+e.Python, unicode.IsControl)",
+				e)
 		}
 	})
 }

@@ -20,6 +20,6 @@ func TestAStopEndsAFileOperation(t *testing.T) {
 	p := &session.Params{ID: "a", Profile: &policy.Profile{}, Stopped: &session.Stopped{Since: time.Now()}}
 	err := ended(session.NewStopped(&session.Hooks{}, p), &session.Result{Status: session.StatusCanceled}, "", "", io.EOF)
 	if fault.KindOf(err) != fault.Conflict || !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want a fault.Conflict error and err is context.Canceled", err)
 	}
 }

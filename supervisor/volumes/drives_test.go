@@ -105,7 +105,8 @@ func (s *shelf) has(version int) string {
 		}
 		info, err := e.Info()
 		if want := map[bool]fs.FileMode{true: 0o755, false: 0o644}[e.IsDir()]; err != nil || info.Mode().Perm() != want {
-			s.t.Errorf("%s: %v, %v", path, info.Mode(), err)
+			s.t.Errorf("%s: info.Mode() = %v, err = %v, want no error and info.Mode().Perm() == %v",
+				path, info.Mode(), err, want)
 		}
 		if rel, _ := filepath.Rel(at, path); !e.IsDir() {
 			data, err := os.ReadFile(path)
@@ -150,15 +151,18 @@ func TestADriveIsFilledInVersions(t *testing.T) {
 	s := open(t, state, nil)
 	first := s.fill(volumes.Filling{}, "a=1", "d/b=2", "e/")
 	if got := s.has(0); first.Number != 1 || first.Entries != 4 || first.Bytes != 2 || got != "a=1 d/ d/b=2 e/" {
-		t.Errorf("%+v, %s", first, got)
+		t.Errorf(`first = %+v, got %s, want first.Number == 1 and first.Entries == 4 and first.Bytes == 2 and got == "a=1 d/ d/b=2 e/"`,
+			first, got)
 	}
 	if v, isNew, err := s.Fill(t.Context(), who, name, &volumes.Filling{}, archive(t, "e/", "d/b=2", "a=1")); err != nil || isNew || v.Number != 1 {
-		t.Errorf("the same again: %+v, %v, %v", v, isNew, err)
+		t.Errorf("the same again: v = %+v, isNew = %v, err = %v, want no error and isNew == false and v.Number == 1",
+			v, isNew, err)
 	}
 	second := s.fill(volumes.Filling{Add: true, Into: "d/x"}, "b=3")
 	s.fill(volumes.Filling{Add: true}, "d=4", "e/f/g=5")
 	if one, two, three := s.has(1), s.has(second.Number), s.has(0); one != "a=1 d/ d/b=2 e/" || two != "a=1 d/ d/b=2 d/x/ d/x/b=3 e/" || three != "a=1 d=4 e/ e/f/ e/f/g=5" {
-		t.Errorf("%s; %s; %s", one, two, three)
+		t.Errorf(`one = %s; two = %s; three = %s, want one == "a=1 d/ d/b=2 e/" and two == "a=1 d/ d/b=2 d/x/ d/x/b=3 e/" and three == "a=1 d=4 e/ e/f/ e/f/g=5"`,
+			one, two, three)
 	}
 	none, five := 0, 5
 	for what, tc := range map[string]struct {
@@ -170,21 +174,22 @@ func TestADriveIsFilledInVersions(t *testing.T) {
 	} {
 		_, _, err := s.Fill(t.Context(), who, name, &tc.f, archive(t, "z=1"))
 		if f, ok := err.(*fault.Error); !ok || f.Field != tc.field { //nolint:errorlint // it is one
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: err = %v, want ok == true and f.Field == tc.field", what, err)
 		}
 	}
 	for _, bad := range []string{"", "a", "a/b/c", "../b", "a/..", "A/b", "a/.b", "a/b@1", strings.Repeat("a", 65) + "/b"} {
 		if _, _, err := s.Fill(t.Context(), who, bad, &volumes.Filling{}, archive(t, "z=1")); fault.KindOf(err) != fault.Invalid {
-			t.Errorf("%q: %v", bad, err)
+			t.Errorf("%q: err = %v, want a fault.Invalid error", bad, err)
 		}
 	}
 	if _, err := s.Get("uid:2", name); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("another's: %v", err)
+		t.Errorf("another's: err = %v, want a fault.NotFound error", err)
 	}
 	s.Close()
 	next := open(t, state, nil)
 	if err := next.Sweep(); err != nil || next.onDisk() != 3 || next.has(1) != "a=1 d/ d/b=2 e/" {
-		t.Errorf("the next boxd: %v, %d", err, next.onDisk())
+		t.Errorf(`the next boxd: err = %v, next.onDisk() = %d, want no error and next.onDisk() == 3 and next.has(1) == "a=1 d/ d/b=2 e/"`,
+			err, next.onDisk())
 	}
 }
 
@@ -212,12 +217,13 @@ func TestArchivesOfDrivesAreRefusedWhole(t *testing.T) {
 	} {
 		_, _, err := s.Fill(t.Context(), who, name, &volumes.Filling{Add: true}, b)
 		if fault.KindOf(err) != fault.Invalid {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: err = %v, want a fault.Invalid error", what, err)
 		}
 	}
 	left, err := os.ReadDir(filepath.Join(s.state, "drives", "scratch"))
 	if err != nil || len(left) > 0 || s.onDisk() != 1 || len(s.numbers()) != 1 {
-		t.Errorf("left: %v, %v, %d", left, err, s.onDisk())
+		t.Errorf("left: left = %v, err = %v, s.onDisk() = %d, want no error and len(left) == 0 and s.onDisk() == 1 and len(s.numbers()) == 1",
+			left, err, s.onDisk())
 	}
 }
 
@@ -229,11 +235,12 @@ func TestDrivesHaveAQuota(t *testing.T) {
 	for _, tc := range []struct{ name, rule string }{{"me/other", "drives.max"}, {name, "drives.max_total"}} {
 		_, _, err := s.Fill(t.Context(), who, tc.name, &volumes.Filling{}, archive(t, "b="+text))
 		if f, ok := err.(*fault.Error); !ok || f.Kind != fault.Exhausted || f.Denial.Rule != tc.rule { //nolint:errorlint // it is one
-			t.Errorf("%s: %v", tc.rule, err)
+			t.Errorf("%s: err = %v, want ok == true and f.Kind == fault.Exhausted and f.Denial.Rule == tc.rule",
+				tc.rule, err)
 		}
 	}
 	if _, _, err := s.Fill(t.Context(), "uid:2", "me/other", &volumes.Filling{}, archive(t, "b="+text)); err != nil {
-		t.Errorf("somebody else: %v", err)
+		t.Errorf("another owner: %v", err)
 	}
 	if s.onDisk() != 2 {
 		t.Errorf("%d trees", s.onDisk())
@@ -301,10 +308,10 @@ func TestVersionsAreKeptByCountAndAge(t *testing.T) {
 	}
 	become("1 3 4")
 	if err := s.Remove(who, name, 1); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("what somebody has: %v", err)
+		t.Errorf("a version in use: err = %v, want a fault.Conflict error", err)
 	}
 	if err := s.Remove(who, name, 0); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("all of it: %v", err)
+		t.Errorf("all of it: err = %v, want a fault.Conflict error", err)
 	}
 	s.Release(held)
 	become("3 4")
@@ -337,7 +344,7 @@ func TestWhatNobodyNamesIsSwept(t *testing.T) {
 	s.fill(volumes.Filling{}, "a=1")
 	space, err := filepath.Glob(filepath.Join(state, "drives", "u-*"))
 	if err != nil || len(space) != 1 {
-		t.Fatal(space, err)
+		t.Fatalf("space = %v, err = %v, want no error and len(space) == 1", space, err)
 	}
 	for _, dir := range []string{"trees/left", "trees/held", "trees/left/below", "index/left"} {
 		if err := os.MkdirAll(filepath.Join(space[0], dir), 0o755); err != nil {
@@ -364,14 +371,14 @@ func TestWhatNobodyNamesIsSwept(t *testing.T) {
 			t.Errorf("%q: %v, %d trees, want %d", round.record, err, next.onDisk(), round.want)
 		}
 		if told := strings.Contains(next.log.String(), "a record is damaged"); told != (round.record != "") {
-			t.Errorf("%q: told %v", round.record, told)
+			t.Errorf("%q: changes reported: %v", round.record, told)
 		}
 		next.Close()
 	}
 }
 
-// A version that is delivered has the number and the content it has to have: it may come before those that are there, replaces none, and
-// is kept for the session that needs it.
+// A version that the fleet delivers has the required number and content: it may arrive before existing ones, replaces none, and is
+// kept for the session that needs it.
 func TestAVersionIsDelivered(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), func(c *volumes.Config) { c.KeepVersions = 1 })
@@ -384,7 +391,7 @@ func TestAVersionIsDelivered(t *testing.T) {
 	}
 	three := volumes.Filling{Number: 3, Digest: what.Digest}
 	if _, _, err := deliver(three, "f=4"); fault.KindOf(err) != fault.Conflict || len(s.List(who)) != 0 {
-		t.Fatalf("other content: %v", err)
+		t.Fatalf("other content: err = %v, want a fault.Conflict error and len(s.List(who)) == 0", err)
 	}
 	for _, again := range []bool{false, true} {
 		if v, isNew, err := deliver(three, "f=3"); err != nil || isNew == again || v.Number != 3 || v.Digest != what.Digest {
@@ -392,16 +399,16 @@ func TestAVersionIsDelivered(t *testing.T) {
 		}
 	}
 	if _, _, err := deliver(volumes.Filling{Number: 3}, "f=4"); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("another 3: %v", err)
+		t.Errorf("another 3: err = %v, want a fault.Conflict error", err)
 	}
 	if v, isNew, err := deliver(volumes.Filling{Number: 1}, "f=1"); err != nil || !isNew || v.Number != 1 {
 		t.Fatalf("%+v, new %v, %v", v, isNew, err)
 	}
 	if _, _, err := deliver(volumes.Filling{Number: 5, Add: true}, "f=1"); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("with other files: %v", err)
+		t.Errorf("with other files: err = %v, want a fault.Invalid error", err)
 	}
 	if v := s.fill(volumes.Filling{}, "f=1"); v.Number != 4 {
-		t.Errorf("the next is %d", v.Number)
+		t.Errorf("the next is %d, want 4", v.Number)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
@@ -409,7 +416,7 @@ func TestAVersionIsDelivered(t *testing.T) {
 	defer work.Wait()
 	defer cancel()
 	s.fill(volumes.Filling{}, "f=5") // which removes what is older, but for what was delivered
-	boxtest.Eventually(t, "4 is removed", func() bool { return slices.Equal(s.numbers(), []int{1, 3, 5}) })
+	boxtest.Eventually(t, "version 4 is removed", func() bool { return slices.Equal(s.numbers(), []int{1, 3, 5}) })
 }
 
 // Numbers of versions have an end, and a drive that is there stays.
@@ -430,12 +437,12 @@ func TestNumbersOfVersionsHaveAnEnd(t *testing.T) {
 	}
 	s.Close()
 	if got := open(t, state, nil).numbers(); !slices.Equal(got, []int{math.MaxInt32}) {
-		t.Errorf("after a restart: %v", got)
+		t.Errorf("after a restart: got %v, want []int{math.MaxInt32}", got)
 	}
 }
 
-// When a store is full, what was delivered a while ago and nobody uses makes room, the oldest first and all of a drive with its last
-// version. What was filled stays, as does what a session may be about to use.
+// When a store is full, unused versions that were delivered a while ago are removed, the oldest first, and the whole drive with its
+// last version. Versions that were filled here stay, as do those that a session may be about to use.
 func TestDeliveredVersionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -466,7 +473,7 @@ func TestDeliveredVersionsMakeRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := deliver("me/b", 8); fault.KindOf(err) != fault.Exhausted {
-			t.Errorf("all may be needed: %v", err)
+			t.Errorf("all may be needed: err = %v, want a fault.Exhausted error", err)
 		}
 		<-time.After(16 * time.Minute)
 		if err := deliver("me/b", 8); err != nil { // me/a@1 is in use, and me/a@2 its newest
@@ -508,11 +515,12 @@ func TestADriveHasAnIndexAndAText(t *testing.T) {
 	for offset := 0; ; {
 		v, list, next, err := s.Index(who, name, 0, "src/deep/er/", offset, 15)
 		if err != nil || v.Number != 1 {
-			t.Fatal(v, err)
+			t.Fatalf("v = %v, err = %v, want no error and v.Number == 1", v, err)
 		}
 		for _, e := range list {
 			if seen++; e.Dir || e.Size != 1 || e.SHA256 != "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881" {
-				t.Errorf("%+v", e)
+				t.Errorf(`e = %+v, want e.Dir == false and e.Size == 1 and e.SHA256 == "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"`,
+					e)
 			}
 		}
 		if offset = next; next == 0 {
@@ -525,10 +533,12 @@ func TestADriveHasAnIndexAndAText(t *testing.T) {
 	for _, most := range []int{volumes.MinText, 1200, 4096} {
 		_, text, err := s.Text(who, name, 0, most, "/drives/me/data")
 		if err != nil || len(text) > most || !strings.HasSuffix(text, "</drive>\n") || strings.Count(text, "</drive>") != 1 || strings.Contains(text, "<system>") {
-			t.Errorf("%d: %v\n%s", most, err, text)
+			t.Errorf("%d: err = %v, want no error and len(text) <= most and text ending with \"</drive>\\n\" and strings.Count(text, \"</drive>\") == 1 and text without \"<system>\":\n%s",
+				most, err, text)
 		}
 		if deep := strings.Contains(text, "src/deep/er/f (1 B)\n"); deep != (most == 4096) || !deep && !strings.Contains(text, "src/deep/er/ (40 files, 40 B)\n") {
-			t.Errorf("%d:\n%s", most, text)
+			t.Errorf("most = %d:, want deep == (most == 4096) and (deep == true or text containing \"src/deep/er/ (40 files, 40 B)\\n\"):\n%s",
+				most, text)
 		}
 	}
 	many := []string{}
@@ -537,7 +547,8 @@ func TestADriveHasAnIndexAndAText(t *testing.T) {
 	}
 	s.fill(volumes.Filling{}, many...)
 	if _, text, err := s.Text(who, name, 0, volumes.MinText, ""); err != nil || len(text) > volumes.MinText || !strings.Contains(text, "\n... and 1") {
-		t.Errorf("%v\n%s", err, text)
+		t.Errorf("err = %v, want no error and len(text) <= volumes.MinText and text containing \"\\n... and 1\":\n%s",
+			err, text)
 	}
 }
 
@@ -572,7 +583,7 @@ func TestFillingsOfOneOwnerLeavePlacesForOthers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, _, err := s.Fill(ctx, who, name, &volumes.Filling{}, archive(t, "f=1")); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a third: %v", err)
+		t.Errorf("a third: err = %v, want err is context.DeadlineExceeded", err)
 	}
 	if _, isNew, err := s.Fill(t.Context(), "uid:2", name, &volumes.Filling{}, archive(t, "f=1")); err != nil || !isNew {
 		t.Errorf("another's: new %v, %v", isNew, err)

@@ -12,7 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// A version stays until it is pushed to all its targets, or given up; the next boxd knows them, and how often each was tried.
+// A version stays until it is pushed to all its targets, or the push is given up; the next boxd knows the targets, and how often
+// each was tried.
 func TestAVersionStaysUntilItIsPushed(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
@@ -43,31 +44,32 @@ func TestAVersionStaysUntilItIsPushed(t *testing.T) {
 	work.Go(func() { s.Run(ctx) })
 	list := s.Pending()
 	if len(list) != 2 || list[0].Session != "one" || list[0].Tries != 3 || list[0].Error != "down" || list[0].Version != 1 || list[0].Drive != name || list[1].Session != "two" {
-		t.Fatalf("%+v", list)
+		t.Fatalf("list = %+v", list)
 	}
 	if of := s.TargetsOf(who, "two"); len(of) != 1 || of[0].Prefix != "two/v1" || len(s.TargetsOf("uid:2", "two")) != 0 {
-		t.Errorf("of a session: %+v", of)
+		t.Errorf(`of a session: of = %+v, want len(of) == 1 and of[0].Prefix == "two/v1" and len(s.TargetsOf("uid:2", "two")) == 0`,
+			of)
 	}
 	one.Done = time.Now()
 	set(one)
 	s.fill(volumes.Filling{}, "a=3") // version 2, which has no target, is removed
 	for deadline := time.Now().Add(time.Minute); len(s.numbers()) != 2; <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%v", s.numbers())
+			t.Fatalf("s.numbers() = %v", s.numbers())
 		}
 	}
 	if n := s.numbers(); n[0] != 1 || n[1] != 3 {
-		t.Fatalf("a version that is only half pushed goes: %v", n)
+		t.Fatalf("a version that is only pushed to one of its targets was removed: n = %v, want n[0] == 1 and n[1] == 3", n)
 	}
 	two.GivenUp = time.Now()
 	set(two)
 	for deadline := time.Now().Add(time.Minute); len(s.numbers()) != 1; <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%v", s.numbers())
+			t.Fatalf("s.numbers() = %v", s.numbers())
 		}
 	}
 	if len(s.Pending()) != 0 {
-		t.Errorf("%+v", s.Pending())
+		t.Errorf("s.Pending() = %+v, want len(s.Pending()) == 0", s.Pending())
 	}
 }
 

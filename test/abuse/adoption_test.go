@@ -49,7 +49,7 @@ func endsWithTheTest(t *testing.T, d *boxtest.Daemon) {
 	d.Restart()
 }
 
-// living is a session with processes that go on, one of which counts and one of which has ended.
+// living is a session with running processes, one of which counts, and a process that has ended.
 type living struct {
 	session api.Session
 	states  map[string]api.Process
@@ -71,27 +71,29 @@ func live(t *testing.T, d *boxtest.Daemon, req api.SessionRequest) living {
 	return l
 }
 
-// goesOn checks that everything still exists, with the same processes, and goes on.
+// goesOn checks that session and processes still exist and run.
 func (l *living) goesOn(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != l.session.PID || now.IDBase != l.session.IDBase || !now.CreatedAt.Equal(l.session.CreatedAt) {
-		t.Fatalf("%+v, %v", now, err)
+		t.Fatalf("now = %+v, err = %v, want no error and now.PID == %v and now.IDBase == %v and now.CreatedAt.Equal(l.session.CreatedAt)",
+			now, err, l.session.PID, l.session.IDBase)
 	}
 	for p, before := range l.states {
 		now, err := d.Process(t.Context(), "s1", p, 0)
 		if err != nil || p != "past" && (now.PID != before.PID || now.Starts != 1 || now.State != "running") {
-			t.Errorf("%s: %+v, %v", p, now, err)
+			t.Errorf(`%s: now = %+v, err = %v, want no error and (p == "past" or now.PID == %v and now.Starts == 1 and now.State == "running")`,
+				p, now, err, before.PID)
 		}
 	}
 	if past := d.Ended(t, "s1", "past"); *past.Result.ExitCode != 3 || past.Result.Stdout != "s3cret\n" {
-		t.Errorf("%+v", past.Result)
+		t.Errorf(`past.Result = %+v, want *past.Result.ExitCode == 3 and past.Result.Stdout == "s3cret\n"`, past.Result)
 	}
 	c, a := d.AttachPeer(t, "s1", "counts", api.StreamAttach{Replay: true})
 	got := ""
 	for int64(len(got)) <= a.Process.Output[0].Bytes { // it writes more
 		m := c.Hear()
 		if m.Closed != nil || m.Control != nil {
-			t.Fatalf("%s, %v", m.Data, m.Closed)
+			t.Fatalf("m.Data = %s, m.Closed = %v, want m.Closed == nil and m.Control == nil", m.Data, m.Closed)
 		}
 		got += string(m.Data)
 	}
@@ -101,7 +103,7 @@ func (l *living) goesOn(t *testing.T, d *boxtest.Daemon) {
 	tty, _ := d.AttachPeer(t, "s1", "terminal", api.StreamAttach{Write: true, TakeOver: true})
 	tty.Send(api.ChannelStdin, []byte("x\n"))
 	if got := d.Sh(t, "s1", "echo $TOKEN"); got != "s3cret\n" {
-		t.Errorf("the environment of the session has %q", got)
+		t.Errorf(`the environment of the session has %q, want "s3cret\n"`, got)
 	}
 	says(t, d, "terminal", "got x")
 }
@@ -122,7 +124,7 @@ func TestBoxesLiveOnWhereTheyAreToBe(t *testing.T) {
 			l := live(t, d, api.SessionRequest{})
 			tc.leave(d)
 			if !boxtest.Lives(int(l.session.PID)) {
-				t.Error("its box has ended")
+				t.Error("the box of the session has ended")
 			}
 			d.Restart()
 			l.goesOn(t, d)
@@ -152,16 +154,16 @@ func TestBoxesEndWhereTheyAreTo(t *testing.T) {
 			before := d.Look()
 			l := live(t, d, api.SessionRequest{})
 			tc.leave(d)
-			boxtest.Eventually(t, "its box has ended", func() bool { return !boxtest.Lives(int(l.session.PID)) })
+			boxtest.Eventually(t, "the box of the session has ended", func() bool { return !boxtest.Lives(int(l.session.PID)) })
 			if tc.config == boxtest.Lasting {
-				boxtest.Eventually(t, "nothing is left of it", func() bool {
+				boxtest.Eventually(t, "no process and no file of the box is left", func() bool {
 					now := d.Look()
 					return len(now.Processes)+len(now.Files) == 0
 				})
 			}
 			d.Restart()
 			if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {
-				t.Errorf("%+v, %v", list, err)
+				t.Errorf("list = %+v, err = %v, want no error and len(list) == 0", list, err)
 			}
 			d.Warm()
 			d.NothingLeft(before)
@@ -197,19 +199,20 @@ func TestAnotherConfigurationIsHeldAgainstWhatLives(t *testing.T) {
 			now, err := d.Session(t.Context(), "s1")
 			if tc.why == "" {
 				if err != nil || now.PID != s.PID || now.Pids != 50 || now.Memory != s.Memory {
-					t.Errorf("%+v, %v", now, err)
+					t.Errorf("now = %+v, err = %v, want no error and now.PID == %v and now.Pids == 50 and now.Memory == %v",
+						now, err, s.PID, s.Memory)
 				}
 				return
 			}
 			if !errors.Is(err, client.NotFound) {
-				t.Errorf("%+v, %v", now, err)
+				t.Errorf("now = %+v, err = %v, want err is client.NotFound", now, err)
 			}
-			boxtest.Eventually(t, "its box is dead", func() bool { return !boxtest.Lives(int(s.PID)) })
+			boxtest.Eventually(t, "the box of the session is dead", func() bool { return !boxtest.Lives(int(s.PID)) })
 			if text := d.Log()[seen:]; !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "is lost") || !strings.Contains(text, tc.why) || !strings.Contains(text, path) {
-				t.Errorf("the log does not say why:\n%s", text)
+				t.Errorf("the log does not say why the session ended:\n%s", text)
 			}
 			if _, err := d.Session(t.Context(), "s2"); (err == nil) != (tc.why != "limits.best_effort") {
-				t.Errorf("the other session: %v", err)
+				t.Errorf(`the other session: err = %v, want (err == nil) == (tc.why != "limits.best_effort")`, err)
 			}
 		})
 	}
@@ -222,7 +225,7 @@ func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
 	l := live(t, d, api.SessionRequest{})
 	if !boxtest.Grouped() { // freezing needs a cgroup
 		if _, err := d.FreezeSession(t.Context(), "s1"); err == nil {
-			t.Error("frozen without a control group")
+			t.Error("no error for freezing a session without a cgroup")
 		}
 		return
 	}
@@ -235,7 +238,8 @@ func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
 	}
 	before, err := d.Process(t.Context(), "s1", "counts", 0)
 	if s, serr := d.Session(t.Context(), "s1"); err != nil || serr != nil || s.State != "frozen" || s.PID != l.session.PID {
-		t.Fatalf("%+v, %v, %v", s, err, serr)
+		t.Fatalf(`s = %+v, err = %v, serr = %v, want no error and no error and s.State == "frozen" and s.PID == %v`,
+			s, err, serr, l.session.PID)
 	}
 	<-time.After(200 * time.Millisecond)
 	if now, err := d.Process(t.Context(), "s1", "counts", 0); err != nil || now.Output[0].Bytes != before.Output[0].Bytes {
@@ -269,10 +273,11 @@ func TestTimesGoOnWithoutBoxd(t *testing.T) {
 			d.Kill()
 			d.Restart()
 			if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != s.PID || name == "max_lifetime" && !now.ExpiresAt.Equal(*s.ExpiresAt) {
-				t.Fatalf("%+v, %v", now, err)
+				t.Fatalf(`now = %+v, err = %v, want no error and now.PID == %v and (name != "max_lifetime" or now.ExpiresAt.Equal(*s.ExpiresAt))`,
+					now, err, s.PID)
 			}
 			d.Kill()
-			boxtest.Eventually(t, "its box has ended by itself", func() bool { return !boxtest.Lives(int(s.PID)) })
+			boxtest.Eventually(t, "the box has ended by its orphan timeout", func() bool { return !boxtest.Lives(int(s.PID)) })
 			if late := time.Since(s.CreatedAt); late < 30*time.Second {
 				t.Errorf("it has ended after %v", late)
 			}
@@ -281,7 +286,7 @@ func TestTimesGoOnWithoutBoxd(t *testing.T) {
 				t.Error(err)
 			}
 			if now, err := d.Session(t.Context(), "stays"); err != nil || now.PID != stays.PID {
-				t.Errorf("the other session: %+v, %v", now, err)
+				t.Errorf("the other session: now = %+v, err = %v, want no error and now.PID == %v", now, err, stays.PID)
 			}
 			if err := d.DeleteSession(t.Context(), "stays"); err != nil {
 				t.Error(err)

@@ -73,7 +73,8 @@ func TestTheAuditLogSurvivesKills(t *testing.T) {
 	}
 	report, err := hashchain.Verify(os.DirFS(audit), nil)
 	if err != nil || len(report.Problems) > 0 || report.Files < 3 || report.Lost > 0 {
-		t.Fatalf("%v, %+v", err, report)
+		t.Fatalf("err = %v, report = %+v, want no error and len(report.Problems) == 0 and report.Files >= 3 and report.Lost <= 0",
+			err, report)
 	}
 	names, err := hashchain.Files(os.DirFS(audit))
 	if err != nil {
@@ -140,22 +141,23 @@ func TestAFullDiskStopsWhatWouldHaveNoRecord(t *testing.T) {
 		t.Error("calls without a record are served")
 	}
 	if got := ask(http.MethodGet, "/v1/sessions/s", ""); got != http.StatusOK {
-		t.Errorf("looking: %d", got)
+		t.Errorf("looking: got %d, want 200", got)
 	}
 	if got := ask(http.MethodDelete, "/v1/sessions/s", ""); got != http.StatusNoContent {
-		t.Errorf("ending: %d", got)
+		t.Errorf("ending: got %d, want 204", got)
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
 	if got := ask(http.MethodPost, "/v1/sessions", `{"id":"after"}`); got != http.StatusCreated {
-		t.Errorf("with room again: %d", got)
+		t.Errorf("with free space again: got %d, want 201", got)
 	}
 	report, err := hashchain.Verify(os.DirFS(audit), nil)
 	if err != nil || len(report.Problems) > 0 || report.Lost > 0 {
-		t.Errorf("%v, %+v", err, report)
+		t.Errorf("err = %v, report = %+v, want no error and len(report.Problems) == 0 and report.Lost <= 0",
+			err, report)
 	}
 	if !strings.Contains(d.Log(), "audit record not written") || !strings.Contains(d.Log(), "audit records are written again") {
-		t.Error("the log does not say so")
+		t.Error("the log does not say that audit records could not be written, and then could")
 	}
 }

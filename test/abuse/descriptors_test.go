@@ -109,7 +109,7 @@ func TestT17DescriptorsStayInTheBox(t *testing.T) {
 	d.NewProcess(t, "s1", "receiver", boxtest.ShellProcess(python(receive)))
 	says(t, d, "receiver", "listening")
 	if got := d.Sh(t, "s2", "/usr/bin/python3 - --once <<'END'\n"+send+"\nEND"); got != "ConnectionRefusedError\n" {
-		t.Errorf("another box: %q", got)
+		t.Errorf(`another box: got %q, want "ConnectionRefusedError\n"`, got)
 	}
 	d.Sh(t, "s1", python(send))
 	if got, want := d.Ended(t, "s1", "receiver").Result.Stdout, strings.Repeat("listening\n['mine']\n", 2); got != want {
@@ -169,9 +169,10 @@ func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 	d.Sh(t, "s1", "true") // pipes are still available
 	for i := range 3 {    // as are terminals in another box
 		if r, isNew, err := d.StartProcess(t.Context(), "s2", fmt.Sprint(i), terminal()); err != nil || !isNew {
-			t.Errorf("in another box: %+v, %v", r, err)
+			t.Errorf("in another box: r = %+v, err = %v, want no error and isNew == true", r, err)
 		} else if end, err := d.Process(t.Context(), "s2", fmt.Sprint(i), 5*time.Minute); err != nil || end.Result == nil || !strings.HasPrefix(end.Result.Stdout, "/dev/pts/") {
-			t.Errorf("in another box: %+v, %v", end, err)
+			t.Errorf(`in another box: end = %+v, err = %v, want no error and end.Result != nil and end.Result.Stdout starting with "/dev/pts/"`,
+				end, err)
 		}
 	}
 	d.Sh(t, "s1", "touch go")
@@ -180,7 +181,7 @@ func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 	}
 	d.NewProcess(t, "s1", "again", terminal())
 	if end := d.Ended(t, "s1", "again"); !strings.HasPrefix(end.Result.Stdout, "/dev/pts/") {
-		t.Errorf("afterwards: %+v", end)
+		t.Errorf(`afterwards: end = %+v, want end.Result.Stdout starting with "/dev/pts/"`, end)
 	}
 	for _, s := range []string{"s1", "s2"} {
 		if err := d.DeleteSession(t.Context(), s); err != nil {
@@ -206,7 +207,7 @@ func TestT37TerminalsOfManyProcesses(t *testing.T) {
 		state, perr := d.Process(t.Context(), "s1", p, 0)
 		switch {
 		case err != nil || perr != nil:
-			t.Errorf("%d: %v, %v", i, err, perr)
+			t.Errorf("%d: err = %v, perr = %v, want no error and no error", i, err, perr)
 		case state.State == "running":
 			got++
 		case state.Result != nil && state.Result.Failure != nil && state.Result.Failure.Item == "terminal":
@@ -235,7 +236,8 @@ func TestT37EndedProgramsHoldNoTerminals(t *testing.T) {
 		p := fmt.Sprint(i)
 		d.NewProcess(t, "s1", p, req)
 		if end := d.Ended(t, "s1", p); !strings.HasPrefix(end.Result.Stdout, "/dev/pts/") {
-			t.Fatalf("%d: %q, %+v", i, end.Result.Stdout, end.Result.Failure)
+			t.Fatalf(`%d: end.Result.Stdout = %q, end.Result.Failure = %+v, want end.Result.Stdout starting with "/dev/pts/"`,
+				i, end.Result.Stdout, end.Result.Failure)
 		}
 	}
 }
@@ -253,7 +255,7 @@ func settled(t *testing.T, d *boxtest.Daemon) (now boxtest.Traces) {
 			t.Logf("%d sessions, and processes of boxes: %q", len(list), now.Processes)
 		}
 	}()
-	boxtest.Eventually(t, "a box is made ahead of need, and nothing runs", func() bool {
+	boxtest.Eventually(t, "there are the boxes of the sessions and one preforked box, without any program", func() bool {
 		now = d.Look()
 		return len(now.Processes) == len(list)+1
 	})

@@ -53,7 +53,7 @@ func flood(t *testing.T, size int64, req *api.ProcessRequest) {
 	before := boxtest.Memory(t, d.PID(), "VmRSS")
 	d.Sh(t, "s1", "touch go")
 	n, same := int64(0), 0
-	boxtest.Eventually(t, "it stands still", func() bool {
+	boxtest.Eventually(t, "the flooding program has stopped writing", func() bool {
 		last := n
 		if n = written(t, d, "p"); n != last {
 			same = 0
@@ -65,7 +65,7 @@ func flood(t *testing.T, size int64, req *api.ProcessRequest) {
 		t.Errorf("with a lossless reader that does not read %d bytes were written", n)
 	}
 	if state, err := d.Process(t.Context(), "s1", "p", 0); err != nil || state.State != "running" || state.Readers != 2 {
-		t.Errorf("%+v, %v", state, err)
+		t.Errorf(`state = %+v, err = %v, want no error and state.State == "running" and state.Readers == 2`, state, err)
 	}
 	if now := boxtest.Memory(t, d.PID(), "VmRSS"); now > before+margin {
 		t.Errorf("held up: boxd has grown from %d to %d bytes", before, now)
@@ -73,19 +73,19 @@ func flood(t *testing.T, size int64, req *api.ProcessRequest) {
 	_ = lossless.WS.CloseNow()
 	for n < size { // which may take long
 		last := n
-		boxtest.Eventually(t, "it writes on without the lossless reader", func() bool {
+		boxtest.Eventually(t, "the program writes on without the lossless reader", func() bool {
 			n = written(t, d, "p")
 			return n > last
 		})
 	}
 	came, missing, exit := told(t, slow)
 	if came+missing != size || missing < size/2 || exit.Status != "exited" || exit.Output[0].Bytes != uint64(size) {
-		t.Errorf("%d bytes came and %d are told to be missing, of %d; %+v", came, missing, size, exit)
+		t.Errorf("%d bytes arrived and %d were reported missing, of %d; %+v", came, missing, size, exit)
 	}
 	late, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Replay: true})
 	came, missing, _ = told(t, late)
 	if came+missing != size || came > 8<<20 || a.Stdout != 0 {
-		t.Errorf("afterwards %d bytes came and %d are told to be missing, of %d", came, missing, size)
+		t.Errorf("afterwards %d bytes arrived and %d were reported missing, of %d", came, missing, size)
 	}
 	if now := boxtest.Memory(t, d.PID(), "VmRSS"); now > before+margin {
 		t.Errorf("read: boxd has grown from %d to %d bytes", before, now)
@@ -136,12 +136,14 @@ func TestT46ATerminalOfABoxCannotBeTypedInto(t *testing.T) {
 	d.NewProcess(t, "s1", "p", req)
 	text := strings.ReplaceAll(d.Ended(t, "s1", "p").Result.Stdout, "\r\n", "\n")
 	if !strings.HasPrefix(text, "/dev/pts/0 True True\n") || !strings.HasSuffix(text, "left: <>\n") || strings.Count(text, "TIOC") < 18 {
-		t.Errorf("%s", text)
+		t.Errorf(`text = %s, want text starting with "/dev/pts/0 True True\n" and text ending with "left: <>\n" and strings.Count(text, "TIOC") >= 18`,
+			text)
 	}
 	for line := range strings.Lines(text) {
 		name, result, ok := strings.Cut(strings.TrimSpace(line), " E")
 		if strings.HasPrefix(line, "TIOC") && (!ok || !strings.Contains("PERM IO ACCES INVAL NOTTY", result)) {
-			t.Errorf("%s: %s", name, line)
+			t.Errorf(`%s: line = %s, want line not starting with "TIOC" or ok == true and "PERM IO ACCES INVAL NOTTY" containing %q`,
+				name, line, result)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
 	d.NewProcess(t, "s1", "process-there", boxtest.ShellProcess("echo secret; sleep 1000"))
 	a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"mine"}`))
 	if a[0].Code != http.StatusCreated {
-		t.Fatalf("%s", a[0].Body)
+		t.Fatalf("a[0].Body = %s, want a[0].Code == 201", a[0].Body)
 	}
 	tried := 0
 	for _, pattern := range relay.Patterns() {
@@ -59,14 +59,16 @@ func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
 				answers[i].Body = []byte(strings.NewReplacer("s0", "s1", "process-none", "process-there").Replace(string(answers[i].Body)))
 				answers[i].Header.Del("Content-Length")
 				if answers[i].Code != want || answers[i].Problem(t).Title == "" {
-					t.Errorf("%s with %q: %d %s", pattern, body, answers[i].Code, answers[i].Body)
+					t.Errorf(`%s with %q: answers[i].Code = %d, answers[i].Body = %s, want answers[i].Code == %v and answers[i].Problem(t).Title != ""`,
+						pattern, body, answers[i].Code, answers[i].Body, want)
 				}
 				if diff := cmp.Diff(answers[0], answers[i]); diff != "" {
-					t.Errorf("%s with %q: what is there and what is not differ (-there +not):\n%s", pattern, body, diff)
+					t.Errorf("%s with %q: the answers about an existing and a missing session differ (-existing +missing):\n%s", pattern, body, diff)
 				}
 			}
 			if own := answers[len(answers)-1]; own.Code != want {
-				t.Errorf("%s with %q in a session of their own: %d %s", pattern, body, own.Code, own.Body)
+				t.Errorf("%s with %q in a session of their own: own.Code = %d, own.Body = %s, want own.Code == %v",
+					pattern, body, own.Code, own.Body, want)
 			}
 			tried++
 		}
@@ -75,7 +77,7 @@ func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
 		t.Errorf("only %d requests were tried", tried)
 	}
 	if s, err := d.Process(t.Context(), "s1", "process-there", 0); err != nil || s.State != "running" || s.Readers != 0 {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf(`s = %+v, err = %v, want no error and s.State == "running" and s.Readers == 0`, s, err)
 	}
 }
 
@@ -85,7 +87,7 @@ func TestAttachWhereThereIsNothing(t *testing.T) {
 	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	if a := d.Raw(t, "GET", "/v1/sessions/s1/processes/none/stream", "", boxtest.Upgrade()...); a.Problem(t).Status != http.StatusNotFound {
-		t.Errorf("%s", a.Body)
+		t.Errorf("a.Body = %s, want a.Problem(t).Status == 404", a.Body)
 	}
 	req := boxtest.ShellProcess("seq -f %07.0f 0 999999; echo end >&2; exit 3")
 	req.Output = new(quantity.MiB)
@@ -93,13 +95,14 @@ func TestAttachWhereThereIsNothing(t *testing.T) {
 	const size = 8_000_000
 	state := d.Ended(t, "s1", "p")
 	if state.Output[0].Bytes != size || state.Output[0].From < size/2 {
-		t.Fatalf("%+v", state.Output)
+		t.Fatalf("state.Output = %+v, want state.Output[0].Bytes == size and state.Output[0].From >= size / 2",
+			state.Output)
 	}
 	for _, from := range []int64{0, 1, 4096, state.Output[0].From, size - 8, size} {
 		c, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Stdout: new(from), Stderr: new(int64(4))})
 		came, missing, exit := told(t, c)
 		if a.Stdout != from || a.Process.State != "ended" || came+missing != size-from || (missing > 0) != (from < state.Output[0].From) || *exit.ExitCode != 3 {
-			t.Errorf("from %d: %+v; %d came, %d are missing, %+v", from, a, came, missing, exit)
+			t.Errorf("from %d: %+v; %d bytes arrived, %d are missing, %+v", from, a, came, missing, exit)
 		}
 	}
 	for field, asked := range map[string]api.StreamAttach{
@@ -109,14 +112,15 @@ func TestAttachWhereThereIsNothing(t *testing.T) {
 		c := d.DialProcess(t, "s1", "p")
 		c.Control(api.ClientControl{Attach: &asked})
 		if p := c.Next().Error; p == nil || p.Status != http.StatusBadRequest || p.Field != field || p.Allowed == "" {
-			t.Errorf("%s: %+v", field, p)
+			t.Errorf(`%s: p = %+v, want p != nil and p.Status == 400 and p.Field == field and p.Allowed != ""`,
+				field, p)
 		}
 	}
 	for _, n := range []int64{-1, -1 << 63, 1<<63 - 1} {
 		c := d.DialProcess(t, "s1", "p")
 		c.Control(api.ClientControl{Attach: &api.StreamAttach{Stdout: new(n)}})
 		if p := c.Next().Error; p == nil || p.Field != "attach.stdout" {
-			t.Errorf("%d: %+v", n, p)
+			t.Errorf(`%d: p = %+v, want p != nil and p.Field == "attach.stdout"`, n, p)
 		}
 	}
 }
@@ -143,7 +147,7 @@ func TestOneIDIsOneRequest(t *testing.T) {
 		change(&other)
 		_, _, err := d.StartProcess(t.Context(), "s1", "p", &other)
 		if e := boxtest.Refused(t, err, http.StatusConflict, field); strings.Contains(fmt.Sprintf("%+v", e.Problem), "s3cret") {
-			t.Errorf("%s: %+v", field, e.Problem)
+			t.Errorf(`%s: e.Problem = %+v, want fmt.Sprintf("%%+v", e.Problem) without "s3cret"`, field, e.Problem)
 		}
 	}
 	var all sync.WaitGroup
@@ -151,13 +155,13 @@ func TestOneIDIsOneRequest(t *testing.T) {
 		for _, p := range []string{"p", "q"} {
 			all.Go(func() {
 				if s, _, err := d.StartProcess(t.Context(), "s1", p, &req); err != nil || s.State != "running" {
-					t.Errorf("%s: %+v, %v", p, s, err)
+					t.Errorf(`%s: s = %+v, err = %v, want no error and s.State == "running"`, p, s, err)
 				}
 			})
 		}
 	}
 	all.Wait()
-	boxtest.Eventually(t, "both have run", func() bool { return d.Sh(t, "s1", "cat runs 2>&- | wc -l") >= "2\n" })
+	boxtest.Eventually(t, "both processes have run", func() bool { return d.Sh(t, "s1", "cat runs 2>&- | wc -l") >= "2\n" })
 	if n := d.Sh(t, "s1", "wc -l < runs"); n != "2\n" {
 		t.Errorf("two processes ran %s times", n)
 	}
@@ -176,19 +180,19 @@ func TestReadersAndWritersAreBounded(t *testing.T) {
 	for i := range list {
 		var a api.StreamAttached
 		if list[i], a = d.AttachPeer(t, "s1", "p", api.StreamAttach{Write: true, TakeOver: i == 63}); a.Writer != (i == 0 || i == 63) {
-			t.Errorf("client %d is the writer: %v", i, a.Writer)
+			t.Errorf("client %d is the writer: a.Writer = %v, want (i == 0 || i == 63)", i, a.Writer)
 		}
 	}
 	c := d.DialProcess(t, "s1", "p")
 	c.Control(api.ClientControl{Attach: &api.StreamAttach{Write: true, TakeOver: true}})
 	if p := c.Next().Error; p == nil || p.Status != http.StatusTooManyRequests {
-		t.Errorf("the 65th: %+v", p)
+		t.Errorf("the 65th: p = %+v, want p != nil and p.Status == 429", p)
 	}
 	if a := d.Raw(t, "GET", "/v1/sessions/s1/processes/p/logs", ""); a.Code != http.StatusTooManyRequests {
-		t.Errorf("the 65th by its logs: %d %s", a.Code, a.Body)
+		t.Errorf("the 65th by its logs: a.Code = %d, a.Body = %s, want a.Code == 429", a.Code, a.Body)
 	}
 	if !list[0].Next().WriterLost {
-		t.Error("the first writer does not hear that it is none any more")
+		t.Error("the first writer got no message that it lost the write access")
 	}
 	for _, i := range []int{0, 31} { // these are not attached
 		list[i].Send(api.ChannelStdin, []byte("stolen"))
@@ -198,7 +202,7 @@ func TestReadersAndWritersAreBounded(t *testing.T) {
 		c.Hears("mine")
 	}
 	_ = list[5].WS.CloseNow()
-	boxtest.Eventually(t, "there is room again", func() bool {
+	boxtest.Eventually(t, "another reader can attach", func() bool {
 		s, err := d.Process(t.Context(), "s1", "p", 0)
 		return err == nil && s.Readers == 63
 	})
@@ -217,12 +221,12 @@ func TestNonsenseIsRefusedByItsName(t *testing.T) {
 	const path = "/v1/sessions/s1/processes/p/"
 	for _, size := range []string{`{"rows":0,"cols":0}`, `{"rows":24,"cols":0}`, `{"rows":65536,"cols":80}`, `{"rows":-1,"cols":80}`, `{"rows":1.5,"cols":80}`, `{"rows":"24","cols":"80"}`, `{}`, `[]`, `null`, ``} {
 		if a := d.Raw(t, "POST", path+"resize", size); a.Problem(t).Status != http.StatusBadRequest {
-			t.Errorf("resize %s: %d %s", size, a.Code, a.Body)
+			t.Errorf("resize %s: a.Code = %d, a.Body = %s, want a.Problem(t).Status == 400", size, a.Code, a.Body)
 		}
 	}
 	for _, signal := range []string{`"KILL"`, `"9"`, `9`, `""`, `"SIGKILL\n"`, `"sigkill"`, `"SIGRTMIN+1000"`, `null`, `["SIGKILL"]`, `"SIG\u0000KILL"`, `"` + strings.Repeat("S", 5000) + `"`} {
 		if a := d.Raw(t, "POST", path+"signal", `{"signal":`+signal+`}`); a.Problem(t).Status != http.StatusBadRequest {
-			t.Errorf("signal %.40s: %d %s", signal, a.Code, a.Body)
+			t.Errorf("signal %.40s: a.Code = %d, a.Body = %s, want a.Problem(t).Status == 400", signal, a.Code, a.Body)
 		}
 	}
 	for query, field := range map[string]string{
@@ -231,16 +235,16 @@ func TestNonsenseIsRefusedByItsName(t *testing.T) {
 	} {
 		a := d.Raw(t, "GET", path+"logs?"+query, "")
 		if p := a.Problem(t); p.Status != http.StatusBadRequest || p.Field != field || p.Detail == "" {
-			t.Errorf("logs?%s: %+v", query, p)
+			t.Errorf(`logs?%s: p = %+v, want p.Status == 400 and p.Field == %v and p.Detail != ""`, query, p, field)
 		}
 	}
 	for _, id := range []string{"x", "1", "1.", ".", "-1.0", "1.2.3", "99999.0", strings.Repeat("9", 400) + ".0"} {
 		if a := d.Raw(t, "GET", path+"logs?format=sse", "", "Last-Event-ID: "+id); a.Problem(t).Field != "Last-Event-ID" {
-			t.Errorf("%.40s: %s", id, a.Body)
+			t.Errorf(`%.40s: a.Body = %s, want a.Problem(t).Field == "Last-Event-ID"`, id, a.Body)
 		}
 	}
 	if s, err := d.Process(t.Context(), "s1", "p", 0); err != nil || s.State != "running" || *s.Terminal != *req.Terminal {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf(`s = %+v, err = %v, want no error and s.State == "running" and *s.Terminal == *req.Terminal`, s, err)
 	}
 }
 
@@ -257,12 +261,13 @@ func TestAnyTextIsAnIDOfAProcess(t *testing.T) {
 		req := boxtest.ShellProcess(fmt.Sprintf("echo %d", i))
 		d.NewProcess(t, "s1", id, req)
 		if end := d.Ended(t, "s1", id); end.ID != id || end.Result.Stdout != fmt.Sprintf("%d\n", i) {
-			t.Errorf("%q: %+v", id, end)
+			t.Errorf(`%q: end = %+v, want end.ID == id and end.Result.Stdout == fmt.Sprintf("%%d\n", i)`, id, end)
 		}
 	}
 	for i, id := range ids { // each is itself and no other
 		if a := d.Raw(t, "GET", "/v1/sessions/s1/processes/"+url.PathEscape(id)+"/logs", ""); string(a.Body) != fmt.Sprintf("%d\n", i) && id != "." && id != ".." {
-			t.Errorf("%q: %d %s", id, a.Code, a.Body)
+			t.Errorf(`%q: a.Code = %d, a.Body = %s, want a.Body == fmt.Sprintf("%%d\n", i) or id == "." or id == ".."`,
+				id, a.Code, a.Body)
 		}
 		if err := d.DeleteProcess(t.Context(), "s1", id); err != nil {
 			t.Errorf("%q: %v", id, err)
@@ -272,10 +277,11 @@ func TestAnyTextIsAnIDOfAProcess(t *testing.T) {
 		a := d.Raw(t, "PUT", "/v1/sessions/s1/processes/"+url.PathEscape(id), `{"argv":["true"]}`)
 		var p api.Problem
 		if err := json.Unmarshal(a.Body, &p); err != nil || a.Code != http.StatusBadRequest || p.Field != "id" {
-			t.Errorf("%q: %d %s", id, a.Code, a.Body)
+			t.Errorf(`%q: a.Code = %d, a.Body = %s, want no error and a.Code == 400 and p.Field == "id"`,
+				id, a.Code, a.Body)
 		}
 	}
 	if list, err := d.Processes(t.Context(), "s1"); err != nil || len(list) != 0 {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 0", list, err)
 	}
 }

@@ -60,13 +60,13 @@ func TestT78GarbageToTheKeeper(t *testing.T) {
 	}
 	d.Restart()
 	if got := d.Keeper(); got != keeper {
-		t.Errorf("the keeper is %d, was %d", got, keeper)
+		t.Errorf("the keeper is %d, was %d, want got == keeper", got, keeper)
 	}
 	if s, err := d.Session(t.Context(), "witness"); err != nil || s.PID != witness.PID {
-		t.Errorf("the box is %d, was %d: %v", s.PID, witness.PID, err)
+		t.Errorf("the box is %d, was %d: err = %v, want no error and s.PID == witness.PID", s.PID, witness.PID, err)
 	}
 	if got := d.Sh(t, "witness", "cat file"); got != "kept\n" {
-		t.Errorf("its file has %q", got)
+		t.Errorf(`its file has %q, want "kept\n"`, got)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "next"})
 	for _, id := range []string{"witness", "next"} {

@@ -46,7 +46,7 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 		if _, _, err := d.StartProcess(t.Context(), "s1", p, req); err != nil {
 			return err
 		}
-		boxtest.Eventually(t, "the server listens to nothing", func() bool {
+		boxtest.Eventually(t, "the server has written something or has ended", func() bool {
 			s, err := d.Process(t.Context(), "s1", p, 0)
 			return err != nil || s.EndedAt != nil || s.Output[0].Bytes > 0
 		})
@@ -60,14 +60,14 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 		kerr := host.Process.Signal(syscall.SIGKILL)
 		_ = host.Wait() // killed, as asked
 		if err := errors.Join(err, kerr); err != nil || line != "attached\n" {
-			return fmt.Errorf("the client says %q: %w", line, err)
+			return fmt.Errorf("the client prints %q: %w", line, err)
 		}
 		end, err := d.Process(t.Context(), "s1", p, 5*time.Minute)
 		if err != nil {
 			return err
 		}
 		if end.EndedAt == nil {
-			return fmt.Errorf("%s goes on: %+v", p, end)
+			return fmt.Errorf("%s still runs: %+v", p, end)
 		}
 		if after := end.EndedAt.Sub(killed); end.Reason != "lease" || end.Result.Signal != "SIGKILL" || after < lease || after > lease+grace+margin {
 			return fmt.Errorf("%s after %v: %+v", p, after, end)
@@ -110,7 +110,7 @@ func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
 			_ = c.WS.CloseNow()
 		}
 	}
-	boxtest.Eventually(t, "nobody's server is gone", func() bool {
+	boxtest.Eventually(t, "the process whose lease nobody renews has ended", func() bool {
 		if _, err := d.RenewProcess(t.Context(), "s1", "renewed"); err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
 	})
 	for _, p := range []string{"attached", "renewed"} {
 		if s, err := d.Process(t.Context(), "s1", p, 0); err != nil || s.State != "running" {
-			t.Errorf("%s: %+v, %v", p, s, err)
+			t.Errorf(`%s: s = %+v, err = %v, want no error and s.State == "running"`, p, s, err)
 		}
 	}
 }
@@ -145,14 +145,14 @@ func TestT71AServerAndItsBoxEndWithAKilledBoxctl(t *testing.T) {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "{}\n" {
-		t.Fatalf("%q, %v", line, err)
+		t.Fatalf(`line = %q, err = %v, want line == "{}\n"`, line, err)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	killed := time.Now()
 	_ = cmd.Wait() // killed, as asked
-	boxtest.Eventually(t, "its box has ended", func() bool {
+	boxtest.Eventually(t, "the box of the server has ended", func() bool {
 		list, err := d.Sessions(t.Context(), false)
 		return err == nil && len(list) == 0
 	})

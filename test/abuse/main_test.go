@@ -29,7 +29,7 @@ func says(t *testing.T, d *boxtest.Daemon, p, want string) {
 	})
 }
 
-// told reads a stream to its end: the number of bytes received, and of those reported as missing.
+// told reads a stream to its end, and returns the number of bytes received, and of those reported as missing.
 func told(t *testing.T, c *boxtest.Peer) (came, missing int64, exit *api.ExecResult) {
 	t.Helper()
 	for {

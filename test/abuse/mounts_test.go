@@ -77,7 +77,7 @@ func TestARenamerCatchesNoMount(t *testing.T) {
 		if err == nil {
 			made++
 			if at := mountedBelow(t, s.PID, "/workspace/"); len(at) != 1 || strings.HasPrefix(at[0], "/workspace/bare") {
-				t.Errorf("it is on %q: it never was where it was asked for", at)
+				t.Errorf("the mount is on %q, and never was on its target", at)
 			}
 			// It is removed even if it was moved meanwhile.
 			if err := d.RemoveMount(t.Context(), "s", "/workspace/a/b/t", true); err != nil {
@@ -97,9 +97,9 @@ func TestARenamerCatchesNoMount(t *testing.T) {
 			t.Errorf("it was refused (%v), and is on %q", err, at)
 		}
 	}
-	t.Logf("%d made, %d taken away as they were not in their place, %d refused before", made, moved, refused)
+	t.Logf("%d mounted, %d unmounted because they were outside their target, %d refused before", made, moved, refused)
 	if made == 0 || moved == 0 || refused == 0 {
-		t.Error("nothing was tried of one kind")
+		t.Error("one of the three outcomes (mounted, moved, refused) never happened")
 	}
 	if err := os.WriteFile(filepath.Join(work, "stop"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestARenamerCatchesNoMount(t *testing.T) {
 		t.Errorf("the box's own system: before %q, after %q", system, now)
 	}
 	if data, err := os.ReadFile(filepath.Join(source, "name")); err != nil || string(data) != "one" {
-		t.Errorf("the directory that was mounted has %q, %v", data, err)
+		t.Errorf(`the directory that was mounted has %q, %v, want no error and data == "one"`, data, err)
 	}
 }
 
@@ -148,11 +148,12 @@ func TestMountsFollowNoLinkOfABox(t *testing.T) {
 	} {
 		_, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: source, Target: target, Mode: "ro"})
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 400 || e.Field != "target" {
-			t.Errorf("%s, live: %v", target, err)
+			t.Errorf(`%s, added to a running session: err = %v, want ok == true and e.Status == 400 and e.Field == "target"`, target, err)
 		}
 		_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "other", Mounts: append(given[:1:1], api.Mount{Source: source, Target: target, Mode: "ro"})})
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 400 || e.Field != "mounts[1].target" {
-			t.Errorf("%s, made with: %v", target, err)
+			t.Errorf(`%s, made with: err = %v, want ok == true and e.Status == 400 and e.Field == "mounts[1].target"`,
+				target, err)
 		}
 	}
 	if after, now := tables(t, d, "s"); after != box || now != host {
@@ -164,7 +165,7 @@ func TestMountsFollowNoLinkOfABox(t *testing.T) {
 	}
 	_, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: filepath.Join(d.Dir, "lent", "out"), Target: "/mnt/x", Mode: "ro"})
 	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 403 || e.Field != "source" {
-		t.Errorf("a source that is a link: %v", err)
+		t.Errorf(`a source that is a link: err = %v, want ok == true and e.Status == 403 and e.Field == "source"`, err)
 	}
 }
 
@@ -184,13 +185,15 @@ func TestALiveMountIsNotTheBoxsToChange(t *testing.T) {
 		} {
 			line = fmt.Sprintf(line, target)
 			if r, err := d.Exec(t.Context(), "s", &api.ExecRequest{Command: &line}); err != nil || r.ExitCode == nil || *r.ExitCode == 0 {
-				t.Errorf("%s: %+v, %v", line, r, err)
+				t.Errorf("%s: r = %+v, err = %v, want no error and r.ExitCode != nil and *r.ExitCode != 0",
+					line, r, err)
 			}
 		}
 	}
 	entries, err := os.ReadDir(source)
 	data, rerr := os.ReadFile(filepath.Join(source, "name"))
 	if err != nil || rerr != nil || len(entries) != 1 || string(data) != "one" {
-		t.Errorf("%v, %q; %v, %v", entries, data, err, rerr)
+		t.Errorf(`entries = %v, data = %q; err = %v, rerr = %v, want no error and no error and len(entries) == 1 and data == "one"`,
+			entries, data, err, rerr)
 	}
 }

@@ -123,21 +123,21 @@ func TestT66ARecordThatIsNotBoxdsMakesNoSession(t *testing.T) {
 		seen := len(d.Log())
 		d.Restart()
 		if _, err := d.Session(t.Context(), "s1"); !errors.Is(err, client.NotFound) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want err is client.NotFound", name, err)
 		}
 		if text := d.Log()[seen:]; !strings.Contains(text, "level=ERROR") || !strings.Contains(text, path) {
-			t.Errorf("%s: the log says\n%s", name, text)
+			t.Errorf("%s: the log has\n%s", name, text)
 		}
-		boxtest.Eventually(t, name+": its box is dead", func() bool { return !boxtest.Lives(int(s.PID)) })
+		boxtest.Eventually(t, name+": the box of the session is dead", func() bool { return !boxtest.Lives(int(s.PID)) })
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: the record is there: %v", name, err)
+			t.Errorf("%s: the record exists: err = %v, want err is os.ErrNotExist", name, err)
 		}
 		if now, err := d.Session(t.Context(), "witness"); err != nil || now.PID != witness.PID {
-			t.Errorf("%s: the other session is %+v, %v", name, now, err)
+			t.Errorf("%s: the other session is %+v, %v, want no error and now.PID == %v", name, now, err, witness.PID)
 		}
 	}
 	if got := d.Sh(t, "witness", "cat file"); got != "kept\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "kept\n"`, got)
 	}
 	if err := d.DeleteSession(t.Context(), "witness"); err != nil {
 		t.Fatal(err)
@@ -169,17 +169,18 @@ func TestT66ARecordNeverWidens(t *testing.T) {
 	}))
 	d.Restart()
 	if a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/sessions/s1", ""), boxtest.Request("GET", "/v1/sessions", "")); a[0].Code != http.StatusNotFound || strings.Contains(string(a[1].Body), "s1") {
-		t.Errorf("%s, %s", a[0].Body, a[1].Body)
+		t.Errorf(`a[0].Body = %s, a[1].Body = %s, want a[0].Code == 404 and a[1].Body without "s1"`,
+			a[0].Body, a[1].Body)
 	}
 	if now, err := d.Session(t.Context(), "s1"); err == nil {
 		if now.PID != s.PID || now.Owner != s.Owner {
-			t.Errorf("%+v", now)
+			t.Errorf("now = %+v, want now.PID == %v and now.Owner == %v", now, s.PID, s.Owner)
 		}
 		if got := d.Sh(t, "s1", `echo "$TOKEN:$LD_PRELOAD"`); got != "s3cret:\n" {
-			t.Errorf("%q", got)
+			t.Errorf(`got %q, want "s3cret:\n"`, got)
 		}
 	} else if !errors.Is(err, client.NotFound) || !strings.Contains(d.Log(), path) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is client.NotFound and d.Log() containing %q", err, path)
 	}
 }
 
@@ -199,10 +200,10 @@ func TestT66APlantedRecordMakesNoSession(t *testing.T) {
 	d.Restart()
 	list, err := d.Sessions(t.Context(), true)
 	if err != nil || len(list) != 1 || !strings.Contains(d.Log(), planted) {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 1 and d.Log() containing %q", list, err, planted)
 	}
 	if _, err := os.Lstat(planted); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is there: %v", err)
+		t.Errorf("the record that was removed: err = %v, want err is os.ErrNotExist", err)
 	}
 }
 
@@ -221,7 +222,7 @@ func TestT66WhatIsNoRecordIsNamed(t *testing.T) {
 		replaced(t, path, make)
 		out, err := boxd(t, d)
 		if err == nil || !strings.Contains(out, keyOf(path)) {
-			t.Errorf("%s: %s, %v", name, out, err)
+			t.Errorf("%s: out = %s, err = %v, want an error and out containing keyOf(path)", name, out, err)
 		}
 		if _, err := os.Lstat(path); err != nil || !boxtest.Lives(int(s.PID)) {
 			t.Errorf("%s: %v, or the box is dead", name, err)
@@ -232,7 +233,7 @@ func TestT66WhatIsNoRecordIsNamed(t *testing.T) {
 	}
 	d.Restart()
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != s.PID {
-		t.Errorf("%+v, %v", now, err)
+		t.Errorf("now = %+v, err = %v, want no error and now.PID == %v", now, err, s.PID)
 	}
 }
 
@@ -281,10 +282,10 @@ func TestT66ARecordThatNamesAProcessOfTheHost(t *testing.T) {
 	replaced(t, path, edited(lie))
 	d.Restart()
 	if _, err := d.Session(t.Context(), "s1"); !errors.Is(err, client.NotFound) || !strings.Contains(d.Log(), "it is another process") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want err is client.NotFound and d.Log() containing "it is another process"`, err)
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err == nil {
-		t.Error("its end is taken for done")
+		t.Error("no error for the removal of a session whose record names a process of the host")
 	}
 	if !boxtest.Lives(victim.Process.Pid) || !boxtest.Lives(int(s.PID)) {
 		t.Error("a process of the host, or the box, has been ended")
@@ -332,16 +333,18 @@ func TestT66DamagedRecordsOfTheKeeper(t *testing.T) {
 			replaced(t, path, make(string(data)))
 			d.Restart()
 			if now, err := d.Session(t.Context(), "witness"); err != nil || now.PID != witness.PID {
-				t.Errorf("the other session: %+v, %v", now, err)
+				t.Errorf("the other session: now = %+v, err = %v, want no error and now.PID == %v",
+					now, err, witness.PID)
 			}
 			if _, err := d.Session(t.Context(), "s1"); !errors.Is(err, client.NotFound) || !strings.Contains(d.Log(), "DAMAGED RECORD") || !strings.Contains(d.Log(), key) {
-				t.Errorf("%v", err)
+				t.Errorf(`err = %v, want err is client.NotFound and d.Log() containing "DAMAGED RECORD" and d.Log() containing %q`,
+					err, key)
 			}
 			if _, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "new"}); err != nil {
 				t.Errorf("a new session: %v", err)
 			}
 			if !boxtest.Lives(int(s.PID)) {
-				t.Error("its box was ended, by what nobody understands")
+				t.Error("a damaged record ended the box")
 			}
 			// As the log suggests: end it, and remove its directory.
 			if err := errors.Join(unix.Kill(int(s.PID), unix.SIGKILL), os.RemoveAll(filepath.Dir(path))); err != nil {

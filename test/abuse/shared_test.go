@@ -62,9 +62,9 @@ func TestT70GitSeesNothingOfBoxd(t *testing.T) {
 	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "plain"})
 	if got := d.Sh(t, "plain", "git init -q . && git status --porcelain --ignored && git add . && git ls-files && ls -A"); got != ".git\n" {
-		t.Errorf("git in a fresh workspace says %q", got)
+		t.Errorf(`git in a new workspace prints %q, want ".git\n"`, got)
 	}
 	if got := d.Sh(t, "plain", "echo text > file && git add . && git -c user.name=x -c user.email=x@example.org commit -qm first && git ls-tree -r --name-only HEAD"); got != "file\n" {
-		t.Errorf("the commit has %q", got)
+		t.Errorf(`the commit has %q, want "file\n"`, got)
 	}
 }

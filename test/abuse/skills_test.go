@@ -32,14 +32,15 @@ func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := d.Sh(t, "s", "/skills/one/bin/run"); got != "ran\n" {
-		t.Errorf("its program: %q", got)
+		t.Errorf(`its program: got %q, want "ran\n"`, got)
 	}
 	fails := func(line string, words ...string) {
 		t.Helper()
 		r, err := d.Exec(t.Context(), "s", &api.ExecRequest{Command: &line})
 		said := func(word string) bool { return strings.Contains(r.Stderr, word) }
 		if err != nil || r.ExitCode == nil || *r.ExitCode == 0 || len(words) > 0 && !slices.ContainsFunc(words, said) {
-			t.Errorf("%s: %+v, %v", line, r, err)
+			t.Errorf("%s: r = %+v, err = %v, want no error and r.ExitCode != nil and *r.ExitCode != 0 and (len(words) == 0 or slices.ContainsFunc(words, said))",
+				line, r, err)
 		}
 	}
 	const readOnly, closed = "Read-only file system", "Permission denied" // on open, the kernel checks the modes first
@@ -76,7 +77,7 @@ func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
 	err = filepath.Walk(filepath.Join(d.State, "skills"), func(path string, info os.FileInfo, err error) error {
 		if err == nil && strings.Contains(path, "/trees/") && info.Mode().IsRegular() {
 			if found++; info.Mode().Perm()&0o022 != 0 {
-				t.Errorf("%s is %v", path, info.Mode())
+				t.Errorf("%s is %v, want info.Mode().Perm() & 0o022 == 0", path, info.Mode())
 			}
 		}
 		return err

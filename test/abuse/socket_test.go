@@ -41,12 +41,13 @@ func TestT61AnotherOriginIsRefused(t *testing.T) {
 			}
 			a, err := boxtest.Ask(t.Context(), d.Socket, strings.Replace(boxtest.Request("GET", path, "", header...), "Connection: close\r\n", "", 1))
 			if err != nil || a.Code != want {
-				t.Errorf("origin %q, %s: %d, %v", origin, path, a.Code, err)
+				t.Errorf("origin %q, %s: a.Code = %d, err = %v, want no error and a.Code == %v",
+					origin, path, a.Code, err, want)
 			}
 		}
 	}
 	if a := d.Raw(t, "GET", streamPath, ""); a.Problem(t).Field != "Upgrade" {
-		t.Errorf("no WebSocket: %s", a.Body)
+		t.Errorf(`no WebSocket: a.Body = %s, want a.Problem(t).Field == "Upgrade"`, a.Body)
 	}
 }
 
@@ -86,7 +87,8 @@ func TestT61BadFramesCutTheirSenderOff(t *testing.T) {
 			err = c.Hear().Closed
 		}
 		if websocket.CloseStatus(err) != tc.code && (name != "far too long a one" || websocket.CloseStatus(err) >= 0) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf(`%s: err = %v, want websocket.CloseStatus(err) == tc.code or name == "far too long a one" and websocket.CloseStatus(err) < 0`,
+				name, err)
 		}
 	}
 	witness.Send(api.ChannelStdin, []byte("still here\n"))
@@ -95,7 +97,7 @@ func TestT61BadFramesCutTheirSenderOff(t *testing.T) {
 		t.Errorf("boxd has grown from %d to %d bytes", before, now)
 	}
 	if s, err := d.Process(t.Context(), "s1", "p", 0); err != nil || s.State != "running" {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf(`s = %+v, err = %v, want no error and s.State == "running"`, s, err)
 	}
 }
 
@@ -176,11 +178,13 @@ func TestT61HalfOpenSocketsKeepNobodyOut(t *testing.T) {
 		var got held
 		release := d.Stay(t, boxtest.OtherUID, &got, "hold", how, strconv.Itoa(many))
 		if got.Kept != maxConnections || got.TurnedAway < fewConnections-maxConnections {
-			t.Errorf("%s: %+v", how, got)
+			t.Errorf("%s: got %+v, want got.Kept == maxConnections and got.TurnedAway >= fewConnections - maxConnections",
+				how, got)
 		}
 		t.Logf("%s: %+v", how, got)
 		if a := d.AsUser(t, boxtest.ThirdUID, boxtest.Request("GET", "/v1/status", ""), boxtest.Request("POST", "/v1/exec", `{"exec":{"argv":["true"]}}`)); a[0].Code != http.StatusOK || a[1].Code != http.StatusOK {
-			t.Errorf("%s: a third user: %s, %s", how, a[0].Body, a[1].Body)
+			t.Errorf("%s: a third user: a[0].Body = %s, a[1].Body = %s, want a[0].Code == 200 and a[1].Code == 200",
+				how, a[0].Body, a[1].Body)
 		}
 		c, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{Replay: true})
 		c.Hears("up\n")

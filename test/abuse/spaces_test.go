@@ -53,7 +53,7 @@ func TestARenamerInASharedWorkspaceReachesNothing(t *testing.T) {
 		}
 	}
 	if list, err := os.ReadDir(outside); err != nil || len(list) > 0 {
-		t.Errorf("outside: %v, %v", list, err)
+		t.Errorf("outside: list = %v, err = %v, want no error and len(list) == 0", list, err)
 	}
 	if err := d.DeleteSession(t.Context(), "enemy"); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestARenamerInASharedWorkspaceReachesNothing(t *testing.T) {
 		t.Error(err)
 	}
 	if info, err := os.Stat(outside); err != nil || info.Mode().Perm() != 0o777 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("info = %v, err = %v, want no error and info.Mode().Perm() == 0o777", info, err)
 	}
 	t.Logf("%d were made, %d refused", made, told)
 }

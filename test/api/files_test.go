@@ -53,7 +53,7 @@ func (c *contract) files() {
 			conflict = "edits[0].old"
 		}
 		if p := c.refused(409, conflict, ask{route: fs + verb, s: "s", body: bodies.conflict}); p.File == nil || p.File.Kind == "" {
-			c.t.Errorf("%s: %+v does not say what is wrong about the file", verb, p)
+			c.t.Errorf("%s: the problem %+v lacks the reason about the file", verb, p)
 		}
 	}
 	c.archives()
@@ -68,16 +68,16 @@ func (c *contract) file() {
 	var w api.FileWritten
 	c.reads(c.gets(200, ask{route: put, s: "s", query: "path=streamed&permissions=0600&xattrs_prefix=user.app.", body: "0123456789", head: head}), &w)
 	if w.File.Size != 10 || w.File.Mode != "0600" || !w.Created {
-		c.t.Errorf("%+v", w)
+		c.t.Errorf(`w = %+v, want w.File.Size == 10 and w.File.Mode == "0600" and w.Created == true`, w)
 	}
 	if got := c.gets(200, ask{route: get, s: "s", query: "path_base64=c3RyZWFtZWQ="}); string(got.Body) != "0123456789" {
-		c.t.Errorf("%q", got.Body)
+		c.t.Errorf(`got.Body = %q, want got.Body == "0123456789"`, got.Body)
 	}
 	tag := c.gets(200, ask{route: get, s: "s", query: "path=streamed"}).Header.Get("ETag")
 	c.gets(304, ask{route: get, s: "s", query: "path=streamed", head: http.Header{"If-None-Match": {tag}}})
 	c.gets(412, ask{route: get, s: "s", query: "path=streamed", head: http.Header{"If-Match": {`"other"`}}})
 	if got := c.gets(206, ask{route: get, s: "s", query: "path=streamed", head: http.Header{"Range": {"bytes=3-4"}}}); string(got.Body) != "34" {
-		c.t.Errorf("%q", got.Body)
+		c.t.Errorf(`got.Body = %q, want got.Body == "34"`, got.Body)
 	}
 	c.refused(400, "path", ask{route: get, s: "s"})
 	c.refused(404, "", ask{route: get, s: "s", query: "path=none"})
@@ -109,7 +109,8 @@ func (c *contract) watched() {
 			continue
 		}
 		if got.Code != http.StatusOK || c.lines("FileEvent", got.Body) < 2 || got.Header.Get("Content-Type") != "application/x-ndjson" {
-			c.t.Errorf("%d %v %s", got.Code, got.Header, got.Body)
+			c.t.Errorf(`got.Code = %d, got.Header = %v, got.Body = %s, want got.Code == 200 and c.lines("FileEvent", got.Body) >= 2 and got.Header.Get("Content-Type") == "application/x-ndjson"`,
+				got.Code, got.Header, got.Body)
 		}
 		break
 	}
@@ -122,7 +123,8 @@ func (c *contract) archives() {
 	head := http.Header{"Content-Type": {"application/octet-stream"}}
 	got := c.gets(200, ask{route: get, s: "s", query: "path=dir"})
 	if _, err := tar.NewReader(bytes.NewReader(got.Body)).Next(); err != nil || got.Header.Get("Content-Type") != "application/x-tar" {
-		c.t.Errorf("an archive of %s: %v", got.Header.Get("Content-Type"), err)
+		c.t.Errorf(`an archive of %s: err = %v, want no error and got.Header.Get("Content-Type") == "application/x-tar"`,
+			got.Header.Get("Content-Type"), err)
 	}
 	c.refused(400, "path_base64", ask{route: get, s: "s", query: "path_base64=***"})
 	c.refused(404, "", ask{route: get, s: "s", query: "path=none"})
@@ -133,7 +135,8 @@ func (c *contract) archives() {
 	const some = "POST /v1/sessions/{id}/archive"
 	got = c.gets(200, ask{route: some, s: "s", body: `{"paths":["dir/g"],"paths_base64":["Zg=="]}`})
 	if h, err := tar.NewReader(bytes.NewReader(got.Body)).Next(); err != nil || h.Name != "dir/g" || got.Header.Get("Content-Type") != "application/x-tar" {
-		c.t.Errorf("an archive of %s: %v, %v", got.Header.Get("Content-Type"), h, err)
+		c.t.Errorf(`an archive of %s: h = %v, err = %v, want no error and h.Name == "dir/g" and got.Header.Get("Content-Type") == "application/x-tar"`,
+			got.Header.Get("Content-Type"), h, err)
 	}
 	c.refused(400, "paths", ask{route: some, s: "s", body: `{}`})
 	c.refused(400, "", ask{route: some, s: "s", body: `{"paths":["../f"]}`})

@@ -76,7 +76,7 @@ func TestTheGuideIsTrue(t *testing.T) {
 		}
 		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(e.output), "…", ".*") + "$"
 		if !regexp.MustCompile(pattern).MatchString(parts[i]) {
-			t.Errorf("%s says\n%swhich is not as in the guide:\n%s", e.command, parts[i], e.output)
+			t.Errorf("%s prints\n%sbut the guide has:\n%s", e.command, parts[i], e.output)
 		}
 	}
 }

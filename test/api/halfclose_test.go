@@ -52,7 +52,8 @@ func TestAClientOverTCPMayEndWhatItSends(t *testing.T) {
 			err = json.Unmarshal(data, v)
 		}
 		if err != nil || resp.StatusCode/100 != 2 {
-			t.Errorf("%s %s, %v", resp.Status, data, err)
+			t.Errorf("resp.Status = %s, data = %s, err = %v, want no error and resp.StatusCode / 100 == 2",
+				resp.Status, data, err)
 		}
 	}
 	var s api.Session
@@ -66,7 +67,7 @@ func TestAClientOverTCPMayEndWhatItSends(t *testing.T) {
 	}
 	var result api.ExecResult
 	if answer(conn, &result); result.Stdout != "done\n" {
-		t.Errorf("%+v", result)
+		t.Errorf(`result = %+v, want result.Stdout == "done\n"`, result)
 	}
 	running := func(want int) func() bool {
 		return func() bool {
@@ -77,11 +78,11 @@ func TestAClientOverTCPMayEndWhatItSends(t *testing.T) {
 	}
 	for _, half := range []bool{false, true} {
 		conn = run("sleep 1000")
-		boxtest.Eventually(t, "it runs", running(1))
+		boxtest.Eventually(t, "the program runs", running(1))
 		if half {
 			_ = conn.CloseWrite()
 		}
 		conn.Close()
-		boxtest.Eventually(t, "it has ended with its client", running(0))
+		boxtest.Eventually(t, "the program has ended with the connection of its client", running(0))
 	}
 }

@@ -23,7 +23,8 @@ func (c *contract) images() {
 	var img api.Image
 	c.reads(c.gets(201, ask{route: "POST " + all, query: "name=mine%3A1&form=rootfs", body: root("one"), head: tarHead()}), &img)
 	if img.Name != "mine:1" || img.Form != "rootfs" || img.Layers != 1 || img.Entries != 2 {
-		c.t.Errorf("%+v", img)
+		c.t.Errorf(`img = %+v, want img.Name == "mine:1" and img.Form == "rootfs" and img.Layers == 1 and img.Entries == 2`,
+			img)
 	}
 	c.refused(400, "name", ask{route: "POST " + all, query: "name=host", body: root("x"), head: tarHead()})
 	c.refused(400, "name", ask{route: "POST " + all, body: root("x"), head: tarHead()})
@@ -35,7 +36,7 @@ func (c *contract) images() {
 	var list api.ImageList
 	c.reads(c.gets(200, ask{route: "GET " + all, uid: boxtest.OtherUID}), &list)
 	if len(list.Images) != 1 || list.Images[0].Digest != img.Digest {
-		c.t.Errorf("%+v", list)
+		c.t.Errorf("list = %+v, want len(list.Images) == 1 and list.Images[0].Digest == %v", list, img.Digest)
 	}
 	c.gets(200, ask{route: "GET " + one, p: "mine:1"})
 	c.gets(200, ask{route: "GET " + one, p: img.Digest})
@@ -46,7 +47,7 @@ func (c *contract) images() {
 	var made api.Session
 	c.reads(c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"of-mine","image":"mine:1","read_only_root":false}`}), &made)
 	if made.Image != "mine:1" || made.ReadOnlyRoot {
-		c.t.Errorf("%+v", made)
+		c.t.Errorf(`made = %+v, want made.Image == "mine:1" and made.ReadOnlyRoot == false`, made)
 	}
 	const fs = "POST /v1/sessions/{id}/fs/"
 	c.gets(200, ask{route: fs + "write", s: "of-mine", body: `{"path":"/etc/motd","content":"hello"}`})
@@ -54,7 +55,8 @@ func (c *contract) images() {
 	var diff api.Changes
 	c.reads(c.gets(200, ask{route: fs + "diff", s: "of-mine", body: `{"limit":5}`}), &diff)
 	if diff.Counts != (api.ChangeCounts{Created: 1, Removed: 1}) || diff.Created[0].Path != "/etc/motd" || diff.Removed[0].Path != "/etc/issue" {
-		c.t.Errorf("%+v", diff)
+		c.t.Errorf(`diff = %+v, want diff.Counts == api.ChangeCounts{Created: 1, Removed: 1} and diff.Created[0].Path == "/etc/motd" and diff.Removed[0].Path == "/etc/issue"`,
+			diff)
 	}
 	discard := fs + "discard"
 	var done api.RootDiscarded
@@ -64,13 +66,14 @@ func (c *contract) images() {
 	c.refused(409, "", ask{route: discard, s: "s", body: `{}`})
 	c.reads(c.gets(200, ask{route: fs + "diff", s: "of-mine", body: `{}`}), &diff)
 	if done.Removed != 1 || diff.Counts != (api.ChangeCounts{Removed: 1}) {
-		c.t.Errorf("%+v, %+v", done, diff)
+		c.t.Errorf("done = %+v, diff = %+v, want done.Removed == 1 and diff.Counts == api.ChangeCounts{Removed: 1}",
+			done, diff)
 	}
 	c.gets(200, ask{route: fs + "write", s: "of-mine", body: `{"path":"/etc/motd","content":"hello"}`})
 	const commit = "POST /v1/sessions/{id}/commit"
 	c.reads(c.gets(201, ask{route: commit, s: "of-mine", body: `{"name":"mine:2","env":{"A":"b"},"cmd":["sh"],"working_dir":"/srv"}`}), &img)
 	if img.Name != "mine:2" || img.Form != "commit" || img.Entries != 4 || img.Config.WorkingDir != "/srv" || !slices.Equal(img.Config.Env, []string{"A=b"}) || !slices.Equal(img.Config.Cmd, []string{"sh"}) {
-		c.t.Errorf("%+v", img)
+		c.t.Errorf("img = %+v", img)
 	}
 	c.refused(400, "name", ask{route: commit, s: "of-mine", body: `{"name":"host"}`})
 	c.refused(400, "working_dir", ask{route: commit, s: "of-mine", body: `{"name":"x","working_dir":"srv"}`})
@@ -84,7 +87,7 @@ func (c *contract) images() {
 	c.refused(409, "", ask{route: fs + "diff", s: "s", body: `{}`})
 	c.reads(c.gets(200, ask{route: prune}), &list)
 	if len(list.Images) != 0 {
-		c.t.Errorf("pruned while a session has it: %+v", list)
+		c.t.Errorf("pruned while a session has it: list = %+v, want len(list.Images) == 0", list)
 	}
 	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "of-mine"})
 	c.gets(201, ask{route: "POST " + all, query: "name=other%3A1", body: root("two"), head: tarHead()})

@@ -74,7 +74,8 @@ func (c *contract) gets(status int, a ask) boxtest.Answer {
 		Options: &openapi3filter.Options{RejectWhenRequestBodyNotSpecified: true, SkipSettingDefaults: true, MultiError: true},
 	}
 	if err := openapi3filter.ValidateRequest(c.t.Context(), input); (err != nil) != a.odd {
-		c.t.Errorf("%s: odd is %v, and the description says of it: %v", name, a.odd, err)
+		c.t.Errorf("%s: marked as violating openapi.json: %v, but checking the request says: err = %v, want (err != nil) == a.odd",
+			name, a.odd, err)
 	}
 	got := c.exchange(c.request(a), a.uid)
 	if got.Code != status {
@@ -96,7 +97,7 @@ func (c *contract) checkAnswer(name string, input *openapi3filter.RequestValidat
 		RequestValidationInput: input, Status: got.Code, Header: got.Header, Body: io.NopCloser(bytes.NewReader(got.Body)), Options: options,
 	}
 	if err := openapi3filter.ValidateResponse(c.t.Context(), response); err != nil {
-		c.t.Errorf("%s is answered %d, and the description says of that: %v\n%s", name, got.Code, err, got.Body)
+		c.t.Errorf("%s: the answer with status %d does not match openapi.json: %v\n%s", name, got.Code, err, got.Body)
 	}
 	if got.Code == http.StatusNoContent && len(got.Body) > 0 {
 		c.t.Errorf("%s: 204 with %q", name, got.Body)
@@ -127,11 +128,13 @@ func (c *contract) problem(status int, field string, got boxtest.Answer) api.Pro
 	case p.Status != status || p.Type != api.ProblemType+kinds()[status] || p.Field != field:
 		c.t.Errorf("got %s, want %d about %q", got.Body, status, field)
 	case p.Title == "" || p.Detail == "" || got.Header.Get("Content-Type") != "application/problem+json":
-		c.t.Errorf("%v: %s", got.Header, got.Body)
+		c.t.Errorf(`%v: got.Body = %s, want p.Title != "" and p.Detail != "" and got.Header.Get("Content-Type") == "application/problem+json"`,
+			got.Header, got.Body)
 	case field != "" && status == http.StatusBadRequest && p.Allowed == "":
-		c.t.Errorf("it does not say what is allowed: %s", got.Body)
+		c.t.Errorf(`the problem lacks what is allowed: got.Body = %s, want field == "" or status != 400 or p.Allowed != ""`,
+			got.Body)
 	case p.Allowed == "" && p.Hint == "":
-		c.t.Errorf("it does not say what can be done: %s", got.Body)
+		c.t.Errorf(`the problem lacks a hint: got.Body = %s, want p.Allowed != "" or p.Hint != ""`, got.Body)
 	case later != (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable):
 		c.t.Errorf("Retry-After is %v with %d", later, status)
 	}

@@ -34,7 +34,8 @@ func (c *contract) mcp() {
 	got := c.gets(200, ask{route: post, body: hello, head: accepts()})
 	id := got.Header.Get("Mcp-Session-Id")
 	if !strings.Contains(string(got.Body), "These tools work in a box") || id == "" {
-		c.t.Fatalf("%v %s", got.Header, got.Body)
+		c.t.Fatalf(`got.Header = %v, got.Body = %s, want got.Body containing "These tools work in a box" and id != ""`,
+			got.Header, got.Body)
 	}
 	in := accepts("Mcp-Session-Id", id, "Mcp-Protocol-Version", "2025-11-25")
 	c.gets(202, ask{route: post, body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`, head: in})
@@ -49,7 +50,7 @@ func (c *contract) mcp() {
 		`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"true","session":"x"}}}`: `omit it`,
 	} {
 		if got := c.gets(200, ask{route: post, body: message, head: in}); !strings.Contains(string(got.Body), want) {
-			c.t.Errorf("%s: %s", message, got.Body)
+			c.t.Errorf("%s: got.Body = %s, want got.Body containing %q", message, got.Body, want)
 		}
 	}
 	for _, message := range []string{`[]`, `{"jsonrpc":"2.0","id":2,"method":"no/such"}`, `{"method":"ping","id":1}`, `[` + hello + `]`} {
@@ -77,7 +78,8 @@ func (c *contract) mcp() {
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: boxtest.Dialer(c.Socket, 0)}
 	resp, err := tr.RoundTrip(req)
 	if err != nil || resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
-		c.t.Fatalf("%v, %v", resp, err)
+		c.t.Fatalf(`resp = %v, err = %v, want no error and resp.StatusCode == 200 and resp.Header.Get("Content-Type") == "text/event-stream"`,
+			resp, err)
 	}
 	resp.Body.Close()
 	c.seen[get+" 200"] = true
@@ -186,7 +188,8 @@ func TestAnAgentWorksOverHTTP(t *testing.T) {
 	a.says("deaf", "process_start", in{"name": "deaf", "argv": []string{"sleep", "1000"}, "stdin": true})
 	r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "process_write", Arguments: in{"name": "deaf", "text": strings.Repeat("x", 600_000), "wait_seconds": 0.1}})
 	if err != nil || !r.IsError || !strings.HasPrefix(r.Content[0].(*mcp.TextContent).Text, "not all of the text was written") {
-		t.Errorf("a process that does not read: %+v, %v", r, err)
+		t.Errorf(`a process that does not read: r = %+v, err = %v, want no error and r.IsError == true and r.Content[0].(*mcp.TextContent).Text starting with "not all of the text was written"`,
+			r, err)
 	}
 	a.says("", "process_stop", in{"name": "deaf"})
 	params := &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "(setsid sleep 1000 &); echo step one; sleep 1000", "timeout_seconds": 500}}
@@ -202,7 +205,7 @@ func TestAnAgentWorksOverHTTP(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("a call that was canceled has an answer")
 	}
-	boxtest.Eventually(t, "nothing is left of a call that was canceled", func() bool {
+	boxtest.Eventually(t, "no program of the canceled call is left", func() bool {
 		r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "ls /proc | grep -c '^[0-9]'; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 1000' || true"}})
 		if err != nil {
 			t.Fatal(err)
@@ -213,7 +216,7 @@ func TestAnAgentWorksOverHTTP(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Error(err)
 	}
-	boxtest.Eventually(t, "its box is gone", func() bool {
+	boxtest.Eventually(t, "the box of the MCP session is gone", func() bool {
 		list, err := h.Sessions(t.Context(), true)
 		return err == nil && len(list) == 0
 	})
@@ -265,11 +268,12 @@ func TestMCPIsForWhomTheAPIIs(t *testing.T) {
 	r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "true"}})
 	data, _ := json.Marshal(r)
 	if err != nil || !r.IsError || !strings.Contains(string(data), "does not allow this route") {
-		t.Errorf("a tool that the token is not for: %s, %v", data, err)
+		t.Errorf(`a tool that the token is not for: data = %s, err = %v, want no error and r.IsError == true and data containing "does not allow this route"`,
+			data, err)
 	}
 	h.revoke("narrow")
 	if a := h.over(narrow, "POST", "/mcp", ping, head); a.Code != 401 {
-		t.Errorf("after it was revoked: %d %s", a.Code, a.Body)
+		t.Errorf("after it was revoked: a.Code = %d, a.Body = %s, want a.Code == 401", a.Code, a.Body)
 	}
 	// on the socket the kernel names the caller
 	worker, err := converse(t, "http://boxd/mcp?session=mine", &http.Transport{DialContext: boxtest.Dialer(h.Socket, users()[access.User])}, nil)
@@ -281,6 +285,7 @@ func TestMCPIsForWhomTheAPIIs(t *testing.T) {
 		t.Error(err)
 	}
 	if s := h.as(users()[access.User], "GET", "/v1/sessions/mine", "", nil); s.Code != 200 || !bytes.Contains(s.Body, []byte(`"owner":"worker"`)) {
-		t.Errorf("a box with a name is %d %s", s.Code, s.Body)
+		t.Errorf("a box with a name is %d %s, want s.Code == 200 and s.Body containing []byte(`\"owner\":\"worker\"`)",
+			s.Code, s.Body)
 	}
 }

@@ -19,7 +19,8 @@ func (c *contract) mounts() {
 	var m api.SessionMount
 	c.reads(c.gets(201, ask{route: add, s: "s", body: one}), &m)
 	if !m.Live || m.Target != "/mnt/one" || strings.Join(m.Attributes, ",") != "ro,nosuid,nodev,nosymfollow" {
-		c.t.Errorf("%+v", m)
+		c.t.Errorf(`m = %+v, want m.Live == true and m.Target == "/mnt/one" and strings.Join(m.Attributes, ",") == "ro,nosuid,nodev,nosymfollow"`,
+			m)
 	}
 	c.gets(200, ask{route: add, s: "s", body: one})
 	two := `{"source":"%LENT%/two","target":"/mnt/one","mode":"ro"`
@@ -38,7 +39,7 @@ func (c *contract) mounts() {
 	var all api.MountList
 	c.reads(c.gets(200, ask{route: list, s: "s"}), &all)
 	if len(all.Mounts) != 1 || all.Mounts[0].Source != dir+"/two" {
-		c.t.Errorf("%+v", all)
+		c.t.Errorf(`all = %+v, want len(all.Mounts) == 1 and all.Mounts[0].Source == dir + "/two"`, all)
 	}
 	c.refused(404, "", ask{route: list, s: "none"})
 	c.gets(201, ask{route: "PUT /v1/sessions/{id}/processes/{p}", s: "s", p: "sits", body: `{"argv":["sleep","1000"],"cwd":"/mnt/one"}`})

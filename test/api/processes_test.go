@@ -24,7 +24,7 @@ const (
 func (c *contract) ended(p string) (state api.Process) {
 	c.t.Helper()
 	if c.reads(c.gets(200, ask{route: getRoute, s: "s", p: p, query: "wait=1m"}), &state); state.State != "ended" {
-		c.t.Fatalf("%+v", state)
+		c.t.Fatalf(`state = %+v, want state.State == "ended"`, state)
 	}
 	return state
 }
@@ -72,7 +72,8 @@ func (c *contract) processes() {
 	c.refused(400, "body", ask{route: stop, s: "s", p: "plain", body: `{"signal":"SIGKILL"}`, odd: true})
 	var p api.Process
 	if c.reads(c.gets(200, ask{route: stop, s: "s", p: "plain"}), &p); p.State != "ended" || p.Reason != "stopped" || p.Result == nil || p.Result.Status != "signaled" {
-		c.t.Errorf("%+v", p)
+		c.t.Errorf(`p = %+v, want p.State == "ended" and p.Reason == "stopped" and p.Result != nil and p.Result.Status == "signaled"`,
+			p)
 	}
 	c.gets(200, ask{route: stop, s: "s", p: "plain"}) // has the same result
 	c.refused(409, "", ask{route: signalRoute, s: "s", p: "plain", body: `{"signal":"SIGCONT"}`})
@@ -105,7 +106,8 @@ func (c *contract) logs() {
 	c.ended("writer")
 	text := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "follow=true&timestamps=true&stream=stdout&lines=1"})
 	if !bytes.HasSuffix(text.Body, []byte("Z \xff\n")) || !strings.HasPrefix(text.Header.Get("Content-Type"), "text/plain") {
-		c.t.Errorf("%v: %q", text.Header, text.Body)
+		c.t.Errorf(`%v: text.Body = %q, want bytes.HasSuffix(text.Body, []byte("Z \xff\n")) and text.Header.Get("Content-Type") starting with "text/plain"`,
+			text.Header, text.Body)
 	}
 	lines := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "format=ndjson&tail=64KiB"})
 	if all := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "lines=9&since=2020-01-01T00:00:00Z"}); len(all.Body) == 0 {
@@ -134,7 +136,8 @@ func (c *contract) events(a boxtest.Answer) (id string) {
 	c.t.Helper()
 	text := string(a.Body)
 	if a.Header.Get("Content-Type") != "text/event-stream" || !strings.HasSuffix(text, "data: {}\n\n") {
-		c.t.Errorf("%v: %q", a.Header, text)
+		c.t.Errorf(`%v: text = %q, want a.Header.Get("Content-Type") == "text/event-stream" and text ending with "data: {}\n\n"`,
+			a.Header, text)
 	}
 	for event := range strings.SplitSeq(strings.TrimSuffix(text, "\n\n"), "\n\n") {
 		fields := map[string]string{}
@@ -143,7 +146,7 @@ func (c *contract) events(a boxtest.Answer) (id string) {
 			fields[name] = value
 		}
 		if id = fields["id"]; id == "" {
-			c.t.Errorf("an event without an id: %q", event)
+			c.t.Errorf(`an event without an id: event = %q, want id != ""`, event)
 		}
 		if fields["event"] != "end" {
 			c.is("LogLine", []byte(fields["data"]))
@@ -158,7 +161,7 @@ func (c *contract) stdio() {
 	c.refused(400, "Upgrade", ask{route: stdioRoute, s: "s", p: "direct", odd: true})
 	c.refused(400, "Upgrade", ask{route: stdioRoute, s: "s", p: "direct", head: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"h2c"}}, odd: true})
 	if got := c.gets(101, ask{route: stdioRoute, s: "s", p: "direct", head: up}); got.Header.Get("Upgrade") != api.StdioProtocol {
-		c.t.Errorf("%v", got.Header)
+		c.t.Errorf(`got.Header = %v, want got.Header.Get("Upgrade") == api.StdioProtocol`, got.Header)
 	}
 	c.refused(409, "", ask{route: stdioRoute, s: "s", p: "direct", head: up}) // the descriptors are passed only once
 	c.refused(409, "", ask{route: logsRoute, s: "s", p: "direct"})
@@ -178,13 +181,13 @@ func (c *contract) ports() {
 	c.refused(404, "", ask{route: route, s: "s", p: "8000", head: up, uid: boxtest.OtherUID}) // a foreign session is like a missing one
 	c.refused(409, "", ask{route: route, s: "s", p: "1", head: up})
 	c.gets(201, ask{route: startRoute, s: "s", p: "listener", body: `{"argv":["python3","-c","import socket; l = socket.socket(); l.bind(('127.0.0.1', 8000)); l.listen(); [l.accept()[0].close() for i in range(9)]"],"ready":{"port":8000}}`})
-	boxtest.Eventually(c.t, "it listens", func() bool {
+	boxtest.Eventually(c.t, "the process listens on its port", func() bool {
 		var p api.Process
 		c.reads(c.gets(200, ask{route: getRoute, s: "s", p: "listener"}), &p)
 		return p.Ready
 	})
 	if got := c.gets(101, ask{route: route, s: "s", p: "8000", head: up}); got.Header.Get("Upgrade") != api.PortProtocol {
-		c.t.Errorf("%v", got.Header)
+		c.t.Errorf(`got.Header = %v, want got.Header.Get("Upgrade") == api.PortProtocol`, got.Header)
 	}
 	c.gets(204, ask{route: "DELETE /v1/sessions/{id}/processes/{p}", s: "s", p: "listener"})
 	const tokens = "POST /v1/sessions/{id}/ports/{port}/token"

@@ -231,16 +231,18 @@ func TestEveryRouteIsForItsRole(t *testing.T) {
 			a := h.as(uid, method, fill(path, "none"), "", upgrades(path))
 			switch {
 			case role >= needed && (a.Code == http.StatusForbidden || a.Code == http.StatusUnauthorized):
-				t.Errorf("%s refuses the role %v: %s", pattern, role, a.Body)
+				t.Errorf("%s refuses the role %v: a.Body = %s, want role < %v or a.Code != 403 and a.Code != 401",
+					pattern, role, a.Body, needed)
 			case role < needed:
 				p := a.Problem(h.t)
 				if p.Status != http.StatusForbidden || p.Field != "role" || p.Value != role.String() || p.By == "" || p.Denial == nil || !strings.HasPrefix(p.Denial.Rule, "principals.") || p.Denial.Setting == "" || p.Hint == "" {
-					t.Errorf("%s and the role %v: %d %s", pattern, role, a.Code, a.Body)
+					t.Errorf("%s and the role %v: a.Code = %d, a.Body = %s", pattern, role, a.Code, a.Body)
 				}
 			}
 		}
 		if a := h.over("", method, fill(path, "none"), "", upgrades(path)); needed > 0 && a.Code != http.StatusUnauthorized {
-			t.Errorf("%s is answered without a token: %d %s", pattern, a.Code, a.Body)
+			t.Errorf("%s is answered without a token: a.Code = %d, a.Body = %s, want needed <= 0 or a.Code == 401",
+				pattern, a.Code, a.Body)
 		}
 	}
 }
@@ -253,10 +255,10 @@ func TestAForeignIDIsAMissingOne(t *testing.T) {
 	rival, tenant, viewer := h.token("rival", "rival", ""), h.token("tenant", "tenant", ""), h.token("viewer", "tenant", "role = \"viewer\"")
 	const foreign, missing = "session-there", "session-gone!"
 	if a := h.over(rival, "POST", "/v1/sessions", `{"id":"`+foreign+`"}`, nil); a.Code != http.StatusCreated {
-		t.Fatalf("%s", a.Body)
+		t.Fatalf("a.Body = %s, want a.Code == 201", a.Body)
 	}
 	if a := h.over(rival, "PUT", "/v1/sessions/"+foreign+"/processes/p", `{"argv":["sleep","1000"]}`, nil); a.Code != http.StatusCreated {
-		t.Fatalf("%s", a.Body)
+		t.Fatalf("a.Body = %s, want a.Code == 201", a.Body)
 	}
 	callers := map[string]func(method, path, body string, head http.Header) boxtest.Answer{
 		"a tenant":           func(m, p, b string, h2 http.Header) boxtest.Answer { return h.over(tenant, m, p, b, h2) },
@@ -284,7 +286,8 @@ func TestAForeignIDIsAMissingOne(t *testing.T) {
 						got[i].Header.Del(own)
 					}
 					if got[i].Code < http.StatusBadRequest {
-						t.Errorf("%s of %s: %d %s", pattern, who, got[i].Code, got[i].Body)
+						t.Errorf("%s of %s: got[i].Code = %d, got[i].Body = %s, want got[i].Code >= 400",
+							pattern, who, got[i].Code, got[i].Body)
 					}
 				}
 				got[0].Body = bytes.ReplaceAll(got[0].Body, []byte(foreign), []byte(missing))
@@ -303,7 +306,7 @@ func TestAForeignIDIsAMissingOne(t *testing.T) {
 	}
 	t.Logf("%d requests: the median answer about a foreign session takes %v, about a missing one %v", tried, took[0][tried/2], took[1][tried/2])
 	if a := h.over(rival, "GET", "/v1/sessions/"+foreign+"/processes/p", "", nil); a.Code != http.StatusOK {
-		t.Errorf("after all of it: %s", a.Body)
+		t.Errorf("after all of it: a.Body = %s, want a.Code == 200", a.Body)
 	}
 }
 
@@ -314,11 +317,11 @@ func TestWhatARoleMayDo(t *testing.T) {
 	worker, warden, looker, chief := users()[access.User], users()[access.Operator], users()[access.Viewer], users()[access.Admin]
 	for _, id := range []string{"one", "two"} {
 		if a := h.as(worker, "POST", "/v1/sessions", `{"id":"`+id+`"}`, nil); a.Code != http.StatusCreated || !bytes.Contains(a.Body, []byte(`"owner":"worker"`)) {
-			t.Fatalf("%s", a.Body)
+			t.Fatalf("a.Body = %s, want a.Code == 201 and a.Body containing []byte(`\"owner\":\"worker\"`)", a.Body)
 		}
 	}
 	if a := h.as(worker, "PUT", "/v1/sessions/one/processes/p", `{"argv":["sh","-c","echo hello; sleep 1000"]}`, nil); a.Code != http.StatusCreated {
-		t.Fatalf("%s", a.Body)
+		t.Fatalf("a.Body = %s, want a.Code == 201", a.Body)
 	}
 	for _, tc := range []struct {
 		uid          uint32
@@ -363,7 +366,7 @@ func TestWhoIsNotKnownIsAnsweredTheSame(t *testing.T) {
 	h.revoke("gone")
 	strange, hash := access.NewToken()
 	if a := h.over(good, "GET", "/v1/sessions", "", nil); a.Code != http.StatusOK {
-		t.Fatalf("%d %s", a.Code, a.Body)
+		t.Fatalf("a.Code = %d, a.Body = %s, want a.Code == 200", a.Code, a.Body)
 	}
 	var want boxtest.Answer
 	for name, token := range map[string]string{
@@ -374,7 +377,8 @@ func TestWhoIsNotKnownIsAnsweredTheSame(t *testing.T) {
 			got.Header.Del(own)
 		}
 		if got.Code != http.StatusUnauthorized || got.Header.Get("Www-Authenticate") != "Bearer" {
-			t.Fatalf("%s: %d %v %s", name, got.Code, got.Header, got.Body)
+			t.Fatalf(`%s: got.Code = %d, got.Header = %v, got.Body = %s, want got.Code == 401 and got.Header.Get("Www-Authenticate") == "Bearer"`,
+				name, got.Code, got.Header, got.Body)
 		}
 		if want.Code == 0 {
 			want = got
@@ -385,10 +389,11 @@ func TestWhoIsNotKnownIsAnsweredTheSame(t *testing.T) {
 	}
 	// A token is not ignored on the socket either, and its bearer does not act as root.
 	if a := h.as(0, "GET", "/v1/sessions", "", http.Header{"Authorization": {"Bearer " + strange}}); a.Code != http.StatusUnauthorized {
-		t.Errorf("on the socket: %d %s", a.Code, a.Body)
+		t.Errorf("on the socket: a.Code = %d, a.Body = %s, want a.Code == 401", a.Code, a.Body)
 	}
 	if a := h.as(0, "GET", "/v1/grants", "", http.Header{"Authorization": {"Bearer " + good}}); a.Code != http.StatusForbidden || a.Problem(h.t).By != "tenant" {
-		t.Errorf("on the socket: %d %s", a.Code, a.Body)
+		t.Errorf(`on the socket: a.Code = %d, a.Body = %s, want a.Code == 403 and a.Problem(h.t).By == "tenant"`,
+			a.Code, a.Body)
 	}
 	if strings.Contains(h.Log(), good) || strings.Contains(h.Log(), strange) {
 		t.Error("the log has a token")
@@ -460,26 +465,26 @@ func TestWhatIsUnderWayEndsWithTheRight(t *testing.T) {
 			_, err := c.Exec(t.Context(), "s", &api.ExecRequest{Command: new("touch begun; while [ ! -e over ]; do sleep 0.05; done")})
 			end <- err
 		}()
-		boxtest.Eventually(t, "it runs", func() bool {
+		boxtest.Eventually(t, "the program runs", func() bool {
 			r, err := c.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"ls"}})
 			return err == nil && strings.Contains(r.Stdout, "begun")
 		})
 	}
 	h.revoke("t")
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "authentication failed") {
-		t.Errorf("what ran was told: %v", err)
+		t.Errorf(`the end of the running stream: err = %v, want an error containing "authentication failed"`, err)
 	}
 	if _, err := bearer.Sessions(t.Context(), false); err == nil {
-		t.Error("it can go on asking")
+		t.Error("a request with the revoked token succeeded")
 	}
 	if _, err := rival.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"touch", "over"}}); err != nil {
 		t.Error(err)
 	}
 	if err := <-lives; err != nil {
-		t.Errorf("somebody else's has ended: %v", err)
+		t.Errorf("the stream of another caller has ended: %v", err)
 	}
 	if list, err := h.Sessions(t.Context(), true); err != nil || len(list) != 2 {
-		t.Errorf("the sessions are no more: %v, %v", list, err)
+		t.Errorf("the sessions are no more: list = %v, err = %v, want no error and len(list) == 2", list, err)
 	}
 }
 
@@ -532,17 +537,18 @@ func TestAGrantOutlivesBoxd(t *testing.T) {
 	h.Restart()
 	list, err := granted.Grants(t.Context())
 	if err != nil || len(list) != 1 || list[0].Principal != "worker" || list[0].By != "uid:0" {
-		t.Fatalf("%+v, %v", list, err)
+		t.Fatalf(`list = %+v, err = %v, want no error and len(list) == 1 and list[0].Principal == "worker" and list[0].By == "uid:0"`,
+			list, err)
 	}
 	if a := h.as(uid, "GET", "/v1/grants", "", nil); a.Code != http.StatusOK {
-		t.Errorf("%d %s", a.Code, a.Body)
+		t.Errorf("a.Code = %d, a.Body = %s, want a.Code == 200", a.Code, a.Body)
 	}
 	if _, err := granted.Grant(t.Context(), &api.GrantRequest{Principal: "worker", Role: "admin", For: 1e9}); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "the grant ends by itself", func() bool { return h.as(uid, "GET", "/v1/grants", "", nil).Code == http.StatusForbidden })
+	boxtest.Eventually(t, "the grant expires", func() bool { return h.as(uid, "GET", "/v1/grants", "", nil).Code == http.StatusForbidden })
 	if list, err := granted.Grants(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 0", list, err)
 	}
 }
 

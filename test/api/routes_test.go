@@ -87,11 +87,13 @@ func (c *contract) instructions(id string) {
 	c.reads(c.gets(200, ask{route: planned, uid: boxtest.OtherUID}), &usual)
 	c.reads(c.gets(200, ask{route: planned, query: "profile=offline_readonly"}), &other)
 	if usual.Session != "" || usual.Profile != "default" || other.Profile != "offline_readonly" || usual.Instructions == other.Instructions {
-		c.t.Errorf("%+v, %+v", usual, other)
+		c.t.Errorf(`usual = %+v, other = %+v, want usual.Session == "" and usual.Profile == "default" and other.Profile == "offline_readonly" and usual.Instructions != %v`,
+			usual, other, other.Instructions)
 	}
 	c.reads(c.gets(200, ask{route: living, s: id}), &its)
 	if its.Session != id || !strings.Contains(its.Instructions, "256MiB memory") || !strings.Contains(its.Instructions, "the box "+strconv.Quote(id)) {
-		c.t.Errorf("%+v", its)
+		c.t.Errorf(`its = %+v, want its.Session == %v and its.Instructions containing "256MiB memory" and its.Instructions containing "the box " + strconv.Quote(id)`,
+			its, id)
 	}
 	c.refused(400, "profile", ask{route: planned, query: "profile=none-such"})
 	c.refused(404, "", ask{route: living, s: id, uid: boxtest.OtherUID})
@@ -104,12 +106,13 @@ func (c *contract) grants() {
 	var list api.GrantList
 	c.reads(c.gets(200, ask{route: "GET /v1/grants"}), &list)
 	if len(list.Grants) != 0 {
-		c.t.Errorf("%+v", list)
+		c.t.Errorf("list = %+v, want len(list.Grants) == 0", list)
 	}
 	var g api.Grant
 	c.reads(c.gets(201, ask{route: give, body: `{"principal":"uid:4242","role":"operator","for":"1h"}`}), &g)
 	if g.Principal != "uid:4242" || g.Role != "operator" || g.By != "uid:0" || g.Until.Sub(g.CreatedAt) != time.Hour {
-		c.t.Errorf("%+v", g)
+		c.t.Errorf(`g = %+v, want g.Principal == "uid:4242" and g.Role == "operator" and g.By == "uid:0" and g.Until.Sub(g.CreatedAt) == time.Hour`,
+			g)
 	}
 	c.refused(400, "role", ask{route: give, body: `{"principal":"uid:4242","role":"none","for":"1h"}`, odd: true})
 	c.refused(400, "for", ask{route: give, body: `{"principal":"uid:4242","role":"admin","for":"169h"}`})
@@ -117,7 +120,8 @@ func (c *contract) grants() {
 	for _, a := range []ask{{route: "GET /v1/grants"}, {route: give, body: `{"principal":"uid:4242","role":"admin","for":"1h"}`}, {route: "DELETE /v1/grants/{principal}", p: "uid:4242"}} {
 		a.uid = boxtest.OtherUID // now an operator, but no admin
 		if p := c.refused(403, "role", a); p.By != "uid:4242" || p.Denial == nil || p.Denial.Rule != "grant" || p.Value != "operator" {
-			c.t.Errorf("%+v", p)
+			c.t.Errorf(`p = %+v, want p.By == "uid:4242" and p.Denial != nil and p.Denial.Rule == "grant" and p.Value == "operator"`,
+				p)
 		}
 	}
 	c.gets(204, ask{route: "DELETE /v1/grants/{principal}", p: "uid:4242"})
@@ -148,13 +152,14 @@ func (c *contract) daemon() {
 		c.problem(tc.status, tc.field, got)
 		c.is("Problem", got.Body)
 		if allow := got.Header.Get("Allow"); (allow != "") != (tc.status == 405) {
-			c.t.Errorf("%s %s: Allow is %q", tc.method, tc.path, allow)
+			c.t.Errorf(`%s %s: Allow is %q, want (allow != "") == (tc.status == 405)`, tc.method, tc.path, allow)
 		}
 	}
 	head := c.request(ask{route: "GET /v1/status"})
 	head.Method = http.MethodHead
 	if got := c.exchange(head, 0); got.Code != 200 || len(got.Body) > 0 {
-		c.t.Errorf("HEAD: %d %q", got.Code, got.Body)
+		c.t.Errorf("HEAD: got.Code = %d, got.Body = %q, want got.Code == 200 and len(got.Body) == 0",
+			got.Code, got.Body)
 	}
 }
 
@@ -172,14 +177,14 @@ func (c *contract) observing() {
 		}
 	}
 	if types == 0 || !strings.Contains(string(got.Body), "event: daemon.started\n") {
-		c.t.Errorf("events: %s", got.Body)
+		c.t.Errorf(`events: got.Body = %s, want types != 0 and got.Body containing "event: daemon.started\n"`, got.Body)
 	}
 	if got := c.gets(200, ask{route: happened, query: "follow=false", uid: boxtest.OtherUID}); strings.Contains(string(got.Body), "daemon.started") {
-		c.t.Errorf("a user sees what is not its own: %s", got.Body)
+		c.t.Errorf(`a user sees events of others: got.Body = %s, want got.Body without "daemon.started"`, got.Body)
 	}
 	got = c.gets(200, ask{route: happened, query: "follow=false&after=aaaaaaaaaaaa-7"})
 	if _, gap, ok := strings.Cut(string(got.Body), "event: gap\ndata: "); !ok {
-		c.t.Errorf("after an event of another boxd: %s", got.Body)
+		c.t.Errorf("after an event of another boxd: got.Body = %s, want ok == true", got.Body)
 	} else {
 		gap, _, _ = strings.Cut(gap, "\n")
 		c.is("Event", []byte(gap))
@@ -190,13 +195,13 @@ func (c *contract) observing() {
 	c.refused(400, "follow", ask{route: happened, query: "follow=maybe", odd: true})
 	c.refused(403, "owner", ask{route: happened, query: "owner=uid%3A0", uid: boxtest.OtherUID})
 	const wrong = "GET /v1/errors"
-	boxtest.Eventually(c.t, "a refusal, which is noted once it is answered, is among the errors", func() bool {
+	boxtest.Eventually(c.t, "the refused request is in the list of errors", func() bool {
 		return strings.Contains(string(c.gets(200, ask{route: wrong, uid: boxtest.OtherUID}).Body), `"route":"GET /v1/events","status":403`)
 	})
 	c.refused(403, "owner", ask{route: wrong, query: "owner=uid%3A0", uid: boxtest.OtherUID})
 	const who = "GET /v1/audit"
 	if got := c.gets(200, ask{route: who, query: "n=1"}); !strings.Contains(string(got.Body), `"outcome":"`) {
-		c.t.Errorf("audit: %s", got.Body)
+		c.t.Errorf("audit: got.Body = %s, want got.Body containing `\"outcome\":\"`", got.Body)
 	}
 	c.refused(400, "n", ask{route: who, query: "n=0", odd: true})
 	c.refused(403, "role", ask{route: who, uid: boxtest.OtherUID})
@@ -223,7 +228,8 @@ func (c *contract) sessions() {
 	}
 	c.gets(201, made)
 	if got := c.gets(200, made); bytes.Contains(got.Body, []byte("secret")) {
-		c.t.Errorf("the value of a variable is told: %s", got.Body)
+		c.t.Errorf(`the answer has the value of a variable: got.Body = %s, want got.Body without []byte("secret")`,
+			got.Body)
 	}
 	c.gets(201, ask{route: route, body: `{"id":"fixed","profile":"fixed"}`})
 	c.instructions(id)
@@ -265,7 +271,8 @@ func (c *contract) sessions() {
 	const history = "GET /v1/sessions/{id}/usage/history"
 	var used api.UsageHistory
 	if c.reads(c.gets(200, ask{route: history, s: id}), &used); used.Interval.String() != "5s" || used.Kept.String() != "1h" || used.Samples == nil {
-		c.t.Errorf("%+v", used)
+		c.t.Errorf(`used = %+v, want used.Interval.String() == "5s" and used.Kept.String() == "1h" and used.Samples != nil`,
+			used)
 	}
 	c.gets(200, ask{route: history, s: id, query: "after=2026-11-21T09:30:00Z"})
 	c.refused(400, "after", ask{route: history, s: id, query: "after=yesterday", odd: true})
@@ -334,7 +341,7 @@ func (c *contract) stops() {
 	for range 2 { // has the same result
 		c.reads(c.gets(200, ask{route: stop, s: "rests"}), &s)
 		if s.State != "stopped" || s.StoppedAt == nil || !s.HomeOnDisk {
-			c.t.Errorf("%+v", s)
+			c.t.Errorf(`s = %+v, want s.State == "stopped" and s.StoppedAt != nil and s.HomeOnDisk == true`, s)
 		}
 	}
 	c.gets(200, ask{route: "GET /v1/sessions/{id}", s: "rests"})
@@ -346,7 +353,7 @@ func (c *contract) stops() {
 	c.gets(200, ask{route: start, s: "rests", body: `{"wait":"1s"}`})
 	c.reads(c.gets(200, ask{route: start, s: "rests"}), &s)
 	if s.State != "ready" {
-		c.t.Errorf("%+v", s)
+		c.t.Errorf(`s = %+v, want s.State == "ready"`, s)
 	}
 	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "rests"})
 }
@@ -365,16 +372,16 @@ func (c *contract) executions() {
 	runs("signaled", `{"command":"kill -9 $$"}`)
 	runs("exited", `{"code":"sleep 100 & echo left","language":"sh"}`)
 	if r := runs("timed_out", `{"argv":["sleep","100"],"timeout":0.2}`); r.Timeout.String() != "200ms" {
-		c.t.Errorf("timeout is %v", r.Timeout)
+		c.t.Errorf(`timeout is %v, want r.Timeout.String() == "200ms"`, r.Timeout)
 	}
 	if r := runs("start_failed", `{"argv":["nosuch"],"timeout":"10h"}`); r.Failure == nil || len(r.Clamped) != 1 {
-		c.t.Errorf("%+v", r)
+		c.t.Errorf("r = %+v, want r.Failure != nil and len(r.Clamped) == 1", r)
 	}
 	if r := runs("exited", `{"command":"seq 100000","output_limit":"4KiB","encoding":"base64"}`); r.Output[0].Omitted == 0 {
-		c.t.Errorf("%+v", r.Output)
+		c.t.Errorf("r.Output = %+v, want r.Output[0].Omitted != 0", r.Output)
 	}
 	if r := runs("exited", `{"command":"echo 1 >made","changes":true,"changes_with":{"include":["made"],"exclude":[".git"],"max_size":"1MiB","limit":10,"digest":true}}`); r.Changes == nil || r.Changes.Counts.Created != 1 {
-		c.t.Errorf("%+v", r.Changes)
+		c.t.Errorf("r.Changes = %+v, want r.Changes != nil and r.Changes.Counts.Created == 1", r.Changes)
 	}
 	runs("exited", `{"command":"mv made renamed; echo 2 >>renamed","changes":true}`)
 	for body, field := range map[string]string{
@@ -399,7 +406,7 @@ func (c *contract) executions() {
 	report := ask{route: exec, s: "s", body: `{"id":"report/17","command":"echo once >> count; cat count; until [ -e read ]; do sleep 0.02; done","detach":true}`}
 	var p api.Process
 	if c.reads(c.gets(202, report), &p); p.ID != "report/17" || p.State == "ended" {
-		c.t.Errorf("%+v", p)
+		c.t.Errorf(`p = %+v, want p.ID == "report/17" and p.State != "ended"`, p)
 	}
 	c.refused(409, "command", ask{route: exec, s: "s", body: `{"id":"report/17","command":"echo other"}`})
 	report.body = strings.ReplaceAll(report.body, `,"detach":true`, "")
@@ -407,7 +414,7 @@ func (c *contract) executions() {
 	for range 2 {
 		var r api.ExecResult
 		if c.reads(c.gets(200, report), &r); r.Stdout != "once\n" {
-			c.t.Errorf("it ran twice, or not at all: %q", r.Stdout)
+			c.t.Errorf(`it ran twice, or not at all: r.Stdout = %q, want "once\n"`, r.Stdout)
 		}
 	}
 	c.gets(200, ask{route: "GET /v1/sessions/{id}/processes/{p}", s: "s", p: "report/17"})

@@ -30,29 +30,33 @@ func (c *contract) skills() {
 	var k api.Skill
 	c.reads(c.gets(201, ask{route: "POST " + all, body: `{"name":"make-report","description":"Makes reports.","instructions":"# Do\n","metadata":{"v":"1"}}`}), &k)
 	if k.Name != "make-report" || k.EntryFile != "SKILL.md" || k.Metadata["v"] != "1" || k.Instructions != "# Do\n" {
-		c.t.Errorf("%+v", k)
+		c.t.Errorf(`k = %+v, want k.Name == "make-report" and k.EntryFile == "SKILL.md" and k.Metadata["v"] == "1" and k.Instructions == "# Do\n"`,
+			k)
 	}
 	c.refused(409, "name", ask{route: "POST " + all, body: `{"name":"make-report","description":"x"}`})
 	if p := c.refused(400, "name", ask{route: "POST " + all, body: `{"name":"Make Report","description":""}`}); !strings.Contains(p.Detail, "description") {
-		c.t.Errorf("not all that is wrong is said: %s", p.Detail)
+		c.t.Errorf(`the detail lacks one of the faults: p.Detail = %s, want p.Detail containing "description"`,
+			p.Detail)
 	}
 	c.refused(400, "colour", ask{route: "POST " + all, body: `{"name":"a","description":"x","colour":"red"}`, odd: true})
 	var there api.SkillList
 	c.reads(c.gets(200, ask{route: "GET " + all}), &there)
 	if len(there.Skills) != 2 || there.Skills[0].Instructions != "" || !there.Skills[1].BuiltIn {
-		c.t.Errorf("%+v", there)
+		c.t.Errorf(`there = %+v, want len(there.Skills) == 2 and there.Skills[0].Instructions == "" and there.Skills[1].BuiltIn == true`,
+			there)
 	}
 	c.refused(403, "owner", ask{route: "GET " + all, query: "owner=uid%3A0", uid: boxtest.OtherUID})
 	c.reads(c.gets(200, ask{route: "GET " + all, uid: boxtest.OtherUID}), &there)
 	if len(there.Skills) != 1 {
-		c.t.Errorf("somebody else has %+v", there)
+		c.t.Errorf("another caller has %+v, want len(there.Skills) == 1", there)
 	}
 	c.gets(200, ask{route: "GET " + one, p: "make-report"})
 	c.refused(404, "skill", ask{route: "GET " + one, p: "make-report", uid: boxtest.OtherUID})
 	var text api.SkillIndex
 	c.reads(c.gets(200, ask{route: "POST " + all + "/index", body: `{"names":["make-report","gone"],"location":"/skills"}`}), &text)
 	if !strings.Contains(text.Text, "<location>/skills/make-report/SKILL.md</location>") || len(text.Missing) != 1 {
-		c.t.Errorf("%+v", text)
+		c.t.Errorf(`text = %+v, want text.Text containing "<location>/skills/make-report/SKILL.md</location>" and len(text.Missing) == 1`,
+			text)
 	}
 	c.refused(400, "names", ask{route: "POST " + all + "/index", body: `{"names":1}`, odd: true})
 
@@ -74,7 +78,7 @@ func (c *contract) skills() {
 	var f api.SkillFile
 	c.reads(c.gets(200, ask{route: "GET " + file, p: "make-report", query: "path=scripts/run"}), &f)
 	if f.Content != "hi" || !f.Executable {
-		c.t.Errorf("%+v", f)
+		c.t.Errorf(`f = %+v, want f.Content == "hi" and f.Executable == true`, f)
 	}
 	c.refused(400, "path", ask{route: "GET " + file, p: "make-report", query: "path=/etc/passwd"})
 	c.refused(404, "path", ask{route: "GET " + file, p: "make-report", query: "path=none"})
@@ -98,7 +102,8 @@ func (c *contract) activation() {
 	var k api.SessionSkill
 	c.reads(c.gets(201, ask{route: add, s: "s", p: "make-report"}), &k)
 	if k.Target != "/skills/make-report" || strings.Join(k.Attributes, ",") != "ro,nosuid,nodev,nosymfollow" || k.Missing {
-		c.t.Errorf("%+v", k)
+		c.t.Errorf(`k = %+v, want k.Target == "/skills/make-report" and strings.Join(k.Attributes, ",") == "ro,nosuid,nodev,nosymfollow" and k.Missing == false`,
+			k)
 	}
 	c.gets(200, ask{route: add, s: "s", p: "make-report"})
 	c.refused(404, "skill", ask{route: add, s: "s", p: "none"})
@@ -129,7 +134,8 @@ func (c *contract) imports() {
 	var found api.SkillCandidates
 	c.reads(c.gets(200, ask{route: preview, body: body, head: head}), &found)
 	if len(found.Candidates) != 2 || found.Candidates[0].Path != "one" || len(found.Candidates[0].Problems) != 0 {
-		c.t.Errorf("%+v", found)
+		c.t.Errorf(`found = %+v, want len(found.Candidates) == 2 and found.Candidates[0].Path == "one" and len(found.Candidates[0].Problems) == 0`,
+			found)
 	}
 	for _, route := range []string{preview, install} {
 		c.refused(400, "archive", ask{route: route, body: "no archive", head: head})
@@ -145,12 +151,14 @@ func (c *contract) imports() {
 	c.gets(200, ask{route: "POST /v1/sessions/{id}/fs/write", s: "s", body: `{"path":"skills/mine/SKILL.md","content":"---\nname: mine\ndescription: Mine.\n---\n"}`})
 	c.reads(c.gets(200, ask{route: preview, query: "session=s&path=skills/mine"}), &found)
 	if len(found.Candidates) != 1 || found.Candidates[0].Skill.Name != "mine" || len(found.Candidates[0].Problems) != 0 {
-		c.t.Errorf("%+v", found)
+		c.t.Errorf(`found = %+v, want len(found.Candidates) == 1 and found.Candidates[0].Skill.Name == "mine" and len(found.Candidates[0].Problems) == 0`,
+			found)
 	}
 	var made api.SkillList
 	c.reads(c.gets(200, ask{route: install, query: "session=s&path=/workspace/skills/mine"}), &made)
 	if len(made.Skills) != 1 || made.Skills[0].Origin != "session s, /workspace/skills/mine" {
-		c.t.Errorf("%+v", made)
+		c.t.Errorf(`made = %+v, want len(made.Skills) == 1 and made.Skills[0].Origin == "session s, /workspace/skills/mine"`,
+			made)
 	}
 	c.gets(200, ask{route: "POST /v1/sessions/{id}/fs/write", s: "s", body: `{"path":"skills/other/SKILL.md","content":"---\nname: mine\ndescription: Mine.\n---\n"}`})
 	c.refused(400, "name", ask{route: install, query: "session=s&path=skills/other"})
@@ -163,6 +171,6 @@ func (c *contract) imports() {
 func (c *contract) fewSkills() {
 	c.gets(201, ask{route: "POST /v1/skills", body: `{"name":"a","description":"x"}`})
 	if p := c.refused(429, "skill", ask{route: "POST /v1/skills", body: `{"name":"b","description":"x"}`}); p.Denial == nil || p.Denial.Rule != "skills.max" {
-		c.t.Errorf("%+v", p)
+		c.t.Errorf(`p = %+v, want p.Denial != nil and p.Denial.Rule == "skills.max"`, p)
 	}
 }

@@ -50,7 +50,7 @@ func (c *contract) snapshots() {
 	var list api.SnapshotList
 	c.reads(c.gets(200, ask{route: "GET " + allSnapshots, s: "snapped"}), &list)
 	if list.Snapshots == nil || len(list.Snapshots) > 0 {
-		c.t.Errorf("%+v", list)
+		c.t.Errorf("list = %+v, want list.Snapshots != nil and len(list.Snapshots) == 0", list)
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(c.State, &st); err != nil {
@@ -74,12 +74,13 @@ func (c *contract) takesSnapshots() {
 	var list api.SnapshotList
 	c.reads(c.gets(200, ask{route: "GET " + allSnapshots, s: "snapped"}), &list)
 	if len(list.Snapshots) != 1 || list.Snapshots[0] != one || one.Name != "a" || one.Size == 0 || one.Files != 2 {
-		c.t.Errorf("%+v, %+v", list, one)
+		c.t.Errorf(`list = %+v, one = %+v, want len(list.Snapshots) == 1 and list.Snapshots[0] == one and one.Name == "a" and one.Size != 0 and one.Files == 2`,
+			list, one)
 	}
 	var s api.Session
 	c.reads(c.gets(200, ask{route: restoreSnapshot, s: "snapped", p: "a"}), &s)
 	if s.ID != "snapped" || s.State != "stopped" {
-		c.t.Errorf("%+v", s)
+		c.t.Errorf(`s = %+v, want s.ID == "snapped" and s.State == "stopped"`, s)
 	}
 	c.refused(404, "", ask{route: restoreSnapshot, s: "snapped", p: "b"})
 	c.gets(204, ask{route: removeSnapshot, s: "snapped", p: "a"})

@@ -15,7 +15,8 @@ func (c *contract) spaces() {
 	var w api.Workspace
 	c.reads(c.gets(201, ask{route: "POST " + all, body: `{"name":"project","quota":"8MiB","inodes":1000}`}), &w)
 	if w.Name != "project" || w.Owner != "uid:0" || w.Quota != 8<<20 || w.Inodes != 1000 || len(w.Sessions) != 0 {
-		c.t.Errorf("%+v", w)
+		c.t.Errorf(`w = %+v, want w.Name == "project" and w.Owner == "uid:0" and w.Quota == 8 << 20 and w.Inodes == 1000 and len(w.Sessions) == 0`,
+			w)
 	}
 	c.refused(409, "name", ask{route: "POST " + all, body: `{"name":"project"}`})
 	c.refused(400, "name", ask{route: "POST " + all, body: `{"name":"../project"}`})
@@ -25,17 +26,17 @@ func (c *contract) spaces() {
 	var s api.Session
 	c.reads(c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"lent","workspace":"project"}`}), &s)
 	if s.WorkspaceName != "project" || s.WorkspaceQuota != 8<<20 {
-		c.t.Errorf("%+v", s)
+		c.t.Errorf(`s = %+v, want s.WorkspaceName == "project" and s.WorkspaceQuota == 8 << 20`, s)
 	}
 	c.refused(404, "workspace", ask{route: "POST /v1/sessions", body: `{"id":"other","workspace":"none"}`})
 	c.refused(409, "name", ask{route: "DELETE " + one, p: "project"})
 	c.reads(c.gets(200, ask{route: "GET " + one, p: "project"}), &w)
 	if !slices.Equal(w.Sessions, []string{"lent"}) {
-		c.t.Errorf("%+v", w)
+		c.t.Errorf(`w = %+v, want w.Sessions == []string{"lent"}`, w)
 	}
 	c.reads(c.gets(200, ask{route: "PATCH " + one, p: "project", body: `{"quota":"16MiB"}`}), &w)
 	if w.Quota != 16<<20 || w.Inodes != 1000 || !slices.Equal(w.Sessions, []string{"lent"}) {
-		c.t.Errorf("%+v", w)
+		c.t.Errorf(`w = %+v, want w.Quota == 16 << 20 and w.Inodes == 1000 and w.Sessions == []string{"lent"}`, w)
 	}
 	c.refused(400, "quota", ask{route: "PATCH " + one, p: "project", body: `{"quota":"0"}`})
 	c.refused(400, "quota", ask{route: "PATCH " + one, p: "project", body: `{"quota":"1KiB"}`})
@@ -49,7 +50,7 @@ func (c *contract) spaces() {
 	var list api.WorkspaceList
 	c.reads(c.gets(200, ask{route: "GET " + all}), &list)
 	if len(list.Workspaces) != 1 {
-		c.t.Errorf("%+v", list)
+		c.t.Errorf("list = %+v, want len(list.Workspaces) == 1", list)
 	}
 	const keep = "POST /v1/sessions/{id}/keep"
 	c.refused(409, "workspace", ask{route: keep, s: "lent", body: `{"workspace":"more"}`})
@@ -60,7 +61,7 @@ func (c *contract) spaces() {
 	c.refused(404, "", ask{route: keep, s: "own", body: `{"workspace":"kept"}`, uid: boxtest.OtherUID})
 	c.reads(c.gets(201, ask{route: keep, s: "own", body: `{"workspace":"kept"}`}), &w)
 	if w.Name != "kept" || w.Owner != "uid:0" || len(w.Sessions) != 0 {
-		c.t.Errorf("%+v", w)
+		c.t.Errorf(`w = %+v, want w.Name == "kept" and w.Owner == "uid:0" and len(w.Sessions) == 0`, w)
 	}
 	c.refused(404, "", ask{route: keep, s: "own", body: `{"workspace":"kept"}`})
 	c.gets(204, ask{route: "DELETE " + one, p: "kept"})

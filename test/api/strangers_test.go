@@ -39,7 +39,7 @@ func TestStrangersKeepNobodyFromThePort(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-			t.Errorf("%d, %v", resp.StatusCode, err)
+			t.Errorf("resp.StatusCode = %d, err = %v, want no error and resp.StatusCode == 200", resp.StatusCode, err)
 		}
 	}
 	ask()
@@ -51,16 +51,16 @@ func TestStrangersKeepNobodyFromThePort(t *testing.T) {
 			}
 			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil {
-				t.Fatalf("stranger %d: %v", i, err)
+				t.Fatalf("unauthenticated client %d: %v", i, err)
 			}
 			resp.Body.Close()
 			if resp.StatusCode != http.StatusOK {
-				t.Fatalf("stranger %d: %d", i, resp.StatusCode)
+				t.Fatalf("unauthenticated client %d: resp.StatusCode = %d, want 200", i, resp.StatusCode)
 			}
 		}
 	}
 	if a := h.over(secret, http.MethodGet, "/v1/sessions", "", nil); a.Code != http.StatusOK {
-		t.Errorf("who comes later: %d %s", a.Code, a.Body)
+		t.Errorf("an authenticated client afterwards: a.Code = %d, a.Body = %s, want a.Code == 200", a.Code, a.Body)
 	}
 	ask()
 }

@@ -68,7 +68,7 @@ func (k *talk) hears(kind string) (msg api.ServerControl, output string) {
 	for {
 		_, data, err := k.ws.Read(ctx)
 		if err != nil || len(data) == 0 {
-			k.t.Fatalf("no %s: %v", kind, err)
+			k.t.Fatalf("no %s: err = %v, want no error and len(data) != 0", kind, err)
 		}
 		if data[0] != api.ChannelControl {
 			out.Write(data[1:])
@@ -107,7 +107,8 @@ func (c *contract) streams() {
 	_, early := k.hears("stdin_taken")
 	k.sends(api.ChannelStdin, "")
 	if msg, output := k.hears("exit"); early+output != "hello\n" || msg.Exit.Status != "exited" {
-		c.t.Errorf("%q, %q, %+v", early, output, msg)
+		c.t.Errorf(`early = %q, output = %q, msg = %+v, want early + output == "hello\n" and msg.Exit.Status == "exited"`,
+			early, output, msg)
 	}
 	k.hangUp()
 
@@ -117,7 +118,7 @@ func (c *contract) streams() {
 	k.says(`{"resize":{"rows":50,"cols":132}}`)
 	k.says(`{"signal":"SIGKILL"}`)
 	if msg, _ := k.hears("exit"); msg.Exit.Signal != "SIGKILL" {
-		c.t.Errorf("%+v", msg.Exit)
+		c.t.Errorf(`msg.Exit = %+v, want msg.Exit.Signal == "SIGKILL"`, msg.Exit)
 	}
 	k.hangUp()
 
@@ -128,14 +129,15 @@ func (c *contract) streams() {
 		k = c.dial(told, execStream, "")
 		k.says(message)
 		if msg, _ := k.hears("error"); msg.Error.Field != field || msg.Error.Allowed == "" {
-			c.t.Errorf("%s: %+v", message, msg.Error)
+			c.t.Errorf(`%s: msg.Error = %+v, want msg.Error.Field == %v and msg.Error.Allowed != ""`,
+				message, msg.Error, field)
 		}
 		k.hangUp()
 	}
 	c.attached(told)
 	for kind := range c.doc.Components.Schemas["ServerControl"].Value.Properties {
 		if !told[kind] {
-			c.t.Errorf("no stream has said %q", kind)
+			c.t.Errorf("no stream has sent a message of kind %q", kind)
 		}
 	}
 }
@@ -147,7 +149,7 @@ func (c *contract) attached(told map[string]bool) {
 	first := c.dial(told, processStream, "reader")
 	first.says(`{"attach":{"replay":true,"write":true,"lossless":true}}`)
 	if msg, _ := first.hears("attached"); !msg.Attached.Writer {
-		c.t.Errorf("%+v", msg)
+		c.t.Errorf("msg = %+v, want msg.Attached.Writer == true", msg)
 	}
 	second := c.dial(told, processStream, "reader")
 	defer second.hangUp()

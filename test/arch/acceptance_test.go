@@ -25,7 +25,7 @@ func TestAcceptanceNamesTestsThatExistAndRun(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("docs/acceptance/*.md")
 	if err != nil || len(pages) == 0 {
-		t.Fatalf("no pages in docs/acceptance: %v", err)
+		t.Fatalf("no pages in docs/acceptance: err = %v, want no error and len(pages) != 0", err)
 	}
 	pages = append(pages, casesPage)
 	tests := declaredTests(t)
@@ -77,7 +77,8 @@ func TestTheThreatModelNamesTestsThatExist(t *testing.T) {
 		}
 		claim := strings.HasPrefix(line, "| ") && strings.Count(line, "|") == 3 && !strings.Contains(line, "shown by")
 		if claim && len(named) == 0 && !strings.Contains(line, "*open*") && !inAssets(string(text), line) {
-			t.Errorf("%s:%d: a claim neither names a test nor says that it is open: %s", page, i+1, line)
+			t.Errorf(`%s:%d: a claim neither names a test nor says that it is open: line = %s, want claim == false or len(named) != 0 or line containing "*open*" or inAssets(string(text), line)`,
+				page, i+1, line)
 		}
 	}
 }

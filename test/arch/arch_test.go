@@ -360,7 +360,8 @@ func TestEveryPackageHasOneShortComment(t *testing.T) {
 		case strings.Count(comments[0], "\n") > most:
 			t.Errorf("the package comment of %s is longer than %d lines", name, most)
 		case ofTheProduct(name) && strings.Contains(new(doc.Package).Synopsis(comments[0]), " and "):
-			t.Errorf("%s is two things: %s", name, new(doc.Package).Synopsis(comments[0]))
+			t.Errorf(`%s is two things: new(doc.Package).Synopsis(comments[0]) = %s, want not ofTheProduct(name) or new(doc.Package).Synopsis(comments[0]) without " and "`,
+				name, new(doc.Package).Synopsis(comments[0]))
 		}
 	}
 }

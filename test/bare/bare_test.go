@@ -352,7 +352,7 @@ func demo(t *testing.T, h host) {
 	}
 	for _, announced := range []string{"setup: installing python3 gcc libc6-dev golang\n", "setup: fetching what go.mod names"} {
 		if !strings.Contains(out, announced) {
-			t.Errorf("it has not said %q; output:\n%s", announced, out)
+			t.Errorf("the output lacks %q:\n%s", announced, out)
 		}
 	}
 }

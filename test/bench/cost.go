@@ -78,7 +78,7 @@ func (b *bench) withoutRecords(ctx context.Context) (dir string, err error) {
 		return "", err
 	}
 	if bytes.Count(text, []byte(line)) != 1 {
-		return "", fmt.Errorf("%s: not the file that is known here", source)
+		return "", fmt.Errorf("%s: the place to remove is not in this version of the file", source)
 	}
 	dir = filepath.Join(b.dir, "without")
 	return dir, build(ctx, ".", dir, map[string][]byte{source: bytes.Replace(text, []byte(line), []byte(instead), 1)})

@@ -320,7 +320,7 @@ func countCalls(ctx context.Context, pids [programsCounted][]int, do func() erro
 	err = do()
 	for i, cmd := range counting {
 		_ = cmd.Process.Signal(unix.SIGINT)
-		_ = cmd.Wait() // its output tells more than its exit status
+		_ = cmd.Wait() // its output says more than its exit status
 		if n, perr := strconv.ParseFloat(strings.Split(said[i].String(), ",")[0], 64); perr == nil {
 			calls[i] = n
 		}

@@ -25,7 +25,7 @@ func TestT01NothingABoxMakesIsRootsOnTheHost(t *testing.T) {
 	attack(t, func(h *host) {
 		b := h.box(h.mounts())
 		if got := strings.Join(strings.Fields(b.run("cat", "/proc/self/uid_map")), " "); got != fmt.Sprintf("0 %d %d", b.IDBase, idRange) {
-			t.Errorf("uid_map is %q", got)
+			t.Errorf(`uid_map is %q, want fmt.Sprintf("0 %%d %%d", b.IDBase, idRange)`, got)
 		}
 		for _, dir := range []string{"/mnt", "/workspace"} {
 			b.sh("cd " + dir + "; touch new; mkdir -p a/b; ln -s x s; ln new hard; mkfifo fifo; cp /usr/bin/id program")
@@ -82,7 +82,7 @@ func TestT03NoNamespaceCanBeMade(t *testing.T) {
 			b.try(all("EPERM", "clone3=mnt", "clone3=pid", "clone3=net", "clone3=ipc", "clone3=uts", "clone3=cgroup", "clone3=time")...)
 			b.try(attempt{"clone3=", "OK"}, attempt{"clone=", "OK"}) // shows that the probe calls it correctly
 			if got := b.run("cat", "/proc/sys/user/max_user_namespaces"); got != "0\n" {
-				t.Errorf("user namespaces: %q", got)
+				t.Errorf(`user namespaces: got %q, want "0\n"`, got)
 			}
 			b.try(attempt{"write=/proc/sys/user/max_user_namespaces", "EACCES|EROFS"})
 		})
@@ -116,14 +116,14 @@ func TestT05ProcLeadsToNoOtherProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 			if strings.Contains(string(text), secret) || len(text) > 64 {
-				t.Errorf("%s of PID 1 is %q", name, text)
+				t.Errorf("%s of PID 1 is %q, want text without secret and len(text) <= 64", name, text)
 			}
 		}
 		if got := b.sh("echo $SECRET"); got != secret+"\n" {
-			t.Errorf("a program has %q", got)
+			t.Errorf(`a program has %q, want secret + "\n"`, got)
 		}
 		if got := h.box().sh("cat /proc/[0-9]*/environ"); strings.Contains(got, secret) {
-			t.Errorf("another box reads %q", got)
+			t.Errorf("another box reads %q, want got without secret", got)
 		}
 	})
 }
@@ -141,20 +141,21 @@ func TestT06PID1SurvivesEverySignal(t *testing.T) {
 		held := b.hold(probe, "hold")
 		b.try(attempt{"kill=-1,19", "OK"}, attempt{"kill=-1,18", "OK"})
 		if _, r := held.Release(); r.Status != "exited" {
-			t.Errorf("after stop and continue: %s", boxtest.Show(r))
+			t.Errorf(`after stop and continue: r = %s, want r.Status == "exited"`, boxtest.Show(r))
 		}
 		held = b.hold(probe, "hold")
 		b.try(attempt{"kill=-1,9", "OK"})
 		if _, r := held.Release(); r.Status != "signaled" || r.Signal != "SIGKILL" {
-			t.Errorf("after kill -1: %s", boxtest.Show(r))
+			t.Errorf(`after kill -1: r = %s, want r.Status == "signaled" and r.Signal == "SIGKILL"`, boxtest.Show(r))
 		}
 		now, err := h.Session(t.Context(), b.ID)
 		if err != nil || now.State != "ready" || now.PID != b.PID {
-			t.Errorf("the session is %+v, %v", now, err)
+			t.Errorf(`the session is %+v, %v, want no error and now.State == "ready" and now.PID == %v`,
+				now, err, b.PID)
 		}
 		b.run("true")
 		if _, r := other.Release(); r.Status != "exited" {
-			t.Errorf("the program of another box: %s", boxtest.Show(r))
+			t.Errorf(`the program of another box: r = %s, want r.Status == "exited"`, boxtest.Show(r))
 		}
 	})
 }
@@ -175,7 +176,7 @@ func TestT07NothingIsTracedBeforeItRuns(t *testing.T) {
 		}
 		// Programs may trace each other, and a race that never took place proves nothing.
 		if len(got["seized"]) < 2 || len(got["rounds"]) < 3 {
-			t.Errorf("the race was none: %v", got)
+			t.Errorf(`the two sides of the race did not both run: got %v, want len(got["seized"]) >= 2 and len(got["rounds"]) >= 3`, got)
 		}
 	})
 }
@@ -208,7 +209,7 @@ func TestT09ReadOnlyMountStaysReadOnly(t *testing.T) {
 			i := slices.IndexFunc(lines(b.run("cat", "/proc/self/mountinfo")), func(l string) bool { return strings.Fields(l)[4] == dir })
 			flags := strings.Fields(lines(b.run("cat", "/proc/self/mountinfo"))[i])[5]
 			if !strings.HasPrefix(flags, "ro,nosuid,nodev,") {
-				t.Errorf("%s is %s", dir, flags)
+				t.Errorf(`%s is %s, want flags starting with "ro,nosuid,nodev,"`, dir, flags)
 			}
 		}
 		// Renaming or removing the mount point in its writable parent fails.
@@ -266,7 +267,8 @@ func TestT11SetuidProgramGivesNothing(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), trap)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 			if out, err := cmd.CombinedOutput(); err == nil || !errors.Is(err, fs.ErrPermission) {
-				t.Errorf("a host user %d runs it: %q, %v", uid, out, err)
+				t.Errorf("a host user %d runs it: out = %q, err = %v, want an error and err is fs.ErrPermission",
+					uid, out, err)
 			}
 		}
 	})

@@ -33,10 +33,10 @@ func TestT24KernelsFilesCannotBeWritten(t *testing.T) {
 			b.try(all("EACCES|EPERM|EROFS|EINVAL|ENOENT", "put=/proc/self/uid_map,0 0 1", "put=/proc/self/gid_map,0 0 1", "put=/proc/self/setgroups,allow",
 				"put=/proc/self/attr/current,unconfined", "put=/proc/self/attr/exec,unconfined", "put=/proc/self/oom_score_adj,-1000")...)
 			if got := b.sh("for f in /proc/*; do if [ -f $f ] && [ -w $f ]; then echo $f; fi; done"); got != "" {
-				t.Errorf("files of /proc that can be written: %q", got)
+				t.Errorf(`files of /proc that can be written: got %q, want ""`, got)
 			}
 			if got := b.sh("find /proc/sys -type f -writable 2>/dev/null || true"); got != "" {
-				t.Errorf("settings that can be written: %q", got)
+				t.Errorf(`settings that can be written: got %q, want ""`, got)
 			}
 		})
 	})
@@ -67,7 +67,7 @@ func TestT43DangerousCallsAreClosed(t *testing.T) {
 				return
 			}
 			if shut := r.Stdout == "" && strings.Contains(r.Stderr, "SIGSEGV"); !shut && r.Stdout != "int80 ENOSYS\n" {
-				t.Errorf("int80: %s", boxtest.Show(r))
+				t.Errorf(`int80: r = %s, want shut == true or r.Stdout == "int80 ENOSYS\n"`, boxtest.Show(r))
 			}
 		})
 	})
@@ -109,7 +109,7 @@ func TestT46NobodysTerminalIsTypedInto(t *testing.T) {
 		h.each(func(b *box) {
 			b.try(all("ENXIO", "read=/dev/tty", "write=/dev/tty")...)
 			if got := b.sh("for n in 0 1 2; do if [ -t $n ]; then echo terminal; fi; done; tty || true"); got != "not a tty\n" {
-				t.Errorf("a program without a terminal has %q", got)
+				t.Errorf(`a program without a terminal has %q, want "not a tty\n"`, got)
 			}
 			for _, call := range []string{"tiocsti", "tiocsti_high", "tioclinux", "tiocsetd", "vhangup"} {
 				b.try(attempt{call, "EPERM"})
@@ -130,11 +130,11 @@ func TestT48TheMachineIsNotTheBoxs(t *testing.T) {
 				"clock_settime", "settimeofday", "adjtimex", "clock_adjtime", "sethostname", "setdomainname", "reboot", "swapon", "swapoff", "syslog", "acct",
 			)...)
 			if now := b.run("uname", "-n"); now != own {
-				t.Errorf("the box is called %q, was %q", now, own)
+				t.Errorf("the box is called %q, was %q, want now == own", now, own)
 			}
 		})
 		if now, err := os.Hostname(); err != nil || now != name {
-			t.Errorf("the host is called %q, was %q, %v", now, name, err)
+			t.Errorf("the host is called %q, was %q, %v, want no error and now == name", now, name, err)
 		}
 	})
 }
@@ -169,7 +169,7 @@ func TestT59AnyTextIsAnIDAndNoneIsAPath(t *testing.T) {
 			}
 			for _, f := range files {
 				if name := strings.TrimSuffix(filepath.Base(f), ".json"); len(name) != 32 || slices.Contains(ids, name) {
-					t.Errorf("%s", f)
+					t.Errorf("f = %s, want len(name) == 32 and ids without %v", f, name)
 				}
 			}
 		}

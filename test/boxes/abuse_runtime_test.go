@@ -56,13 +56,13 @@ func TestT12EveryProgramIsConfinedHoweverItIsStarted(t *testing.T) {
 				r := run("cat /proc/$$/status; cat /proc/self/status; setsid sh -c 'cat /proc/self/status &' | cat")
 				blocks := strings.Split(r.Stdout, "Name:")[1:]
 				if len(blocks) != 3 {
-					t.Errorf("%s: %s, %d processes looked at", way, boxtest.Show(r), len(blocks))
+					t.Errorf("%s: %s, %d processes checked", way, boxtest.Show(r), len(blocks))
 				}
 				for i, block := range blocks {
 					s := statusFields("Name:" + block)
 					for field, want := range sandboxed() {
 						if s[field] != want {
-							t.Errorf("%s: %s of process %d is %s", way, field, i, s[field])
+							t.Errorf("%s: %s of process %d is %s, want s[field] == %v", way, field, i, s[field], want)
 						}
 					}
 					if s["Uid"] != repeat(1000) || s["TracerPid"] != "0" {
@@ -90,7 +90,7 @@ func TestT13PID1sProgramCannotBeOverwritten(t *testing.T) {
 		// It may write its own file, but not while that is running.
 		for _, call := range []string{"write=/proc/self/exe", "rdwr=/workspace/probe", "trunc=/proc/self/exe"} {
 			if got := b.run("/workspace/probe", "try", call); got != call+" ETXTBSY\n" {
-				t.Errorf("on itself: %q", got)
+				t.Errorf(`on itself: got %q, want call + " ETXTBSY\n"`, got)
 			}
 		}
 		// For the process that starts a program, a link to "self" is PID 1's own program; so a program may try to become that.
@@ -99,19 +99,20 @@ func TestT13PID1sProgramCannotBeOverwritten(t *testing.T) {
 			b.run("true")
 			for _, name := range []string{"self", "script"} {
 				if r := b.exec(&api.ExecRequest{Argv: []string{"/workspace/" + name}}); r.Status == "lost" {
-					t.Fatalf("%s: %s", name, boxtest.Show(r))
+					t.Fatalf(`%s: r = %s, want r.Status != "lost"`, name, boxtest.Show(r))
 				}
 			}
 		}
 		answers, _ := chase.Release()
 		got := fields(lines(answers))
 		if len(got["rounds"]) < 3 || len(got) < 2 {
-			t.Errorf("the chase was none: %v", got)
+			t.Errorf(`the chase did not run often enough: got %v, want len(got["rounds"]) >= 3 and len(got) >= 2`, got)
 		}
 		delete(got, "rounds")
 		for answer := range got {
 			if !slices.Contains([]string{"ENOENT", "EACCES", "ESRCH", "ETXTBSY", "EROFS"}, answer) {
-				t.Errorf("a program of another process was opened for writing: %v", got)
+				t.Errorf(`a program of another process was opened for writing: got %v, want []string{"ENOENT", "EACCES", "ESRCH", "ETXTBSY", "EROFS"} containing %v`,
+					got, answer)
 			}
 		}
 		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", b.PID)); err != nil || exe != program {
@@ -157,7 +158,7 @@ func heldByPID1(t *testing.T, b *box) {
 	known := regexp.MustCompile(`^(` + regexp.QuoteMeta(b.Group+"/work") + `(/e\d+)?|/dev/null|socket:.*|/run/boxd-ids|/|/proc|anon_inode:\[(eventpoll|pidfd|eventfd)\]|pipe:.*|/memfd:.*)$`)
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", b.PID))
 	if err != nil || len(files) < 5 {
-		t.Fatalf("descriptors of PID 1: %v, %v", files, err)
+		t.Fatalf("descriptors of PID 1: files = %v, err = %v, want no error and len(files) >= 5", files, err)
 	}
 	host := statOf(t, "/")
 	for _, f := range files {
@@ -237,15 +238,17 @@ func TestT15WorkingDirectoryIsInTheBox(t *testing.T) {
 			}
 			f := strings.Fields(r.Stdout)
 			if len(f) != 4 || !strings.HasPrefix(f[0], "/") || strings.HasPrefix(f[0], "/proc") || f[0] != f[1] || f[2] != f[3] {
-				t.Errorf("%s: %s", link, boxtest.Show(r))
+				t.Errorf(`%s: r = %s, want len(f) == 4 and f[0] starting with "/" and f[0] not starting with "/proc" and f[0] == f[1] and f[2] == f[3]`,
+					link, boxtest.Show(r))
 			}
 		}
 		if got := b.exec(&api.ExecRequest{Argv: []string{"pwd"}, Cwd: "/workspace/made/on/the/way"}); got.Stdout != "/workspace/made/on/the/way\n" {
-			t.Errorf("a directory that is missing: %q", got.Stdout)
+			t.Errorf(`a directory that is missing: got.Stdout = %q, want "/workspace/made/on/the/way\n"`, got.Stdout)
 		}
 		orphan := b.hold(probe, "orphan", "/workspace/gone", "/workspace/orphan")
 		if r := b.exec(&api.ExecRequest{Argv: []string{"true"}, Cwd: "/workspace/orphan"}); r.Status != "start_failed" || r.Failure.Errno != "ENOENT" {
-			t.Errorf("a deleted directory: %s", boxtest.Show(r))
+			t.Errorf(`a deleted directory: r = %s, want r.Status == "start_failed" and r.Failure.Errno == "ENOENT"`,
+				boxtest.Show(r))
 		}
 		orphan.Release()
 	})
@@ -269,15 +272,16 @@ func TestT16ProgramThatIsSwappedIsStillInTheBox(t *testing.T) {
 				case r.Stdout == space+"\n1000\n":
 					ran++
 				case r.Stdout != "" || r.Status != "exited" || *r.ExitCode == 0: // PID 1's own program, which exits at once
-					t.Errorf("%s", boxtest.Show(r))
+					t.Errorf(`r = %s, want r.Stdout == "" and r.Status == "exited" and *r.ExitCode != 0`,
+						boxtest.Show(r))
 				}
 			}
 			if got, _ := swapper.Release(); fields(lines(got))["rounds"] == "" {
-				t.Errorf("the swapper: %q", got)
+				t.Errorf(`the swapper: got %q, want fields(lines(got))["rounds"] != ""`, got)
 			}
 		}
 		if ran == 0 || failed == 0 {
-			t.Errorf("the swap was none: %d ran and %d did not", ran, failed)
+			t.Errorf("the program was never swapped in time: %d executions succeeded and %d failed", ran, failed)
 		}
 	})
 }

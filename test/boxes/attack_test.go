@@ -48,15 +48,16 @@ func attack(t *testing.T, f func(h *host)) {
 	f(h)
 
 	if got := h.next.sh("cat /workspace/file /dev/shm/file; ls /workspace /dev/shm"); got != "kept\nkept\n/dev/shm:\nfile\n\n/workspace:\nfile\n" {
-		t.Errorf("the box next to it has %q", got)
+		t.Errorf(`the box next to it has %q, want "kept\nkept\n/dev/shm:\nfile\n\n/workspace:\nfile\n"`, got)
 	}
 	if _, r := goesOn.Release(); r.ExitCode == nil || *r.ExitCode != 0 {
-		t.Errorf("a program in the box next to it has ended: %s", boxtest.Show(r))
+		t.Errorf("a program in the box next to it has ended: r = %s, want r.ExitCode != nil and *r.ExitCode == 0",
+			boxtest.Show(r))
 	}
 	h.next.remove()
 
 	if err := d.Ready(t.Context()); err != nil {
-		t.Errorf("afterwards boxd says: %v", err)
+		t.Errorf("afterwards the health of boxd is: %v", err)
 	}
 	for _, b := range h.boxes {
 		b.remove()
@@ -115,7 +116,7 @@ func (h *host) workspace() string {
 	key := strings.TrimSuffix(filepath.Base(h.Record(h.t, h.next.ID)), ".json")
 	dirs = slices.DeleteFunc(dirs, func(dir string) bool { return filepath.Base(dir) == key })
 	if err != nil || len(dirs) != 1 {
-		h.t.Fatalf("workspaces: %v, %v", dirs, err)
+		h.t.Fatalf("workspaces: dirs = %v, err = %v, want no error and len(dirs) == 1", dirs, err)
 	}
 	return dirs[0]
 }

@@ -49,7 +49,7 @@ func TestUserLendsWhatIsTheirs(t *testing.T) {
 	line := "id -u; echo text > /mnt/file; stat -c %u:%g /mnt/file"
 	answer := runAs(t, d, owner, api.OneShotRequest{Session: theirs(own, "rw"), Exec: api.ExecRequest{Command: &line}})
 	if answer.Problem != nil || answer.Result.Stdout != "1000\n1000:1000\n" {
-		t.Fatalf("%+v", answer)
+		t.Fatalf(`answer = %+v, want answer.Problem == nil and answer.Result.Stdout == "1000\n1000:1000\n"`, answer)
 	}
 	belongs(t, own, owner, boxtest.OtherGID, "file") // by the caller's uid and gid
 }
@@ -87,7 +87,7 @@ func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
 			before := d.Look()
 			p := runAs(t, d, owner, api.OneShotRequest{Session: tc.session, Exec: api.ExecRequest{Argv: []string{"true"}}}).Problem
 			if p == nil {
-				t.Fatal("accepted")
+				t.Fatal("the mount was accepted")
 			}
 			refused(t, &client.Error{Problem: *p}, tc.status, tc.field, tc.allowed)
 			if tc.allowed == mayOpen && (p.Failure == nil || p.Failure.Errno != "EACCES") {
@@ -100,7 +100,8 @@ func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
 	line := "cat /mnt/file; cat /mnt/secret || echo closed; cat /mnt/mine || echo closed; touch /mnt/x || echo ro"
 	answer := runAs(t, d, owner, api.OneShotRequest{Session: theirs(open, "ro"), Exec: api.ExecRequest{Command: &line}})
 	if answer.Result.Stdout != "knownclosed\nclosed\nro\n" {
-		t.Errorf("reading another's open one: %+v", answer)
+		t.Errorf(`reading another's open one: answer = %+v, want answer.Result.Stdout == "knownclosed\nclosed\nro\n"`,
+			answer)
 	}
 }
 
@@ -111,7 +112,7 @@ func TestUserWithoutAHomeLendsNothingByDefault(t *testing.T) {
 	for _, mode := range []string{"ro", "rw"} {
 		p := runAs(t, d, owner, api.OneShotRequest{Session: theirs(dir, mode), Exec: api.ExecRequest{Command: &line}}).Problem
 		if p == nil {
-			t.Fatalf("%s was lent", dir)
+			t.Fatalf("%s was mounted", dir)
 		}
 		refused(t, &client.Error{Problem: *p}, 403, "mounts[0].source", "below your home")
 	}

@@ -101,7 +101,8 @@ func (b *box) calls(abi string, from, to int, waits []string, want func(nr int) 
 	r := b.exec(&api.ExecRequest{Argv: argv, Timeout: new(quantity.Duration(5 * time.Minute))})
 	got := lines(r.Stdout)
 	if r.ExitCode == nil || *r.ExitCode != 0 || len(got) != to-from+1 {
-		b.t.Fatalf("%s: %d answers to %d calls: %s", abi, len(got), to-from+1, boxtest.Show(r))
+		b.t.Fatalf("%s: %d answers to %d calls: r = %s, want r.ExitCode != nil and *r.ExitCode == 0 and len(got) == to - from + 1",
+			abi, len(got), to-from+1, boxtest.Show(r))
 	}
 	passed := 0
 	for i, line := range got {
@@ -113,7 +114,7 @@ func (b *box) calls(abi string, from, to int, waits []string, want func(nr int) 
 		case listed == "allow":
 			passed++
 		case answer != listed:
-			b.t.Errorf("%s: call %d answers %s, listed is %s", abi, nr, answer, listed)
+			b.t.Errorf("%s: call %d answers %s, listed is %s, want answer == listed", abi, nr, answer, listed)
 		}
 	}
 	b.t.Logf("%s from %d: %d calls, of which the filter may let %d pass", abi, from, len(got), passed)

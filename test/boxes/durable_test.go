@@ -159,11 +159,12 @@ func TestDurableProgramIsTalkedTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if exit := wait(t, p); exit.Reason != isolation.ReasonExited || exit.Code != 3 || exit.Streams[0].Total == 0 || exit.Streams[1].Total == 0 {
-		t.Errorf("%+v", exit)
+		t.Errorf("exit = %+v, want exit.Reason == isolation.ReasonExited and exit.Code == 3 and exit.Streams[0].Total != 0 and exit.Streams[1].Total != 0",
+			exit)
 	}
 	head, _, err := p.Retained(0)
 	if err != nil || !strings.HasPrefix(string(head), "<line 0>\n<line 1>\n") {
-		t.Errorf("%q, %v", head, err)
+		t.Errorf(`head = %q, err = %v, want no error and head starting with "<line 0>\n<line 1>\n"`, head, err)
 	}
 	if err := p.Forget(); err != nil {
 		t.Error(err)
@@ -185,11 +186,11 @@ func TestDirectProgramIsItsCallersAlone(t *testing.T) {
 		got, err := io.ReadAll(far[1+i])
 		far[1+i].Close()
 		if err != nil || string(got) != want {
-			t.Errorf("%q, %v", got, err)
+			t.Errorf("got %q, err = %v, want no error and got == want", got, err)
 		}
 	}
 	if exit := wait(t, p); exit.Code != 8 || exit.Streams[0].Total != 0 {
-		t.Errorf("%+v", exit)
+		t.Errorf("exit = %+v, want exit.Code == 8 and exit.Streams[0].Total == 0", exit)
 	}
 	// Closing the ends here has the same effect as a reader that goes away.
 	p = durable(t, box, "exec yes", func(c *isolation.Command, _ *client.Files) { c.Direct = true })
@@ -197,7 +198,7 @@ func TestDirectProgramIsItsCallersAlone(t *testing.T) {
 		f.Close()
 	}
 	if exit := wait(t, p); exit.Reason != isolation.ReasonSignaled || exit.Signal != int(unix.SIGPIPE) {
-		t.Errorf("%+v", exit)
+		t.Errorf("exit = %+v, want exit.Reason == isolation.ReasonSignaled and exit.Signal == int(unix.SIGPIPE)", exit)
 	}
 }
 
@@ -205,10 +206,10 @@ func TestTerminalOfABox(t *testing.T) {
 	box := bareBox(t)
 	p := durable(t, box, "tty; stty size; trap 'stty size; echo resized' WINCH; echo ready; while :; do read x && echo \"got $x\"; done", withTerminal)
 	if text := until(t, p, "ready"); !strings.Contains(text, "/dev/pts/0") || !strings.Contains(text, "33 101") {
-		t.Errorf("%q", text)
+		t.Errorf(`text = %q, want text containing "/dev/pts/0" and text containing "33 101"`, text)
 	}
 	cols := uint16(70)
-	boxtest.Eventually(t, "the program hears of another size", func() bool { // a resize is lost if it comes just before the read
+	boxtest.Eventually(t, "the program sees the new size of the terminal", func() bool { // a resize is lost if it comes just before the read
 		cols ^= 1 // 71 or 70, another one each time; the program may tell it much later
 		if err := p.Resize(20, cols); err != nil {
 			t.Fatal(err)
@@ -217,7 +218,7 @@ func TestTerminalOfABox(t *testing.T) {
 		return strings.Contains(written(t, p), "resized")
 	})
 	if text := written(t, p); !strings.Contains(text, "\n20 7") {
-		t.Errorf("%q", text)
+		t.Errorf(`text = %q, want text containing "\n20 7"`, text)
 	}
 	if _, err := p.Input().Write(t.Context(), []byte("hello\n")); err != nil {
 		t.Fatal(err)
@@ -227,7 +228,7 @@ func TestTerminalOfABox(t *testing.T) {
 		t.Fatal(err)
 	}
 	if exit := wait(t, p); exit.Reason != isolation.ReasonSignaled || exit.Signal != int(unix.SIGINT) {
-		t.Errorf("%+v", exit)
+		t.Errorf("exit = %+v, want exit.Reason == isolation.ReasonSignaled and exit.Signal == int(unix.SIGINT)", exit)
 	}
 }
 
@@ -240,7 +241,7 @@ func TestTerminalHasJobControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, p, "\ngo\r\n")
-	boxtest.Eventually(t, "it is stopped", func() bool {
+	boxtest.Eventually(t, "the shell reports the program as stopped", func() bool {
 		_, _ = p.Input().Write(t.Context(), []byte{26}) // Ctrl-Z; the shell gets it until it has started the program
 		<-time.After(50 * time.Millisecond)
 		return strings.Contains(written(t, p), "Stopped")
@@ -249,7 +250,7 @@ func TestTerminalHasJobControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	if exit := wait(t, p); exit.Code != 7 {
-		t.Errorf("%+v, %q", exit, written(t, p))
+		t.Errorf("exit = %+v, written(t, p) = %q, want exit.Code == 7", exit, written(t, p))
 	}
 }
 
@@ -271,7 +272,7 @@ func TestTerminalsLastWords(t *testing.T) {
 		wait(t, p)
 		text := until(t, p, "the end")
 		if !strings.Contains(text, "\r\n499\r\n500\r\n") {
-			t.Fatalf("%q", text)
+			t.Fatalf(`text = %q, want text containing "\r\n499\r\n500\r\n"`, text)
 		}
 		_ = p.Forget()
 	}
@@ -286,7 +287,7 @@ func TestAProgramWaitsForItsReadersOnlyIfItHasTo(t *testing.T) {
 	if _, err := p.Input().Write(t.Context(), []byte("go\n")); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "it has written as much as it may", func() bool {
+	boxtest.Eventually(t, "the program has written as much as its pace allows", func() bool {
 		end, err := p.Output().End()
 		if err != nil {
 			t.Fatal(err)
@@ -296,12 +297,13 @@ func TestAProgramWaitsForItsReadersOnlyIfItHasTo(t *testing.T) {
 	<-time.After(100 * time.Millisecond)
 	end, err := p.Output().End()
 	if err != nil || end[0] > 64<<10+64<<10 || end[1] > 0 {
-		t.Errorf("it has not waited: %v, %v", end, err)
+		t.Errorf("it has not waited: end = %v, err = %v, want no error and end[0] <= 64<<10 + 64<<10 and end[1] <= 0",
+			end, err)
 	}
 	if err := p.Pace(&[2]int64{1 << 20, 0}); err != nil { // more than there is
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "it goes on", func() bool {
+	boxtest.Eventually(t, "the program writes on", func() bool {
 		now, _ := p.Output().End()
 		return now[0] > end[0]
 	})
@@ -309,7 +311,7 @@ func TestAProgramWaitsForItsReadersOnlyIfItHasTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if exit := wait(t, p); exit.Streams[0].Total != 3_000_000 || exit.Streams[1].Total != 8 {
-		t.Errorf("%+v", exit)
+		t.Errorf("exit = %+v, want exit.Streams[0].Total == 3_000_000 and exit.Streams[1].Total == 8", exit)
 	}
 	reader, buf := p.Output().NewReader([2]int64{}, false), make([]byte, 64<<10)
 	var kept, gone int64
@@ -322,12 +324,13 @@ func TestAProgramWaitsForItsReadersOnlyIfItHasTo(t *testing.T) {
 			break
 		}
 		if c.Stream == 0 && bytes.Trim(c.Data, "x") != nil && len(bytes.Trim(c.Data, "x")) > 0 {
-			t.Fatalf("at %d: %q", c.Offset, bytes.Trim(c.Data, "x"))
+			t.Fatalf(`at %d: bytes.Trim(c.Data, "x") = %q, want c.Stream != 0 or bytes.Trim(c.Data, "x") == nil or len(bytes.Trim(c.Data, "x")) == 0`,
+				c.Offset, bytes.Trim(c.Data, "x"))
 		}
 		kept, gone = kept+int64(len(c.Data)), gone+c.Gap
 	}
 	if kept+gone != 3_000_008 || gone < 2_000_000 || kept < 64<<10 {
-		t.Errorf("%d kept, %d gone", kept, gone)
+		t.Errorf("%d bytes kept, %d bytes lost", kept, gone)
 	}
 }
 
@@ -341,7 +344,7 @@ func TestAProgramGoesOnWithAnothersOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := broken.Started(t.Context()); err == nil {
-		t.Error("it has started")
+		t.Error("no error for a program that cannot start")
 	}
 	broken.Close()
 	second := durable(t, box, "read x; echo two $x", func(c *isolation.Command, f *client.Files) {
@@ -351,10 +354,10 @@ func TestAProgramGoesOnWithAnothersOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	if exit := wait(t, second); exit.Code != 0 || second.Output() != log {
-		t.Errorf("%+v", exit)
+		t.Errorf("exit = %+v, want exit.Code == 0 and second.Output() == log", exit)
 	}
 	if text := until(t, second, "three"); text != "one\ntwo three\n" {
-		t.Errorf("%q", text)
+		t.Errorf(`text = %q, want "one\ntwo three\n"`, text)
 	}
 }
 
@@ -369,7 +372,7 @@ func (k *bareKeeper) change(t *testing.T, box *client.Box, programs ...*client.P
 	k.connect(t)
 	keys, err := k.List(t.Context())
 	if err != nil || len(keys) != 1 || keys[0] != bareKey {
-		t.Fatalf("living are %q, %v", keys, err)
+		t.Fatalf("running boxes: %q, %v, want no error and len(keys) == 1 and keys[0] == bareKey", keys, err)
 	}
 	next, found, err := k.Adopt(t.Context(), bareKey)
 	if err != nil {
@@ -377,7 +380,8 @@ func (k *bareKeeper) change(t *testing.T, box *client.Box, programs ...*client.P
 	}
 	t.Cleanup(next.Close)
 	if next.PID != box.PID || next.IDBase != box.IDBase || next.Group != box.Group {
-		t.Errorf("%+v was %+v", next.Launched, box.Launched)
+		t.Errorf("%+v was %+v, want next.PID == box.PID and next.IDBase == box.IDBase and next.Group == box.Group",
+			next.Launched, box.Launched)
 	}
 	return next, found
 }
@@ -423,41 +427,42 @@ func TestAnotherBoxdFindsEverythingAgain(t *testing.T) {
 		for i, p := range found.Programs {
 			t.Cleanup(p.Close)
 			if p.ID() != ids[i] {
-				t.Errorf("program %d is %d", ids[i], p.ID())
+				t.Errorf("program %d is %d, want p.ID() == ids[i]", ids[i], p.ID())
 			}
 		}
 		ended, cat, tty, meanwhile = found.Programs[0], found.Programs[1], found.Programs[2], found.Programs[3]
 		if exit := wait(t, ended); exit.Code != 5 {
-			t.Errorf("%+v", exit)
+			t.Errorf("exit = %+v, want exit.Code == 5", exit)
 		}
 		if head, _, err := ended.Retained(0); err != nil || string(head) != "bye\n" {
-			t.Errorf("%q, %v", head, err)
+			t.Errorf(`head = %q, err = %v, want no error and head == "bye\n"`, head, err)
 		}
 		if cat.Input().Taken() != int64(len(sent)) {
 			t.Errorf("%d bytes of input, not %d", cat.Input().Taken(), len(sent))
 		}
 		private, err := io.ReadAll(io.NewSectionReader(cat.Private(), 0, 100))
 		if err != nil || string(private) != "secret" || tty.Private() != nil {
-			t.Errorf("%q, %v", private, err)
+			t.Errorf(`private = %q, err = %v, want no error and private == "secret" and tty.Private() == nil`,
+				private, err)
 		}
 		cat.Private().Close()
 	}
 	if exit := wait(t, meanwhile); exit.Code != 6 || exit.Streams[0].Total != 3893 {
-		t.Errorf("%+v", exit)
+		t.Errorf("exit = %+v, want exit.Code == 6 and exit.Streams[0].Total == 3893", exit)
 	}
 	if _, err := hasty.Wait(t.Context()); err == nil {
-		t.Error("a program that nobody could find again lives on")
+		t.Error("a program that no boxd could restore still runs")
 	}
 	if err := cat.Input().CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	if exit := wait(t, cat); exit.Code != 4 {
-		t.Errorf("%+v", exit)
+		t.Errorf("exit = %+v, want exit.Code == 4", exit)
 	}
 	// A new program gets an unused number.
 	p := durable(t, box, "exit 2", nil)
 	if exit := wait(t, p); p.ID() <= meanwhile.ID() || exit.Code != 2 {
-		t.Errorf("%d, %+v", p.ID(), exit)
+		t.Errorf("p.ID() = %d, exit = %+v, want p.ID() > meanwhile.ID() and exit.Code == 2", p.ID(), exit)
 	}
 }
 
@@ -478,7 +483,7 @@ func TestABoxThatNobodyWantsEnds(t *testing.T) {
 				durable(t, box, "sleep 100", nil)
 			}
 			box.Close()
-			boxtest.Eventually(t, "it has ended", func() bool {
+			boxtest.Eventually(t, "the box has ended", func() bool {
 				keys, err := k.List(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -505,7 +510,7 @@ func TestAParkedBoxLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	if exit := wait(t, p); exit.Code != 9 {
-		t.Errorf("%+v", exit)
+		t.Errorf("exit = %+v, want exit.Code == 9", exit)
 	}
 }
 
@@ -562,7 +567,7 @@ func TestABoxdOfAnEarlierVersionHearsOfNoOutputOnDisk(t *testing.T) {
 		}
 	}
 	if list := programs(isolation.SpoolVersion - 1); len(list) != 1 || list[0].Exited != nil {
-		t.Errorf("it hears of %d programs: %+v", len(list), list)
+		t.Errorf("the earlier boxd gets %d programs: list = %+v, want len(list) == 1 and list[0].Exited == nil", len(list), list)
 	}
 	boxtest.Eventually(t, "the program whose output is on disk has ended", func() bool {
 		ended := 0

@@ -56,7 +56,7 @@ func TestKernelObjectsRunOutInTheBoxAlone(t *testing.T) {
 	first, _ := holding.Release()
 	second, _ := other.Release()
 	if first != second {
-		t.Errorf("a box:\n%s\nthe next, beside it:\n%s", first, second)
+		t.Errorf("first box:\n%s\nsecond box, at the same time:\n%s", first, second)
 	}
 	got := fields(lines(first))
 	for kind, want := range limitsOfObjects {

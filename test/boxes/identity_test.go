@@ -25,12 +25,12 @@ import (
 func TestProgramsRunAsTheBoxUser(t *testing.T) {
 	b := newBox(t, start(t))
 	if got := b.sh("id -u; id -un; id -g; id -gn"); got != "1000\nbox\n1000\nbox\n" {
-		t.Errorf("id says %q", got)
+		t.Errorf(`id prints %q, want "1000\nbox\n1000\nbox\n"`, got)
 	}
 	s := statusFields(b.run("cat", "/proc/self/status"))
 	for _, field := range []string{"Uid", "Gid"} { // real, effective, saved, filesystem
 		if s[field] != "1000 1000 1000 1000" {
-			t.Errorf("%s is %s", field, s[field])
+			t.Errorf(`%s is %s, want s[field] == "1000 1000 1000 1000"`, field, s[field])
 		}
 	}
 	// Without cgroups boxd marks the processes of each program by one additional group; no file belongs to it.
@@ -39,7 +39,7 @@ func TestProgramsRunAsTheBoxUser(t *testing.T) {
 		groups = `^1000$`
 	}
 	if !regexp.MustCompile(groups).MatchString(s["Groups"]) {
-		t.Errorf("groups are %s", s["Groups"])
+		t.Errorf(`groups are %s, want regexp.MustCompile(groups).MatchString(s["Groups"])`, s["Groups"])
 	}
 	b.try(all("EPERM", "setuid=0", "setgid=0", "setgroups", "setuid=1001", "raise", "ambient", "realtime")...)
 	b.try(attempt{"setpriority", "EACCES"})
@@ -68,7 +68,7 @@ func TestEnvironmentIsTheConfiguredOneAndTheRequests(t *testing.T) {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
 	if got := b.run("sh", "-c", "echo $LANG $PWD ~"); got != "C.UTF-8 /workspace /home/box\n" {
-		t.Errorf("without an override: %q", got)
+		t.Errorf(`without an override: got %q, want "C.UTF-8 /workspace /home/box\n"`, got)
 	}
 }
 
@@ -85,12 +85,12 @@ func TestProgramsHearEverySignal(t *testing.T) {
 	s := statusFields(b.run("cat", "/proc/self/status"))
 	for _, field := range []string{"SigIgn", "SigBlk", "SigCgt", "SigPnd", "ShdPnd"} {
 		if strings.Trim(s[field], "0") != "" {
-			t.Errorf("%s is %s", field, s[field])
+			t.Errorf(`%s is %s, want strings.Trim(s[field], "0") == ""`, field, s[field])
 		}
 	}
 	for _, signal := range []string{"HUP", "INT", "QUIT", "PIPE", "TERM", "CHLD", "USR1"} {
 		if got := b.sh(`trap "echo heard" ` + signal + `; kill -` + signal + ` $$`); got != "heard\n" {
-			t.Errorf("a program that waits for %s says %q", signal, got)
+			t.Errorf(`a program that waits for %s prints %q, want got == "heard\n"`, signal, got)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestEveryThreadOfPID1IsConfinedToo(t *testing.T) {
 	pid := int(b.PID)
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	if err != nil || len(tasks) == 0 {
-		t.Fatalf("PID 1 on the host: %v, %v", tasks, err)
+		t.Fatalf("PID 1 on the host: tasks = %v, err = %v, want no error and len(tasks) != 0", tasks, err)
 	}
 	for _, task := range tasks {
 		tid, err := strconv.Atoi(filepath.Base(task))
@@ -153,17 +153,17 @@ func TestEveryThreadOfPID1IsConfinedToo(t *testing.T) {
 		}
 		for _, set := range []string{"CapEff", "CapPrm"} {
 			if bits, err := strconv.ParseUint(s[set], 16, 64); err != nil || bits&^kept != 0 {
-				t.Errorf("thread %d: %s is %s", tid, set, s[set])
+				t.Errorf("thread %d: %s is %s, want no error and bits &^ kept == 0", tid, set, s[set])
 			}
 		}
 		for _, set := range []string{"CapInh", "CapAmb"} {
 			if strings.Trim(s[set], "0") != "" {
-				t.Errorf("thread %d: %s is %s", tid, set, s[set])
+				t.Errorf(`thread %d: %s is %s, want strings.Trim(s[set], "0") == ""`, tid, set, s[set])
 			}
 		}
 	}
 	if bound := boxtest.ProcessStatus(t, pid)["CapBnd"]; strings.Trim(bound, "0") != "" { // of the thread that forks
-		t.Errorf("the bounding set of what PID 1 starts is %s", bound)
+		t.Errorf(`the bounding set of what PID 1 starts is %s, want strings.Trim(bound, "0") == ""`, bound)
 	}
 	if uid := boxtest.ProcessStatus(t, pid)["Uid"]; uid != repeat(b.IDBase) {
 		t.Errorf("PID 1 has the ids %s on the host", uid)
@@ -192,7 +192,8 @@ func TestEverySessionHasHostIDsOfItsOwn(t *testing.T) {
 		}
 		s := boxtest.ProcessStatus(t, children[0])
 		if s["Uid"] != repeat(b.IDBase+1000) || s["Gid"] != repeat(b.IDBase+1000) {
-			t.Errorf("a program in box %s has the host ids %s and %s, base is %d", b.ID, s["Uid"], s["Gid"], b.IDBase)
+			t.Errorf(`a program in box %s has the host ids %s and %s, base is %d, want s["Uid"] == repeat(b.IDBase + 1000) and s["Gid"] == repeat(b.IDBase + 1000)`,
+				b.ID, s["Uid"], s["Gid"], b.IDBase)
 		}
 		want := fmt.Sprintf("0 %d %d", b.IDBase, idRange)
 		for _, file := range []string{"uid_map", "gid_map"} {

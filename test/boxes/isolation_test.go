@@ -52,7 +52,7 @@ func TestNothingOutsideTheWritableRootsCanBeWritten(t *testing.T) {
 		"/home/box", "/run", "/tmp", "/workspace",
 	}
 	if diff := cmp.Diff(want, b.ask("writable", "/")); diff != "" {
-		t.Errorf("what can be written to (-want +got):\n%s", diff)
+		t.Errorf("writable paths (-want +got):\n%s", diff)
 	}
 	b.try(all("EROFS",
 		"create=/x", "mkdir=/usr/x", "rename=/usr/bin/env,/usr/bin/other", "remove=/etc/passwd", "create=/etc/shadow",
@@ -84,7 +84,7 @@ func TestEveryMountIsClosedToWhatItIsNotFor(t *testing.T) {
 		target, flags, fstype := f[4], strings.Split(f[5], ","), strings.Fields(after)[0]
 		seen[target] = true
 		if len(f) > 6 {
-			t.Errorf("%s has a peer: %v", target, f[6:])
+			t.Errorf("%s has a peer: f[6:] = %v, want len(f) <= 6", target, f[6:])
 		}
 		if !slices.Contains(flags, "nosuid") {
 			t.Errorf("%s is not nosuid", target)
@@ -93,7 +93,8 @@ func TestEveryMountIsClosedToWhatItIsNotFor(t *testing.T) {
 			t.Errorf("%s is not nodev", target)
 		}
 		if slices.Contains(flags, "rw") != slices.Contains(writable, target) {
-			t.Errorf("%s is %s", target, flags[0])
+			t.Errorf(`%s is %s, want slices.Contains(flags, "rw") == slices.Contains(writable, target)`,
+				target, flags[0])
 		}
 		if !slices.Contains(known, fstype) {
 			t.Errorf("%s is a %s", target, fstype)
@@ -140,19 +141,19 @@ func TestConfigurationOfPackagesIsShown(t *testing.T) {
 	boxtest.RequireProgram(t, "dpkg-query")
 	out, err := exec.CommandContext(t.Context(), "dpkg-query", "-W", "-f", "${Conffiles}\n", "base-files").Output()
 	if err != nil || !strings.Contains(string(out), "/etc/debian_version") {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf(`%v: out = %s, want no error and out containing "/etc/debian_version"`, err, out)
 	}
 	d := start(t)
 	if got := newBox(t, d).run("sh", "-c", "cat /etc/debian_version; ls /etc/sudoers /etc/ssh /etc/cron.daily 2>/dev/null || true"); strings.Count(got, "\n") != 1 {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want strings.Count(got, "\n") == 1`, got)
 	}
 	c, err := d.Doctor(t.Context())
 	if err != nil || !slices.ContainsFunc(c.Checks, func(c api.Check) bool { return c.Name == "/etc links" && c.Level == "ok" }) {
-		t.Errorf("%v, %+v", err, c)
+		t.Errorf("err = %v, c = %+v", err, c)
 	}
 	d = start(t, "[image]\netc = [\"@packages\", \"!debian_version\"]\n")
 	if got := newBox(t, d).run("sh", "-c", "ls /etc/debian_version 2>&1 || true"); !strings.Contains(got, "No such file") {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want got containing "No such file"`, got)
 	}
 }
 
@@ -192,7 +193,7 @@ func TestEtcHoldsBoxdsFilesAndWhatIsListed(t *testing.T) {
 			got := lines(b.run("find", "/etc", "-xdev", "-mindepth", "1"))
 			for _, path := range got {
 				if !want[path] && (!packages || !broughtByAPackage(path)) {
-					t.Errorf("%s is there", path)
+					t.Errorf("%s exists", path)
 				}
 				delete(want, path)
 			}
@@ -215,7 +216,7 @@ func TestGitWorksInALentRepository(t *testing.T) {
 	}
 	b := newBox(t, d, withMounts(api.Mount{Source: dir, Target: "/data/repo", Mode: "ro"}))
 	if got := b.run("git", "-C", "/data/repo", "log", "--format=%s"); got != "first\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "first\n"`, got)
 	}
 }
 
@@ -229,12 +230,12 @@ func TestEtcTellsNothingOfTheHost(t *testing.T) {
 		"/etc/hosts":    "127.0.0.1\tlocalhost known\n::1\tlocalhost known\n",
 	} {
 		if got := b.run("cat", path); got != want {
-			t.Errorf("%s is %q", path, got)
+			t.Errorf("%s is %q, want got == %q", path, got, want)
 		}
 	}
 	b.try(all("ENOENT", "read=/etc/shadow", "read=/etc/machine-id", "list=/etc/ssh", "read=/etc/sudoers", "list=/boot", "list=/sys/kernel")...)
 	if uname := strings.TrimSpace(b.run("uname", "-n")); uname != "known" || b.Hostname != "known" {
-		t.Errorf("the host name is %q, said to be %q", uname, b.Hostname)
+		t.Errorf("the host name is %q, in the answer %q", uname, b.Hostname)
 	}
 }
 
@@ -294,7 +295,7 @@ func TestDevHasHarmlessDevicesAndOwnTerminals(t *testing.T) {
 	defer host.Close()
 	newBox(t, d).ask("pty")
 	if got := b.run("ls", "-A", "/dev/pts"); got != "ptmx\n" {
-		t.Errorf("/dev/pts has %q", got)
+		t.Errorf(`/dev/pts has %q, want "ptmx\n"`, got)
 	}
 	if diff := cmp.Diff([]string{"name /dev/pts/0", "size 33 99", "echo OK"}, b.ask("pty")); diff != "" {
 		t.Errorf("a new terminal (-want +got):\n%s", diff)

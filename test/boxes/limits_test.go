@@ -38,7 +38,7 @@ func TestTmpBoundsAllScratchDirectoriesTogether(t *testing.T) {
 			f := strings.Fields(l)
 			written, err := strconv.ParseInt(f[1], 10, 64)
 			if err != nil || f[2] != "ENOSPC" {
-				t.Errorf("box %d: %s", i, l)
+				t.Errorf(`box %d: l = %s, want no error and f[2] == "ENOSPC"`, i, l)
 			}
 			if n == 0 && written < int64(size)*9/10 {
 				t.Errorf("%s took %d bytes of %d", f[0], written, size)
@@ -65,7 +65,7 @@ func TestTmpBoundsTheNumberOfFilesToo(t *testing.T) {
 	}
 	for _, l := range answers[1:] {
 		if !strings.HasSuffix(l, " 0 ENOSPC") {
-			t.Errorf("when there is no room for a file: %q", l)
+			t.Errorf(`when there is no space for a file: l = %q, want l ending with " 0 ENOSPC"`, l)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestResourceLimitsAreThePromisedOnes(t *testing.T) {
 		b.try(all("EPERM", "prlimit_data")...)
 	}
 	if s := b.Enforcement; s["tmp"] != "tmpfs" || s["pids"] != group || s["memory"] != group || s["cpu"] != none {
-		t.Errorf("said to be enforced by %v", s)
+		t.Errorf("enforced by %v, according to the answer", s)
 	}
 }
 
@@ -136,13 +136,13 @@ func TestProgramsSizeThemselvesByTheirBox(t *testing.T) {
 		t.Errorf("%q\nwant %q", got, want)
 	}
 	if got := b.run("sh", "-c", "for f in /proc/meminfo /sys/fs/cgroup/memory.max /sys/x; do (echo x > $f) 2>/dev/null && echo $f; done; ls /sys /sys/fs | grep -c .; ls /sys/kernel 2>/dev/null || true"); got != "5\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "5\n"`, got)
 	}
 	if n := runtime.NumCPU(); n > 1 { // half of one more
 		cpus = 1.5
 		wide := newBox(t, b.d, func(r *api.SessionRequest) { r.CPUs = &cpus })
 		if got := wide.run("sh", "-c", "nproc; cat /sys/devices/system/cpu/online /sys/fs/cgroup/cpu.max"); got != "2\n0-1\n150000 100000\n" {
-			t.Errorf("%q", got)
+			t.Errorf(`got %q, want "2\n0-1\n150000 100000\n"`, got)
 		}
 	}
 	if boxtest.Grouped() {
@@ -151,7 +151,7 @@ func TestProgramsSizeThemselvesByTheirBox(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := look(); !strings.Contains(got, "MemTotal: 131072 kB") || !strings.Contains(got, "134217728") {
-			t.Errorf("%q", got)
+			t.Errorf(`got %q, want got containing "MemTotal: 131072 kB" and got containing "134217728"`, got)
 		}
 	}
 }
@@ -167,19 +167,19 @@ def f(n): return 0 if n == 0 else 1 + max([f(n - 1)])
 print(f(60000))`
 	b := newBox(t, d)
 	if got := b.run("sh", "-c", `ulimit -s 100000 && python3 -c "$0"`, deep); got != "60000\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "60000\n"`, got)
 	}
 	raised := newBox(t, d, func(r *api.SessionRequest) {
 		r.Rlimits = map[string]string{"stack": "100MiB", "nofile": "2000:3000", "core": "0"}
 	})
 	if got := raised.run("python3", "-c", deep); got != "60000\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "60000\n"`, got)
 	}
 	if got := raised.run("sh", "-c", "ulimit -s; ulimit -Sn; ulimit -Hn"); got != "102400\n2000\n3000\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "102400\n2000\n3000\n"`, got)
 	}
 	if s := raised.Rlimits; s["stack"] != "100MiB" || s["nofile"] != "2000:3000" {
-		t.Errorf("said to be %v", s)
+		t.Errorf("enforced by %v, according to the answer", s)
 	}
 }
 
@@ -189,29 +189,30 @@ func TestAProgramHasLimitsOfItsOwn(t *testing.T) {
 	b := newBox(t, d, func(r *api.SessionRequest) { r.Rlimits = map[string]string{"fsize": "1MiB", "cpu": "100"} })
 	const look = "ulimit -f; ulimit -t; ulimit -Sn; ulimit -v"
 	if got := b.run("sh", "-c", look); got != "2048\n100\n4096\nunlimited\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "2048\n100\n4096\nunlimited\n"`, got)
 	}
 	own := func(argv ...string) api.ExecResult {
 		return b.exec(&api.ExecRequest{Argv: argv, Rlimits: map[string]string{"cpu": "1:2", "nofile": "1024", "as": "200MiB"}})
 	}
 	if r := own("sh", "-c", look); r.Stdout != "2048\n1\n1024\n204800\n" {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Stdout == "2048\n1\n1024\n204800\n"`, r)
 	}
 	if r := own("sh", "-c", "while :; do :; done"); r.Signal != "SIGXCPU" && r.Signal != "SIGKILL" {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Signal == "SIGXCPU" or r.Signal == "SIGKILL"`, r)
 	}
 	if r := b.exec(&api.ExecRequest{Command: new("head -c 2000000 /dev/zero > f; stat -c %s f")}); !strings.Contains(r.Stdout, "1048576") {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Stdout containing "1048576"`, r)
 	}
 	if r := own("no-such-program"); r.Status != "exited" || *r.ExitCode != 127 || !strings.Contains(r.Stderr, "no-such-program: no such file or directory") {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Status == "exited" and *r.ExitCode == 127 and r.Stderr containing "no-such-program: no such file or directory"`,
+			r)
 	}
 	if got := b.run("sh", "-c", look); got != "2048\n100\n4096\nunlimited\n" { // of another program
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "2048\n100\n4096\nunlimited\n"`, got)
 	}
 	long := "echo $0 $((6*7)) #" + strings.Repeat("x", 200_000) // long scripts are passed as a file
 	if r := b.exec(&api.ExecRequest{Code: &long, Language: "sh"}); !strings.HasSuffix(r.Stdout, " 42\n") {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Stdout ending with " 42\n"`, r)
 	}
 	for field, asked := range map[string]string{"rlimits.cpu": "101", "rlimits.fsize": "2MiB", "rlimits.nofile": "x"} {
 		_, err := d.Exec(t.Context(), b.ID, &api.ExecRequest{Argv: []string{"true"}, Rlimits: map[string]string{strings.TrimPrefix(field, "rlimits."): asked}})
@@ -262,10 +263,11 @@ func TestFilesWorkInTheSmallestBox(t *testing.T) {
 	b = newBox(t, d, func(r *api.SessionRequest) { r.Rlimits = map[string]string{"data": "32MiB"} })
 	text, err := d.Boxctl(t, "fs", "ls", b.ID).CombinedOutput()
 	if err == nil || !strings.Contains(string(text), "helper for file operations") || !strings.Contains(string(text), "hint: ") {
-		t.Errorf("%v: %s", err, text)
+		t.Errorf(`%v: text = %s, want an error and text containing "helper for file operations" and text containing "hint: "`,
+			err, text)
 	}
 	if strings.Contains(d.Log(), "level=ERROR") {
-		t.Error("it is told as a failure of boxd")
+		t.Error("the log has an error of boxd")
 	}
 }
 
@@ -275,19 +277,20 @@ func TestMemoryBoundsDataAndNotAddresses(t *testing.T) {
 	if boxtest.Grouped() { // the whole box is limited, and a process that takes too much is killed
 		r := b.exec(&api.ExecRequest{Argv: []string{probe, "data"}, Timeout: new(quantity.Duration(10 * time.Minute))}) // the kernel throttles it before killing it
 		if r.Status != "oom_killed" || r.OOM == nil || r.OOM.Limit != memory || r.Usage.MemoryPeak > memory+dying {
-			t.Errorf("%+v", r)
+			t.Errorf(`r = %+v, want r.Status == "oom_killed" and r.OOM != nil and r.OOM.Limit == %v and r.Usage.MemoryPeak <= memory + dying`,
+				r, memory)
 		}
 		return
 	}
 	got := fields(b.ask("data"))
 	if got["reserve"] != "OK" {
-		t.Errorf("reserving addresses: %s", got["reserve"])
+		t.Errorf(`reserving addresses: got["reserve"] = %s, want "OK"`, got["reserve"])
 	}
 	kib, err := strconv.Atoi(got["data"])
 	if err != nil || kib <= 99<<10 || kib > 100<<10 || got["refused"] != "ENOMEM" {
 		t.Errorf("of 100 MiB %s KiB could be had, then %s", got["data"], got["refused"])
 	}
 	if got := b.run("true"); got != "" {
-		t.Errorf("afterwards: %q", got)
+		t.Errorf(`afterwards: got %q, want ""`, got)
 	}
 }

@@ -27,18 +27,19 @@ func TestFileLocksEndTheirBoxAlone(t *testing.T) {
 			if r := a.exec(&api.ExecRequest{Argv: []string{probe, "locks", way}}); r.Status != "lost" {
 				t.Errorf("the program has ended by itself:\n%s", boxtest.Show(r))
 			}
-			boxtest.Eventually(t, "the log says why it has ended", func() bool {
+			boxtest.Eventually(t, "the log says that the session ended because of its file locks", func() bool {
 				return strings.Contains(d.Log(), "msg=\"session ended\" session="+a.ID+" owner=uid:0 reason=file_locks")
 			})
 			_, err := d.Session(t.Context(), a.ID)
 			if err == nil || !strings.Contains(err.Error(), "limits.file_locks") {
-				t.Errorf("who asks for the session hears %v", err)
+				t.Errorf(`a request for the session fails with %v, want an error containing "limits.file_locks"`, err)
 			}
 			boxtest.Eventually(t, "the host has the memory back", func() bool { return hostLocks(t) < rest+5000 })
 		})
 	}
 	if _, r := holding.Release(); r.Status != "exited" || r.ExitCode == nil || *r.ExitCode != 0 {
-		t.Errorf("the program beside them: %s", boxtest.Show(r))
+		t.Errorf(`the program in the box next to it: r = %s, want r.Status == "exited" and r.ExitCode != nil and *r.ExitCode == 0`,
+			boxtest.Show(r))
 	}
 	holding = other.hold(probe, "locks", "some", "4000")
 	holding.Release()
@@ -60,7 +61,7 @@ func TestLocksOfOpenFilesAreRefused(t *testing.T) {
 	b := newBox(t, d)
 	r := b.exec(&api.ExecRequest{Argv: []string{probe, "locks", "hidden"}})
 	if !strings.Contains(r.Stderr, "invalid argument") {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Stderr containing "invalid argument"`, boxtest.Show(r))
 	}
 }
 
@@ -87,6 +88,6 @@ func hostLocks(t *testing.T) int {
 			return n
 		}
 	}
-	t.Fatal("there is no cache of file locks")
+	t.Fatal("/proc/slabinfo has no cache of file locks")
 	return 0
 }

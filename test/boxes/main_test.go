@@ -161,7 +161,7 @@ func (b *box) tryAs(user string, attempts ...attempt) {
 	}
 	got := lines(b.d.Output(b.t, b.ID, api.ExecRequest{Argv: args, User: user}))
 	if len(got) != len(attempts) {
-		b.t.Fatalf("%d answers to %d attempts: %q", len(got), len(attempts), got)
+		b.t.Fatalf("%d answers to %d attempts: got %q, want len(got) == len(attempts)", len(got), len(attempts), got)
 	}
 	for i, a := range attempts {
 		answer, ok := strings.CutPrefix(got[i], a.call+" ")

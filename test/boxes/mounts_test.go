@@ -61,7 +61,7 @@ func TestFilesOfOthersInAMountStayTheirs(t *testing.T) {
 		}
 		b := newBox(t, d, withMounts(api.Mount{Source: dir, Target: "/mnt", Mode: "rw"}))
 		if got := b.sh("cd /mnt; stat -c %u:%g * | sort -u"); got != "65534:65534\n" {
-			t.Errorf("in a directory of %d the others are %q", own, got)
+			t.Errorf(`in a directory of %d the others are %q, want got == "65534:65534\n"`, own, got)
 		}
 		for _, name := range others {
 			b.try(
@@ -120,7 +120,8 @@ func TestOwnerOfARuleIsWhoAMountBelongsTo(t *testing.T) {
 	mounts := []api.Mount{{Source: dir, Target: "/mnt", Mode: "rw"}}
 	answer := runAs(t, d, stranger, api.OneShotRequest{Session: api.SessionRequest{Mounts: mounts}, Exec: api.ExecRequest{Command: &line}})
 	if answer.Result.ExitCode == nil || *answer.Result.ExitCode != 0 {
-		t.Errorf("for another user: %+v", answer)
+		t.Errorf("for another user: answer = %+v, want answer.Result.ExitCode != nil and *answer.Result.ExitCode == 0",
+			answer)
 	}
 	belongs(t, dir, owner, group, "by-root", "by-stranger", "sub", "sub/file")
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{Mounts: []api.Mount{{Source: others, Target: "/mnt", Mode: "rw"}}})
@@ -139,7 +140,7 @@ func TestReadOnlyMountShowsAndTakesNothing(t *testing.T) {
 	}
 	b := newBox(t, d, withMounts(api.Mount{Source: dir, Target: "/mnt", Mode: "ro"}))
 	if got := b.sh("cat /mnt/file; stat -c %u:%g /mnt/file"); got != "text1000:1000\n" {
-		t.Errorf("the owner's file reads %q", got)
+		t.Errorf(`the owner's file reads %q, want "text1000:1000\n"`, got)
 	}
 	b.try(all("EROFS",
 		"create=/mnt/new", "write=/mnt/file", "trunc=/mnt/file", "rdwr=/mnt/file", "mkdir=/mnt/dir", "create=/mnt/sub/new", "remove=/mnt/file",
@@ -148,7 +149,7 @@ func TestReadOnlyMountShowsAndTakesNothing(t *testing.T) {
 	)...)
 	put(t, filepath.Join(dir, "later"), "seen", 0o644, owner) // it is the directory itself, not a copy
 	if got := b.run("cat", "/mnt/later"); got != "seen" {
-		t.Errorf("a later file reads %q", got)
+		t.Errorf(`a later file reads %q, want "seen"`, got)
 	}
 }
 
@@ -158,7 +159,7 @@ func TestMountOfModeNoneIsNotThere(t *testing.T) {
 	put(t, filepath.Join(dir, "file"), "text", 0o644, owner)
 	b := newBox(t, d, withMounts(api.Mount{Source: dir, Target: "/mnt", Mode: "none"}, api.Mount{Source: dir, Target: "/workspace", Mode: "none"}))
 	if got := b.sh("ls -A /mnt /workspace | grep -v :") + fmt.Sprint(len(b.Mounts)); got != "\n1" {
-		t.Errorf("with mounts of mode none: %q", got)
+		t.Errorf(`with mounts of mode none: got %q, want "\n1"`, got)
 	}
 	b.try(attempt{"create=/workspace/x", "OK"}, attempt{"create=/mnt/x", "EROFS"})
 }
@@ -183,7 +184,7 @@ func TestProfileGivesAndBoundsTheModeOfAMount(t *testing.T) {
 		}
 		r := b.exec(&api.ExecRequest{Argv: []string{"touch", "/mnt/x"}})
 		if ok := *r.ExitCode == 0; ok != (tc.got == "rw") {
-			t.Errorf("profile %s, asked for %q: writing is %v", tc.profile, tc.asked, ok)
+			t.Errorf(`profile %s, requested mode %q: writing is %v, want ok == (tc.got == "rw")`, tc.profile, tc.asked, ok)
 		}
 	}
 	_, err := mount("offline_readonly", "rw")
@@ -206,7 +207,7 @@ func TestMountsNestInWhateverOrderTheyAreNamed(t *testing.T) {
 		}
 		b := newBox(t, d, withMounts(mounts...))
 		if got := b.run("cat", "/mnt/outer", "/mnt/in/inner", "/mnt/in/sub/deep/deep"); got != "outerinnerdeep" {
-			t.Errorf("order %d: %q", i, got)
+			t.Errorf(`order %d: got %q, want "outerinnerdeep"`, i, got)
 		}
 		b.try(attempt{"create=/mnt/new", "OK"}, attempt{"create=/mnt/in/new", "EROFS"}, attempt{"create=/mnt/in/sub/deep/new", "OK"}, attempt{"create=/mnt/in/sub/new", "EROFS"})
 		belongs(t, outer, owner, owner, "in", "new") // the mount point was created with the owner of its directory
@@ -227,7 +228,7 @@ func TestMountBelowTheManagedWorkspace(t *testing.T) {
 	))
 	for _, place := range []string{"/workspace/one/two", "/workspace/rw", "/home/box/dir", "/tmp/a/b", "/srv/a/b"} {
 		if got := b.run("cat", place+"/file"); got != "text" {
-			t.Errorf("%s: %q", place, got)
+			t.Errorf(`%s: got %q, want "text"`, place, got)
 		}
 	}
 	b.try(attempt{"create=/workspace/x", "OK"}, attempt{"create=/workspace/one/x", "OK"}, attempt{"create=/workspace/one/two/x", "EROFS"}, attempt{"create=/workspace/rw/x", "OK"})
@@ -250,7 +251,7 @@ func TestAMountCanBeWhereTheImageHasNothing(t *testing.T) {
 	b := newBox(t, d, withMounts(append(mounts, api.Mount{Source: dir, Target: "/repos/rw", Mode: "rw"}, api.Mount{Source: dir, Target: "/rw", Mode: "rw"})...))
 	for _, place := range append(places, "/usr/src", "/mnt/a", "/repos/rw", "/rw") {
 		if got := b.run("cat", place+"/file"); got != "text" {
-			t.Errorf("%s: %q", place, got)
+			t.Errorf(`%s: got %q, want "text"`, place, got)
 		}
 	}
 	added := map[string][]string{"/": {"repo", "repos", "rw"}, "/home": {"alice"}, "/usr/local": {"boxd-test"}, "/etc": {"boxd-test"}, "/var": {"www"}}
@@ -272,7 +273,7 @@ func TestAMountCanBeWhereTheImageHasNothing(t *testing.T) {
 	want = append(want, "/mnt", "/repos/rw", "/rw") // /mnt contains a mount
 	slices.Sort(want)
 	if diff := cmp.Diff(want, b.ask("writable", "/"), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("what can be written to (-want +got):\n%s", diff)
+		t.Errorf("writable paths (-want +got):\n%s", diff)
 	}
 	b.try(all("EROFS", "create=/x", "mkdir=/repos/x", "create=/usr/local/x", "create=/etc/x", "create=/var/x", "mkdir=/home/other", "mkdir=/var/lib/x", "create=/repo/x")...)
 	b.try(all("EROFS", "rename=/repo,/repo2", "remove=/rw")...)
@@ -282,7 +283,7 @@ func TestAMountCanBeWhereTheImageHasNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.run("cat", "/srv/live/a/file"); got != "text" {
-		t.Errorf("a live mount has %q", got)
+		t.Errorf(`a live mount has %q, want "text"`, got)
 	}
 	_, _, err := d.AddMount(t.Context(), b.ID, &api.MountRequest{Source: dir, Target: "/repo2", Mode: "ro"})
 	refused(t, err, 400, "target", "a path below")
@@ -297,7 +298,7 @@ func TestAMountCanBeAnywhereInAWritableRoot(t *testing.T) {
 	b := newBox(t, d, func(r *api.SessionRequest) { r.ReadOnlyRoot = &no }, withMounts(api.Mount{Source: dir, Target: "/repo", Mode: "ro"},
 		api.Mount{Source: dir, Target: "/usr/local/boxd-test/a", Mode: "ro"}, api.Mount{Source: dir, Target: "/home/alice/project", Mode: "ro"}))
 	if got := b.run("cat", "/repo/file", "/usr/local/boxd-test/a/file", "/home/alice/project/file"); got != "texttexttext" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "texttexttext"`, got)
 	}
 	b.try(attempt{"create=/repo/x", "EROFS"}, attempt{"rename=/repo,/repo2", "EBUSY"}, attempt{"create=/usr/local/x", "OK"})
 }
@@ -356,6 +357,6 @@ func TestSetuidBitsAreRefusedWhereTheHostWouldHonourThem(t *testing.T) {
 		without.try(attempt{call, want})
 	}
 	if got := without.sh("chmod 6755 /workspace/id; stat -c %a /workspace/id; /workspace/id -u; /workspace/id -ru"); got != "6755\n1000\n1000\n" {
-		t.Errorf("a setuid program of the box user's: %q", got)
+		t.Errorf(`a setuid program of the box user's: got %q, want "6755\n1000\n1000\n"`, got)
 	}
 }

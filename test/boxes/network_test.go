@@ -23,7 +23,7 @@ func TestLoopbackIsUpAndTheOnlyLink(t *testing.T) {
 		t.Errorf("talking to itself (-want +got):\n%s", diff)
 	}
 	if routes := lines(b.run("cat", "/proc/net/route")); len(routes) > 1 {
-		t.Errorf("routes: %q", routes)
+		t.Errorf("routes: routes = %q, want len(routes) <= 1", routes)
 	}
 	b.try(all("EPERM", "addlink", "socket=packet", "socket=raw4", "socket=raw6")...)
 }
@@ -36,7 +36,8 @@ func TestAKeeperGivesNobodyTheNetworkOfTheHost(t *testing.T) {
 			Key: bareKey, Hostname: "box", Scratch: isolation.Scratch{Bytes: 64 << 20, Inodes: 10_000}, ManagedWork: true, Network: network,
 		})
 		if f, ok := errors.AsType[*isolation.StepError](err); !ok || f.Step != isolation.StepNetwork || f.Errno != unix.EPERM {
-			t.Errorf("%+v: %v", network, err)
+			t.Errorf("%+v: err = %v, want ok == true and f.Step == isolation.StepNetwork and f.Errno == unix.EPERM",
+				network, err)
 		}
 	}
 }

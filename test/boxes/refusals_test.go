@@ -38,7 +38,7 @@ func TestRefusedMountsLeaveNothing(t *testing.T) {
 			before := d.Look()
 			s, _, err := d.CreateSession(t.Context(), &api.SessionRequest{Mounts: r.mounts})
 			if err == nil {
-				t.Fatalf("accepted: %+v", s)
+				t.Fatalf("accepted: s = %+v, want an error", s)
 			}
 			refused(t, err, r.status, r.field, r.allowed)
 			untouched(t, d, before)
@@ -51,7 +51,7 @@ func untouched(t *testing.T, d *boxtest.Daemon, before boxtest.Traces) {
 	t.Helper()
 	list, err := d.Sessions(t.Context(), true)
 	if err != nil || len(list) != 0 {
-		t.Errorf("sessions: %v, %v", list, err)
+		t.Errorf("sessions: list = %v, err = %v, want no error and len(list) == 0", list, err)
 	}
 	d.NothingLeft(before)
 }

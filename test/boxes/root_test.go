@@ -42,23 +42,25 @@ func TestProgramsRunAsRootOfTheirBox(t *testing.T) {
 			}
 		}
 		if got := b.asRoot(`echo $HOME $USER $LOGNAME; id -un; cat /proc/self/uid_map | tr -s ' '; umask 077; echo mine > /workspace/mine; cp /bin/true /usr/local/bin/rooted; rooted`); got != "/root root root\nroot\n 0 65533 1\n 1 1 65532\n" {
-			t.Errorf("root is %q", got)
+			t.Errorf(`root is %q, want "/root root root\nroot\n 0 65533 1\n 1 1 65532\n"`, got)
 		}
 		b.sh(`mkdir -m 0 /workspace/closed; echo user > /tmp/file; chmod 0 /tmp/file; ! cat /workspace/mine; test "$(stat -c %u:%g /workspace/mine)" = 65533:65533; ! echo >> /usr/local/bin/rooted`)
 		if got := b.asRoot("cat /tmp/file; touch /workspace/closed/in; chown 33:34 /workspace/closed/in; stat -c %u:%g /workspace/closed /workspace/closed/in; chown 1000:1000 /workspace/mine"); got != "user\n1000:1000\n33:34\n" {
-			t.Errorf("rights over the files of others: %q", got)
+			t.Errorf(`rights over the files of others: got %q, want "user\n1000:1000\n33:34\n"`, got)
 		}
 		if got := b.sh("cat /workspace/mine; chmod 700 /workspace/closed; stat -c %u:%g /workspace/closed/in"); got != "mine\n33:34\n" {
-			t.Errorf("what root has given away: %q", got)
+			t.Errorf(`a file that root gave to another user: got %q, want "mine\n33:34\n"`, got)
 		}
 		r := b.exec(&api.ExecRequest{Argv: []string{"python3", "-c", "import os; os.setgroups([33]); os.setgid(33); os.setuid(33); print(os.getresuid(), os.getgroups())\nfor i in (0, 65533): \n try: os.setuid(i); print('became', i)\n except PermissionError: pass"}, User: "root"})
 		if want := "(33, 33, 33) [33]\n"; b.Enforcement["pids"] != "rlimit" && r.Stdout != want {
-			t.Errorf("a service: %s", boxtest.Show(r))
+			t.Errorf(`a service: r = %s, want b.Enforcement["pids"] == "rlimit" or r.Stdout == %v`,
+				boxtest.Show(r), want)
 		}
 		if b.Enforcement["pids"] == "rlimit" && !strings.Contains(r.Stderr, "Operation not permitted") {
-			t.Errorf("without cgroups a program leaves its group: %s", boxtest.Show(r))
+			t.Errorf(`without cgroups a program leaves its process group: r = %s, want b.Enforcement["pids"] != "rlimit" or r.Stderr containing "Operation not permitted"`,
+				boxtest.Show(r))
 		}
-		// On the host nothing that it makes belongs to root, and nobody can reach it.
+		// On the host no file that it creates belongs to root, and no other user can reach them.
 		found := 0
 		err := filepath.WalkDir(h.workspace(), func(path string, _ os.DirEntry, err error) error {
 			uid, made := map[string]uint32{"mine": 1000, "closed": 1000, "in": 33, "rooted": 65533}[filepath.Base(path)]
@@ -95,10 +97,10 @@ func TestRootOfABoxIsNoWayOut(t *testing.T) {
 			"remove=/var/lib/boxd/boxfiles", "rename=/var/lib/boxd,/var/lib/moved", "chown=0,/var/lib/boxd/boxfiles", "rename=/var,/moved", "create=/skills/x",
 			"mknod=0x2000,0x103,/usr/null", "mknod=0x6000,0x103,/usr/block",
 		)...)
-		// A directory of the host has one owner, whom root is not: it reads and changes what that owner could.
+		// A directory of the host has one owner, who is not root: root of the box reads and changes what that owner could.
 		b.tryAs("root", attempt{"read=/mnt/file", "OK"}, attempt{"create=/mnt/roots", "EOVERFLOW|EACCES"}, attempt{"chown=33,/mnt/file", "EOVERFLOW|EINVAL|EPERM"}, attempt{"chmod=04755,/mnt/file", "EPERM"})
 		st := statOf(t, filepath.Join(h.rw, "file"))
-		// A group of the host that the directory has besides is nobody's in the box, whichever group root takes.
+		// The group of that directory on the host has no id in the box, whichever group root takes.
 		const group = 2000
 		put(t, filepath.Join(h.rw, "groups"), "secret", 0o640, 0)
 		put(t, filepath.Join(h.rw, "own"), "own", 0o644, owner)
@@ -120,7 +122,7 @@ for gid in (0, 1000, 1001, 65532, 65533, 65534, 65535):
     os.wait()
 `
 		if got := c.d.Output(t, c.ID, api.ExecRequest{Argv: []string{"python3", "-uc", take}, User: "root"}); got != strings.Repeat("closed\n", 7) {
-			t.Errorf("what a group of the host may read: %q", got)
+			t.Errorf(`files that a group of the host may read: got %q, want strings.Repeat("closed\n", 7)`, got)
 		}
 		if st := statOf(t, filepath.Join(h.rw, "own")); st.Uid != owner || st.Gid != owner {
 			t.Errorf("a file of the host belongs to %d:%d", st.Uid, st.Gid)
@@ -131,7 +133,7 @@ for gid in (0, 1000, 1001, 65532, 65533, 65534, 65535):
 	})
 }
 
-// What the host keeps from others it keeps from root of a box, whatever that does to the file in its root.
+// Files of the host that other users cannot read cannot be read by root of a box, whatever it does to the file in its root.
 func TestRootOfABoxDoesNotReadWhatTheHostKeepsFromOthers(t *testing.T) {
 	attack(t, func(h *host) {
 		dir, err := os.MkdirTemp("/usr/local", "boxd-test-") //nolint:usetesting // below a directory of the host
@@ -162,10 +164,11 @@ func TestRootOfABoxDoesNotReadWhatTheHostKeepsFromOthers(t *testing.T) {
 				chmod 755 $at/closed; cat $at/closed/in; mv $at/closed $at/open; cat $at/open/in
 			done; tar c . 2>/dev/null | cat; cat /workspace/copy; exit 0`}, User: "root"})
 		if strings.Contains(r.Stdout, secret) {
-			t.Errorf("it reads %s", boxtest.Show(r))
+			t.Errorf("it reads %s, want r.Stdout without secret", boxtest.Show(r))
 		}
 		if strings.Count(r.Stderr, "ermission denied") < 10 {
-			t.Errorf("what it was refused: %q", r.Stderr)
+			t.Errorf(`the refused operations: r.Stderr = %q, want strings.Count(r.Stderr, "ermission denied") >= 10`,
+				r.Stderr)
 		}
 	})
 }
@@ -192,12 +195,12 @@ s.recv(1)
 `}, User: "root"})
 		out, r := p.Release()
 		if want := strings.Repeat("-1 Operation not permitted 1000\n", 2); out != want {
-			t.Errorf("%q, %s", out, boxtest.Show(r))
+			t.Errorf("out = %q, r = %s, want out == %q", out, boxtest.Show(r), want)
 		}
 	})
 }
 
-// Who may not have root is told so by the field.
+// A caller that may not have root gets an error that names the field.
 func TestRootIsRefusedByField(t *testing.T) {
 	attack(t, func(h *host) {
 		closed, open := h.box(), h.box(writable)
@@ -216,7 +219,7 @@ func TestRootIsRefusedByField(t *testing.T) {
 		}
 		for _, b := range []*box{closed, open} {
 			if got := b.d.Output(t, b.ID, api.ExecRequest{Argv: []string{"id", "-u"}, User: "box"}); got != "1000\n" {
-				t.Errorf("the box user by its name is %q", got)
+				t.Errorf(`the box user by its name is %q, want "1000\n"`, got)
 			}
 		}
 	})

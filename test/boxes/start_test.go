@@ -37,7 +37,7 @@ func TestProgramsThatCannotStartLeaveNothing(t *testing.T) {
 		return files
 	}
 	var before []string
-	boxtest.Eventually(t, "what the first program had is closed", func() bool { // PID 1 reports the end of a program before
+	boxtest.Eventually(t, "PID 1 has closed the pipes of the first program", func() bool { // PID 1 reports the end of a program before
 		last := before
 		before = open()
 		return slices.Equal(before, last) && !slices.ContainsFunc(before, func(file string) bool { return strings.HasPrefix(file, "pipe:") })
@@ -53,7 +53,8 @@ func TestProgramsThatCannotStartLeaveNothing(t *testing.T) {
 				}
 				r, err = b.d.Exec(t.Context(), b.ID, &api.ExecRequest{Argv: []string{"/bin/sh", "-c", "echo " + path + "; exit 7"}, Timeout: &patience})
 				if err != nil || r.ExitCode == nil || *r.ExitCode != 7 || r.Stdout != path+"\n" {
-					t.Errorf("beside %s: %+v %v", path, r, err)
+					t.Errorf(`beside %s: r = %+v, err = %v, want no error and r.ExitCode != nil and *r.ExitCode == 7 and r.Stdout == path + "\n"`,
+						path, r, err)
 				}
 			}
 		})
@@ -65,12 +66,12 @@ func TestProgramsThatCannotStartLeaveNothing(t *testing.T) {
 			t.Logf("PID 1 has %q open, and had %q", after, before)
 		}
 	}()
-	boxtest.Eventually(t, "PID 1 has open what it had before", func() bool { // it reports the end of a program before it closes the output
+	boxtest.Eventually(t, "PID 1 has as many open files as before", func() bool { // it reports the end of a program before it closes the output
 		after = open()
 		return len(after) == len(before)
 	})
 	if left := strings.TrimSpace(b.sh(`for d in /proc/[0-9]*; do read -r _ _ state _ <$d/stat && [ "$state" = Z ] && echo $d; done; true`)); left != "" {
-		t.Errorf("zombies: %s", left)
+		t.Errorf(`zombies: left = %s, want ""`, left)
 	}
 }
 
@@ -81,7 +82,8 @@ func TestOutputOfProgramsThatCloseItEarly(t *testing.T) {
 	for range 20 {
 		r := b.exec(&api.ExecRequest{Argv: []string{"/bin/sh", "-c", "echo out; echo err >&2; exec >&- 2>&-; sleep 0.01; exit 4"}, Timeout: &patience})
 		if r.ExitCode == nil || *r.ExitCode != 4 || r.Stdout != "out\n" || r.Stderr != "err\n" {
-			t.Fatalf("closed early: %+v", r)
+			t.Fatalf(`closed early: r = %+v, want r.ExitCode != nil and *r.ExitCode == 4 and r.Stdout == "out\n" and r.Stderr == "err\n"`,
+				r)
 		}
 		r = b.exec(&api.ExecRequest{Argv: []string{"/bin/sh", "-c", "head -c 200000 /dev/zero | tr '\\0' x; sleep 1000 & exit 5"}, Timeout: &patience})
 		if r.ExitCode == nil || *r.ExitCode != 5 || len(r.Stdout) != 200000 || r.LeftoversKilled == 0 {

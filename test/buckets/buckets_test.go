@@ -119,7 +119,7 @@ func (s *story) boxctl(args ...string) (string, bool) {
 	cmd.Env = append(cmd.Env, "AWS_ACCESS_KEY_ID=me", "AWS_SECRET_ACCESS_KEY="+s.secret)
 	out, err := cmd.CombinedOutput()
 	if bytes.Contains(out, []byte(s.secret)) {
-		s.Errorf("%q says the secret: %s", args, out)
+		s.Errorf("the output of %q has the secret: out = %s, want out without []byte(s.secret)", args, out)
 	}
 	return string(out), err == nil
 }
@@ -146,7 +146,8 @@ func (s *story) version(drive string) (api.DriveVersion, bool) {
 	out, ok := s.boxctl("--json", "drives", "show", drive)
 	var d api.Drive
 	if !ok || json.Unmarshal([]byte(out), &d) != nil || len(d.Versions) == 0 {
-		s.Fatalf("drive %s: %s", drive, out)
+		s.Fatalf("drive %s: out = %s, want ok == true and json.Unmarshal([]byte(out), &d) == nil and len(d.Versions) != 0",
+			drive, out)
 	}
 	return d.Versions[len(d.Versions)-1], d.Push
 }
@@ -199,13 +200,13 @@ func TestAVersionGoesToABucketAndBack(t *testing.T) {
 	s.s3.does(full(2))
 	s.fails("me/data@1 is not pushed, and still in boxd", "drives", "push", "me/data", "s3://results/run")
 	if v, _ := s.version("me/data"); !v.PushedAt.IsZero() {
-		t.Error("boxd takes for pushed what is not")
+		t.Error("boxd lists a version as pushed that is not")
 	}
 	s.s3.does(fine)
 	s.does("me/data@1 s3://results/run: 4 files sent, 2 present", "drives", "push", "me/data", "s3://results/run")
 	s.does(": 0 files sent, 6 present", "drives", "push", "me/data@1", "s3://results/run/")
 	if v, _ := s.version("me/data"); v.PushedAt.IsZero() {
-		t.Error("boxd does not know that it is pushed")
+		t.Error("boxd does not list the version as pushed")
 	}
 	if got, err := os.ReadFile(filepath.Join(s.s3.dir, "results/run/large")); err != nil || !bytes.Equal(got, large) {
 		t.Errorf("the object has %d bytes, %v", len(got), err)
@@ -221,7 +222,7 @@ func TestAVersionGoesToABucketAndBack(t *testing.T) {
 	})
 	s.does("1 "+was.Digest, "drives", "fill", "me/back", "s3://results/run")
 	if cuts.Load() != 2 {
-		t.Errorf("the large one was asked for %d times", cuts.Load())
+		t.Errorf("the large object was requested %d times", cuts.Load())
 	}
 	s.s3.does(fine)
 	s.does("2 sha256:", "drives", "fill", "--add", "--into", "more", "me/back", "s3://results/run/sub")
@@ -263,7 +264,7 @@ func TestALargeFileGoesToABucketInParts(t *testing.T) {
 	push := []string{"drives", "push", "--part-size", "5MiB", "me/large", "s3://results/parts"}
 	s.fails("me/large@1 is not pushed", push...)
 	if given.Load() != 1 {
-		t.Errorf("what had come was given up %d times", given.Load())
+		t.Errorf("the upload was aborted %d times", given.Load())
 	}
 	parts.Store(0)
 	s.s3.does(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -316,9 +317,9 @@ func TestResultsReachABucketInTheEnd(t *testing.T) {
 	s.s3.does(fine)
 	s.does("1 files sent", "drives", "push", "me/results@1", "s3://results/v1")
 	if got, err := os.ReadFile(filepath.Join(s.s3.dir, "results/v1/result")); err != nil || string(got) != "made\n" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf(`got %q, err = %v, want no error and got == "made\n"`, got, err)
 	}
-	boxtest.Eventually(t, "the pushed version goes", func() bool {
+	boxtest.Eventually(t, "the version that was pushed is removed", func() bool {
 		_, ok := s.boxctl("drives", "index", "me/results@1")
 		return !ok
 	})

@@ -46,7 +46,7 @@ func (s *story) arrives(object, want string) {
 // pushed waits until a session's report on its results satisfies is.
 func (s *story) pushed(session string, is func(*api.Pushed) bool) (last api.Pushed) {
 	s.Helper()
-	boxtest.Eventually(s, "session "+session+" says what has become of its results", func() bool {
+	boxtest.Eventually(s, "session "+session+" reports the push of its results", func() bool {
 		got, err := s.boxd.Session(s.Context(), session)
 		if err != nil || got.Pushed == nil {
 			return false
@@ -104,7 +104,7 @@ func TestResultsArePushedByThemselves(t *testing.T) {
 	s.arrives("base/run/v1/sub/more", "x\n")
 	s.arrives("base/run/v1/result", "four\n")
 	if p := s.pushed("work", func(p *api.Pushed) bool { return p.Waiting == 0 }); p.Done != 4 || p.GivenUp != 0 || p.Error != "" {
-		t.Errorf("of its results the session says %+v", p)
+		t.Errorf(`of its results the session says %+v, want p.Done == 4 and p.GivenUp == 0 and p.Error == ""`, p)
 	}
 	s.happened("push.done", "work", "run/v2")
 	// Without a path the results go to that of the session.
@@ -113,10 +113,10 @@ func TestResultsArePushedByThemselves(t *testing.T) {
 	// An execution without an output version has no results.
 	s.boxd.Result(t, "work", api.ExecRequest{Argv: []string{"true"}})
 	if p := s.pushed("work", func(*api.Pushed) bool { return true }); p.Waiting+p.Done != 4 {
-		t.Errorf("an execution without a version counts: %+v", p)
+		t.Errorf("an execution without a version counts: p = %+v, want p.Waiting + p.Done == 4", p)
 	}
 	if out := s.boxd.Sh(t, "work", "env; cat /proc/*/environ; grep -rs "+secret+" /workspace /tmp /etc /run; true"); strings.Contains(out, secret) {
-		t.Errorf("the box has the secret: %s", out)
+		t.Errorf("the box has the secret: out = %s, want out without secret", out)
 	}
 	if strings.Contains(s.boxd.Log(), secret) {
 		t.Error("the log has the secret")
@@ -132,7 +132,8 @@ func TestResultsWaitForTheirBucket(t *testing.T) {
 	s.boxd.Result(t, "work", api.ExecRequest{Argv: []string{"sh", "-c", makes, "one"}, OutputVersion: "v1"})
 	p := s.pushed("work", func(p *api.Pushed) bool { return p.Error != "" })
 	if p.Waiting != 1 || p.Done != 0 || !strings.Contains(p.Error, "ServiceUnavailable") {
-		t.Errorf("of its results the session says %+v", p)
+		t.Errorf(`of its results the session says %+v, want p.Waiting == 1 and p.Done == 0 and p.Error containing "ServiceUnavailable"`,
+			p)
 	}
 	s.happened("push.failed", "retry", "late/v1", "ServiceUnavailable")
 	s.does("results do not reach the bucket results (1 waiting)", "status")
@@ -152,10 +153,10 @@ func TestResultsOfAProgramThatOutlivesBoxdArePushed(t *testing.T) {
 	s.boxd.NewSession(t, api.SessionRequest{ID: "work", Push: "results/next"})
 	program := `{"id":"long","detach":true,"output_version":"v1","argv":["sh","-c","while ! test -e /workspace/go; do sleep 0.1; done; ` + makes + `","one"]}`
 	if a := s.boxd.Raw(t, "POST", "/v1/sessions/work/exec", program); a.Code != http.StatusAccepted {
-		t.Fatalf("%d %s", a.Code, a.Body)
+		t.Fatalf("a.Code = %d, a.Body = %s, want a.Code == 202", a.Code, a.Body)
 	}
 	if p := s.pushed("work", func(*api.Pushed) bool { return true }); p.Waiting != 1 {
-		t.Errorf("of its results the session says %+v", p)
+		t.Errorf("the session reports about the push of its results: %+v, want p.Waiting == 1", p)
 	}
 	s.boxd.Kill()
 	s.boxd.Restart()
@@ -172,6 +173,7 @@ func TestABucketIsTheOperatorsToGive(t *testing.T) {
 	s.fails("without spaces", "create", "--push", "results/../run", "a")
 	answer := s.boxd.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"a","push":"results/run"}`))
 	if len(answer) != 1 || answer[0].Code != http.StatusForbidden || !strings.Contains(string(answer[0].Body), "policy.few.buckets") {
-		t.Errorf("whom the policy gives none: %+v", answer)
+		t.Errorf(`a caller whose policy has no bucket: answer = %+v, want len(answer) == 1 and answer[0].Code == 403 and answer[0].Body containing "policy.few.buckets"`,
+			answer)
 	}
 }

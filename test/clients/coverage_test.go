@@ -25,7 +25,7 @@ func (h *host) done(t *testing.T) map[string]string {
 		counts[m[1]] += m[2] + " "
 	}
 	if len(counts) == 0 {
-		t.Fatalf("%s", a.Body)
+		t.Fatalf("a.Body = %s, want len(counts) != 0", a.Body)
 	}
 	return counts
 }
@@ -57,6 +57,6 @@ func (h *host) asksForAll(t *testing.T, without []string, runs func()) {
 	}
 	slices.Sort(missing)
 	if len(missing) > 0 {
-		t.Errorf("its tests have not asked for\n%s", strings.Join(missing, "\n"))
+		t.Errorf("its tests have not used these routes:\n%s", strings.Join(missing, "\n"))
 	}
 }

@@ -38,7 +38,7 @@ func (h *host) examples(t *testing.T, dir, ext string, env []string, argv ...str
 	}
 	for _, e := range entries {
 		if name := strings.TrimSuffix(e.Name(), ext); examples[name] == "" && !e.IsDir() {
-			t.Errorf("nothing is said of the example %s", e.Name())
+			t.Errorf("the page does not mention the example %s", e.Name())
 		}
 	}
 }

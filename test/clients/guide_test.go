@@ -45,7 +45,7 @@ func (h *host) followed(t *testing.T, page, language, program string, printed *r
 		}
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("%s prints\n%s\nand says\n%s", page, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("%s prints\n%s\nbut the page has\n%s", page, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 

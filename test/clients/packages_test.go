@@ -60,12 +60,14 @@ func holds(t *testing.T, files map[string]string, want ...string) {
 	t.Helper()
 	for _, name := range want {
 		if files[name] == "" {
-			t.Errorf("the package has no %s: %v", name, slices.Sorted(maps.Keys(files)))
+			t.Errorf(`the package has no %s: slices.Sorted(maps.Keys(files)) = %v, want files[name] != ""`,
+				name, slices.Sorted(maps.Keys(files)))
 		}
 	}
 	for name := range files {
 		if !slices.Contains(want, name) && !strings.HasSuffix(name, ".py") && !strings.HasSuffix(name, ".js") && !strings.HasSuffix(name, ".d.ts") {
-			t.Errorf("the package has %s", name)
+			t.Errorf(`the package has %s, want want containing name or name ending with ".py" or name ending with ".js" or name ending with ".d.ts"`,
+				name)
 		}
 	}
 }
@@ -96,7 +98,8 @@ func TestTheWheel(t *testing.T) {
 	const info = "boxd-9.8.7.dev20260102030405+0abcdef.dist-info/"
 	holds(t, files, "boxd/__init__.py", "boxd/_client.py", "boxd/answers.py", "boxd/requests.py", "boxd/py.typed", info+"METADATA", info+"WHEEL", info+"RECORD", info+"LICENSE")
 	if meta := files[info+"METADATA"]; !strings.Contains(meta, "\nRequires-Python: >=3.9\n") || strings.Contains(meta, "Requires-Dist") {
-		t.Errorf("METADATA: %s", meta)
+		t.Errorf(`METADATA: meta = %s, want meta containing "\nRequires-Python: >=3.9\n" and meta without "Requires-Dist"`,
+			meta)
 	}
 	dir := boxtest.TempDir(t)
 	h := start(t)
@@ -104,7 +107,7 @@ func TestTheWheel(t *testing.T) {
 	interpreter := filepath.Join(dir, "venv", "bin", "python")
 	h.runs(t, dir, []string{"PIP_NO_INDEX=1"}, "pip3", "--python", interpreter, "install", "--quiet", "--no-deps", "--disable-pip-version-check", wheel)
 	if got := h.runs(t, dir, nil, interpreter, "-c", "import boxd; print(boxd.__version__, boxd.__file__)"); !strings.HasPrefix(got, "9.8.7.dev20260102030405+0abcdef "+dir) {
-		t.Errorf("it is %q", got)
+		t.Errorf(`it is %q, want got starting with "9.8.7.dev20260102030405+0abcdef " + dir`, got)
 	}
 	source, err := filepath.Abs(python) // pip builds it with the same script
 	if err != nil {
@@ -114,7 +117,7 @@ func TestTheWheel(t *testing.T) {
 	other := filepath.Join(dir, "source", "bin", "python")
 	h.runs(t, dir, []string{"PIP_NO_INDEX=1"}, "pip3", "--python", other, "install", "--quiet", "--no-deps", "--disable-pip-version-check", source)
 	if got := h.runs(t, dir, nil, other, "-c", "import boxd; print(boxd.__version__)"); got != "0.0.0\n" {
-		t.Errorf("from the source tree it is %q", got)
+		t.Errorf(`from the source tree it is %q, want "0.0.0\n"`, got)
 	}
 	for _, name := range []string{"run", "process"} {
 		path, err := filepath.Abs(filepath.Join(python, "examples", name+".py"))
@@ -122,7 +125,7 @@ func TestTheWheel(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := h.runs(t, dir, nil, interpreter, "-I", path); got != examples[name] {
-			t.Errorf("%s prints %q", name, got)
+			t.Errorf("%s prints %q, want got == examples[name]", name, got)
 		}
 	}
 }
@@ -159,7 +162,7 @@ func TestTheNpmPackage(t *testing.T) {
 	}
 	holds(t, files, "package/package.json", "package/LICENSE", "package/README.md", "package/dist/index.js", "package/dist/index.d.ts", "package/dist/types.d.ts", "package/dist/stream.js")
 	if about := files["package/package.json"]; strings.Contains(about, "ependencies") {
-		t.Errorf("it depends on something: %s", about)
+		t.Errorf(`it depends on something: about = %s, want about without "ependencies"`, about)
 	}
 	dir := boxtest.TempDir(t)
 	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"type": "module"}`), 0o600); err != nil {
@@ -170,7 +173,7 @@ func TestTheNpmPackage(t *testing.T) {
 	for _, name := range []string{"run", "process"} {
 		copyFile(t, filepath.Join(typescript, "examples", name+".js"), filepath.Join(dir, name+".js"))
 		if got := h.runs(t, dir, nil, "node", name+".js"); got != examples[name] {
-			t.Errorf("%s prints %q", name, got)
+			t.Errorf("%s prints %q, want got == examples[name]", name, got)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func TestClientsTakeSnapshots(t *testing.T) {
 	h.runs(t, dir, nil, "node", "--test", "--test-reporter=tap", "--test-name-pattern=^snapshots$", "tests/api.test.js")
 	route := "DELETE /v1/sessions/{id}/snapshots/{snapshot}"
 	if after := h.done(t); after[route] != "2 " {
-		t.Errorf("snapshots removed: %q", after[route])
+		t.Errorf(`snapshots removed: after[route] = %q, want "2 "`, after[route])
 	}
 }
 

@@ -34,7 +34,7 @@ func (h *host) outlives(t *testing.T, dir string, env []string, want string, arg
 	lines := bufio.NewReader(out)
 	if line, err := lines.ReadString('\n'); line != "ready\n" {
 		_ = cmd.Wait()
-		t.Fatalf("it says %q: %v %s", line, err, &problems)
+		t.Fatalf(`the client prints %q: err = %v, problems = %s, want line == "ready\n"`, line, err, &problems)
 	}
 	for range 2 {
 		h.Kill()
@@ -48,7 +48,7 @@ func (h *host) outlives(t *testing.T, dir string, env []string, want string, arg
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil || string(rest) != want {
-		t.Errorf("it says %q and ends with %v, want %q\n%s", rest, err, want, &problems)
+		t.Errorf("the client prints %q and exits with %v, want %q\n%s", rest, err, want, &problems)
 	}
 }
 

@@ -108,7 +108,7 @@ func TestEachPersonSeesWhatTheyMay(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "of-root"})
 	for _, a := range d.AsUser(t, user.uid, boxtest.Request("POST", "/v1/sessions", `{"id":"of-user"}`)) {
 		if a.Code != 201 {
-			t.Fatalf("%d %s", a.Code, a.Body)
+			t.Fatalf("a.Code = %d, a.Body = %s, want a.Code == 201", a.Code, a.Body)
 		}
 	}
 	for name, who := range map[string]person{"user": user, "operator": operator, "stranger": stranger, "locked": locked} {
@@ -178,7 +178,7 @@ func TestAQueueAndAPoolAreSeen(t *testing.T) {
 		for range 2 {
 			all.Go(func() {
 				if r, err := d.Exec(programs, id, &api.ExecRequest{Argv: []string{"sleep", "infinity"}, Timeout: boxtest.Duration("10m")}); programs.Err() == nil {
-					t.Errorf("%+v, %v", r, err)
+					t.Errorf("r = %+v, err = %v, want programs.Err() != nil", r, err)
 				}
 			})
 		}

@@ -64,7 +64,7 @@ func serveInstalled(t *testing.T, socket string) string {
 		cancel()
 		<-ended
 		if t.Failed() {
-			t.Logf("Cockpit said:\n%s", log.String())
+			t.Logf("log of Cockpit:\n%s", log.String())
 		}
 	})
 	boxtest.Eventually(t, "Cockpit answers", func() bool {
@@ -121,25 +121,27 @@ func TestALoginToTheInstalledPackage(t *testing.T) {
 		return "Basic " + base64.StdEncoding.EncodeToString([]byte("anna:"+password))
 	}
 	if code, _, body := visit(t, address+"cockpit/login", "Authorization", words("wrong")); code != http.StatusUnauthorized {
-		t.Errorf("a wrong password: %d %s", code, body)
+		t.Errorf("a wrong password: code = %d, body = %s, want code == 401", code, body)
 	}
 	page := address + "cockpit/@localhost/boxd/index.html"
 	if _, _, body := visit(t, page, "", ""); body == string(built) {
-		t.Error("the page is there without a login")
+		t.Error("the page is served without a login")
 	}
 	code, cookie, body := visit(t, address+"cockpit/login", "Authorization", words("geheim, ü"))
 	var login struct {
 		Token string `json:"csrf-token"`
 	}
 	if err := json.Unmarshal([]byte(body), &login); err != nil || code != http.StatusOK || login.Token == "" {
-		t.Fatalf("the right password: %d %s", code, body)
+		t.Fatalf(`the right password: code = %d, body = %s, want no error and code == 200 and login.Token != ""`,
+			code, body)
 	}
 	if code, _, body := visit(t, page, "Cookie", cookie); code != http.StatusOK || body != string(built) {
-		t.Errorf("the page: %d %s", code, body)
+		t.Errorf("the page: code = %d, body = %s, want code == 200 and body == string(built)", code, body)
 	}
 	var list struct{ Boxd struct{ Socket string } }
 	if _, _, body := visit(t, address+"cockpit/@localhost/manifests.json", "Cookie", cookie); json.Unmarshal([]byte(body), &list) != nil || list.Boxd.Socket != "/run/boxd/boxd.sock" {
-		t.Errorf("the list of what Cockpit has: %s", body)
+		t.Errorf(`the list of packages of Cockpit: body = %s, want json.Unmarshal([]byte(body), &list) == nil and list.Boxd.Socket == "/run/boxd/boxd.sock"`,
+			body)
 	}
 	// What the pages request from the bridge is done as the person.
 	channel, err := json.Marshal(map[string]any{"payload": "stream", "spawn": []string{"sh", "-c", "id -un; boxctl run -- echo from a box"}})
@@ -147,6 +149,6 @@ func TestALoginToTheInstalledPackage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code, _, body := visit(t, address+"cockpit/channel/"+login.Token+"?"+base64.StdEncoding.EncodeToString(channel), "Cookie", cookie); body != "anna\nfrom a box\n" {
-		t.Errorf("a program: %d %q", code, body)
+		t.Errorf(`a program: code = %d, body = %q, want body == "anna\nfrom a box\n"`, code, body)
 	}
 }

@@ -213,7 +213,7 @@ func login(t *testing.T, who person, socket, programs string) string {
 		cancel()
 		_ = cmd.Wait() // it was told to end
 		if t.Failed() {
-			t.Logf("Cockpit said:\n%s", log.String())
+			t.Logf("log of Cockpit:\n%s", log.String())
 		}
 	})
 	boxtest.Eventually(t, "Cockpit answers", func() bool {
@@ -258,7 +258,7 @@ func browse(t *testing.T, script, address string, do acts, env ...string) {
 			name, argument, _ := strings.Cut(order, " ")
 			act := do[name]
 			if act == nil {
-				t.Errorf("%s asks for %q, which the test cannot do", script, name)
+				t.Errorf("%s requests %q, which the test does not support", script, name)
 				act = func(string) string { return "" }
 			}
 			answer, _ := json.Marshal(act(argument)) // a string
@@ -272,7 +272,7 @@ func browse(t *testing.T, script, address string, do acts, env ...string) {
 	}
 	in.Close()
 	if err := cmd.Wait(); err != nil || strings.Contains(text.String(), "FAILED ") {
-		t.Errorf("%s: %v", script, err)
+		t.Errorf(`%s: err = %v, want no error and text.String() without "FAILED "`, script, err)
 	}
 	source, err := os.ReadFile(filepath.Join("testdata", script))
 	if err != nil {

@@ -70,7 +70,7 @@ func (e example) history(now time.Time) api.UsageHistory {
 	return h
 }
 
-// told makes answers about boxes report the usage of the examples, and those about the host what a good one reports.
+// told makes answers about boxes report the usage of the examples, and those about the host that of a healthy one.
 func told(boxd http.Handler, w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	seconds := float64(now.UnixMilli()%(1<<30)) / 1000

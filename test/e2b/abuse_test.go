@@ -32,7 +32,7 @@ func (h *host) withKey(t *testing.T, name, principal, more string) {
 	t.Helper()
 	h.keys[name], h.entries[name] = newKey(name, principal, more)
 	h.reload(t)
-	boxtest.Eventually(t, "the key "+name+" holds", func() bool {
+	boxtest.Eventually(t, "the key "+name+" is accepted", func() bool {
 		status, _, _ := h.asks(t, name, "GET", "/v2/nothing", "")
 		return status != http.StatusUnauthorized
 	})
@@ -63,28 +63,31 @@ func TestAKeyGetsNoMoreThanItAllows(t *testing.T) {
 		for _, path := range []string{"/sandboxes/" + sb.ID, "/v1/sandboxes/" + sb.ID, "/v1/sandboxes", "/v2/sandboxes"} {
 			status, text, _ := h.asks(t, who, "GET", path, "")
 			if status != http.StatusOK || !strings.Contains(text, sb.ID) || strings.Contains(text, sb.Token) || strings.Contains(text, sb.Traffic) {
-				t.Errorf("%s GET %s: %d %s", who, path, status, text)
+				t.Errorf("%s GET %s: status = %d, text = %s, want status == 200 and text containing %q and text without %q and text without %q",
+					who, path, status, text, sb.ID, sb.Token, sb.Traffic)
 			}
 		}
 		for _, path := range []string{"/sandboxes", "/v2/sandboxes", "/v1/sandboxes", "/sandboxes/" + sb.ID + "/connect", "/v2/sandboxes/" + sb.ID + "/connect", "/v1/sandboxes/" + sb.ID + "/connect", "/sandboxes/" + sb.ID + "/resume"} {
 			if status, text, _ := h.asks(t, who, "POST", path, "{}"); status != http.StatusForbidden {
-				t.Errorf("%s POST %s: %d %s", who, path, status, text)
+				t.Errorf("%s POST %s: status = %d, text = %s, want status == 403", who, path, status, text)
 			}
 		}
 	}
 	if status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/"+sb.ID, ""); !strings.Contains(text, sb.Token) {
-		t.Errorf("a key that allows everything: %d %s", status, text)
+		t.Errorf("a key that allows everything: status = %d, text = %s, want text containing %q",
+			status, text, sb.Token)
 	}
 	if status, text, _ := h.asks(t, "narrow", "POST", "/sandboxes/"+sb.ID+"/timeout", `{"timeout":600}`); status != http.StatusNoContent {
-		t.Errorf("what it allows: %d %s", status, text)
+		t.Errorf("a request that the key allows: status = %d, text = %s, want status == 204", status, text)
 	}
 	if status, text, _ := h.sends(t, "GET", "/envs", "", sb.of("49983")...); status != http.StatusOK {
-		t.Errorf("it has taken the sandbox from those who may use it: %d %s", status, text)
+		t.Errorf("the owner of the sandbox has lost it: status = %d, text = %s, want status == 200",
+			status, text)
 	}
 	name := h.entries["agent"]
 	h.entries["agent"] = name + "routes = [\"GET /v1/sessions*\"]\n"
 	h.reload(t)
-	boxtest.Eventually(t, "the key allows less", func() bool {
+	boxtest.Eventually(t, "the new, smaller set of routes of the key is in force", func() bool {
 		status, _, _ := h.sends(t, "GET", "/envs", "", sb.of("49983")...)
 		return status == http.StatusUnauthorized
 	})
@@ -99,31 +102,32 @@ func TestASandboxIsNotTakenForAnothers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a := h.api(t, "other", "POST", "/v1/sessions", string(forged)); a.Code != http.StatusCreated {
-		t.Fatalf("%d %s", a.Code, a.Body)
+		t.Fatalf("a.Code = %d, a.Body = %s, want a.Code == 201", a.Code, a.Body)
 	}
 	var his struct{ EnvdAccessToken string }
 	status, text, _ := h.asks(t, "other", "GET", "/sandboxes/"+sb.ID, "")
 	if err := json.Unmarshal([]byte(text), &his); err != nil || status != http.StatusOK || his.EnvdAccessToken == "" || his.EnvdAccessToken == sb.Token {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf(`status = %d, text = %s, want no error and status == 200 and his.EnvdAccessToken != "" and his.EnvdAccessToken != sb.Token`,
+			status, text)
 	}
 	for range 3 { // whichever is adopted first
 		h.Stop()
 		h.Restart()
 		if status, text, _ := h.sends(t, "POST", "/process.Process/List", "{}", append(sb.of("49983"), "Content-Type", "application/json")...); status != http.StatusOK {
-			t.Errorf("its own token: %d %s", status, text)
+			t.Errorf("its own token: status = %d, text = %s, want status == 200", status, text)
 		}
 		if status, text, _ := h.sends(t, "GET", "/", "", "Host", "8000-"+sb.ID+".localhost"); status != http.StatusBadGateway { // nothing listens there
-			t.Errorf("its public port: %d %s", status, text)
+			t.Errorf("its public port: status = %d, text = %s, want status == 502", status, text)
 		}
 		if status, text, _ := h.sends(t, "POST", "/process.Process/List", "{}", "E2b-Sandbox-Id", sb.ID, "X-Access-Token", his.EnvdAccessToken, "Content-Type", "application/json"); status != http.StatusUnauthorized {
-			t.Errorf("a session that names another's key: %d %s", status, text)
+			t.Errorf("a session that names another's key: status = %d, text = %s, want status == 401", status, text)
 		}
 	}
 	if status, text, _ := h.asks(t, "other", "DELETE", "/sandboxes/"+sb.ID, ""); status != http.StatusNoContent {
-		t.Fatalf("his own: %d %s", status, text)
+		t.Fatalf("the sandbox of the other key: status = %d, text = %s, want status == 204", status, text)
 	}
 	if status, text, _ := h.sends(t, "GET", "/envs", "", sb.of("49983")...); status != http.StatusOK {
-		t.Errorf("after his has ended: %d %s", status, text)
+		t.Errorf("after the sandbox of the other key has ended: status = %d, text = %s, want status == 200", status, text)
 	}
 }
 
@@ -145,11 +149,11 @@ os.symlink("/proc/1/mem", "mem")'`)
 	}
 	list, err := sb.filesystem().ListDir(t.Context(), &protocol.ListDirRequest{Path: "/tmp/d"})
 	if err != nil || len(list.Entries) != 7 {
-		t.Fatalf("%v, %v", err, list)
+		t.Fatalf("err = %v, list = %v, want no error and len(list.Entries) == 7", err, list)
 	}
 	for _, e := range list.Entries {
 		if !utf8.ValidString(e.Name) || e.ModifiedTime.CheckValid() != nil {
-			t.Errorf("%v", e)
+			t.Errorf("e = %v, want utf8.ValidString(e.Name) and e.ModifiedTime.CheckValid() == nil", e)
 		}
 	}
 	for path, least := range map[string]int{
@@ -157,7 +161,7 @@ os.symlink("/proc/1/mem", "mem")'`)
 		"/tmp/d/../../../../../../etc/shadow": 400, "/tmp/d/late": 200, "/tmp/d/%FF%FE%0A": 200,
 	} {
 		if status, text, _ := h.sends(t, "GET", "/files?path="+path, "", sb.of("49983")...); status/100 != least/100 {
-			t.Errorf("%.40q: %d %s", path, status, text)
+			t.Errorf("%.40q: status = %d, text = %s, want status / 100 == least / 100", path, status, text)
 		}
 	}
 	for _, path := range []string{"", "\x00", "/tmp/\x00", "/proc/1/root", strings.Repeat("/a", 4000)} {
@@ -177,16 +181,16 @@ func TestASignatureIsForItsPath(t *testing.T) {
 	for _, path := range []string{"/files", "/upload"} {
 		status, text, _ := h.sends(t, "POST", strings.Replace(address, "/files", path, 1), form, "Content-Type", "multipart/form-data; boundary=b")
 		if status != http.StatusOK || !strings.Contains(text, "/tmp/a") {
-			t.Errorf("%s: %d %s", path, status, text)
+			t.Errorf(`%s: status = %d, text = %s, want status == 200 and text containing "/tmp/a"`, path, status, text)
 		}
 	}
 	for name, changed := range map[string]string{"another path": strings.Replace(address, "/tmp/a", "/tmp/b", 1), "a time more": address + "&signature_expiration=99999999999", "a user": address + "&username=root"} {
 		if status, text, _ := h.sends(t, "POST", changed, form, "Content-Type", "multipart/form-data; boundary=b"); status != http.StatusUnauthorized {
-			t.Errorf("%s: %d %s", name, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == 401", name, status, text)
 		}
 	}
 	if status, text, _ := h.sends(t, "GET", address, ""); status != http.StatusUnauthorized {
-		t.Errorf("to read: %d %s", status, text)
+		t.Errorf("to read: status = %d, text = %s, want status == 401", status, text)
 	}
 	if o := sb.sh(t, "ls /tmp/b /tmp/c"); o.stdout.Len() != 0 {
 		t.Errorf("%s was written", o.stdout.String())
@@ -231,12 +235,14 @@ func TestWhatIsNoRequestIsRefused(t *testing.T) {
 			}
 			status, text, _ := h.sends(t, tc.method, tc.path, tc.body, header...)
 			if status != tc.status || !strings.Contains(text, tc.says) {
-				t.Errorf("%d %.300s", status, text)
+				t.Errorf("status = %d, text = %.300s, want status == %v and text containing %q",
+					status, text, tc.status, tc.says)
 			}
 		})
 	}
 	if text := string(h.Raw(t, "GET", "/metrics", "").Body); strings.Contains(text, "adeup") || strings.Contains(text, "MADEUP") || !strings.Contains(text, "e2b filesystem.Filesystem/Stat") {
-		t.Errorf("%s", text)
+		t.Errorf(`text = %s, want text without "adeup" and text without "MADEUP" and text containing "e2b filesystem.Filesystem/Stat"`,
+			text)
 	}
 }
 
@@ -261,7 +267,7 @@ func TestABodyHasOneLength(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if resp.StatusCode != http.StatusBadRequest || !resp.Close {
-			t.Errorf("%s: %s", name, resp.Status)
+			t.Errorf("%s: resp.Status = %s, want resp.StatusCode == 400 and resp.Close == true", name, resp.Status)
 		}
 		resp.Body.Close()
 		conn.Close()
@@ -286,7 +292,7 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 		for range 10 {
 			stream, err := sb.filesystem().WatchDir(ctx, &protocol.WatchDirRequest{Path: "/tmp", Recursive: true})
 			if err != nil || !stream.Receive() {
-				t.Fatal(err, stream.Err())
+				t.Fatalf("err = %v, stream.Err() = %v, want no error and stream.Receive()", err, stream.Err())
 			}
 		}
 		upload, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+h.address+"/files?path=/tmp/half", io.MultiReader(strings.NewReader("begun"), halted(ctx.Done())))
@@ -308,18 +314,18 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 		cancel()
 		<-uploaded
 	}
-	boxtest.Eventually(t, "nothing of them runs", func() bool {
+	boxtest.Eventually(t, "no program of the vanished clients runs", func() bool {
 		return !strings.Contains(sb.sh(t, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep boxfile[s]").stdout.String(), "boxfiles")
 	})
 	http.DefaultClient.CloseIdleConnections()
-	boxtest.Eventually(t, "boxd holds no more than before", func() bool { return descriptors() <= before+2 })
+	boxtest.Eventually(t, "boxd has no more open descriptors than before", func() bool { return descriptors() <= before+2 })
 	for range 16 { // the maximum number of watches is still available
 		if _, err := sb.filesystem().CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: "/tmp"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := sb.filesystem().CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: "/tmp"}); connect.CodeOf(err) != connect.CodeResourceExhausted {
-		t.Errorf("one watch more: %v", err)
+		t.Errorf("one watch more: err = %v, want connect.CodeOf(err) == connect.CodeResourceExhausted", err)
 	}
 }
 
@@ -351,7 +357,7 @@ func TestThousandsOfWatchesAreRefused(t *testing.T) {
 		case err == nil:
 			watched++
 		case connect.CodeOf(err) != connect.CodeResourceExhausted:
-			t.Fatalf("watch %d: %v", n, err)
+			t.Fatalf("watch %d: err = %v, want connect.CodeOf(err) == connect.CodeResourceExhausted", n, err)
 		}
 		if n == 20 {
 			peak = residentPeak(t, h.PID())
@@ -368,7 +374,7 @@ func TestThousandsOfWatchesAreRefused(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	boxtest.Eventually(t, "there is room again", func() bool {
+	boxtest.Eventually(t, "another watch can be created", func() bool {
 		_, err := fs.CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: "/tmp"})
 		return err == nil
 	})
@@ -411,7 +417,7 @@ func TestAnUploadDoesNotStayInBoxd(t *testing.T) {
 		{size, packed("", size, ""), "application/octet-stream"},
 	} {
 		if status, text, _ := sb.sent(t, "POST", "/files?path=/home/user/big", tc.body, "Content-Encoding", "gzip", "Content-Type", tc.media); status != http.StatusOK {
-			t.Fatalf("%s: %d %s", tc.media, status, text)
+			t.Fatalf("%s: status = %d, text = %s, want status == 200", tc.media, status, text)
 		}
 		if o := sb.sh(t, "stat -c %s /home/user/big"); o.stdout.String() != fmt.Sprintln(tc.size) {
 			t.Errorf("%s: %s%s", tc.media, o.stdout.String(), o.stderr.String())
@@ -423,7 +429,7 @@ func TestAnUploadDoesNotStayInBoxd(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	if n, err := io.Copy(io.Discard, resp.Body); err != nil || n != size {
-		t.Errorf("of the download %d bytes came: %v", n, err)
+		t.Errorf("%d bytes of the download arrived: err = %v, want no error and n == size", n, err)
 	}
 	if grown := residentPeak(t, h.PID()) - before; grown > 64<<10 {
 		t.Errorf("boxd has grown by %d KiB", grown)
@@ -450,12 +456,12 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 	sb := h.create(t, "agent", `{}`)
 	output, err := sb.processes().Start(t.Context(), shell("while :; do echo x; sleep 0.05; done"))
 	if err != nil || !output.Receive() {
-		t.Fatal(err, output.Err())
+		t.Fatalf("err = %v, output.Err() = %v, want no error and output.Receive()", err, output.Err())
 	}
 	defer output.Close()
 	watch, err := sb.filesystem().WatchDir(t.Context(), &protocol.WatchDirRequest{Path: "/tmp"})
 	if err != nil || !watch.Receive() {
-		t.Fatal(err, watch.Err())
+		t.Fatalf("err = %v, watch.Err() = %v, want no error and watch.Receive()", err, watch.Err())
 	}
 	defer watch.Close()
 	upload, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+h.address+"/files?path=/tmp/half", io.MultiReader(strings.NewReader("begun"), halted(t.Context().Done())))
@@ -480,10 +486,11 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 	for watch.Receive() {
 	}
 	if output.Err() == nil || watch.Err() == nil {
-		t.Errorf("%v, %v", output.Err(), watch.Err())
+		t.Errorf("output.Err() = %v, watch.Err() = %v, want output.Err() != nil and watch.Err() != nil",
+			output.Err(), watch.Err())
 	}
 	if status := <-answered; status == http.StatusOK {
-		t.Errorf("an upload: %d", status)
+		t.Errorf("an upload: status = %d, want status != 200", status)
 	}
 }
 
@@ -514,9 +521,9 @@ func TestVisitorsOfAPortDoNotKeepTheOwnerOut(t *testing.T) {
 		}
 	}
 	if taken != 256 || refused != 400-256 {
-		t.Errorf("%d visitors came in, and %d did not", taken, refused)
+		t.Errorf("%d connections were accepted, and %d refused", taken, refused)
 	}
 	if status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/"+sb.ID, ""); status != http.StatusOK {
-		t.Errorf("the owner: %d %s", status, text)
+		t.Errorf("the owner: status = %d, text = %s, want status == 200", status, text)
 	}
 }

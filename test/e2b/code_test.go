@@ -81,7 +81,7 @@ func (i *interpreter) create(body any) codeContext {
 	status, text := i.do("POST", "/contexts", body)
 	var c codeContext
 	if err := json.Unmarshal([]byte(text), &c); err != nil || status != http.StatusOK {
-		i.t.Fatalf("%d %s", status, text)
+		i.t.Fatalf("status = %d, text = %s, want no error and status == 200", status, text)
 	}
 	return c
 }
@@ -90,7 +90,7 @@ func (i *interpreter) contexts() (list []codeContext) {
 	i.t.Helper()
 	status, text := i.do("GET", "/contexts", nil)
 	if err := json.Unmarshal([]byte(text), &list); err != nil || status != http.StatusOK {
-		i.t.Fatalf("%d %s", status, text)
+		i.t.Fatalf("status = %d, text = %s, want no error and status == 200", status, text)
 	}
 	return list
 }
@@ -138,7 +138,7 @@ func (i *interpreter) begin(req codeRequest) *running {
 	i.t.Cleanup(func() { answer.Body.Close() })
 	if answer.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(answer.Body)
-		i.t.Fatalf("%d %s", answer.StatusCode, text)
+		i.t.Fatalf("answer.StatusCode = %d, text = %s, want answer.StatusCode == 200", answer.StatusCode, text)
 	}
 	return &running{i: i, body: answer.Body, lines: bufio.NewReader(answer.Body), hangUp: cancel}
 }
@@ -213,20 +213,20 @@ func TestCodeKeepsItsState(t *testing.T) {
 		t.Errorf("%+v, home %s", o, home)
 	}
 	if o := i.run("x = 1; x"); o.text != "1" || o.count != 3 || o.types[0] != "number_of_executions" {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "1" and o.count == 3 and o.types[0] == "number_of_executions"`, o)
 	}
 	if o := i.run("import os\nx += 1\nprint('hello')\nprint(os.getcwd())\n'quoted'"); o.text != "quoted" || o.out != "hello\n"+home+"\n" || o.count != 4 {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "quoted" and o.out == "hello\n" + home + "\n" and o.count == 4`, o)
 	}
 	// A line is one event, since clients count them.
 	if o := i.run("print(x)"); len(o.types) != 3 || o.out != "2\n" {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want len(o.types) == 3 and o.out == "2\n"`, o)
 	}
 	if o := i.begin(codeRequest{Code: "import os; os.environ['A']", Env: map[string]string{"A": "b"}}).end(); o.text != "b" {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "b"`, o)
 	}
 	if o := i.run("os.environ.get('A')\n1/0"); o.failed != "ZeroDivisionError: division by zero" {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.failed == "ZeroDivisionError: division by zero"`, o)
 	}
 	for _, c := range []struct {
 		body   any
@@ -239,7 +239,8 @@ func TestCodeKeepsItsState(t *testing.T) {
 		{[]string{"x"}, 400, "cannot read the body"},
 	} {
 		if status, text := i.do("POST", "/execute", c.body); status != c.status || !strings.Contains(text, c.text) {
-			t.Errorf("%+v: %d %s", c.body, status, text)
+			t.Errorf("%+v: status = %d, text = %s, want status == %v and text containing %q",
+				c.body, status, text, c.status, c.text)
 		}
 	}
 }
@@ -254,23 +255,24 @@ func TestCodeOfOtherLanguages(t *testing.T) {
 		return i.begin(codeRequest{Code: code, Language: language, Env: map[string]string{"OF_EXECUTION": "e"}}).end()
 	}
 	if o := in("js", "import { cwd } from 'process'; let x = 1; console.log(process.env.OF_SANDBOX + process.env.OF_EXECUTION); cwd() === process.env.HOME"); o.text != "true" || o.out != "se\n" || o.count != 1 {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "true" and o.out == "se\n" and o.count == 1`, o)
 	}
 	if o := in("javascript", "x + await Promise.resolve(1)"); o.text != "2" || o.count != 2 {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "2" and o.count == 2`, o)
 	}
 	if o := in("ts", "const y: number = x; y"); o.text != "1" && !strings.HasPrefix(o.failed, "TypeScriptUnavailable: TypeScript needs") || o.count != 3 {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want (o.text == "1" or o.failed starting with "TypeScriptUnavailable: TypeScript needs") and o.count == 3`,
+			o)
 	}
 	if o := in("bash", "v=1; echo $OF_SANDBOX$OF_EXECUTION; pwd >&2"); o.out != "se\n" || o.err == "" || o.failed != "" {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.out == "se\n" and o.err != "" and o.failed == ""`, o)
 	}
 	if o := in("sh", "echo $v${OF_SANDBOX}; exit 3"); o.out != "1s\n" || o.failed != "ExitStatus: exit status 3" || o.count != 2 {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.out == "1s\n" and o.failed == "ExitStatus: exit status 3" and o.count == 2`, o)
 	}
 	c := i.create(map[string]string{"language": "typescript"})
 	if c.Language != "javascript" {
-		t.Errorf("%+v", c)
+		t.Errorf(`c = %+v, want c.Language == "javascript"`, c)
 	}
 	for language, code := range map[string][]string{
 		"js":   {"console.log('on'); while (true);", "console.log('on'); await new Promise(() => {})", "console.log('on'); for (;;) console.log('x'.repeat(1000))"},
@@ -281,17 +283,17 @@ func TestCodeOfOtherLanguages(t *testing.T) {
 			r.await("stdout", "on")
 			r.hangUp()
 			if o := in(language, map[string]string{"js": "x", "bash": "echo $v"}[language]); strings.TrimSpace(o.text+o.out) != "1" {
-				t.Errorf("after %s: %+v", code, o)
+				t.Errorf(`after %s: o = %+v, want strings.TrimSpace(o.text + o.out) == "1"`, code, o)
 			}
 		}
 	}
 	for code, how := range map[string]string{"process.kill(process.pid, 9)": "SIGKILL", "process.reallyExit(4)": "exit status 4"} {
 		if o := in("js", code); !strings.HasPrefix(o.failed, "KernelDied: kernel died: "+how) {
-			t.Errorf("%+v", o)
+			t.Errorf(`o = %+v, want o.failed starting with "KernelDied: kernel died: " + how`, o)
 		}
 	}
 	if o := in("js", "typeof x"); o.text != "undefined" || o.count != 1 {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "undefined" and o.count == 1`, o)
 	}
 }
 
@@ -309,43 +311,43 @@ func TestCodeContextsAreApart(t *testing.T) {
 	}
 	c := i.create(map[string]string{"language": "python", "cwd": "/tmp"})
 	if c.ID == "" || c.Language != "python" || c.Cwd != "/tmp" {
-		t.Errorf("%+v", c)
+		t.Errorf(`c = %+v, want c.ID != "" and c.Language == "python" and c.Cwd == "/tmp"`, c)
 	}
 	if list := i.contexts(); list[len(list)-1] != c {
-		t.Errorf("%+v", list)
+		t.Errorf("list = %+v, want list[len(list)-1] == c", list)
 	}
 	i.run("x = 'default'")
 	if o := i.begin(codeRequest{Code: "import os\nx = os.getcwd()\nx", Context: c.ID}).end(); o.text != "/tmp" {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "/tmp"`, o)
 	}
 	if o := i.run("x"); o.text != "default" {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "default"`, o)
 	}
 	if status, text := i.do("POST", "/contexts/"+c.ID+"/restart", nil); status != 200 {
-		t.Errorf("%d %s", status, text)
+		t.Errorf("status = %d, text = %s, want status == 200", status, text)
 	}
 	if o := i.begin(codeRequest{Code: "x", Context: c.ID}).end(); o.failed != "NameError: name 'x' is not defined" || o.count != 1 {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.failed == "NameError: name 'x' is not defined" and o.count == 1`, o)
 	}
 	// Code that runs in a context ends when the context is removed.
 	r := i.begin(codeRequest{Code: "print('on')\nimport time; time.sleep(1000)", Context: c.ID})
 	r.await("stdout", "on")
 	if status, text := i.do("DELETE", "/contexts/"+c.ID, nil); status != 200 {
-		t.Errorf("%d %s", status, text)
+		t.Errorf("status = %d, text = %s, want status == 200", status, text)
 	}
 	if o := r.end(); !strings.HasPrefix(o.failed, "ContextRestarting: ") {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.failed starting with "ContextRestarting: "`, o)
 	}
 	for _, p := range [][2]string{{"DELETE", "/contexts/" + c.ID}, {"POST", "/contexts/" + c.ID + "/restart"}} {
 		if status, _ := i.do(p[0], p[1], nil); status != 404 {
-			t.Errorf("%s %s: %d", p[0], p[1], status)
+			t.Errorf("%s %s: status = %d, want 404", p[0], p[1], status)
 		}
 	}
 	// The number of contexts is limited.
 	status := 200
 	for n := 0; status == 200; n++ {
 		if status, _ = i.do("POST", "/contexts", nil); status != 200 && (n > 15 || status != 429) {
-			t.Errorf("context %d: %d", n, status)
+			t.Errorf("context %d: status = %d, want status == 200 or n <= 15 and status == 429", n, status)
 		}
 	}
 }
@@ -356,28 +358,30 @@ func TestATemplateSaysWhereProgramsStartAndInWhat(t *testing.T) {
 	i := startInterpreter(t, "[e2b.templates.app]\ncwd = \"/opt\"\nlanguages = [\"bash\", \"python\"]\naliases = [\"other\"]\n")
 	i.sandbox = i.host.create(t, "agent", `{"templateID":"other"}`)
 	if got := i.sandbox.sh(t, "pwd; cd; pwd").stdout.String(); got != "/opt\n/home/user\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "/opt\n/home/user\n"`, got)
 	}
 	for name, path := range map[string]string{"here": "/opt/here", "~/there": "/home/user/there"} {
 		if status, text, _ := i.sandbox.sent(t, "POST", "/files?path="+name, "x"); status != http.StatusOK || !strings.Contains(text, `"path":"`+path+`"`) {
-			t.Errorf("%s: %d %s", name, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == 200 and text containing `\"path\":\"` + path + `\"`",
+				name, status, text)
 		}
 	}
 	if list := i.contexts(); len(list) != 1 || list[0].Language != "python" || list[0].Cwd != "/opt" {
-		t.Errorf("%+v", list)
+		t.Errorf(`list = %+v, want len(list) == 1 and list[0].Language == "python" and list[0].Cwd == "/opt"`, list)
 	}
 	if c := i.create(map[string]string{"cwd": "sub/.."}); c.Language != "bash" || c.Cwd != "/opt" {
-		t.Errorf("%+v", c)
+		t.Errorf(`c = %+v, want c.Language == "bash" and c.Cwd == "/opt"`, c)
 	}
 	if o := i.run("pwd; echo $BASH_VERSION"); !strings.HasPrefix(o.out, "/opt\n") || len(o.out) < len("/opt\n5") {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.out starting with "/opt\n" and len(o.out) >= len("/opt\n5")`, o)
 	}
 	if o := i.begin(codeRequest{Code: "import os; os.getcwd()", Language: "py"}).end(); o.text != "/opt" {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "/opt"`, o)
 	}
 	for _, path := range []string{"/execute", "/contexts"} {
 		if status, text := i.do("POST", path, map[string]string{"code": "1", "language": "js"}); status != http.StatusInternalServerError || text != `language = "js": must be bash or python` {
-			t.Errorf("%s: %d %s", path, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == 500 and text == `language = \"js\": must be bash or python`",
+				path, status, text)
 		}
 	}
 }
@@ -389,13 +393,13 @@ func TestCodeOfASandboxThatEnds(t *testing.T) {
 	r := i.begin(codeRequest{Code: "print('on')\nimport time; time.sleep(1000)"})
 	r.await("stdout", "on")
 	if status, text, _ := i.host.asks(t, "agent", "DELETE", "/sandboxes/"+i.sandbox.ID, ""); status != http.StatusNoContent {
-		t.Errorf("%d %s", status, text)
+		t.Errorf("status = %d, text = %s, want status == 204", status, text)
 	}
 	if rest, err := io.ReadAll(r.lines); err == nil {
-		t.Errorf("the answer ends with %q", rest)
+		t.Errorf("the answer ends with %q, want an error", rest)
 	}
 	if status, text := i.do("POST", "/execute", codeRequest{Code: "1"}); status != http.StatusBadGateway {
-		t.Errorf("%d %s", status, text)
+		t.Errorf("status = %d, text = %s, want status == 502", status, text)
 	}
 }
 
@@ -410,7 +414,7 @@ func TestCodeRunsOneAfterAnother(t *testing.T) {
 	}
 	all.Wait()
 	if o := i.run("n"); o.text != "8" {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "8"`, o)
 	}
 }
 
@@ -427,7 +431,7 @@ func TestCodeOfAClientThatHangsUpIsInterrupted(t *testing.T) {
 		r.await("stdout", "on")
 		r.hangUp()
 		if o := i.run("1 + 1"); o.text != "2" || o.failed != "" {
-			t.Errorf("after %s: %+v", code, o)
+			t.Errorf(`after %s: o = %+v, want o.text == "2" and o.failed == ""`, code, o)
 		}
 	}
 	if o := i.run("1"); o.count != 9 {
@@ -452,16 +456,16 @@ func TestCodeOutlivesBoxd(t *testing.T) {
 	js.hangUp()
 	i.host.Restart()
 	if o := i.run("x"); o.text != "kept" || o.count != 3 {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "kept" and o.count == 3`, o)
 	}
 	if o := i.begin(codeRequest{Code: "x", Language: "js"}).end(); o.text != "1" || o.count != 2 {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "1" and o.count == 2`, o)
 	}
 	if o := i.begin(codeRequest{Code: "y", Context: c.ID}).end(); o.text != "kept too" || o.count != 2 {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "kept too" and o.count == 2`, o)
 	}
 	if list := i.contexts(); list[len(list)-1] != c {
-		t.Errorf("%+v", list)
+		t.Errorf("list = %+v, want list[len(list)-1] == c", list)
 	}
 }
 
@@ -475,10 +479,11 @@ func TestCodeThatKillsItsKernel(t *testing.T) {
 	} {
 		o := i.run(code)
 		if !strings.HasPrefix(o.failed, "KernelDied: kernel died: "+how) || strings.TrimSpace(o.out) != "last" {
-			t.Errorf("%s: %+v", code, o)
+			t.Errorf(`%s: o = %+v, want o.failed starting with "KernelDied: kernel died: " + how and strings.TrimSpace(o.out) == "last"`,
+				code, o)
 		}
 		if o := i.run("1 + 1"); o.text != "2" || o.count != 1 {
-			t.Errorf("%+v", o)
+			t.Errorf(`o = %+v, want o.text == "2" and o.count == 1`, o)
 		}
 	}
 }
@@ -506,7 +511,8 @@ func TestHostileCode(t *testing.T) {
 	} {
 		i.run(code)
 		if o := i.begin(codeRequest{Code: "1 + 1"}).end(); o.text != "2" || o.failed != "" {
-			t.Errorf("after %s: %q %q %q", code, o.text, o.failed, o.types[:min(len(o.types), 20)])
+			t.Errorf(`after %s: o.text = %q, o.failed = %q, o.types[:min(len(o.types), 20)] = %q, want o.text == "2" and o.failed == ""`,
+				code, o.text, o.failed, o.types[:min(len(o.types), 20)])
 		}
 	}
 }
@@ -522,7 +528,7 @@ func TestCodeThatWritesMuchWaitsForItsReader(t *testing.T) {
 	written := int64(-1)
 	i.host.Owner = "agent"
 	defer func() { i.host.Owner = "" }()
-	boxtest.Eventually(t, "the code waits", func() bool {
+	boxtest.Eventually(t, "the code is blocked in its write", func() bool {
 		p, err := i.host.Process(t.Context(), i.sandbox.ID, "code-python", 0)
 		if err != nil {
 			t.Fatal(err)
@@ -560,14 +566,14 @@ func TestCodeRunsInIPykernel(t *testing.T) {
 	i := startInterpreter(t, "python_kernel = \"auto\"", "[e2b.templates.plain]\npython_kernel = \"own\"", boxtest.Lasting)
 	const which = "get_ipython().__class__.__mro__[1].__module__"
 	if o := i.run(which); o.text != "ipykernel.zmqshell" {
-		t.Fatalf("%+v", o)
+		t.Fatalf(`o = %+v, want o.text == "ipykernel.zmqshell"`, o)
 	}
 	i.run("x = 'kept'")
 	if o := i.run("%pwd"); o.text != "/home/user" || o.count != 3 {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.text == "/home/user" and o.count == 3`, o)
 	}
 	if o := i.run("import time\n1/0"); o.failed != "ZeroDivisionError: division by zero" {
-		t.Errorf("%+v", o)
+		t.Errorf(`o = %+v, want o.failed == "ZeroDivisionError: division by zero"`, o)
 	}
 	r := i.begin(codeRequest{Code: "print('on')\nwhile True: print('much' * 1000)"})
 	r.await("stdout", "on")
@@ -575,22 +581,22 @@ func TestCodeRunsInIPykernel(t *testing.T) {
 	r.hangUp()
 	i.host.Restart()
 	if o := i.run("x"); o.text != "kept" || o.count != 6 {
-		t.Errorf("of the next boxd: %+v", o)
+		t.Errorf(`of the next boxd: o = %+v, want o.text == "kept" and o.count == 6`, o)
 	}
 	r = i.begin(codeRequest{Code: "print('on')\nwhile True: time.sleep(0.01)"})
 	r.await("stdout", "on")
 	r.hangUp() // this interrupts it
 	if o := i.run("!echo of $x"); o.out != "of kept\r\n" || o.failed != "" {
-		t.Errorf("after an interrupt: %+v", o)
+		t.Errorf(`after an interrupt: o = %+v, want o.out == "of kept\r\n" and o.failed == ""`, o)
 	}
 	if status, text := i.do("POST", "/contexts/python/restart", nil); status >= 300 {
-		t.Errorf("restarted: %d %s", status, text)
+		t.Errorf("restarted: status = %d, text = %s, want status < 300", status, text)
 	}
 	if o := i.run("x"); !strings.HasPrefix(o.failed, "NameError") || o.count != 1 {
-		t.Errorf("after a restart: %+v", o)
+		t.Errorf(`after a restart: o = %+v, want o.failed starting with "NameError" and o.count == 1`, o)
 	}
 	i.sandbox = i.host.create(t, "agent", `{"templateID":"plain"}`)
 	if o := i.run(which); o.text == "ipykernel.zmqshell" {
-		t.Errorf("of the template: %+v", o)
+		t.Errorf(`of the template: o = %+v, want o.text != "ipykernel.zmqshell"`, o)
 	}
 }

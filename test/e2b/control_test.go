@@ -34,7 +34,7 @@ func (h *host) detail(t *testing.T, id string) detail {
 	status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/"+id, "")
 	var d detail
 	if err := json.Unmarshal([]byte(text), &d); status != http.StatusOK || err != nil {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("status = %d, text = %s, want status == 200 and no error", status, text)
 	}
 	return d
 }
@@ -50,7 +50,8 @@ func TestASandboxLivesAsLongAsItsClientSays(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{"templateID":"base","timeout":1000,"metadata":{"a b":"c&d"}}`)
 	if d := h.detail(t, sb.ID); d.State != "running" || d.TemplateID != "base" || !near(d.EndAt, 1000) || d.Metadata["a b"] != "c&d" {
-		t.Errorf("%+v", d)
+		t.Errorf(`d = %+v, want d.State == "running" and d.TemplateID == "base" and near(d.EndAt, 1000) and d.Metadata["a b"] == "c&d"`,
+			d)
 	}
 	for _, step := range []struct {
 		path, body string
@@ -64,22 +65,24 @@ func TestASandboxLivesAsLongAsItsClientSays(t *testing.T) {
 		{"/refreshes", `{"duration":2000}`, 204, 2000},
 	} {
 		if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+step.path, step.body); status != step.status {
-			t.Fatalf("%s %s: %d %s", step.path, step.body, status, text)
+			t.Fatalf("%s %s: status = %d, text = %s, want status == %v",
+				step.path, step.body, status, text, step.status)
 		}
 		if d := h.detail(t, sb.ID); !near(d.EndAt, step.seconds) {
 			t.Errorf("%s %s: it ends in %v", step.path, step.body, time.Until(d.EndAt))
 		}
 	}
 	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/timeout", `{"timeout":0}`); status != 204 {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("status = %d, text = %s, want status == 204", status, text)
 	}
-	boxtest.Eventually(t, "its time is over", func() bool {
+	boxtest.Eventually(t, "the sandbox has ended after its timeout", func() bool {
 		status, text, _ := h.sends(t, "GET", "/health", "", sb.of("49983")...)
 		return status == http.StatusBadGateway && strings.Contains(text, "The sandbox was not found")
 	})
 	for _, method := range []string{"GET", "DELETE"} {
 		if status, text, _ := h.asks(t, "agent", method, "/sandboxes/"+sb.ID, ""); status != 404 || !strings.Contains(text, `"code":404`) {
-			t.Errorf("%s: %d %s", method, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == 404 and text containing `\"code\":404`",
+				method, status, text)
 		}
 	}
 }
@@ -112,7 +115,8 @@ func TestAListHasWhatItWasAskedFor(t *testing.T) {
 			status, text, header := h.asks(t, "agent", "GET", "/v2/sandboxes?limit=2&nextToken="+next+"&"+query, "")
 			var list []detail
 			if err := json.Unmarshal([]byte(text), &list); status != http.StatusOK || err != nil || len(list) > 2 || pages > 3 {
-				t.Fatalf("%s: %d %s", query, status, text)
+				t.Fatalf("%s: status = %d, text = %s, want status == 200 and no error and len(list) <= 2 and pages <= 3",
+					query, status, text)
 			}
 			for _, d := range list {
 				got = append(got, d.SandboxID)
@@ -131,7 +135,8 @@ func TestAListHasWhatItWasAskedFor(t *testing.T) {
 	}
 	for _, bad := range []string{"limit=0", "limit=x", "state=gone", "order=up", "startedAfter=now", "nextToken=!", "metadata=%25zz"} {
 		if status, text, _ := h.asks(t, "agent", "GET", "/v2/sandboxes?"+bad, ""); status != 400 || !strings.Contains(text, strings.Split(bad, "=")[0]) {
-			t.Errorf("%s: %d %s", bad, status, text)
+			t.Errorf(`%s: status = %d, text = %s, want status == 400 and text containing strings.Split(bad, "=")[0]`,
+				bad, status, text)
 		}
 	}
 }
@@ -161,12 +166,13 @@ func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 	} {
 		status, text, _ := h.asks(t, "agent", "POST", "/sandboxes", tc.body)
 		if status != tc.status || !strings.Contains(text, tc.names) {
-			t.Errorf("%.60s: %d %s", tc.body, status, text)
+			t.Errorf("%.60s: status = %d, text = %s, want status == %v and text containing %q",
+				tc.body, status, text, tc.status, tc.names)
 		}
 	}
 	if !boxtest.Grouped() {
 		if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes", `{"autoPause":true}`); status != 501 || !strings.Contains(text, "keepMemory") {
-			t.Errorf("%d %s", status, text)
+			t.Errorf(`status = %d, text = %s, want status == 501 and text containing "keepMemory"`, status, text)
 		}
 	}
 	h.create(t, "agent", `{"metadata":null,"mcp":null,"network":{},"somethingNew":{"a":1}}`)
@@ -178,11 +184,13 @@ func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 	} {
 		method, path, _ := strings.Cut(route, " ")
 		if status, text, _ := h.asks(t, "agent", method, path, "{}"); status != 501 || !strings.Contains(text, `"code":501`) || !strings.Contains(text, names) {
-			t.Errorf("%s: %d %s", route, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == 501 and text containing `\"code\":501` and text containing %q",
+				route, status, text, names)
 		}
 	}
 	if list := h.Raw(t, "GET", "/v1/sessions?owner=agent", ""); strings.Count(string(list.Body), `"id":`) != 1 {
-		t.Errorf("what was refused has left something: %s", list.Body)
+		t.Errorf("the refused requests have left a session: list.Body = %s, want strings.Count(string(list.Body), `\"id\":`) == 1",
+			list.Body)
 	}
 }
 
@@ -241,17 +249,17 @@ func TestAKeyGivesWhatItsTokenGives(t *testing.T) {
 		"a key that nobody has":           {"nobody", "GET", "/v2/sandboxes", 401},
 	} {
 		if status, text, _ := h.asks(t, tc.who, tc.method, tc.path, "{}"); status != tc.status {
-			t.Errorf("%s: %d %s", name, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == %v", name, status, text, tc.status)
 		}
 	}
 	old := "e2b_" + hex.EncodeToString([]byte(h.keys["agent"]))
 	for name, header := range map[string][]string{"as older clients want it": {"X-Api-Key", old}, "as a bearer": {"Authorization", "Bearer " + h.keys["agent"]}} {
 		if status, text, _ := h.sends(t, "GET", "/v2/sandboxes", "", header...); status != 200 {
-			t.Errorf("%s: %d %s", name, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == 200", name, status, text)
 		}
 	}
 	if status, _, _ := h.sends(t, "GET", "/v2/sandboxes", ""); status != 401 {
-		t.Errorf("without a key: %d", status)
+		t.Errorf("without a key: status = %d, want 401", status)
 	}
 }
 
@@ -288,13 +296,13 @@ func TestEveryRequestForASandboxProvesItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			status, text, _ := h.sends(t, tc.method, tc.path, "{}", append(tc.header, "Content-Type", "application/json")...)
 			if status != tc.status {
-				t.Errorf("%d %s", status, text)
+				t.Errorf("status = %d, text = %s, want status == %v", status, text, tc.status)
 			}
 		})
 	}
 }
 
-// A sandbox tells its client what it was given and what it uses, and has nothing of what E2B's own cloud asks its agent.
+// A sandbox reports what it was given and what it uses, and serves none of the internal requests of E2B's own cloud to its agent.
 func TestASandboxDescribesItself(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{"envVars":{"A":"1","B":"x=y"}}`)
@@ -306,13 +314,14 @@ func TestASandboxDescribesItself(t *testing.T) {
 	} {
 		method, path, _ := strings.Cut(route, " ")
 		if status, text, _ := sb.sent(t, method, path, ""); status != want.status || want.status == 200 && text != want.text || !strings.Contains(text, want.text) {
-			t.Errorf("%s: %d %s", route, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == %v and (want.status != 200 or text == %v) and text containing %q",
+				route, status, text, want.status, want.text, want.text)
 		}
 	}
 	status, text, _ := sb.sent(t, "GET", "/metrics", "")
 	var metrics map[string]float64
 	if err := json.Unmarshal([]byte(text), &metrics); status != http.StatusOK || err != nil || metrics["cpu_count"] != 2 || metrics["mem_total"] != 1<<30 || metrics["mem_total_mib"] != 1<<10 || metrics["disk_total"] != 4<<30 || time.Since(time.Unix(int64(metrics["ts"]), 0)) > time.Minute {
-		t.Errorf("%d %s, %v", status, text, err)
+		t.Errorf("status = %d, text = %s, err = %v", status, text, err)
 	}
 	for _, name := range []string{"cpu_used_pct", "mem_used", "mem_used_mib", "mem_cache", "disk_used"} {
 		if _, there := metrics[name]; !there {
@@ -320,7 +329,8 @@ func TestASandboxDescribesItself(t *testing.T) {
 		}
 	}
 	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/resume", `{"timeout":2000}`); status != http.StatusOK || !strings.Contains(text, sb.Token) || !near(h.detail(t, sb.ID).EndAt, 2000) {
-		t.Errorf("%d %s", status, text)
+		t.Errorf("status = %d, text = %s, want status == 200 and text containing %q and near(h.detail(t, sb.ID).EndAt, 2000)",
+			status, text, sb.Token)
 	}
 }
 
@@ -337,7 +347,7 @@ http.server.HTTPServer(("127.0.0.1", 8000), H).serve_forever()
 END
 exec python3 s.py`))
 	if err != nil || !stream.Receive() {
-		t.Fatal(err, stream.Err())
+		t.Fatalf("err = %v, stream.Err() = %v, want no error and stream.Receive()", err, stream.Err())
 	}
 	defer stream.Close()
 	var text string
@@ -347,7 +357,7 @@ exec python3 s.py`))
 		return status == http.StatusOK
 	})
 	if text != "/a?b=c[]" {
-		t.Errorf("%q", text)
+		t.Errorf(`text = %q, want "/a?b=c[]"`, text)
 	}
 }
 
@@ -359,10 +369,10 @@ func TestPortsArePublicWhereTheOperatorSaysSo(t *testing.T) {
 		sb := h.create(t, "agent", body)
 		stream, err := sb.processes().Start(t.Context(), shell("echo served > index.html; exec python3 -m http.server 8000"))
 		if err != nil || !stream.Receive() {
-			t.Fatal(err, stream.Err())
+			t.Fatalf("err = %v, stream.Err() = %v, want no error and stream.Receive()", err, stream.Err())
 		}
 		t.Cleanup(func() { stream.Close() })
-		boxtest.Eventually(t, "its owner reaches the port", func() bool {
+		boxtest.Eventually(t, "the owner of the sandbox reaches the port", func() bool {
 			status, _, _ := h.sends(t, "GET", "/", "", "Host", "8000-"+sb.ID+".localhost", "E2b-Traffic-Access-Token", sb.Traffic)
 			return status == http.StatusOK
 		})
@@ -390,16 +400,16 @@ func TestPortsArePublicWhereTheOperatorSaysSo(t *testing.T) {
 		}
 	}
 	if d := h.detail(t, shut.ID); d.Network.AllowPublicTraffic {
-		t.Error("it is said to be public")
+		t.Error("the sandbox is listed as public")
 	}
 	if d := h.detail(t, open.ID); !d.Network.AllowPublicTraffic {
-		t.Error("it is not said to be public")
+		t.Error("the sandbox is not listed as public")
 	}
 	if text := string(h.Raw(t, "GET", "/v1/doctor", "").Body); !strings.Contains(text, "e2b ports") {
-		t.Errorf("doctor says nothing: %s", text)
+		t.Errorf(`boxctl doctor does not report the port: text = %s, want text containing "e2b ports"`, text)
 	}
 	h.withoutKey(t, "agent")
-	boxtest.Eventually(t, "the key holds no more", func() bool {
+	boxtest.Eventually(t, "the removed key is refused", func() bool {
 		status, _, _, err := h.tries(t, "GET", "/index.html", "", "Host", "8000-"+open.ID+".localhost")
 		return err == nil && status == http.StatusUnauthorized // one on its way meanwhile is cut off
 	})
@@ -417,12 +427,12 @@ func TestASandboxHangsOnItsKey(t *testing.T) {
 		return connect.CodeOf(err)
 	}
 	h.withoutKey(t, "agent")
-	boxtest.Eventually(t, "the key holds no more", func() bool { return list() == connect.CodeUnauthenticated })
+	boxtest.Eventually(t, "the removed key is refused", func() bool { return list() == connect.CodeUnauthenticated })
 	if status, text, _ := h.asks(t, "second", "POST", "/sandboxes/"+sb.ID+"/connect", `{}`); status != 200 || !strings.Contains(text, sb.Token) {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("status = %d, text = %s, want status == 200 and text containing %q", status, text, sb.Token)
 	}
 	if code := list(); code != 0 {
-		t.Errorf("after another key has connected: %v", code)
+		t.Errorf("after another key has connected: code = %v, want 0", code)
 	}
 }
 
@@ -433,10 +443,10 @@ func TestSandboxesOutliveBoxd(t *testing.T) {
 	h.Stop()
 	h.Restart()
 	if got := sb.sh(t, "echo $X").stdout.String(); got != "1\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "1\n"`, got)
 	}
 	if d := h.detail(t, sb.ID); d.Metadata["a"] != "b" || !near(d.EndAt, 300) {
-		t.Errorf("%+v", d)
+		t.Errorf(`d = %+v, want d.Metadata["a"] == "b" and near(d.EndAt, 300)`, d)
 	}
 }
 
@@ -455,7 +465,7 @@ func TestWhatIsDoneIsRecorded(t *testing.T) {
 	}
 	for _, secret := range []string{"hunter2", sb.Token, sb.Traffic, h.keys["agent"]} {
 		if strings.Contains(text+h.Log(), secret) {
-			t.Errorf("a secret was written down: %.12s", secret)
+			t.Errorf("a secret was written down: secret = %.12s, want text + h.Log() without secret", secret)
 		}
 	}
 }
@@ -473,28 +483,29 @@ func TestAPausedSandboxKeepsItsFiles(t *testing.T) {
 	sb := h.create(t, "agent", `{"timeout":1000}`)
 	sb.sh(t, "echo kept > kept; echo root > /root-file")
 	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/pause", `{"memory":false}`); status != 204 {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("status = %d, text = %s, want status == 204", status, text)
 	}
 	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/pause", `{"memory":false}`); status != 409 || !strings.Contains(text, `"code":409`) {
-		t.Errorf("twice: %d %s", status, text)
+		t.Errorf("twice: status = %d, text = %s, want status == 409 and text containing `\"code\":409`", status, text)
 	}
 	if got := sb.health(t); got != 502 {
-		t.Errorf("health of a paused one: %d", got)
+		t.Errorf("health of a paused one: got %d, want 502", got)
 	}
 	if d := h.detail(t, sb.ID); d.State != "paused" {
-		t.Errorf("%+v", d)
+		t.Errorf(`d = %+v, want d.State == "paused"`, d)
 	}
 	if status, text, _ := h.asks(t, "agent", "POST", "/v2/sandboxes/"+sb.ID+"/connect", `{"timeout":-1}`); status != 400 || h.detail(t, sb.ID).State != "paused" {
-		t.Errorf("for a time that cannot be: %d %s, %+v", status, text, h.detail(t, sb.ID))
+		t.Errorf(`for a time that cannot be: status = %d, text = %s, h.detail(t, sb.ID) = %+v, want status == 400 and h.detail(t, sb.ID).State == "paused"`,
+			status, text, h.detail(t, sb.ID))
 	}
 	if status, text, _ := h.asks(t, "agent", "POST", "/v2/sandboxes/"+sb.ID+"/connect", `{"timeout":500}`); status != 201 || !strings.Contains(text, sb.Token) {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("status = %d, text = %s, want status == 201 and text containing %q", status, text, sb.Token)
 	}
 	if d := h.detail(t, sb.ID); d.State != "running" || !near(d.EndAt, 500) {
 		t.Errorf("%+v, in %v", d, time.Until(d.EndAt))
 	}
 	if got := sb.sh(t, "cat kept /root-file").stdout.String(); got != "kept\nroot\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "kept\nroot\n"`, got)
 	}
 }
 
@@ -502,9 +513,9 @@ func TestAPausedSandboxKeepsItsFiles(t *testing.T) {
 func TestASandboxIsPausedWhenItsTimeIsOver(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{"timeout":1,"autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`)
-	boxtest.Eventually(t, "it is paused", func() bool { return h.detail(t, sb.ID).State == "paused" })
+	boxtest.Eventually(t, "the sandbox is paused", func() bool { return h.detail(t, sb.ID).State == "paused" })
 	if got := sb.sh(t, "echo again").stdout.String(); got != "again\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "again\n"`, got)
 	}
 	if d := h.detail(t, sb.ID); d.State != "running" || !near(d.EndAt, 300) {
 		t.Errorf("%+v, in %v", d, time.Until(d.EndAt))
@@ -520,12 +531,12 @@ func TestASandboxThatEndsSlowlyHoldsUpNoOther(t *testing.T) {
 	h.NewProcess(t, slow.ID, "p", &api.ProcessRequest{
 		Argv: []string{"sh", "-c", "trap '' TERM; echo ready; exec sleep 3600"}, Ready: &api.Ready{Line: &line}, Stop: &api.Stop{Grace: &grace},
 	})
-	boxtest.Eventually(t, "it ignores the signal", func() bool {
+	boxtest.Eventually(t, "the program has set its signal handler", func() bool {
 		p, err := h.Process(t.Context(), slow.ID, "p", 0)
 		return err == nil && p.Ready
 	})
 	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+slow.ID+"/timeout", `{"timeout":1}`); status != 204 {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("status = %d, text = %s, want status == 204", status, text)
 	}
 	state := func(of *sandbox) string {
 		t.Helper()
@@ -535,11 +546,11 @@ func TestASandboxThatEndsSlowlyHoldsUpNoOther(t *testing.T) {
 		}
 		return s.State
 	}
-	boxtest.Eventually(t, "its time is over", func() bool { return state(slow) == "stopping" })
+	boxtest.Eventually(t, "the slow sandbox is being stopped", func() bool { return state(slow) == "stopping" })
 	other := h.create(t, "agent", `{"timeout":1,"autoPause":true,"autoPauseMemory":false}`)
-	boxtest.Eventually(t, "another is paused", func() bool { return state(other) == "stopped" })
+	boxtest.Eventually(t, "the other sandbox is paused", func() bool { return state(other) == "stopped" })
 	if got := state(slow); got != "stopping" {
-		t.Errorf("the first is %s", got)
+		t.Errorf(`the first is %s, want "stopping"`, got)
 	}
 	if err := h.DeleteSession(t.Context(), slow.ID); err != nil { // boxd waits for what it stops
 		t.Error(err)
@@ -567,26 +578,28 @@ func TestAPausedSandboxKeepsItsPrograms(t *testing.T) {
 	sb := h.create(t, "agent", `{"timeout":1000}`)
 	stream, err := sb.processes().Start(t.Context(), &protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "cat"}})
 	if err != nil || !stream.Receive() {
-		t.Fatal(err, stream.Err())
+		t.Fatalf("err = %v, stream.Err() = %v, want no error and stream.Receive()", err, stream.Err())
 	}
 	defer stream.Close()
 	pid := stream.Msg().GetEvent().GetStart().GetPid()
 	status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/pause", `{}`)
 	if !boxtest.Grouped() {
 		if status != 501 || !strings.Contains(text, "cgroup") || sb.health(t) != 204 {
-			t.Errorf("%d %s", status, text)
+			t.Errorf(`status = %d, text = %s, want status == 501 and text containing "cgroup" and sb.health(t) == 204`,
+				status, text)
 		}
 		return
 	}
 	if status != 204 || sb.health(t) != 502 {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("status = %d, text = %s, want status == 204 and sb.health(t) == 502", status, text)
 	}
 	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/connect", `{"timeout":600}`); status != 201 {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("status = %d, text = %s, want status == 201", status, text)
 	}
 	list, err := sb.processes().List(t.Context(), &protocol.ListRequest{})
 	if err != nil || len(list.Processes) != 1 || list.Processes[0].Pid != pid {
-		t.Errorf("%v, %v", err, list)
+		t.Errorf("err = %v, list = %v, want no error and len(list.Processes) == 1 and list.Processes[0].Pid == %v",
+			err, list, pid)
 	}
 }
 
@@ -597,7 +610,7 @@ func TestMetricsHaveAHistory(t *testing.T) {
 	sb := h.create(t, "agent", `{"timeout":1000}`)
 	stream, err := sb.processes().Start(t.Context(), shell("while :; do :; done"))
 	if err != nil || !stream.Receive() {
-		t.Fatal(err, stream.Err())
+		t.Fatalf("err = %v, stream.Err() = %v, want no error and stream.Receive()", err, stream.Err())
 	}
 	defer stream.Close()
 	var list []struct {
@@ -607,12 +620,12 @@ func TestMetricsHaveAHistory(t *testing.T) {
 	boxtest.Eventually(t, "there are samples of a busy processor", func() bool {
 		status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/"+sb.ID+"/metrics?start=1", "")
 		if err := json.Unmarshal([]byte(text), &list); status != http.StatusOK || err != nil {
-			t.Fatalf("%d %s", status, text)
+			t.Fatalf("status = %d, text = %s, want status == 200 and no error", status, text)
 		}
 		n := len(list)
 		return n >= 3 && list[n-1].CPUUsedPct > 5 && list[n-1].MemUsed > 0 && list[n-1].MemUsed < list[n-1].MemTotal
 	})
 	if status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/"+sb.ID+"/metrics?end=1", ""); status != http.StatusOK || text != "[]" {
-		t.Errorf("before there was anything: %d %s", status, text)
+		t.Errorf(`before there was anything: status = %d, text = %s, want status == 200 and text == "[]"`, status, text)
 	}
 }

@@ -45,16 +45,17 @@ func TestFilesAreRefusedByCode(t *testing.T) {
 	} {
 		err := tc.do()
 		if got := connect.CodeOf(err); err != nil && got != tc.code || err == nil && tc.code != 0 {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want (no error or got == tc.code) and (an error or tc.code == 0)", name, err)
 		}
 	}
 	dangling, err := fs.Stat(t.Context(), &protocol.StatRequest{Path: "dangling"})
 	if err != nil || dangling.Entry.Type != protocol.FileType_FILE_TYPE_UNSPECIFIED || dangling.Entry.GetSymlinkTarget() == "" {
-		t.Errorf("%v, %v", err, dangling)
+		t.Errorf(`err = %v, dangling = %v, want no error and dangling.Entry.Type == protocol.FileType_FILE_TYPE_UNSPECIFIED and dangling.Entry.GetSymlinkTarget() != ""`,
+			err, dangling)
 	}
 	link, err := fs.Stat(t.Context(), &protocol.StatRequest{Path: "link"})
 	if err != nil || link.Entry.Type != protocol.FileType_FILE_TYPE_DIRECTORY || !strings.HasSuffix(link.Entry.GetSymlinkTarget(), "/dir") || link.Entry.Permissions[0] != 'L' {
-		t.Errorf("%v, %v", err, link)
+		t.Errorf("err = %v, link = %v", err, link)
 	}
 }
 
@@ -65,7 +66,8 @@ func TestFilesGoUpAndDown(t *testing.T) {
 	form := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"d/one\"\r\n\r\n0123456789\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/tmp/two\"\r\n\r\n2\r\n--b--\r\n"
 	status, text, _ := sb.sent(t, "POST", "/files", form, "Content-Type", "multipart/form-data; boundary=b")
 	if status != 200 || !strings.Contains(text, `"path":"/home/user/d/one"`) || !strings.Contains(text, `"path":"/tmp/two"`) {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("status = %d, text = %s, want status == 200 and text containing `\"path\":\"/home/user/d/one\"` and text containing `\"path\":\"/tmp/two\"`",
+			status, text)
 	}
 	for name, tc := range map[string]struct {
 		header []string
@@ -83,7 +85,8 @@ func TestFilesGoUpAndDown(t *testing.T) {
 	} {
 		status, text, header := sb.sent(t, "GET", "/files?path=d/one", "", tc.header...)
 		if status != tc.status || !strings.Contains(text, tc.body) || status == 206 && header.Get("Content-Range") == "" {
-			t.Errorf("%s: %d %q %v", name, status, text, header)
+			t.Errorf(`%s: status = %d, text = %q, header = %v, want status == %v and text containing %q and (status != 206 or header.Get("Content-Range") != "")`,
+				name, status, text, header, tc.status, tc.body)
 		}
 	}
 	var packed bytes.Buffer
@@ -114,11 +117,12 @@ func TestFilesGoUpAndDown(t *testing.T) {
 	} {
 		status, text, _ := sb.sent(t, "POST", tc.path, tc.body, tc.header...)
 		if status != tc.status || !strings.Contains(text, tc.has) {
-			t.Errorf("%s: %d %s", name, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == %v and text containing %q",
+				name, status, text, tc.status, tc.has)
 		}
 	}
 	if got := sb.sh(t, "cat raw packed; ls -A").stdout.String(); !strings.HasPrefix(got, "rawpacked") || strings.Contains(got, "bad") {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want got starting with "rawpacked" and got without "bad"`, got)
 	}
 }
 
@@ -157,7 +161,8 @@ func TestAFileIsSentIfItHasChanged(t *testing.T) {
 			text = ""
 		}
 		if status != tc.status || text != tc.body || header.Get("Last-Modified") != seen || header.Get("ETag") != tag {
-			t.Errorf("%s: %d %q %v", name, status, text, header)
+			t.Errorf(`%s: status = %d, text = %q, header = %v, want status == %v and text == %q and header.Get("Last-Modified") == seen and header.Get("ETag") == tag`,
+				name, status, text, header, tc.status, tc.body)
 		}
 	}
 }
@@ -168,7 +173,7 @@ func TestAWatcherKeepsWhatHappens(t *testing.T) {
 	sb, other := h.create(t, "agent", `{}`), h.create(t, "agent", `{}`)
 	fs := sb.filesystem()
 	if _, err := fs.CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: "nowhere"}); connect.CodeOf(err) != connect.CodeNotFound {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want connect.CodeOf(err) == connect.CodeNotFound", err)
 	}
 	w, err := fs.CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: ".", Recursive: true, IncludeEntry: true})
 	if err != nil {
@@ -190,15 +195,15 @@ func TestAWatcherKeepsWhatHappens(t *testing.T) {
 		sb.sh(t, "sleep 0.05")
 	}
 	if len(seen) < 3 {
-		t.Errorf("%v", seen)
+		t.Errorf("seen = %v, want len(seen) >= 3", seen)
 	}
 	if _, err := other.filesystem().GetWatcherEvents(t.Context(), &protocol.GetWatcherEventsRequest{WatcherId: w.WatcherId}); connect.CodeOf(err) != connect.CodeNotFound {
-		t.Errorf("another sandbox has it: %v", err)
+		t.Errorf("another sandbox has it: err = %v, want connect.CodeOf(err) == connect.CodeNotFound", err)
 	}
 	if _, err := fs.RemoveWatcher(t.Context(), &protocol.RemoveWatcherRequest{WatcherId: w.WatcherId}); err != nil {
 		t.Error(err)
 	}
 	if _, err := fs.GetWatcherEvents(t.Context(), &protocol.GetWatcherEventsRequest{WatcherId: w.WatcherId}); connect.CodeOf(err) != connect.CodeNotFound {
-		t.Errorf("after it was removed: %v", err)
+		t.Errorf("after it was removed: err = %v, want connect.CodeOf(err) == connect.CodeNotFound", err)
 	}
 }

@@ -44,7 +44,7 @@ func TestT58AForeignSandboxIsAMissingOne(t *testing.T) {
 						head.Del(own)
 					}
 					if status < http.StatusBadRequest {
-						t.Errorf("%s of %s: %d %s", pattern, who, status, text)
+						t.Errorf("%s of %s: status = %d, text = %s, want status >= 400", pattern, who, status, text)
 					}
 					got[i] = strings.ReplaceAll(fmt.Sprint(status, text, head), id, "ID")
 				}
@@ -63,6 +63,6 @@ func TestT58AForeignSandboxIsAMissingOne(t *testing.T) {
 	}
 	t.Logf("median of %d answers: about a foreign sandbox %v, about a missing one %v", tried, took["0"][tried/2], took["1"][tried/2])
 	if status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/"+sb.ID, ""); status != http.StatusOK {
-		t.Errorf("after all of it: %d %s", status, text)
+		t.Errorf("after all of it: status = %d, text = %s, want status == 200", status, text)
 	}
 }

@@ -62,7 +62,8 @@ func TestProgramsOfTheGuideRun(t *testing.T) {
 		var problems strings.Builder
 		cmd.Stderr = &problems
 		if out, err := cmd.Output(); err != nil || string(out) != want.String() {
-			t.Errorf("%s\nprints %q and ends with %v %s; the page says %q", program, out, err, &problems, &want)
+			t.Errorf("%s, want no error and out == want.String():\nprints %q and ends with %v %s; the page says %q",
+				program, out, err, &problems, &want)
 		}
 	}
 	if imported["e2b"] < 5 || imported["scalebox"] < 1 || imported["frameworks"] < 2 {

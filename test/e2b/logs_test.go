@@ -32,7 +32,8 @@ func TestASandboxHasALog(t *testing.T) {
 		var answer struct{ Logs []logged }
 		status, text, _ := h.asks(t, "agent", "GET", path, "")
 		if err := json.Unmarshal([]byte(text), &answer); status != http.StatusOK || err != nil || answer.Logs == nil {
-			t.Fatalf("%s: %d %s", path, status, text)
+			t.Fatalf("%s: status = %d, text = %s, want status == 200 and no error and answer.Logs != nil",
+				path, status, text)
 		}
 		return answer.Logs
 	}
@@ -45,15 +46,15 @@ func TestASandboxHasALog(t *testing.T) {
 	path := "/v2/sandboxes/" + sb.ID + "/logs"
 	want := []string{"session started", "process started", "process ended"}
 	var all []logged
-	boxtest.Eventually(t, "all is in its log", func() bool { // maybe after the end of the process's stream
+	boxtest.Eventually(t, "all lines are in the log of the sandbox", func() bool { // maybe after the end of the process's stream
 		all = entries(path)
 		return len(all) >= len(want)
 	})
 	if !slices.Equal(messages(all), want) {
-		t.Fatalf("%+v", all)
+		t.Fatalf("all = %+v, want messages(all) == want", all)
 	}
 	if last := all[2]; last.Level != "info" || last.Fields["logger"] != "boxd" || last.Fields["reason"] != "exited" || last.Fields["detail"] != "exit code 3" || last.Fields["process"] == "" {
-		t.Errorf("%+v", last)
+		t.Errorf("last = %+v", last)
 	}
 	backwards := slices.Clone(want)
 	slices.Reverse(backwards)
@@ -62,7 +63,7 @@ func TestASandboxHasALog(t *testing.T) {
 		fmt.Sprintf("?cursor=%d", all[2].Timestamp.UnixMilli()+1): nil, fmt.Sprintf("?direction=backward&cursor=%d", all[0].Timestamp.UnixMilli()-1): nil,
 	} {
 		if got := messages(entries(path + query)); !slices.Equal(got, want) {
-			t.Errorf("%s: %q", query, got)
+			t.Errorf("%s: got %q, want %q", query, got, want)
 		}
 	}
 	var old struct {
@@ -74,29 +75,31 @@ func TestASandboxHasALog(t *testing.T) {
 	}
 	status, text, _ := h.asks(t, "agent", "GET", strings.TrimPrefix(path, "/v2")+"?limit=2&start=1", "")
 	if err := json.Unmarshal([]byte(text), &old); status != http.StatusOK || err != nil || len(old.Logs) != 2 || !slices.Equal(messages(old.LogEntries), want[:2]) {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("status = %d, text = %s, want status == 200 and no error and len(old.Logs) == 2 and messages(old.LogEntries) == want[:2]",
+			status, text)
 	}
 	var line map[string]string
 	if err := json.Unmarshal([]byte(old.Logs[1].Line), &line); err != nil || line["level"] != "info" || line["logger"] != "boxd" || line["message"] != "process started" {
-		t.Errorf("%q", old.Logs[1].Line)
+		t.Errorf(`old.Logs[1].Line = %q, want no error and line["level"] == "info" and line["logger"] == "boxd" and line["message"] == "process started"`,
+			old.Logs[1].Line)
 	}
 	for _, query := range []string{"?level=loud", "?direction=up", "?limit=-1", "?limit=1001", "?cursor=x"} {
 		if status, text, _ := h.asks(t, "agent", "GET", path+query, ""); status != http.StatusBadRequest {
-			t.Errorf("%s: %d %s", query, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == 400", query, status, text)
 		}
 	}
 	if status, text, _ := h.asks(t, "agent", "DELETE", "/sandboxes/"+sb.ID, ""); status != http.StatusNoContent {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("status = %d, text = %s, want status == 204", status, text)
 	}
 	if got := messages(entries(path)); !slices.Equal(got, append(want, "session ended")) {
-		t.Errorf("of what has ended: %q", got)
+		t.Errorf(`the log of the ended sandbox: got %q, want append(want, "session ended")`, got)
 	}
 	for _, id := range []string{other.ID, "inobody", "..", "a%2fb"} {
 		if status, text, _ := h.asks(t, "agent", "GET", "/v2/sandboxes/"+id+"/logs", ""); status != http.StatusNotFound && status != http.StatusNotImplemented {
-			t.Errorf("%s: %d %s", id, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == 404 or status == 501", id, status, text)
 		}
 	}
 	if status, text, _ := h.asks(t, "listing", "GET", path, ""); status != http.StatusForbidden {
-		t.Errorf("by a key that is for no events: %d %s", status, text)
+		t.Errorf("by a key that is for no events: status = %d, text = %s, want status == 403", status, text)
 	}
 }

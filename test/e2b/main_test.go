@@ -133,7 +133,8 @@ func (h *host) create(t *testing.T, who, body string) *sandbox {
 	status, text, _ := h.asks(t, who, "POST", "/v2/sandboxes", body)
 	sb := &sandbox{host: h}
 	if status != http.StatusCreated || json.Unmarshal([]byte(text), sb) != nil || sb.ID == "" || sb.Token == "" || sb.Traffic == "" {
-		t.Fatalf("create %s: %d %s", body, status, text)
+		t.Fatalf(`create %s: status = %d, text = %s, want status == 201 and json.Unmarshal([]byte(text), sb) == nil and sb.ID != "" and sb.Token != "" and sb.Traffic != ""`,
+			body, status, text)
 	}
 	return sb
 }
@@ -197,7 +198,7 @@ func (sb *sandbox) sh(t *testing.T, line string) *ending {
 	t.Helper()
 	o, err := sb.start(t.Context(), shell(line))
 	if err != nil || o.end == nil {
-		t.Fatalf("%s: %v, %+v", line, err, o)
+		t.Fatalf("%s: err = %v, o = %+v, want no error and o.end != nil", line, err, o)
 	}
 	return o
 }

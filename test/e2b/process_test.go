@@ -40,7 +40,7 @@ func TestEveryEndOfAProcessIsTold(t *testing.T) {
 			for codec, options := range map[string][]connect.ClientOption{"proto": nil, "json": {connect.WithProtoJSON()}} {
 				o, err := sb.start(t.Context(), tc.req, options...)
 				if err != nil || o.end == nil {
-					t.Fatalf("%s: %v, %+v", codec, err, o)
+					t.Fatalf("%s: err = %v, o = %+v, want no error and o.end != nil", codec, err, o)
 				}
 				if o.pid == 0 || o.end.ExitCode != tc.code || o.end.Exited != tc.exited || o.end.Status != tc.status || (o.end.Error == nil) != (tc.code == 0) || o.stdout.String() != tc.out || o.stderr.String() != tc.wrong {
 					t.Errorf("%s: pid %d, %v, %q, %q", codec, o.pid, o.end, o.stdout.String(), o.stderr.String())
@@ -48,7 +48,7 @@ func TestEveryEndOfAProcessIsTold(t *testing.T) {
 			}
 		})
 	}
-	boxtest.Eventually(t, "what has ended is not listed", func() bool {
+	boxtest.Eventually(t, "the process that has ended is not listed", func() bool {
 		list, err := sb.processes().List(t.Context(), &protocol.ListRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -73,12 +73,12 @@ func TestWhatCannotBeStartedIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o, err := sb.start(t.Context(), tc.req)
 			if connect.CodeOf(err) != tc.code {
-				t.Errorf("%v, %+v", err, o)
+				t.Errorf("err = %v, o = %+v, want connect.CodeOf(err) == tc.code", err, o)
 			}
 		})
 	}
 	if list := h.Raw(t, "GET", "/v1/sessions/"+sb.ID+"/processes?owner=agent", ""); !strings.Contains(string(list.Body), `"processes":[]`) {
-		t.Errorf("something was left: %s", list.Body)
+		t.Errorf("something was left: list.Body = %s, want list.Body containing `\"processes\":[]`", list.Body)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestAProcessOutlivesItsStream(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	stream, err := sb.processes().Start(ctx, &protocol.StartRequest{Tag: new("one"), Process: &protocol.ProcessConfig{Cmd: "cat"}})
 	if err != nil || !stream.Receive() {
-		t.Fatal(err, stream.Err())
+		t.Fatalf("err = %v, stream.Err() = %v, want no error and stream.Receive()", err, stream.Err())
 	}
 	pid := stream.Msg().GetEvent().GetStart().GetPid()
 	before := &protocol.ProcessInput{Input: &protocol.ProcessInput_Stdin{Stdin: []byte("before\n")}}
@@ -97,13 +97,15 @@ func TestAProcessOutlivesItsStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !stream.Receive() || string(stream.Msg().GetEvent().GetData().GetStdout()) != "before\n" { // which the next stream has not
-		t.Fatalf("%v, %v", stream.Err(), stream.Msg())
+		t.Fatalf(`stream.Err() = %v, stream.Msg() = %v, want stream.Receive() and stream.Msg().GetEvent().GetData().GetStdout() == "before\n"`,
+			stream.Err(), stream.Msg())
 	}
 	cancel()
 	by := &protocol.ProcessSelector{Selector: &protocol.ProcessSelector_Tag{Tag: "one"}}
 	again, err := sb.processes().Connect(t.Context(), &protocol.ConnectRequest{Process: by})
 	if err != nil || !again.Receive() || again.Msg().GetEvent().GetStart().GetPid() != pid {
-		t.Fatalf("%v, %v, %v", err, again.Err(), again.Msg())
+		t.Fatalf("err = %v, again.Err() = %v, again.Msg() = %v, want no error and again.Receive() and again.Msg().GetEvent().GetStart().GetPid() == %v",
+			err, again.Err(), again.Msg(), pid)
 	}
 	defer again.Close()
 	in := &protocol.ProcessInput{Input: &protocol.ProcessInput_Stdin{Stdin: []byte("hello\n")}}
@@ -111,7 +113,8 @@ func TestAProcessOutlivesItsStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !again.Receive() || string(again.Msg().GetEvent().GetData().GetStdout()) != "hello\n" {
-		t.Fatalf("%v, %v", again.Err(), again.Msg())
+		t.Fatalf(`again.Err() = %v, again.Msg() = %v, want again.Receive() and again.Msg().GetEvent().GetData().GetStdout() == "hello\n"`,
+			again.Err(), again.Msg())
 	}
 	for range 2 { // can be repeated while it runs
 		if _, err := sb.processes().CloseStdin(t.Context(), &protocol.CloseStdinRequest{Process: by}); err != nil && connect.CodeOf(err) != connect.CodeNotFound {
@@ -119,10 +122,11 @@ func TestAProcessOutlivesItsStream(t *testing.T) {
 		}
 	}
 	if !again.Receive() || again.Msg().GetEvent().GetEnd().GetStatus() != "exit status 0" {
-		t.Fatalf("%v, %v", again.Err(), again.Msg())
+		t.Fatalf(`again.Err() = %v, again.Msg() = %v, want again.Receive() and again.Msg().GetEvent().GetEnd().GetStatus() == "exit status 0"`,
+			again.Err(), again.Msg())
 	}
 	if _, err := sb.processes().SendSignal(t.Context(), &protocol.SendSignalRequest{Process: by, Signal: protocol.Signal_SIGNAL_SIGKILL}); connect.CodeOf(err) != connect.CodeNotFound {
-		t.Errorf("a signal to what has ended: %v", err)
+		t.Errorf("a signal to an ended process: err = %v, want connect.CodeOf(err) == connect.CodeNotFound", err)
 	}
 }
 
@@ -133,7 +137,7 @@ func TestInputOfSeveralClientsIsNotMixed(t *testing.T) {
 	const clients, each = 8, 200_000 // more than a pipe holds, for a program that reads slowly
 	stream, err := sb.processes().Start(t.Context(), &protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "sh", Args: []string{"-c", "sleep 0.2; exec tr -s a-h"}}})
 	if err != nil || !stream.Receive() {
-		t.Fatal(err, stream.Err())
+		t.Fatalf("err = %v, stream.Err() = %v, want no error and stream.Receive()", err, stream.Err())
 	}
 	defer stream.Close()
 	by := &protocol.ProcessSelector{Selector: &protocol.ProcessSelector_Pid{Pid: stream.Msg().GetEvent().GetStart().GetPid()}}
@@ -168,7 +172,7 @@ func TestATerminalHasItsSize(t *testing.T) {
 	sb := h.create(t, "agent", `{}`)
 	stream, err := sb.processes().Start(t.Context(), &protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "sh", Args: []string{"-c", "stty size; read line; stty size"}}, Pty: &protocol.PTY{Size: &protocol.PTY_Size{Cols: 90, Rows: 30}}})
 	if err != nil || !stream.Receive() {
-		t.Fatal(err, stream.Err())
+		t.Fatalf("err = %v, stream.Err() = %v, want no error and stream.Receive()", err, stream.Err())
 	}
 	defer stream.Close()
 	by := &protocol.ProcessSelector{Selector: &protocol.ProcessSelector_Pid{Pid: stream.Msg().GetEvent().GetStart().GetPid()}}
@@ -186,7 +190,8 @@ func TestATerminalHasItsSize(t *testing.T) {
 		out.Write(stream.Msg().GetEvent().GetData().GetPty())
 	}
 	if stream.Err() != nil || !strings.Contains(out.String(), "20 70") {
-		t.Errorf("%v, %q", stream.Err(), out.String())
+		t.Errorf(`stream.Err() = %v, out = %q, want stream.Err() == nil and out.String() containing "20 70"`,
+			stream.Err(), out.String())
 	}
 }
 
@@ -198,9 +203,9 @@ func TestTheTimeOfAClientEndsItsProcess(t *testing.T) {
 	defer cancel()
 	_, err := sb.start(ctx, shell("sleep 3600"))
 	if connect.CodeOf(err) != connect.CodeDeadlineExceeded {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want connect.CodeOf(err) == connect.CodeDeadlineExceeded", err)
 	}
-	boxtest.Eventually(t, "nothing runs", func() bool {
+	boxtest.Eventually(t, "no process runs", func() bool {
 		list, err := sb.processes().List(t.Context(), &protocol.ListRequest{})
 		return err == nil && len(list.Processes) == 0
 	})
@@ -234,7 +239,8 @@ func TestASilentStreamShowsSignsOfLife(t *testing.T) {
 		}
 	}
 	if r.StatusCode != http.StatusOK || !errors.Is(err, io.EOF) || !strings.Contains(text, "exit status 0") {
-		t.Errorf("%d %q, %v", r.StatusCode, text, err)
+		t.Errorf(`r.StatusCode = %d, text = %q, err = %v, want r.StatusCode == 200 and err is io.EOF and text containing "exit status 0"`,
+			r.StatusCode, text, err)
 	}
 }
 

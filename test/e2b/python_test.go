@@ -60,7 +60,8 @@ func TestPythonProgramsOfTheGuideRun(t *testing.T) {
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "E2B_API_KEY="+h.keys["agent"], "E2B_VALIDATE_API_KEY=false", "E2B_API_URL=http://"+h.address, "E2B_SANDBOX_URL=http://"+h.address)
 		out, err := cmd.CombinedOutput()
 		if got := strings.ReplaceAll(string(out), "\n\n", "\n"); err != nil || got != want.String() { // some print a line with its newline
-			t.Errorf("%s\nprints %q and ends with %v; the page says %q", block[1], out, err, &want)
+			t.Errorf("%s, want no error and got == want.String():\nprints %q and ends with %v; the page says %q",
+				block[1], out, err, &want)
 		}
 	}
 	if found < 2 {

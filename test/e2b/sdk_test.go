@@ -49,7 +49,7 @@ func (h *host) steps(t *testing.T, packages, script string, cmd *exec.Cmd, env .
 	out, err := cmd.CombinedOutput()
 	text := string(out)
 	if err != nil || strings.Contains(text, "FAILED ") {
-		t.Errorf("%s: %v\n%s", packages, err, text)
+		t.Errorf("%s: err = %v, want no error and text without \"FAILED \":\n%s", packages, err, text)
 	}
 	for _, m := range regexp.MustCompile(`(?m)^(?:@?step|refused|newer)\('([^']*)'`).FindAllStringSubmatch(string(source), -1) {
 		if strings.HasPrefix(m[0], "newer") && slices.Contains(env, olderSDK) {
@@ -165,16 +165,16 @@ func TestTheCommandLineOfE2B(t *testing.T) {
 	made, _ := run("", 0, "sandbox", "create", "--detach", "--timeout", "600", "base")
 	id := strings.TrimSpace(made)
 	if list, _ := run("", 0, "sandbox", "list", "--format", "json"); !strings.Contains(list, `"`+id+`"`) {
-		t.Errorf("%s is not listed: %s", id, list)
+		t.Errorf("%s is not listed: list = %s, want list containing `\"` + id + `\"`", id, list)
 	}
 	if info, _ := run("", 0, "sandbox", "info", id); !strings.Contains(info, "running") {
-		t.Errorf("%s", info)
+		t.Errorf(`info = %s, want info containing "running"`, info)
 	}
 	if out, problems := run("in\n", 3, "sandbox", "exec", id, "cat; echo err >&2; exit 3"); out != "in\n" || !strings.Contains(problems, "err\n") {
-		t.Errorf("%q, %q", out, problems)
+		t.Errorf(`out = %q, problems = %q, want out == "in\n" and problems containing "err\n"`, out, problems)
 	}
 	if text, _ := run("", 0, "sandbox", "metrics", id); !strings.Contains(text, "CPU") {
-		t.Errorf("%s", text)
+		t.Errorf(`text = %s, want text containing "CPU"`, text)
 	}
 	boxtest.Eventually(t, "the log has the session and the end of the program", func() bool { // that may come after the end of its output
 		log, _ := run("", 0, "sandbox", "logs", "--format", "json", id)
@@ -182,6 +182,6 @@ func TestTheCommandLineOfE2B(t *testing.T) {
 	})
 	run("", 0, "sandbox", "kill", id)
 	if list, _ := run("", 0, "sandbox", "list"); strings.Contains(list, id) {
-		t.Errorf("%s", list)
+		t.Errorf("list = %s, want list without %q", list, id)
 	}
 }

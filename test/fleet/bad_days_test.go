@@ -22,13 +22,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// A second host with the name of a node gets an error, and does not serve under that name until the first has been silent for long.
+// A second host with the name of a node gets an error, and does not serve under that name until the first has been silent for the
+// time after which a node is lost.
 func TestAHostWithTheNameOfAnother(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
 	h.makes("s", "n1")
 	second := h.start("n1", "second")
-	boxtest.Eventually(t, "it is told", func() bool {
+	boxtest.Eventually(t, "the log of the second host says that another host uses its name", func() bool {
 		text, err := os.ReadFile(second.log)
 		return err == nil && strings.Contains(string(text), "another host uses the name of this node")
 	})
@@ -40,7 +41,7 @@ func TestAHostWithTheNameOfAnother(t *testing.T) {
 		}
 		second.boxd.Owner, h.nodes[0].boxd.Owner = "ci", "ci"
 		if _, err := second.boxd.Session(t.Context(), s.ID); !errors.Is(err, client.NotFound) {
-			t.Errorf("%s is at the second host: %v", s.ID, err)
+			t.Errorf("%s is at the second host: err = %v, want err is client.NotFound", s.ID, err)
 		}
 		if _, err := h.nodes[0].boxd.Session(t.Context(), s.ID); err != nil {
 			t.Errorf("%s is not at the first host: %v", s.ID, err)
@@ -66,10 +67,10 @@ func TestAHostWithTheNameOfAnother(t *testing.T) {
 	})
 	var seen api.FleetEventList
 	if h.get("GET", "/v1/fleet/events", nil, &seen); !slices.ContainsFunc(seen.Events, func(e api.FleetEvent) bool { return e.Type == "node_moved" && e.Node == "n1" }) {
-		t.Errorf("%+v", seen)
+		t.Errorf("seen = %+v", seen)
 	}
 	h.nodes[0].agent.start()
-	boxtest.Eventually(t, "the first is told", func() bool {
+	boxtest.Eventually(t, "the log of the first host says that another host uses its name", func() bool {
 		text, err := os.ReadFile(filepath.Join(h.dir, "n1.log"))
 		return err == nil && strings.Contains(string(text), "another host uses the name of this node")
 	})
@@ -189,21 +190,22 @@ func TestANodeIsCutOff(t *testing.T) {
 	})
 	for _, id := range []string{"kept", "given-up"} {
 		if r, err := n.boxd.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"echo", "alone"}}); err != nil || r.Stdout != "alone\n" {
-			t.Errorf("%s: %+v, %v", id, r, err)
+			t.Errorf(`%s: r = %+v, err = %v, want no error and r.Stdout == "alone\n"`, id, r, err)
 		}
 		var p api.Problem
 		if code := h.get("POST", "/v1/sessions/"+id+"/exec", map[string]any{"argv": []string{"true"}}, &p); code != http.StatusConflict || !strings.Contains(p.Detail, "lost since") {
-			t.Errorf("%s: %d %+v", id, code, p)
+			t.Errorf(`%s: code = %d, p = %+v, want code == 409 and p.Detail containing "lost since"`, id, code, p)
 		}
 	}
 	if err := c.DeleteSession(t.Context(), "given-up"); err != nil {
 		t.Fatal(err)
 	}
 	if code := h.get("POST", "/v1/sessions", map[string]any{"id": "given-up"}, nil); code != http.StatusCreated || h.where("given-up").Node != "n2" {
-		t.Fatalf("%d, %+v", code, h.where("given-up"))
+		t.Fatalf(`code = %d, h.where("given-up") = %+v, want code == 201 and h.where("given-up").Node == "n2"`,
+			code, h.where("given-up"))
 	}
 	l.set(func() { l.cut = false })
-	boxtest.Eventually(t, "the node is back, and has ended what another has", func() bool {
+	boxtest.Eventually(t, "the node is back and has ended the session that another node runs", func() bool {
 		_, err := n.boxd.Session(t.Context(), "given-up")
 		return errors.Is(err, client.NotFound) && h.where("kept").State == api.FleetClaimLive
 	})
@@ -211,7 +213,7 @@ func TestANodeIsCutOff(t *testing.T) {
 	h.runs("kept")
 	h.runs("given-up")
 	if claim := h.where("given-up"); claim.Node != "n2" || claim.State != api.FleetClaimLive {
-		t.Errorf("%+v", claim)
+		t.Errorf(`claim = %+v, want claim.Node == "n2" and claim.State == api.FleetClaimLive`, claim)
 	}
 }
 
@@ -251,7 +253,7 @@ func TestConnectionsOfAGatewayAreBounded(t *testing.T) {
 		t.Errorf("%d after %d connections", code, fine)
 	}
 	if code := ask(open(), h.token); code != http.StatusOK {
-		t.Errorf("another caller: %d", code)
+		t.Errorf("another caller: code = %d, want 200", code)
 	}
 }
 
@@ -268,7 +270,7 @@ func TestAGatewayReadsItsConfigurationAgain(t *testing.T) {
 	}
 	log := func(says string, times int) {
 		t.Helper()
-		boxtest.Eventually(t, "it has read it again: "+says, func() bool {
+		boxtest.Eventually(t, "the gateway has read its configuration again: "+says, func() bool {
 			text, err := os.ReadFile(filepath.Join(h.dir, "gateway.log"))
 			return err == nil && strings.Count(string(text), says) == times
 		})
@@ -277,13 +279,13 @@ func TestAGatewayReadsItsConfigurationAgain(t *testing.T) {
 	h.gate.reload()
 	log("the configuration is in force", 1)
 	if code := h.as(h.user, "GET", "/v1/sessions", nil, nil); code != http.StatusUnauthorized {
-		t.Errorf("who is no principal any more: %d", code)
+		t.Errorf("a removed principal: code = %d, want 401", code)
 	}
 	replaceFile(t, file, append(right, "[unknown]\n"...))
 	h.gate.reload()
 	log("the configuration is invalid", 1)
 	if code := h.get("GET", "/v1/sessions/s", nil, nil); code != http.StatusOK {
-		t.Errorf("after one that is wrong: %d", code)
+		t.Errorf("after an invalid configuration: code = %d, want 200", code)
 	}
 	other := filepath.Join(h.dir, "other-key")
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxfleet"), "key", "-file", other).CombinedOutput(); err != nil {
@@ -294,15 +296,16 @@ func TestAGatewayReadsItsConfigurationAgain(t *testing.T) {
 	log("the configuration is in force", 2)
 	var p api.Problem
 	if code := h.get("GET", "/v1/sessions/s", nil, &p); code != http.StatusServiceUnavailable || !strings.Contains(p.Detail, "does not accept this gateway") {
-		t.Errorf("with another key: %d, %+v", code, p)
+		t.Errorf(`with another key: code = %d, p = %+v, want code == 503 and p.Detail containing "does not accept this gateway"`,
+			code, p)
 	}
 	if code := h.as(h.user, "GET", "/v1/fleet/nodes", nil, nil); code != http.StatusOK {
-		t.Errorf("who is a principal again: %d", code)
+		t.Errorf("a principal that was added again: code = %d, want 200", code)
 	}
 	replaceFile(t, file, right)
 	h.gate.reload()
 	log("the configuration is in force", 3)
 	if code := h.get("GET", "/v1/sessions/s", nil, nil); code != http.StatusOK {
-		t.Errorf("with the key of before: %d", code)
+		t.Errorf("with the key of before: code = %d, want 200", code)
 	}
 }

@@ -30,7 +30,7 @@ func execThroughTheGateway(b *testing.B, listen map[string]string) {
 	run := func(c *client.Client) time.Duration {
 		began := time.Now()
 		if r, err := c.Exec(b.Context(), "s", &api.ExecRequest{Argv: []string{"/bin/true"}}); err != nil || r.Status != "exited" {
-			b.Fatalf("%+v, %v", r, err)
+			b.Fatalf(`r = %+v, err = %v, want no error and r.Status == "exited"`, r, err)
 		}
 		return time.Since(began)
 	}

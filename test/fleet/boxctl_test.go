@@ -111,13 +111,13 @@ func TestBoxctlManagesTheFleet(t *testing.T) {
 		}
 	}
 	if out := h.prints(t, "fleet", "nodes", "--quiet"); out != "n1\nn2\n" {
-		t.Errorf("%q", out)
+		t.Errorf(`out = %q, want "n1\nn2\n"`, out)
 	}
 	if out := h.prints(t, "fleet", "ls", "--format", "{{.id}} {{.owner}} {{.node}}"); out != "s ci n1\n" {
-		t.Errorf("%q", out)
+		t.Errorf(`out = %q, want "s ci n1\n"`, out)
 	}
 	if out := h.prints(t, "run", "--", "echo", "here"); out != "here\n" {
-		t.Errorf("%q", out)
+		t.Errorf(`out = %q, want "here\n"`, out)
 	}
 	has(h.prints(t, "fleet", "ls"), "ID  OWNER  NODE  STATE")
 	boxtest.Eventually(t, "the node has announced whose boxes it has", func() bool { // with its next announcement
@@ -128,20 +128,21 @@ func TestBoxctlManagesTheFleet(t *testing.T) {
 		return strings.Contains(h.metrics(t, h.token), `boxfleet_node_sessions{node="n1"} 1`)
 	})
 	if text := h.metrics(t, h.viewer); !strings.Contains(text, `boxfleet_nodes{state="ready"} 2`) {
-		t.Errorf("a viewer is told %s", text)
+		t.Errorf("a viewer gets %s", text)
 	}
 	if text := h.metrics(t, h.few); !strings.Contains(text, "denied") {
-		t.Errorf("a token for other routes is told %s", text)
+		t.Errorf("a token for other routes gets %s", text)
 	}
 	if text := h.metrics(t, "bxt_none"); strings.Contains(text, "boxfleet_") || !strings.Contains(text, "unauthenticated") {
-		t.Errorf("a stranger is told %s", text)
+		t.Errorf("a client with an unknown token gets %s", text)
 	}
 	has(h.prints(t, "__complete", "fleet", "drain", ""), "n1\tready, ")
 	h.starts(t, "fleet", "cordon", "n3").ends(1, `the gateway does not know a node "n3"`)
 	for _, args := range [][]string{{"nodes"}, {"ls"}, {"owners"}, {"events"}, {"cordon", "n1"}, {"uncordon", "n1"}, {"drain", "n1"}} {
 		out, err := h.on("n1").boxd.Boxctl(t, append([]string{"fleet"}, args...)...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "is a single boxd, not the gateway of a fleet\nhint: give the address of a gateway") {
-			t.Errorf("%q asks a boxd: %v, %s", args, err, out)
+			t.Errorf(`%q sent to a boxd instead of a gateway: err = %v, out = %s, want an error and out containing "is a single boxd, not the gateway of a fleet\nhint: give the address of a gateway"`,
+				args, err, out)
 		}
 	}
 
@@ -157,7 +158,7 @@ func TestBoxctlManagesTheFleet(t *testing.T) {
 	has(out, "ready,cordoned")
 	has(out, "cordoned by ci: new disks")
 	if out := h.prints(t, "__complete", "fleet", "uncordon", ""); strings.Contains(out, "n2") {
-		t.Errorf("a node that is not cordoned is offered: %s", out)
+		t.Errorf(`a node that is not cordoned is offered: out = %s, want out without "n2"`, out)
 	}
 	if node := h.placed(); node != "n2" {
 		t.Errorf("a new box is at %s", node)
@@ -182,19 +183,19 @@ func TestBoxctlManagesTheFleet(t *testing.T) {
 	h.on("n1").agent.kill()
 	b.ends(1, "node n1 is not drained and stays cordoned: it is lost")
 
-	// One that is gone for good can be forgotten, with its cordon. What is lost with it stays in the list.
+	// A node that is gone for good can be removed, with its cordon. The sessions lost with it stay in the list.
 	h.starts(t, "fleet", "forget", "n2").ends(1, "the node \"n2\" is not lost\nhint: on that host: systemctl disable --now boxfleet-node; then wait until it is lost")
 	h.prints(t, "fleet", "forget", "n1")
 	if out := h.prints(t, "fleet", "nodes"); strings.Contains(out, "n1") {
-		t.Errorf("the nodes are %s", out)
+		t.Errorf(`the nodes are %s, want out without "n1"`, out)
 	}
 	if claim := h.where("t"); claim.Node != "n1" || claim.State != api.FleetClaimLost {
-		t.Errorf("%+v", claim)
+		t.Errorf(`claim = %+v, want claim.Node == "n1" and claim.State == api.FleetClaimLost`, claim)
 	}
 	h.on("n1").agent.start()
 	h.ready(2)
 	h.runs("t")
 	if out := h.prints(t, "fleet", "nodes"); strings.Contains(out, "cordoned") {
-		t.Errorf("the nodes are %s", out)
+		t.Errorf(`the nodes are %s, want out without "cordoned"`, out)
 	}
 }

@@ -40,10 +40,10 @@ func startDev(t *testing.T, dir string, nodes int) (cmd *exec.Cmd, h *house) {
 			t.Logf("%s\n%s", out.String(), log.String())
 		}
 	})
-	boxtest.Eventually(t, "it says how it is used", func() bool { return strings.Contains(out.String(), "boxctl run") })
+	boxtest.Eventually(t, "the command prints an example with boxctl run", func() bool { return strings.Contains(out.String(), "boxctl run") })
 	said := regexp.MustCompile(`BOXD_SOCKET=http://(\S+) BOXD_TOKEN=(\S+)`).FindStringSubmatch(out.String())
 	if said == nil || said[1] != address {
-		t.Fatalf("it says %s", out.String())
+		t.Fatalf("the output is %s, want said != nil and said[1] == address", out.String())
 	}
 	return cmd, &house{t: t, address: address, token: said[2]}
 }
@@ -61,11 +61,11 @@ func TestAFleetInOneCommand(t *testing.T) {
 	k := h.snapshot(api.FleetSnapshotRequest{Session: "a"})
 	var r api.FleetRestored
 	if code := h.get("POST", "/v1/fleet/snapshots/"+k.Name+"/restore", api.FleetRestore{ID: "c"}, &r); code != http.StatusCreated {
-		t.Errorf("%d", code)
+		t.Errorf("code = %d, want 201", code)
 	}
 	h.runs("c")
 	if code := h.get("GET", "/v1/fleet/owners", nil, nil); code != http.StatusOK {
-		t.Errorf("%d", code)
+		t.Errorf("code = %d, want 200", code)
 	}
 	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
 		t.Fatal(err)
@@ -74,12 +74,12 @@ func TestAFleetInOneCommand(t *testing.T) {
 		t.Errorf("its end: %v", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "boxfleet-dev*")); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
+		t.Errorf("left: left = %v, err = %v, want no error and len(left) == 0", left, err)
 	}
 	boxtest.Eventually(t, "no process is left", func() bool { return len(processesOf(t, dir)) == 0 })
 }
 
-// Where it is killed, no process is left, and no box.
+// If the command is killed, no process and no box is left.
 func TestAFleetInOneCommandIsKilled(t *testing.T) {
 	t.Parallel()
 	dir := boxtest.TempDir(t)
@@ -99,7 +99,7 @@ func processesOf(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil || len(all) == 0 {
-		t.Fatalf("%d processes: %v", len(all), err)
+		t.Fatalf("%d processes: err = %v, want no error and len(all) != 0", len(all), err)
 	}
 	for _, path := range all {
 		if line, err := os.ReadFile(path); err == nil && strings.Contains(string(line), dir) { // processes may end meanwhile

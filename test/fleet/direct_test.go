@@ -37,7 +37,7 @@ func (h *house) direct(name string) *api.FleetDirect {
 	return list.Nodes[i].Direct
 }
 
-// frames counts what goes over NATS for streams to a node and back.
+// frames counts the frames of streams to a node and back over NATS.
 func (h *house) frames(name string) *atomic.Int64 {
 	h.t.Helper()
 	n := &atomic.Int64{}
@@ -51,15 +51,15 @@ func (h *house) frames(name string) *atomic.Int64 {
 	return n
 }
 
-// A node with an address of its own is reached there: executions, input, large files, and what else callers do. Without that address, all of it goes over
-// NATS, and a new agent is found by its new key.
+// A node with an address of its own is reached there: executions, input, large files, and other requests. Without that address, all
+// of it uses NATS, and a new agent is recognized by its new key.
 func TestAGatewayConnectsToANodeItself(t *testing.T) {
 	t.Parallel()
 	h := buildListening(t, 1, map[string]string{"n1": ""})
 	c, frames := h.client(), h.frames("n1")
 	at := h.direct("n1")
 	if at == nil || at.Address != h.listen["n1"] {
-		t.Fatalf("announced is %+v", at)
+		t.Fatalf(`announced is %+v, want at != nil and at.Address == h.listen["n1"]`, at)
 	}
 	h.makes("s", "n1")
 	works := func(what string) {
@@ -85,31 +85,31 @@ func TestAGatewayConnectsToANodeItself(t *testing.T) {
 		t.Errorf("%d frames went over NATS to the new agent", n)
 	}
 
-	// Somebody else has the address: an agent that cannot listen there says so, and the gateway goes over NATS.
+	// Another process uses the address: an agent that cannot listen there says so, and the gateway uses NATS.
 	n.agent.kill()
 	other, err := net.Listen("tcp", h.listen["n1"])
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.agent.start()
-	boxtest.Eventually(t, "an agent without its address", func() bool { return h.direct("n1") == nil })
+	boxtest.Eventually(t, "the agent announces no direct address", func() bool { return h.direct("n1") == nil })
 	h.ready(1)
 	works("over NATS")
 	if frames.Load() == 0 {
-		t.Error("nothing went over NATS")
+		t.Error("no frame went over NATS")
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "the address is its own again", func() bool { return h.direct("n1") != nil })
-	boxtest.Eventually(t, "it is used again", func() bool {
+	boxtest.Eventually(t, "the agent announces its direct address again", func() bool { return h.direct("n1") != nil })
+	boxtest.Eventually(t, "the gateway uses the direct connection again", func() bool {
 		before := frames.Load()
 		h.runs("s")
 		return frames.Load() == before
 	})
 }
 
-// Nobody but a gateway of box.toml gets to boxd by the address of a node; and nobody but the node is taken for it.
+// Only a gateway of box.toml reaches boxd by the address of a node; and only the node itself is accepted at that address.
 func TestOnlyAGatewayConnectsToANode(t *testing.T) {
 	t.Parallel()
 	h := buildListening(t, 1, map[string]string{"n1": ""})
@@ -127,14 +127,14 @@ func TestOnlyAGatewayConnectsToANode(t *testing.T) {
 	}
 	for name, certificates := range map[string][]tls.Certificate{"nothing": nil, "a key that is nobody's": own(strange)} {
 		conn, err := tls.Dial("tcp", h.listen["n1"], &tls.Config{Certificates: certificates, InsecureSkipVerify: true})
-		if err == nil { // the client's part of a handshake of TLS 1.3 ends before the server has looked
+		if err == nil { // the client's part of a handshake of TLS 1.3 ends before the server has verified it
 			_, _ = io.WriteString(conn, "GET /v1/status HTTP/1.1\r\nHost: boxd\r\n\r\n")
 			var some [1]byte
 			_, err = conn.Read(some[:])
 			_ = conn.Close()
 		}
 		if err == nil || errors.Is(err, io.EOF) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want an error and err is not io.EOF", name, err)
 		}
 	}
 	plain, err := net.Dial("tcp", h.listen["n1"])
@@ -144,10 +144,10 @@ func TestOnlyAGatewayConnectsToANode(t *testing.T) {
 	defer plain.Close()
 	_, _ = io.WriteString(plain, "GET /v1/status HTTP/1.1\r\nHost: boxd\r\n\r\n")
 	if answer, _ := io.ReadAll(plain); strings.Contains(string(answer), "200") {
-		t.Errorf("without TLS: %q", answer)
+		t.Errorf(`without TLS: answer = %q, want answer without "200"`, answer)
 	}
 
-	// Strangers who say nothing take no place of a gateway for long, and stop nobody.
+	// Unauthenticated idle connections take no place of a gateway for long, and block no caller.
 	for range 200 {
 		conn, err := net.Dial("tcp", h.listen["n1"])
 		if err != nil {
@@ -157,7 +157,7 @@ func TestOnlyAGatewayConnectsToANode(t *testing.T) {
 	}
 	h.runs("s")
 
-	// An impostor at the address of a node that is away hears nothing of a caller.
+	// An impostor at the address of a stopped node receives nothing of a caller.
 	h.on("n1").agent.kill()
 	listener, err := tls.Listen("tcp", h.listen["n1"], &tls.Config{Certificates: own(strange), ClientAuth: tls.RequestClientCert})
 	if err != nil {
@@ -178,15 +178,15 @@ func TestOnlyAGatewayConnectsToANode(t *testing.T) {
 		}
 	}()
 	if code := h.get("POST", "/v1/sessions/s/exec", map[string]any{"argv": []string{"true"}}, nil); code != http.StatusServiceUnavailable {
-		t.Errorf("with an impostor: %d", code)
+		t.Errorf("with an impostor: code = %d, want 503", code)
 	}
 	if text := <-heard; text != "" {
-		t.Errorf("an impostor hears %q", text)
+		t.Errorf(`an impostor receives %q, want ""`, text)
 	}
 }
 
-// NATS loses a node that the gateway still reaches: the node takes nothing more from it before others think it lost, and what was given up and made
-// again elsewhere exists once.
+// A node that is cut off from NATS but still reached by the gateway accepts no more requests from it before others consider it
+// lost, and a session that was given up and created again elsewhere exists once.
 func TestANodeThatNATSHasLostTakesNothingDirectly(t *testing.T) {
 	t.Parallel()
 	h, l := buildLinkedListening(t, "n1", map[string]string{"n1": ""})
@@ -199,23 +199,23 @@ func TestANodeThatNATSHasLostTakesNothingDirectly(t *testing.T) {
 	var p api.Problem
 	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("s").State == api.FleetClaimLost })
 	if code := h.get("POST", "/v1/sessions/s/exec", map[string]any{"argv": []string{"true"}}, &p); code != http.StatusConflict || !strings.Contains(p.Detail, "lost since") {
-		t.Errorf("%d %+v", code, p)
+		t.Errorf(`code = %d, p = %+v, want code == 409 and p.Detail containing "lost since"`, code, p)
 	}
 	if err := c.DeleteSession(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
 	if code := h.get("POST", "/v1/sessions", map[string]any{"id": "s"}, nil); code != http.StatusCreated || h.where("s").Node != "n2" {
-		t.Fatalf("%d, %+v", code, h.where("s"))
+		t.Fatalf(`code = %d, h.where("s") = %+v, want code == 201 and h.where("s").Node == "n2"`, code, h.where("s"))
 	}
 	if conn, err := tls.Dial("tcp", h.listen["n1"], &tls.Config{InsecureSkipVerify: true}); err == nil {
 		var some [1]byte
 		if _, err := conn.Read(some[:]); err == nil {
-			t.Error("the node answers")
+			t.Error("the node answered a request for its lost session")
 		}
 		_ = conn.Close()
 	}
 	l.set(func() { l.cut = false })
-	boxtest.Eventually(t, "the node is back, and has ended what another has", func() bool {
+	boxtest.Eventually(t, "the node is back and has ended the session that another node runs", func() bool {
 		_, err := n.boxd.Session(t.Context(), "s")
 		return errors.Is(err, client.NotFound)
 	})

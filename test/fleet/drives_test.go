@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// driven is a fleet of two nodes whose gateway keeps drives.
+// driven is a fleet of two nodes whose gateway stores drives.
 type driven struct {
 	*house
 	c *client.Client // of ci
@@ -30,7 +30,7 @@ func newDriven(t *testing.T) *driven {
 	return &driven{h, h.client()}
 }
 
-// fills makes a version of drive me/data with a file f of that text.
+// fills creates a version of drive me/data with a file f of that text.
 func (h *driven) fills(text string) api.DriveVersion {
 	h.t.Helper()
 	return h.fillsDrive("me/data", text)
@@ -61,40 +61,42 @@ func (h *driven) reads(id, want string) {
 	}
 }
 
-// A drive that is filled at the gateway is on each node that is asked for a session with it, in the version that it names or the newest:
-// when the session is made, moved, or gets it later. It is sent once to each node.
+// A drive that is filled at the gateway is sent to each node that gets a session with it, in the named version or the newest: when
+// the session is created, moved, or gets the drive later. Each version is sent once to each node.
 func TestADriveOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	t.Parallel()
 	h := newDriven(t)
 	c := h.c
 	one := h.fills("one")
 	if one.Version != 1 || one.Bytes != 3 || one.Entries != 1 || !strings.HasPrefix(one.Digest, "sha256:") {
-		t.Fatalf("%+v", one)
+		t.Fatalf(`one = %+v, want one.Version == 1 and one.Bytes == 3 and one.Entries == 1 and one.Digest starting with "sha256:"`,
+			one)
 	}
-	for _, node := range []string{"n1", "n2"} { // who is asked what is in an archive keeps nothing
+	for _, node := range []string{"n1", "n2"} { // listing the content of an archive stores nothing
 		boxd := h.on(node).boxd
 		boxd.Owner = "ci"
 		if list, err := boxd.Drives(t.Context()); err != nil || len(list) != 0 {
-			t.Errorf("%s has %+v, %v", node, list, err)
+			t.Errorf("%s has %+v, %v, want no error and len(list) == 0", node, list, err)
 		}
 	}
 	h.makes("a", "n1", http.StatusCreated, "", "me/data")
 	h.reads("a", "one")
 	if is, err := h.on("n1").boxd.Drive(t.Context(), "me/data"); err != nil || len(is.Versions) != 1 || is.Versions[0].Digest != one.Digest {
-		t.Errorf("%+v, %v", is, err)
+		t.Errorf("is = %+v, err = %v, want no error and len(is.Versions) == 1 and is.Versions[0].Digest == %v",
+			is, err, one.Digest)
 	}
 	if m, p, code := h.moves("a", api.FleetMove{Node: "n2"}); code != http.StatusOK {
-		t.Fatalf("%+v %+v %d", m, p, code)
+		t.Fatalf("m = %+v, p = %+v, code = %d, want code == 200", m, p, code)
 	}
 	h.reads("a", "one")
 	h.fillsDrive("me/once", "once") // which no node has
 	r, err := c.Run(t.Context(), &api.OneShotRequest{Session: api.SessionRequest{Drives: []string{"me/once"}}, Exec: api.ExecRequest{Argv: []string{"cat", "/drives/me/once/f"}}})
 	if err != nil || r.Stdout != "once" {
-		t.Errorf("without a session: %+v, %v", r, err)
+		t.Errorf(`without a session: r = %+v, err = %v, want no error and r.Stdout == "once"`, r, err)
 	}
 	h.fillsDrive("me/stream", "stream")
 	if out := h.prints(t, "run", "--drive", "me/stream", "--", "cat", "/drives/me/stream/f"); out != "stream" {
-		t.Errorf("boxctl run prints %q", out)
+		t.Errorf(`boxctl run prints %q, want "stream"`, out)
 	}
 
 	// The next version, and one of before.
@@ -114,7 +116,7 @@ func TestADriveOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	// What a session has made, for others.
 	line, output := "printf three > $OUTPUT_DIR/f && ln $OUTPUT_DIR/f $OUTPUT_DIR/g", "v1"
 	if r, err := c.Exec(t.Context(), "b", &api.ExecRequest{Command: &line, OutputVersion: output}); err != nil || *r.ExitCode != 0 {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf("r = %+v, err = %v, want no error and *r.ExitCode == 0", r, err)
 	}
 	last := 2
 	if v, isNew, err := c.FillDrive(t.Context(), "me/data", &client.DriveFilling{Session: "b", Output: output, IfVersion: &last}); err != nil || !isNew || v.Version != 3 || !strings.Contains(v.Origin, "session b") {
@@ -123,33 +125,37 @@ func TestADriveOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	h.makes("e", "n2", http.StatusCreated, "", "me/data")
 	h.reads("e", "three")
 	if is, err := c.DriveIndex(t.Context(), "me/data", 1, "", 0, 0); err != nil || is.Version.Digest != one.Digest || len(is.Entries) != 1 || is.Entries[0].Path != "f" {
-		t.Errorf("%+v, %v", is, err)
+		t.Errorf(`is = %+v, err = %v, want no error and is.Version.Digest == %v and len(is.Entries) == 1 and is.Entries[0].Path == "f"`,
+			is, err, one.Digest)
 	}
 	h.fillsDrive("me/read", "read") // which no node has
 	var index api.DriveIndex
 	for range 3 {
 		if code := h.as(h.viewer, "GET", "/v1/drives/me%2Fread/index", nil, &index); code != http.StatusOK || len(index.Entries) != 1 {
-			t.Errorf("a viewer: %d %+v", code, index)
+			t.Errorf("a viewer: code = %d, index = %+v, want code == 200 and len(index.Entries) == 1", code, index)
 		}
 	}
 	if text, err := c.DriveText(t.Context(), "me/data", 0, 0); err != nil || text.Version != 3 || !strings.Contains(text.Text, "f (5 B)") {
-		t.Errorf("%+v, %v", text, err)
+		t.Errorf(`text = %+v, err = %v, want no error and text.Version == 3 and text.Text containing "f (5 B)"`,
+			text, err)
 	}
 	if out := h.prints(t, "drives", "archive", "me/data@2"); !strings.Contains(out, "two") {
-		t.Errorf("the archive of version 2 is %q", out)
+		t.Errorf(`the archive of version 2 is %q, want out containing "two"`, out)
 	}
 	if d, err := c.MarkDrivePushed(t.Context(), "me/data", 2); err != nil || d.Versions[1].PushedAt.IsZero() || !d.Versions[0].PushedAt.IsZero() {
-		t.Errorf("%+v, %v", d, err)
+		t.Errorf("d = %+v, err = %v, want no error and not d.Versions[1].PushedAt.IsZero() and d.Versions[0].PushedAt.IsZero()",
+			d, err)
 	}
 	if list, err := c.Drives(t.Context()); err != nil || len(list) != 4 || list[0].Name != "me/data" || len(list[0].Versions) != 3 {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf(`list = %+v, err = %v, want no error and len(list) == 4 and list[0].Name == "me/data" and len(list[0].Versions) == 3`,
+			list, err)
 	}
 
 	// A snapshot has the version that its session had.
 	k := h.snapshot(api.FleetSnapshotRequest{Session: "a", Name: "s"})
 	var made api.FleetRestored
 	if code := h.get("POST", "/v1/fleet/snapshots/"+k.Name+"/restore", map[string]any{"id": "f", "placement": map[string]any{"node": "n1"}}, &made); code != http.StatusCreated || made.Node != "n1" {
-		t.Errorf("%d %+v", code, made)
+		t.Errorf(`code = %d, made = %+v, want code == 201 and made.Node == "n1"`, code, made)
 	}
 	h.reads("f", "two")
 
@@ -163,17 +169,17 @@ func TestADriveOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 		}
 	}
 	if n := sent["n1 me/read@1"] + sent["n2 me/read@1"]; n != 1 {
-		t.Errorf("what is read is sent %d times: %v", n, sent)
+		t.Errorf("the drive that is read was sent %d times: sent = %v, want n == 1", n, sent)
 	}
 	for _, what := range []string{"n1 me/data@1", "n2 me/data@1", "n2 me/data@2", "n1 me/data@2", "n2 me/data@3"} {
 		if sent[what] != 1 {
-			t.Errorf("%s is sent %d times: %v", what, sent[what], sent)
+			t.Errorf("%s is sent %d times: sent = %v, want sent[what] == 1", what, sent[what], sent)
 		}
 	}
 }
 
-// Drives of others, bad input, limits, and what a node has of its own under the name of a drive of the fleet. Removed is what was stored,
-// and a drive that is made again has other numbers.
+// Drives of other owners, bad input, limits, and a node's own drive under the name of a drive of the fleet. The stored archives are
+// removed, and a drive that is created again has other numbers.
 func TestDrivesOfTheFleetThatAreRefused(t *testing.T) {
 	t.Parallel()
 	h := newDriven(t)
@@ -208,11 +214,12 @@ func TestDrivesOfTheFleetThatAreRefused(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusConflict || !strings.Contains(string(text), "that of the content") {
-		t.Errorf("another digest: %d %s, %v", resp.StatusCode, text, err)
+		t.Errorf(`another digest: resp.StatusCode = %d, text = %s, err = %v, want no error and resp.StatusCode == 409 and text containing "that of the content"`,
+			resp.StatusCode, text, err)
 	}
 	var others api.DriveList
 	if code := h.as(h.user, "GET", "/v1/drives", nil, &others); code != http.StatusOK || len(others.Drives) != 0 {
-		t.Errorf("%d %+v", code, others)
+		t.Errorf("code = %d, others = %+v, want code == 200 and len(others.Drives) == 0", code, others)
 	}
 	h.refuses(h.user, "GET", "/v1/drives/me%2Fdata", nil, http.StatusNotFound, "no drive")
 	h.refuses(h.user, "GET", "/v1/drives/me%2Fdata/index", nil, http.StatusNotFound, "no drive")
@@ -237,7 +244,7 @@ func TestDrivesOfTheFleetThatAreRefused(t *testing.T) {
 	h.makes("a", "n1", http.StatusTooManyRequests, `its version 1 of drive "me/data" is not one of the fleet`, "me/data")
 	h.makes("a", "n2", http.StatusCreated, "", "me/data")
 	if _, p, code := h.moves("a", api.FleetMove{Node: "n1"}); code != http.StatusConflict || !strings.Contains(p.Detail, "is not one of the fleet") {
-		t.Errorf("%d %+v", code, p)
+		t.Errorf(`code = %d, p = %+v, want code == 409 and p.Detail containing "is not one of the fleet"`, code, p)
 	}
 	h.reads("a", "one")
 	if err := boxd.DeleteDrive(t.Context(), "me/data", 0); err != nil {
@@ -266,11 +273,11 @@ func TestDrivesOfTheFleetThatAreRefused(t *testing.T) {
 		t.Errorf("%v, %d archives", err, stored())
 	}
 	if err := c.DeleteDrive(t.Context(), "me/data", 0); !errors.Is(err, client.NotFound) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is client.NotFound", err)
 	}
 	h.makes("c", "n1", http.StatusNotFound, "has no drive", "me/data") // which n1 still has
 	if v := h.fills("three"); v.Version != 3 {
-		t.Errorf("%+v", v)
+		t.Errorf("v = %+v, want v.Version == 3", v)
 	}
 	h.makes("c", "n1", http.StatusCreated, "", "me/data")
 	h.reads("c", "three")

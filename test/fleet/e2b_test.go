@@ -102,13 +102,14 @@ func (h *house) sandbox(key, node, body string) *sandbox {
 			continue
 		}
 		if code := h.get("PUT", "/v1/fleet/nodes/"+n.name+"/cordon", map[string]string{}, nil); code != http.StatusOK {
-			h.t.Fatalf("cordon %s: %d", n.name, code)
+			h.t.Fatalf("cordon %s: code = %d, want 200", n.name, code)
 		}
 	}
 	a := h.asks(key, "POST", "/v2/sandboxes", body)
 	sb := &sandbox{house: h, node: node}
 	if a.code != http.StatusCreated || json.Unmarshal([]byte(a.text), sb) != nil || sb.ID == "" || sb.Token == "" || sb.Traffic == "" {
-		h.t.Fatalf("create: %+v", a)
+		h.t.Fatalf(`create: a = %+v, want a.code == 201 and json.Unmarshal([]byte(a.text), sb) == nil and sb.ID != "" and sb.Token != "" and sb.Traffic != ""`,
+			a)
 	}
 	if claim := h.where(sb.ID); claim.Node != node {
 		h.t.Fatalf("the sandbox is claimed as %+v, not for %s", claim, node)
@@ -206,20 +207,20 @@ func TestE2BThroughTheGateway(t *testing.T) {
 	lists(t, h, all)
 	for _, sb := range all[:2] {
 		if out := sb.runs("echo $NODE"); out != sb.node+"\n" {
-			t.Errorf("%s at %s: %q", sb.ID, sb.node, out)
+			t.Errorf(`%s at %s: out = %q, want sb.node + "\n"`, sb.ID, sb.node, out)
 		}
 		controls(t, h, sb)
 		files(t, h, sb)
 		ports(t, h, sb)
 		if a := h.sends("POST", "/execute", `{"code":"6*7"}`, sb.on("49999")...); a.code != http.StatusOK || !strings.Contains(a.text, `"42"`) {
-			t.Errorf("code: %+v", a)
+			t.Errorf("code: a = %+v, want a.code == 200 and a.text containing `\"42\"`", a)
 		}
 		if a := h.sends("GET", "/contexts", "", "E2b-Sandbox-Id", sb.ID, "E2b-Sandbox-Port", "49999", "E2b-Traffic-Access-Token", sb.Traffic); a.code != http.StatusOK || !strings.Contains(a.text, "python") {
-			t.Errorf("contexts: %+v", a)
+			t.Errorf(`contexts: a = %+v, want a.code == 200 and a.text containing "python"`, a)
 		}
 		pauses(t, h, sb)
 		if a := h.asks(h.token, "DELETE", "/sandboxes/"+sb.ID, ""); a.code != http.StatusNoContent {
-			t.Errorf("kill: %+v", a)
+			t.Errorf("kill: a = %+v, want a.code == 204", a)
 		}
 		for _, ask := range []struct {
 			a    answered
@@ -230,7 +231,7 @@ func TestE2BThroughTheGateway(t *testing.T) {
 			}
 		}
 		if claim := h.where(sb.ID); claim.ID != "" {
-			t.Errorf("its claim is %+v", claim)
+			t.Errorf(`its claim is %+v, want claim.ID == ""`, claim)
 		}
 	}
 	for path, code := range map[string]int{"/health": 200, "/templates/aliases/base": 200, "/templates/aliases/nothing": 404, "/snapshots": 501, "/volumes": 501, "/v1/sandboxes": 501, "/v1/sessions": 501, "/metrics": 501} {
@@ -239,7 +240,7 @@ func TestE2BThroughTheGateway(t *testing.T) {
 		}
 	}
 	if a := h.asks(h.token, "POST", "/sandboxes", `{"templateID":"nothing"}`); a.code != http.StatusNotFound || !strings.Contains(a.text, "template") {
-		t.Errorf("%+v", a)
+		t.Errorf(`a = %+v, want a.code == 404 and a.text containing "template"`, a)
 	}
 }
 
@@ -258,7 +259,8 @@ func lists(t *testing.T, h *house, all []*sandbox) {
 				a := h.asks(h.token, "GET", fmt.Sprintf("/v2/sandboxes?order=%s&limit=%d&nextToken=%s", order, limit, next), "")
 				var page []struct{ SandboxID string }
 				if err := json.Unmarshal([]byte(a.text), &page); a.code != http.StatusOK || err != nil || len(page) > limit || a.header.Get("Boxd-Missing-Nodes") != "" {
-					t.Fatalf("%s by %d: %+v", order, limit, a)
+					t.Fatalf(`%s by %d: a = %+v, want a.code == 200 and no error and len(page) <= limit and a.header.Get("Boxd-Missing-Nodes") == ""`,
+						order, limit, a)
 				}
 				for _, one := range page {
 					got = append(got, one.SandboxID)
@@ -272,23 +274,25 @@ func lists(t *testing.T, h *house, all []*sandbox) {
 				slices.Reverse(got)
 			}
 			if diff := cmp.Diff(want, got); diff != "" || pages != (len(all)+limit-1)/limit {
-				t.Errorf("%s by %d in %d pages: %s", order, limit, pages, diff)
+				t.Errorf(`%s by %d in %d pages: diff = %s, want diff == "" and pages == (len(all) + limit - 1) / limit`,
+					order, limit, pages, diff)
 			}
 		}
 	}
 	for query, n := range map[string]int{"metadata=n%3D2": 1, "state=paused": 0, "state=running": 4} {
 		var page []any
 		if a := h.asks(h.token, "GET", "/sandboxes?"+query, ""); a.code != http.StatusOK || json.Unmarshal([]byte(a.text), &page) != nil || len(page) != n {
-			t.Errorf("%s: %+v", query, a)
+			t.Errorf("%s: a = %+v, want a.code == 200 and json.Unmarshal([]byte(a.text), &page) == nil and len(page) == n",
+				query, a)
 		}
 	}
 	for _, query := range []string{"state=odd", "limit=0", "limit=1001", "nextToken=x", "order=x"} {
 		if a := h.asks(h.token, "GET", "/sandboxes?"+query, ""); a.code != http.StatusBadRequest {
-			t.Errorf("%s: %+v", query, a)
+			t.Errorf("%s: a = %+v, want a.code == 400", query, a)
 		}
 	}
 	if a := h.asks(h.user, "GET", "/sandboxes", ""); a.code != http.StatusOK || strings.TrimSpace(a.text) != "[]" {
-		t.Errorf("of somebody else: %+v", a)
+		t.Errorf(`of another owner: a = %+v, want a.code == 200 and strings.TrimSpace(a.text) == "[]"`, a)
 	}
 }
 
@@ -313,15 +317,16 @@ func controls(t *testing.T, h *house, sb *sandbox) {
 		{"POST", "/sandboxes/ID/fork", `{}`, 501, "not served"},
 	} {
 		if a := h.asks(h.token, ask.method, strings.ReplaceAll(ask.path, "ID", sb.ID), ask.body); a.code != ask.code || !strings.Contains(a.text, ask.says) {
-			t.Errorf("%s %s: %+v", ask.method, ask.path, a)
+			t.Errorf("%s %s: a = %+v, want a.code == %v and a.text containing %q",
+				ask.method, ask.path, a, ask.code, ask.says)
 		}
 	}
 	key := "e2b_" + fmt.Sprintf("%x", h.token)
 	if a := h.sends("GET", "/sandboxes/"+sb.ID, "", "X-Api-Key", key); a.code != http.StatusOK {
-		t.Errorf("by a key of the old form: %+v", a)
+		t.Errorf("with a key of the old format: a = %+v, want a.code == 200", a)
 	}
 	if a := h.sends("GET", "/sandboxes/"+sb.ID, "", "Authorization", "Bearer "+h.token); a.code != http.StatusOK {
-		t.Errorf("by a bearer token: %+v", a)
+		t.Errorf("by a bearer token: a = %+v, want a.code == 200", a)
 	}
 }
 
@@ -333,28 +338,29 @@ func files(t *testing.T, h *house, sb *sandbox) {
 		return h.sends("POST", path, text, append(header, "Content-Type", "application/octet-stream")...)
 	}
 	if a := upload("/files?path=/tmp/big", big, sb.on("49983")...); a.code != http.StatusOK {
-		t.Fatalf("%+v", a)
+		t.Fatalf("a = %+v, want a.code == 200", a)
 	}
 	host := "49983-" + sb.ID + "." + sb.Domain
 	if a := h.sends("GET", "/files?path=/tmp/big", "", "Host", host, "X-Access-Token", sb.Token); a.code != http.StatusOK || a.text != big {
 		t.Errorf("%d, %d bytes", a.code, len(a.text))
 	}
 	if a := upload(sb.signed("/tmp/signed", "write"), "by address"); a.code != http.StatusOK {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.code == 200", a)
 	}
 	if a := h.sends("GET", sb.signed("/tmp/signed", "read"), ""); a.code != http.StatusOK || a.text != "by address" {
-		t.Errorf("%+v", a)
+		t.Errorf(`a = %+v, want a.code == 200 and a.text == "by address"`, a)
 	}
 	for range 8 { // whichever node answers first
 		if a := h.sends("GET", sb.signed("/tmp/signed", "read", "1"), ""); a.code != http.StatusUnauthorized || !strings.Contains(a.text, "signature is already expired") {
-			t.Errorf("by an address that has expired: %+v", a)
+			t.Errorf(`by an address that has expired: a = %+v, want a.code == 401 and a.text containing "signature is already expired"`,
+				a)
 		}
 	}
 	if a := h.sends("GET", sb.signed("/tmp/signed", "write"), ""); a.code != http.StatusUnauthorized {
-		t.Errorf("by an address for something else: %+v", a)
+		t.Errorf("by an address for something else: a = %+v, want a.code == 401", a)
 	}
 	if a := h.sends("GET", "/envs", "", sb.on("49983")...); a.code != http.StatusOK || !strings.Contains(a.text, sb.node) {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.code == 200 and a.text containing %q", a, sb.node)
 	}
 }
 
@@ -362,7 +368,7 @@ func files(t *testing.T, h *house, sb *sandbox) {
 func ports(t *testing.T, h *house, sb *sandbox) {
 	t.Helper()
 	if a := h.sends("POST", "/files?path=/tmp/echo.py", echo, append(sb.on("49983"), "Content-Type", "application/octet-stream")...); a.code != http.StatusOK {
-		t.Fatalf("%+v", a)
+		t.Fatalf("a = %+v, want a.code == 200", a)
 	}
 	sb.runs("(python3 /tmp/echo.py >/dev/null 2>&1 &); until test -e /tmp/listens; do sleep 0.05; done")
 	host := "8000-" + sb.ID + "." + sb.Domain
@@ -376,19 +382,22 @@ func ports(t *testing.T, h *house, sb *sandbox) {
 		a := h.sends("PUT", "/path?a=b&c=%2F", "body", append(header, "X-Own", "own")...)
 		head := strings.ToLower(a.text)
 		if a.code != http.StatusOK || !strings.HasPrefix(a.text, "PUT /path?a=b&c=%2F HTTP") || !strings.Contains(head, "x-own: own") || a.header.Get("Mcp-Session-Id") != "mine" {
-			t.Errorf("%s: %+v", name, a)
+			t.Errorf(`%s: a = %+v, want a.code == 200 and a.text starting with "PUT /path?a=b&c=%%2F HTTP" and head containing "x-own: own" and a.header.Get("Mcp-Session-Id") == "mine"`,
+				name, a)
 		}
 		for _, secret := range []string{sb.Traffic, sb.Token, h.token, "boxd-"} {
 			if strings.Contains(head, strings.ToLower(secret)) {
-				t.Errorf("%s: the program sees %s: %s", name, secret, a.text)
+				t.Errorf("%s: the program sees %s: a.text = %s, want head without strings.ToLower(secret)",
+					name, secret, a.text)
 			}
 		}
 		if header[0] == "Host" && !strings.Contains(head, "host: "+host) {
-			t.Errorf("%s: the program is asked for another host: %s", name, a.text)
+			t.Errorf(`%s: the program gets a request for another host: a.text = %s, want header[0] != "Host" or head containing "host: " + host`,
+				name, a.text)
 		}
 	}
 	if a := h.sends("GET", "/", "", "E2b-Sandbox-Id", sb.ID, "E2b-Sandbox-Port", "8001", "E2b-Traffic-Access-Token", sb.Traffic); a.code != http.StatusBadGateway || !strings.Contains(a.text, "port is not open") {
-		t.Errorf("%+v", a)
+		t.Errorf(`a = %+v, want a.code == 502 and a.text containing "port is not open"`, a)
 	}
 	conn := h.upgrades(host, "E2b-Traffic-Access-Token: "+sb.Traffic)
 	defer conn.Close()
@@ -398,7 +407,7 @@ func ports(t *testing.T, h *house, sb *sandbox) {
 			t.Fatal(err)
 		}
 		if got, err := conn.in.ReadString('\n'); err != nil || got != line {
-			t.Fatalf("%d: %.20q, %v", i, got, err)
+			t.Fatalf("%d: got %.20q, err = %v, want no error and got == %q", i, got, err, line)
 		}
 	}
 }
@@ -422,7 +431,7 @@ func (h *house) upgrades(host, header string) *upgraded {
 	}
 	resp, err := http.ReadResponse(u.in, nil) //nolint:bodyclose // it has become a connection
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-		h.t.Fatalf("%+v, %v", resp, err)
+		h.t.Fatalf("resp = %+v, err = %v, want no error and resp.StatusCode == 101", resp, err)
 	}
 	return u
 }
@@ -431,22 +440,22 @@ func (h *house) upgrades(host, header string) *upgraded {
 func pauses(t *testing.T, h *house, sb *sandbox) {
 	t.Helper()
 	if a := h.asks(h.token, "POST", "/sandboxes/"+sb.ID+"/pause", `{"memory":false}`); a.code != http.StatusNoContent {
-		t.Fatalf("%+v", a)
+		t.Fatalf("a = %+v, want a.code == 204", a)
 	}
 	if a := h.asks(h.token, "POST", "/sandboxes/"+sb.ID+"/pause", `{"memory":false}`); a.code != http.StatusConflict || !strings.Contains(a.text, `"code":409`) {
-		t.Errorf("paused again: %+v", a)
+		t.Errorf("paused again: a = %+v, want a.code == 409 and a.text containing `\"code\":409`", a)
 	}
 	if a := h.asks(h.token, "GET", "/v2/sandboxes?state=paused", ""); a.code != http.StatusOK || !strings.Contains(a.text, sb.ID) {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.code == 200 and a.text containing %q", a, sb.ID)
 	}
 	if a := h.sends("GET", "/envs", "", sb.on("49983")...); a.code != http.StatusBadGateway {
-		t.Errorf("used while it is paused: %+v", a)
+		t.Errorf("used while it is paused: a = %+v, want a.code == 502", a)
 	}
 	if a := h.asks(h.token, "POST", "/sandboxes/"+sb.ID+"/connect", `{"timeout":600}`); a.code != http.StatusCreated {
-		t.Fatalf("%+v", a)
+		t.Fatalf("a = %+v, want a.code == 201", a)
 	}
 	if out := sb.runs("echo here"); out != "here\n" {
-		t.Errorf("%q", out)
+		t.Errorf(`out = %q, want "here\n"`, out)
 	}
 }
 
@@ -475,7 +484,7 @@ func TestTheSDKOfE2BThroughTheGateway(t *testing.T) {
 		cmd.Env = append(os.Environ(), "E2B_API_KEY="+h.token, "E2B_API_URL=http://"+h.e2b, "E2B_SANDBOX_URL=http://"+h.e2b)
 		out, err := cmd.CombinedOutput()
 		if err != nil || strings.Contains(string(out), "FAILED ") {
-			t.Errorf("%s: %v\n%s", script, err, out)
+			t.Errorf("%s: err = %v, want no error and out without \"FAILED \":\n%s", script, err, out)
 		}
 		for _, m := range regexp.MustCompile(`(?m)^step\('([^']*)'`).FindAllStringSubmatch(string(source), -1) {
 			if !strings.Contains(string(out), "ok "+m[1]+"\n") && !strings.Contains(string(out), "FAILED "+m[1]) {
@@ -515,10 +524,10 @@ func TestAForeignSandboxIsAMissingOneThroughTheGateway(t *testing.T) {
 						if a.code == http.StatusServiceUnavailable && id == away.ID || a.code == http.StatusNotImplemented {
 							continue
 						}
-						t.Errorf("%s: %+v", pattern, a)
+						t.Errorf("%s: a = %+v, want key != h.few or a.code == 403 or id == missing", pattern, a)
 					}
 					if a.code < 400 {
-						t.Errorf("%s of a stranger: %+v", pattern, a)
+						t.Errorf("%s with an unknown key: a = %+v, want a.code >= 400", pattern, a)
 					}
 					if key != h.few {
 						got = append(got, strings.ReplaceAll(fmt.Sprint(a), id, "ID"))
@@ -526,7 +535,7 @@ func TestAForeignSandboxIsAMissingOneThroughTheGateway(t *testing.T) {
 				}
 				for _, other := range got {
 					if diff := cmp.Diff(got[0], other); diff != "" {
-						t.Errorf("%s with %q tells them apart (-missing):\n%s", pattern, body, diff)
+						t.Errorf("%s with %q tells a foreign sandbox from a missing one (-missing +foreign):\n%s", pattern, body, diff)
 					}
 				}
 				tried++
@@ -538,7 +547,7 @@ func TestAForeignSandboxIsAMissingOneThroughTheGateway(t *testing.T) {
 	}
 	for _, sb := range []*sandbox{live, away} {
 		if claim := h.where(sb.ID); claim.ID == "" {
-			t.Errorf("%s has gone", sb.ID)
+			t.Errorf("the sandbox %s is gone", sb.ID)
 		}
 	}
 }
@@ -564,12 +573,13 @@ func TestStrangersAtTheGatewayForE2B(t *testing.T) {
 		"our own headers":          {"E2b-Sandbox-Id", mine.ID, "Boxd-E2b-Ask", "true", "Boxd-E2b-Holds", "x", "Boxd-E2b-Owner", "ci", "Boxd-Gateway", "x", "Boxd-Node", "n1"},
 	} {
 		if a := h.sends("GET", read, "", header...); a.code != http.StatusUnauthorized || strings.Contains(a.text, "secret\n") || a.header.Get("Boxd-E2b-Owner") != "" {
-			t.Errorf("%s: %+v", name, a)
+			t.Errorf(`%s: a = %+v, want a.code == 401 and a.text without "secret\n" and a.header.Get("Boxd-E2b-Owner") == ""`,
+				name, a)
 		}
 	}
 	for name, header := range map[string][]string{"a port": {"Host", host("8000")}, "a port with another's": {"Host", host("8000"), "E2b-Traffic-Access-Token", theirs.Traffic}, "contexts": {"Host", host("49999")}} {
 		if a := h.sends("GET", "/contexts", "", header...); a.code != http.StatusUnauthorized {
-			t.Errorf("%s: %+v", name, a)
+			t.Errorf("%s: a = %+v, want a.code == 401", name, a)
 		}
 	}
 	for name, ask := range map[string]answered{
@@ -581,34 +591,34 @@ func TestStrangersAtTheGatewayForE2B(t *testing.T) {
 		"a signed identity of ours": h.sends("GET", "/sandboxes", "", "Boxd-Gateway", "Boxd-Caller x.y"),
 	} {
 		if ask.code != http.StatusUnauthorized {
-			t.Errorf("%s: %+v", name, ask)
+			t.Errorf("%s: ask = %+v, want ask.code == 401", name, ask)
 		}
 	}
 	// A viewer gets no tokens and cannot create anything.
 	if a := h.asks(h.viewer, "GET", "/sandboxes/"+mine.ID, ""); a.code != http.StatusOK || strings.Contains(a.text, mine.Token) {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.code == 200 and a.text without %q", a, mine.Token)
 	}
 	for _, path := range []string{"/sandboxes", "/sandboxes/" + mine.ID + "/connect"} {
 		if a := h.asks(h.viewer, "POST", path, "{}"); a.code != http.StatusForbidden {
-			t.Errorf("%s: %+v", path, a)
+			t.Errorf("%s: a = %+v, want a.code == 403", path, a)
 		}
 	}
 	// A web page in a browser does not get in through a host name that resolves to this gateway.
 	if a := h.sends("GET", "/sandboxes", "", "Host", "example.org", "X-Api-Key", h.token); a.code != http.StatusForbidden {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.code == 403", a)
 	}
 	// A session that another user creates with the id of a sandbox neither hides that sandbox nor gives access to it.
 	if code := h.as(h.user, "POST", "/v1/sessions", map[string]any{"id": mine.ID, "labels": map[string]string{"e2b.template": "base", "e2b.key": "fleet:main:x"}, "placement": map[string]any{"node": "n2"}}, nil); code != http.StatusCreated && code != http.StatusBadRequest {
-		t.Errorf("%d", code)
+		t.Errorf("code = %d, want code == 201 or code == 400", code)
 	}
 	if a := h.sends("GET", read, "", mine.on("49983")...); a.code != http.StatusOK || a.text != "secret\n" {
-		t.Errorf("the owner: %+v", a)
+		t.Errorf(`the owner: a = %+v, want a.code == 200 and a.text == "secret\n"`, a)
 	}
 	if a := h.sends("GET", read, "", "E2b-Sandbox-Id", mine.ID, "X-Access-Token", theirs.Token); a.code != http.StatusUnauthorized {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.code == 401", a)
 	}
 	if a := h.sends("GET", "/", "", "Host", host("8000")); a.code != http.StatusUnauthorized {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.code == 401", a)
 	}
 }
 
@@ -648,7 +658,7 @@ func TestTheSocketOfGatewaysAndE2B(t *testing.T) {
 	const envs = "/envs"
 	good := append(sb.on("49983"), "Boxd-Gateway", says(true, "ci", mine, "GET", envs))
 	if a := send("GET", envs, good...); a.code != http.StatusOK {
-		t.Errorf("as the gateway does it: %+v", a)
+		t.Errorf("as the gateway does it: a = %+v, want a.code == 200", a)
 	}
 	for name, a := range map[string]answered{
 		"nothing signed":                  send("GET", envs, append(sb.on("49983"), "Boxd-Gateway", "x")...),
@@ -664,18 +674,18 @@ func TestTheSocketOfGatewaysAndE2B(t *testing.T) {
 		"the API, by the header of E2B's": send("GET", "/v1/sessions", "Authorization", "Boxd-Caller x.y"),
 	} {
 		if a.code != http.StatusUnauthorized {
-			t.Errorf("%s: %+v", name, a)
+			t.Errorf("%s: a = %+v, want a.code == 401", name, a)
 		}
 	}
 	if a := send("GET", "/v1/sessions", "Authorization", says(false, "ci", mine, "GET", "/v1/sessions")); a.code != http.StatusOK {
-		t.Errorf("the API as before: %+v", a)
+		t.Errorf("the API as before: a = %+v, want a.code == 200", a)
 	}
-	// A gateway that only asks is told the owner of a sandbox, if it presents a token of it.
+	// A gateway that requests the owner of a sandbox gets it, if it presents a token of the sandbox.
 	if a := send("GET", envs, append(sb.on("49983"), "Boxd-Gateway", says(true, "", "", "GET", envs), "Boxd-E2b-Ask", "true")...); a.code != http.StatusNoContent || a.header.Get("Boxd-E2b-Owner") != "ci" {
-		t.Errorf("%+v", a)
+		t.Errorf(`a = %+v, want a.code == 204 and a.header.Get("Boxd-E2b-Owner") == "ci"`, a)
 	}
 	if a := send("GET", envs, "E2b-Sandbox-Id", sb.ID, "Boxd-Gateway", says(true, "", "", "GET", envs), "Boxd-E2b-Ask", "true"); a.code != http.StatusUnauthorized || a.header.Get("Boxd-E2b-Owner") != "" {
-		t.Errorf("without a token: %+v", a)
+		t.Errorf(`without a token: a = %+v, want a.code == 401 and a.header.Get("Boxd-E2b-Owner") == ""`, a)
 	}
 }
 
@@ -716,7 +726,7 @@ func TestASandboxHangsOnItsKeyOfTheGateway(t *testing.T) {
 	h.tokens += fmt.Sprintf("[[token]]\nname = \"second\"\nsha256 = %q\nprincipal = \"ci\"\n", hash)
 	h.write("tokens", h.tokens)
 	h.gate.reload()
-	boxtest.Eventually(t, "the second key holds", func() bool { return h.asks(second, "GET", "/sandboxes", "").code == http.StatusOK })
+	boxtest.Eventually(t, "the second key is accepted", func() bool { return h.asks(second, "GET", "/sandboxes", "").code == http.StatusOK })
 	sb := h.sandbox(second, "n1", `{}`)
 	ports(t, h, sb)
 	conn := h.upgrades("8000-"+sb.ID+"."+sb.Domain, "E2b-Traffic-Access-Token: "+sb.Traffic)
@@ -733,7 +743,7 @@ func TestASandboxHangsOnItsKeyOfTheGateway(t *testing.T) {
 	for stream.Receive() {
 	}
 	if err := stream.Err(); err == nil {
-		t.Error("a stream ends as if it were over")
+		t.Error("the stream of a revoked key ended without an error")
 	}
 	if n, err := io.Copy(io.Discard, conn.in); n > 0 {
 		t.Errorf("%d bytes more, %v", n, err)
@@ -744,16 +754,16 @@ func TestASandboxHangsOnItsKeyOfTheGateway(t *testing.T) {
 		"a port":           h.sends("GET", "/", "", "E2b-Sandbox-Id", sb.ID, "E2b-Sandbox-Port", "8000", "E2b-Traffic-Access-Token", sb.Traffic),
 	} {
 		if a.code != http.StatusUnauthorized || !strings.Contains(a.text, "is no longer valid") {
-			t.Errorf("%s: %+v", name, a)
+			t.Errorf(`%s: a = %+v, want a.code == 401 and a.text containing "is no longer valid"`, name, a)
 		}
 	}
 	if a := h.asks(h.token, "POST", "/sandboxes/"+sb.ID+"/connect", `{}`); a.code != http.StatusOK {
-		t.Fatalf("%+v", a)
+		t.Fatalf("a = %+v, want a.code == 200", a)
 	}
-	boxtest.Eventually(t, "its program goes on", func() bool { // a busy host may not have begun with it when its shell has said so
+	boxtest.Eventually(t, "the program of the sandbox still runs", func() bool { // on a busy host the program may not run yet when its shell has printed that
 		out := sb.runs("pgrep -x sleep >/dev/null && echo goes on || echo not there")
 		if out != "goes on\n" && out != "not there\n" {
-			t.Fatalf("%q", out)
+			t.Fatalf(`out = %q, want out == "goes on\n" or out == "not there\n"`, out)
 		}
 		return out == "goes on\n"
 	})
@@ -774,19 +784,21 @@ func TestSandboxesOfANodeThatIsLost(t *testing.T) {
 			"get": h.asks(h.token, "GET", "/sandboxes/"+away.ID, ""), "connect": h.asks(h.token, "POST", "/sandboxes/"+away.ID+"/connect", "{}"), "pause": h.asks(h.token, "POST", "/sandboxes/"+away.ID+"/pause", "{}"),
 		} {
 			if a.code != http.StatusServiceUnavailable || !strings.Contains(a.text, "lost since") || !strings.Contains(a.text, `"code":503`) {
-				t.Errorf("%s: %+v", name, a)
+				t.Errorf("%s: a = %+v, want a.code == 503 and a.text containing \"lost since\" and a.text containing `\"code\":503`",
+					name, a)
 			}
 		}
 		for name, a := range map[string]answered{"its token": h.sends("GET", "/envs", "", away.on("49983")...), "health": h.sends("GET", "/health", "", away.on("49983")...), "nothing": h.sends("GET", "/envs", "", "E2b-Sandbox-Id", away.ID)} {
 			if a.code != http.StatusServiceUnavailable || strings.Contains(a.text, "n1") {
-				t.Errorf("%s: %+v", name, a)
+				t.Errorf(`%s: a = %+v, want a.code == 503 and a.text without "n1"`, name, a)
 			}
 		}
 		if a := h.asks(h.token, "GET", "/sandboxes", ""); a.code != http.StatusOK || strings.Contains(a.text, away.ID) || !strings.Contains(a.text, here.ID) || a.header.Get("Boxd-Missing-Nodes") != "n1" {
-			t.Errorf("%+v", a)
+			t.Errorf(`a = %+v, want a.code == 200 and a.text without %q and a.text containing %q and a.header.Get("Boxd-Missing-Nodes") == "n1"`,
+				a, away.ID, here.ID)
 		}
 		if out := here.runs("echo here"); out != "here\n" {
-			t.Errorf("%q", out)
+			t.Errorf(`out = %q, want "here\n"`, out)
 		}
 	}
 	looks()
@@ -801,18 +813,18 @@ func TestSandboxesOfANodeThatIsLost(t *testing.T) {
 	boxtest.Eventually(t, "the sandbox is found", func() bool { return h.where(away.ID).State == api.FleetClaimLive })
 	h.ready(2)
 	if out := away.runs("echo back"); out != "back\n" {
-		t.Errorf("%q", out)
+		t.Errorf(`out = %q, want "back\n"`, out)
 	}
 	n.agent.kill()
 	boxtest.Eventually(t, "the sandbox is lost again", func() bool { return h.where(away.ID).State == api.FleetClaimLost })
 	if a := h.asks(h.token, "DELETE", "/sandboxes/"+away.ID, ""); a.code != http.StatusNoContent {
-		t.Errorf("given up: %+v", a)
+		t.Errorf("given up: a = %+v, want a.code == 204", a)
 	}
 	if a := h.sends("GET", "/envs", "", away.on("49983")...); a.code != http.StatusBadGateway {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.code == 502", a)
 	}
 	n.agent.start()
-	boxtest.Eventually(t, "its box ends", func() bool {
+	boxtest.Eventually(t, "the box of the sandbox ends", func() bool {
 		n.boxd.Owner = "ci"
 		_, err := n.boxd.Session(t.Context(), away.ID)
 		return errors.Is(err, client.NotFound)
@@ -829,26 +841,26 @@ func TestASessionOfTheFleetIsNoSandbox(t *testing.T) {
 		for _, ask := range [][2]string{{"GET", ""}, {"POST", "/pause"}, {"DELETE", ""}} {
 			a, missing := h.asks(h.token, ask[0], "/sandboxes/plain"+ask[1], ""), h.asks(h.token, ask[0], "/sandboxes/plainer"+ask[1], "")
 			if a.code != http.StatusNotFound || a.code != missing.code || a.text != strings.ReplaceAll(missing.text, "plainer", "plain") {
-				t.Errorf("%s%s: %+v, where there is none %+v", ask[0], ask[1], a, missing)
+				t.Errorf("%s%s: the answer is %+v, about a missing sandbox %+v", ask[0], ask[1], a, missing)
 			}
 		}
 		if a := h.sends("GET", "/health", "", "E2b-Sandbox-Id", "plain", "E2b-Sandbox-Port", "49983"); a.code != http.StatusBadGateway {
-			t.Errorf("%+v", a)
+			t.Errorf("a = %+v, want a.code == 502", a)
 		}
 	}
 	none()
 	if claim := h.where("plain"); claim.State != api.FleetClaimLive {
-		t.Errorf("%+v", claim)
+		t.Errorf("claim = %+v, want claim.State == api.FleetClaimLive", claim)
 	}
 	h.runs("plain")
 	h.on("n1").agent.kill()
-	boxtest.Eventually(t, "it is lost", func() bool { return h.where("plain").State == api.FleetClaimLost })
+	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("plain").State == api.FleetClaimLost })
 	none()
 	if claim := h.where("plain"); claim.State != api.FleetClaimLost {
-		t.Errorf("it was given up: %+v", claim)
+		t.Errorf("it was given up: claim = %+v, want claim.State == api.FleetClaimLost", claim)
 	}
 	h.on("n1").agent.start()
-	boxtest.Eventually(t, "it is found", func() bool { return h.where("plain").State == api.FleetClaimLive })
+	boxtest.Eventually(t, "the session is found", func() bool { return h.where("plain").State == api.FleetClaimLive })
 	h.runs("plain")
 }
 
@@ -862,16 +874,16 @@ func TestANodeServesE2BIfItsOperatorSaysSo(t *testing.T) {
 		a := h.asks(h.token, "GET", "/templates/aliases/base", "")
 		return a.code == http.StatusTooManyRequests && strings.Contains(a.text, "n1: it cannot e2b")
 	})
-	boxtest.Eventually(t, "nothing is made", func() bool { // otherwise the fleet is not known yet
+	boxtest.Eventually(t, "no sandbox is created", func() bool { // otherwise the fleet is not known yet
 		a := h.asks(h.token, "POST", "/sandboxes", "{}")
 		return a.code == http.StatusTooManyRequests && strings.Contains(a.text, "n1: it cannot e2b")
 	})
 	if a := h.asks(h.token, "GET", "/sandboxes", ""); a.code != http.StatusServiceUnavailable || !strings.Contains(a.text, "no node speaks E2B") {
-		t.Errorf("%+v", a)
+		t.Errorf(`a = %+v, want a.code == 503 and a.text containing "no node speaks E2B"`, a)
 	}
 	h.makes("s", "n1")
 	if a := h.sends("GET", "/health", "", "E2b-Sandbox-Id", "s", "E2b-Sandbox-Port", "49983"); a.code != http.StatusBadGateway { // as for a missing one
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.code == 502", a)
 	}
 }
 

@@ -41,12 +41,12 @@ func (h *house) makes(id, node string) {
 	h.t.Helper()
 	var p api.Problem
 	if code := h.get("POST", "/v1/sessions", map[string]any{"id": id, "wait": "1m", "placement": map[string]any{"node": node}}, &p); code != http.StatusCreated {
-		h.t.Fatalf("%s: %d %+v", id, code, p)
+		h.t.Fatalf("%s: code = %d, p = %+v, want code == 201", id, code, p)
 	}
 }
 
-// waitFor is how long a request waits for room on the node that it names if it is to be answered with that: a node that the test expects
-// to take it may be late for a while, as on a busy host, and is then no choice.
+// waitFor is how long a request waits for capacity on the node that it names: a node that the test expects to accept it may be late
+// for a while, as on a busy host, and would not be chosen then.
 func waitFor(code int) string {
 	if code == http.StatusCreated {
 		return "1m"
@@ -93,7 +93,7 @@ func TestClaimsAreMadeAgain(t *testing.T) {
 	// It is returned from its node, and not created again elsewhere.
 	var s api.Session
 	if code := h.get("POST", "/v1/sessions", map[string]any{"id": "a"}, &s); code != http.StatusOK {
-		t.Errorf("%d %+v", code, s)
+		t.Errorf("code = %d, s = %+v, want code == 200", code, s)
 	}
 }
 
@@ -116,18 +116,19 @@ func TestNATSIsRestarted(t *testing.T) {
 	h.nats.WaitForShutdown()
 	var p api.Problem
 	if code := h.get("POST", "/v1/sessions/s/exec", map[string]any{"argv": []string{"true"}}, &p); code != http.StatusServiceUnavailable {
-		t.Errorf("without NATS: %d %+v", code, p)
+		t.Errorf("without NATS: code = %d, p = %+v, want code == 503", code, p)
 	}
 	n := h.on("n1")
 	n.boxd.Owner = "ci"
 	if r, err := n.boxd.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"echo", "alone"}}); err != nil || r.Stdout != "alone\n" {
-		t.Errorf("the node by itself: %+v, %v", r, err)
+		t.Errorf(`the node by itself: r = %+v, err = %v, want no error and r.Stdout == "alone\n"`, r, err)
 	}
 	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), number, "")
 	boxtest.Eventually(t, "the claim is live", func() bool { return h.where("s").State == api.FleetClaimLive })
 	h.runs("s")
 	if after := h.where("s"); after.Node != before.Node || after.Generation != before.Generation {
-		t.Errorf("%+v, %+v", before, after)
+		t.Errorf("before = %+v, after = %+v, want after.Node == %v and after.Generation == %v",
+			before, after, before.Node, before.Generation)
 	}
 }
 
@@ -142,7 +143,8 @@ func TestTheLeaderOfNATSDies(t *testing.T) {
 	}
 	leader := info.CachedInfo().Cluster.Leader
 	if len(info.CachedInfo().Cluster.Replicas) != 2 {
-		t.Errorf("%+v", info.CachedInfo().Cluster)
+		t.Errorf("info.CachedInfo().Cluster = %+v, want len(info.CachedInfo().Cluster.Replicas) == 2",
+			info.CachedInfo().Cluster)
 	}
 	for _, s := range h.others {
 		if s.Name() == leader {
@@ -164,7 +166,7 @@ func TestTheLeaderOfNATSDies(t *testing.T) {
 		return claim.ID != ""
 	})
 	if claim.Node != "n1" || claim.State != api.FleetClaimLive {
-		t.Errorf("%+v", claim)
+		t.Errorf(`claim = %+v, want claim.Node == "n1" and claim.State == api.FleetClaimLive`, claim)
 	}
 }
 
@@ -184,14 +186,14 @@ func TestANodeWithoutBoxdTakesNothing(t *testing.T) {
 			t.Fatal(code)
 		}
 		if claim := h.where(s.ID); claim.Node != "n2" {
-			t.Errorf("%+v", claim)
+			t.Errorf(`claim = %+v, want claim.Node == "n2"`, claim)
 		}
 	}
 	h.on("n1").boxd.Restart()
 	h.ready(2)
 }
 
-// On a busy host doctor takes longer than a lease is valid. The node keeps its lease all the same.
+// On a busy host doctor takes longer than a lease is valid. The node does not lose its lease.
 func TestADoctorThatTakesLongCostsNoLease(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -302,7 +304,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 				t.Error(err)
 			}
 		case <-time.After(natsPatience):
-			t.Fatal("the server refuses a node nothing")
+			t.Fatal("the NATS server has not refused the node")
 		}
 	}
 	h.runs("s")
@@ -313,10 +315,10 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 		}
 	}
 	if _, err := nats.Connect(h.login("nobody")); err == nil {
-		t.Error("somebody without credentials is let in")
+		t.Error("the NATS server accepts a client without credentials")
 	}
 
-	// An agent lacks none of what it needs, with more claims to read than JetStream sends without flow control either.
+	// The permissions of an agent suffice, also with more claims to read than JetStream sends without flow control.
 	claims := connect(t, h.login("gateway"), nats.CustomInboxPrefix("_INBOX_gateway_main"))
 	for i := range 5000 {
 		claim := fmt.Sprintf(`{"owner":"other","id":"s%d","node":"n9","generation":1,"state":"live","reason":%q}`, i, strings.Repeat("x", 400))
@@ -333,7 +335,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 	boxtest.Eventually(t, "the node is back", func() bool { return h.nodeState() == api.FleetNodeReady })
 	text, err := os.ReadFile(h.nodes[0].log)
 	if err != nil || strings.Contains(string(text), "ermissions") {
-		t.Errorf("%v, %s", err, text)
+		t.Errorf(`err = %v, text = %s, want no error and text without "ermissions"`, err, text)
 	}
 }
 
@@ -355,14 +357,14 @@ func TestAStrangerOnNATS(t *testing.T) {
 	if err := nc.PublishMsg(&nats.Msg{Subject: "fleet.n.n1.s.x", Reply: "fleet.g.stranger.s.x", Data: open}); err != nil {
 		t.Fatal(err)
 	}
-	var said strings.Builder
-	for end := time.Now().Add(natsPatience); !strings.Contains(said.String(), "\r\n\r\n") && time.Now().Before(end); {
+	var printed strings.Builder
+	for end := time.Now().Add(natsPatience); !strings.Contains(printed.String(), "\r\n\r\n") && time.Now().Before(end); {
 		if m, err := answers.NextMsg(time.Second); err == nil && len(m.Data) > 25 {
-			said.Write(m.Data[25:])
+			printed.Write(m.Data[25:])
 		}
 	}
-	if !strings.HasPrefix(said.String(), "HTTP/1.1 401 ") {
-		t.Errorf("%q", said.String())
+	if !strings.HasPrefix(printed.String(), "HTTP/1.1 401 ") {
+		t.Errorf(`printed = %q, want printed.String() starting with "HTTP/1.1 401 "`, printed.String())
 	}
 }
 
@@ -399,7 +401,7 @@ func TestNobodyOnNATSEndsWhatIsNotOfTheFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !attack(root.Owner, "own") {
-		t.Error("the node takes a session of root for one of the fleet")
+		t.Error("the node counts a session of root as one of the fleet")
 	}
 	for _, id := range []string{"first", "second"} { // once both have ended the node has checked everything since
 		h.makes(id, "n1")
@@ -412,6 +414,6 @@ func TestNobodyOnNATSEndsWhatIsNotOfTheFleet(t *testing.T) {
 		})
 	}
 	if now, err := boxd.Session(t.Context(), "own"); err != nil || now.PID != root.PID {
-		t.Errorf("the session of root is %+v, %v", now, err)
+		t.Errorf("the session of root is %+v, %v, want no error and now.PID == %v", now, err, root.PID)
 	}
 }

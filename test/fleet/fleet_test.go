@@ -26,20 +26,20 @@ func TestAFleetIsOneBoxd(t *testing.T) {
 		var s api.Session
 		place := map[string]any{"id": id, "placement": map[string]any{"requires": map[string]string{"zone": map[string]string{"one": "n1", "two": "n2"}[id]}}}
 		if code := h.get("POST", "/v1/sessions", place, &s); code != http.StatusCreated || s.Owner != "ci" || s.ID != id {
-			t.Fatalf("%s: %d %+v", id, code, s)
+			t.Fatalf(`%s: code = %d, s = %+v, want code == 201 and s.Owner == "ci" and s.ID == id`, id, code, s)
 		}
 	}
 	if a, b := h.where("one"), h.where("two"); a.Node != "n1" || b.Node != "n2" || a.State != api.FleetClaimLive {
-		t.Errorf("%+v, %+v", a, b)
+		t.Errorf(`a = %+v, b = %+v, want a.Node == "n1" and b.Node == "n2" and a.State == api.FleetClaimLive`, a, b)
 	}
 	for _, id := range []string{"one", "two"} {
 		r, err := c.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"sh", "-c", "echo $0 > file; cat file", id}})
 		if err != nil || r.Stdout != id+"\n" {
-			t.Fatalf("%+v, %v", r, err)
+			t.Fatalf(`r = %+v, err = %v, want no error and r.Stdout == id + "\n"`, r, err)
 		}
 	}
 	if _, err := c.Exec(t.Context(), "none", &api.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, client.NotFound) {
-		t.Errorf("a session that is nowhere: %v", err)
+		t.Errorf("a session that is nowhere: err = %v, want err is client.NotFound", err)
 	}
 	// A stream is a WebSocket, with much output, and input.
 	big := strings.Repeat("0123456789abcdef", 1<<16)
@@ -50,22 +50,23 @@ func TestAFleetIsOneBoxd(t *testing.T) {
 	}
 	list, err := c.Sessions(t.Context(), false)
 	if err != nil || len(list) != 2 || list[0].ID != "one" || list[1].ID != "two" {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf(`list = %+v, err = %v, want no error and len(list) == 2 and list[0].ID == "one" and list[1].ID == "two"`,
+			list, err)
 	}
 	r, err := c.Run(t.Context(), &api.OneShotRequest{Exec: api.ExecRequest{Argv: []string{"echo", "once"}}})
 	if err != nil || r.Stdout != "once\n" {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf(`r = %+v, err = %v, want no error and r.Stdout == "once\n"`, r, err)
 	}
 	// An existing session is returned, not created again; with other settings it is refused, as by a single boxd.
 	var s api.Session
 	if code := h.get("POST", "/v1/sessions", map[string]any{"id": "one"}, &s); code != http.StatusOK || s.ID != "one" {
-		t.Errorf("%d %+v", code, s)
+		t.Errorf(`code = %d, s = %+v, want code == 200 and s.ID == "one"`, code, s)
 	}
 	if err := c.DeleteSession(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
 	if claim := h.where("one"); claim.ID != "" {
-		t.Errorf("%+v", claim)
+		t.Errorf(`claim = %+v, want claim.ID == ""`, claim)
 	}
 }
 
@@ -75,15 +76,16 @@ func TestCallersOfAGateway(t *testing.T) {
 	h := build(t, 1)
 	a, err := http.Get("http://" + h.address + "/v1/sessions")
 	if err != nil || a.StatusCode != http.StatusUnauthorized {
-		t.Fatalf("%+v, %v", a, err)
+		t.Fatalf("a = %+v, err = %v, want no error and a.StatusCode == 401", a, err)
 	}
 	a.Body.Close()
 	var p api.Problem
 	if code := h.get("GET", "/v1/sessions?all=true", nil, &p); code == http.StatusOK && len(p.Detail) > 0 {
-		t.Errorf("%d %+v", code, p)
+		t.Errorf("code = %d, p = %+v, want code != 200 or len(p.Detail) == 0", code, p)
 	}
 	if code := h.get("POST", "/v1/sessions", map[string]any{"placement": map[string]any{"node": "nowhere"}, "wait": "0s"}, &p); code != http.StatusTooManyRequests || !strings.Contains(p.Detail, "n1: the request names another") {
-		t.Errorf("%d %+v", code, p)
+		t.Errorf(`code = %d, p = %+v, want code == 429 and p.Detail containing "n1: the request names another"`,
+			code, p)
 	}
 }
 
@@ -101,18 +103,20 @@ func TestANodeIsLostAndFound(t *testing.T) {
 	var p api.Problem
 	for _, ask := range []struct{ method, path string }{{"POST", "/v1/sessions"}, {"GET", "/v1/sessions/s"}, {"POST", "/v1/sessions/s/exec"}} {
 		if code := h.get(ask.method, ask.path, map[string]any{"id": "s"}, &p); code != http.StatusConflict || !strings.Contains(p.Detail, "lost since") || !strings.Contains(p.Detail, "n1") {
-			t.Errorf("%s %s: %d %+v", ask.method, ask.path, code, p)
+			t.Errorf(`%s %s: code = %d, p = %+v, want code == 409 and p.Detail containing "lost since" and p.Detail containing "n1"`,
+				ask.method, ask.path, code, p)
 		}
 	}
 	list, err := c.Sessions(t.Context(), false)
 	if err != nil || len(list) != 1 || list[0].State != api.FleetClaimLost {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 1 and list[0].State == api.FleetClaimLost",
+			list, err)
 	}
 	n.agent.start()
 	boxtest.Eventually(t, "the session is found", func() bool { return h.where("s").State == api.FleetClaimLive })
 	h.ready(2)
 	if r, err := c.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"echo", "here"}}); err != nil || r.Stdout != "here\n" {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf(`r = %+v, err = %v, want no error and r.Stdout == "here\n"`, r, err)
 	}
 	// A session given up while its node is away, and created again elsewhere: the node ends its own when it is back.
 	n.agent.kill()
@@ -124,7 +128,7 @@ func TestANodeIsLostAndFound(t *testing.T) {
 		t.Fatal(code)
 	}
 	if claim := h.where("s"); claim.Node != "n2" {
-		t.Fatalf("%+v", claim)
+		t.Fatalf(`claim = %+v, want claim.Node == "n2"`, claim)
 	}
 	n.boxd.Owner = "ci"
 	if _, err := n.boxd.Session(t.Context(), "s"); err != nil {
@@ -136,7 +140,7 @@ func TestANodeIsLostAndFound(t *testing.T) {
 		return errors.Is(err, client.NotFound)
 	})
 	if r, err := c.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"echo", "there"}}); err != nil || r.Stdout != "there\n" {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf(`r = %+v, err = %v, want no error and r.Stdout == "there\n"`, r, err)
 	}
 }
 
@@ -161,11 +165,12 @@ func TestALostSessionIsItsOwners(t *testing.T) {
 		} {
 			var p api.Problem
 			if code := h.as(ask.token, ask.method, ask.path, nil, &p); code != http.StatusForbidden || strings.Contains(p.Detail, "lost") {
-				t.Errorf("%s: %s %s: %d %+v", state, ask.method, ask.path, code, p)
+				t.Errorf(`%s: ask.method = %s, ask.path = %s, code = %d, p = %+v, want code == 403 and p.Detail without "lost"`,
+					state, ask.method, ask.path, code, p)
 			}
 		}
 		if code := h.as(h.user, "DELETE", "/v1/sessions/s", nil, nil); code != http.StatusNotFound {
-			t.Errorf("%s: %d", state, code)
+			t.Errorf("%s: code = %d, want 404", state, code)
 		}
 		if claim := h.where("s"); claim.State != state {
 			t.Errorf("the claim is %+v, not %s", claim, state)
@@ -178,7 +183,7 @@ func TestALostSessionIsItsOwners(t *testing.T) {
 		for i, path := range []string{"/v1/sessions/s", "/v1/sessions/nothing"} {
 			begin := time.Now()
 			if code := h.as(h.user, "GET", path, nil, nil); code != http.StatusNotFound {
-				t.Errorf("%s: %d", path, code)
+				t.Errorf("%s: code = %d, want 404", path, code)
 			}
 			took[i] = append(took[i], time.Since(begin))
 		}
@@ -191,7 +196,7 @@ func TestALostSessionIsItsOwners(t *testing.T) {
 	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("s").State == api.FleetClaimLost })
 	attacks(api.FleetClaimLost)
 	if code := h.get("DELETE", "/v1/sessions/s", nil, nil); code != http.StatusNoContent {
-		t.Errorf("%d", code)
+		t.Errorf("code = %d, want 204", code)
 	}
 }
 
@@ -202,7 +207,7 @@ func TestACordonedNodeTakesNothingNew(t *testing.T) {
 	h.makes("s", "n1")
 	var c api.FleetCordon
 	if code := h.get("PUT", "/v1/fleet/nodes/n1/cordon", map[string]string{"reason": "new disks"}, &c); code != http.StatusOK || c.By != "ci" {
-		t.Fatalf("%d %+v", code, c)
+		t.Fatalf(`code = %d, c = %+v, want code == 200 and c.By == "ci"`, code, c)
 	}
 	h.runs("s")
 	h.gate.kill()
@@ -215,7 +220,8 @@ func TestACordonedNodeTakesNothingNew(t *testing.T) {
 	}
 	var p api.Problem
 	if code := h.get("POST", "/v1/sessions", map[string]any{"placement": map[string]any{"node": "n1"}, "wait": "0s"}, &p); code != http.StatusTooManyRequests || !strings.Contains(p.Detail, "n1: it is cordoned: new disks") {
-		t.Errorf("%d %+v", code, p)
+		t.Errorf(`code = %d, p = %+v, want code == 429 and p.Detail containing "n1: it is cordoned: new disks"`,
+			code, p)
 	}
 	if code := h.get("DELETE", "/v1/fleet/nodes/n1/cordon", nil, nil); code != http.StatusNoContent {
 		t.Fatal(code)
@@ -290,17 +296,18 @@ func TestMCPThroughTheGateway(t *testing.T) {
 		return resp.StatusCode, string(body)
 	}
 	if code, text := say("/mcp?session=s", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`); code != 200 || !strings.HasPrefix(session, "n2.") {
-		t.Fatalf("%d %s %q", code, text, session)
+		t.Fatalf(`code = %d, text = %s, session = %q, want code == 200 and session starting with "n2."`,
+			code, text, session)
 	}
 	h.gate.kill()
 	h.gate.start()
 	h.ready(2)
 	say("/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	if code, text := say("/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"echo $((6*7))"}}}`); code != 200 || !strings.Contains(text, "42") {
-		t.Errorf("%d %s", code, text)
+		t.Errorf(`code = %d, text = %s, want code == 200 and text containing "42"`, code, text)
 	}
 	session = "n1." + strings.TrimPrefix(session, "n2.")
 	if code, text := say("/mcp", `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`); code != http.StatusNotFound {
-		t.Errorf("at another node: %d %s", code, text)
+		t.Errorf("at another node: code = %d, text = %s, want code == 404", code, text)
 	}
 }

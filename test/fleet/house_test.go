@@ -162,7 +162,7 @@ func startNATS(t testing.TB, dir string, port int, accounts string) *server.Serv
 	}
 	s.Start()
 	if !s.ReadyForConnections(natsPatience) {
-		t.Fatal("the server of NATS does not start")
+		t.Fatal("the NATS server does not start")
 	}
 	return s
 }
@@ -455,7 +455,8 @@ func (h *house) as(token, method, path string, in, out any) int {
 	defer resp.Body.Close()
 	if out != nil {
 		if err := json.NewDecoder(resp.Body).Decode(out); err != nil && resp.StatusCode != http.StatusNoContent {
-			h.t.Errorf("%s %s: %d, %v", method, path, resp.StatusCode, err)
+			h.t.Errorf("%s %s: resp.StatusCode = %d, err = %v, want no error or resp.StatusCode == 204",
+				method, path, resp.StatusCode, err)
 		}
 	}
 	return resp.StatusCode
@@ -466,7 +467,7 @@ func (h *house) placed() string {
 	h.t.Helper()
 	var s struct{ ID string }
 	if code := h.get("POST", "/v1/sessions", map[string]any{}, &s); code != http.StatusCreated {
-		h.t.Fatalf("%d", code)
+		h.t.Fatalf("code = %d, want 201", code)
 	}
 	return h.where(s.ID).Node
 }

@@ -73,32 +73,33 @@ func TestAGatewayActsForItsCallers(t *testing.T) {
 	a := g.asks(t, g.socket, "ci", "POST", "/v1/sessions", `{"id":"s"}`)
 	var s api.Session
 	if err := json.Unmarshal(a.Body, &s); err != nil || a.Code != 201 || s.Owner != "ci" {
-		t.Fatalf("%d %s", a.Code, a.Body)
+		t.Fatalf(`a.Code = %d, a.Body = %s, want no error and a.Code == 201 and s.Owner == "ci"`, a.Code, a.Body)
 	}
 	a = g.asks(t, g.socket, "ci", "POST", "/v1/sessions/s/exec", `{"argv":["echo","hello"]}`)
 	var r api.ExecResult
 	if err := json.Unmarshal(a.Body, &r); err != nil || a.Code != 200 || r.Stdout != "hello\n" {
-		t.Fatalf("%d %s", a.Code, a.Body)
+		t.Fatalf(`a.Code = %d, a.Body = %s, want no error and a.Code == 200 and r.Stdout == "hello\n"`, a.Code, a.Body)
 	}
 	// ci is an operator on this node, but not through this gateway.
 	if p := g.asks(t, g.socket, "ci", "GET", "/v1/config", "").Problem(t); p.Status != 403 || !strings.Contains(p.Detail, "fleet.gateways.main.role") {
-		t.Errorf("%+v", p)
+		t.Errorf(`p = %+v, want p.Status == 403 and p.Detail containing "fleet.gateways.main.role"`, p)
 	}
 	if p := g.asks(t, g.socket, "other", "GET", "/v1/sessions", "").Problem(t); p.Status != 403 || !strings.Contains(p.Detail, "fleet.gateways.main.principals") {
-		t.Errorf("%+v", p)
+		t.Errorf(`p = %+v, want p.Status == 403 and p.Detail containing "fleet.gateways.main.principals"`, p)
 	}
 	// Its tools call boxd again in the caller's name.
 	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
 	accept := []string{"Content-Type: application/json", "Accept: application/json, text/event-stream"}
 	a = g.asks(t, g.socket, "ci", "POST", "/mcp?session=s", initialize, accept...)
 	if a.Code != 200 || a.Header.Get("Mcp-Session-Id") == "" {
-		t.Fatalf("%d %s", a.Code, a.Body)
+		t.Fatalf(`a.Code = %d, a.Body = %s, want a.Code == 200 and a.Header.Get("Mcp-Session-Id") != ""`,
+			a.Code, a.Body)
 	}
 	accept = append(accept, "Mcp-Session-Id: "+a.Header.Get("Mcp-Session-Id"))
 	g.asks(t, g.socket, "ci", "POST", "/mcp?session=s", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, accept...)
 	a = g.asks(t, g.socket, "ci", "POST", "/mcp?session=s", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"echo $((6*7))"}}}`, accept...)
 	if a.Code != 200 || !strings.Contains(string(a.Body), "42") {
-		t.Errorf("%d %s", a.Code, a.Body)
+		t.Errorf(`a.Code = %d, a.Body = %s, want a.Code == 200 and a.Body containing "42"`, a.Code, a.Body)
 	}
 }
 
@@ -115,23 +116,23 @@ func TestTheSocketOfGatewaysKnowsNobodyElse(t *testing.T) {
 		return a
 	}
 	if a := ask(g.socket); a.Code != 401 {
-		t.Errorf("root without an identity: %d %s", a.Code, a.Body)
+		t.Errorf("root without an identity: a.Code = %d, a.Body = %s, want a.Code == 401", a.Code, a.Body)
 	}
 	if a := ask(g.socket, "Authorization: Bearer boxd_x"); a.Code != 401 {
-		t.Errorf("a token: %d %s", a.Code, a.Body)
+		t.Errorf("a token: a.Code = %d, a.Body = %s, want a.Code == 401", a.Code, a.Body)
 	}
 	once := g.identity(t, "ci", "GET", "/v1/sessions")
 	if a := ask(g.d.Socket, once); a.Code != 401 {
-		t.Errorf("on the other socket: %d %s", a.Code, a.Body)
+		t.Errorf("on the other socket: a.Code = %d, a.Body = %s, want a.Code == 401", a.Code, a.Body)
 	}
 	if a := ask(g.socket, once); a.Code != 200 {
-		t.Errorf("once: %d %s", a.Code, a.Body)
+		t.Errorf("once: a.Code = %d, a.Body = %s, want a.Code == 200", a.Code, a.Body)
 	}
 	if a := ask(g.socket, once); a.Code != 401 {
-		t.Errorf("twice: %d %s", a.Code, a.Body)
+		t.Errorf("twice: a.Code = %d, a.Body = %s, want a.Code == 401", a.Code, a.Body)
 	}
 	a, err := boxtest.Ask(t.Context(), g.socket, boxtest.Request("GET", "/healthz", ""))
 	if err != nil || a.Code != 200 {
-		t.Errorf("healthz: %d %s, %v", a.Code, a.Body, err)
+		t.Errorf("healthz: a.Code = %d, a.Body = %s, err = %v, want no error and a.Code == 200", a.Code, a.Body, err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// An image that an operator imports at the gateway is on every node that is asked for a session of it, and lets it: by name in a
-// session, in a program without one, and in a session that moves. What is replaced or removed is so for new sessions.
+// An image that an operator imports at the gateway is sent to every node that gets a session with it, and allows that: by name in a
+// session, in a program without one, and in a session that moves. A replaced or removed image affects new sessions only.
 func TestAnImageOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	t.Parallel()
 	h := &house{t: t, dir: boxtest.TempDir(t), images: `size = "128MiB"`}
@@ -30,13 +30,15 @@ func TestAnImageOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	}
 	first, err := c.ImportImage(t.Context(), archive("one"), "tools:1", "rootfs")
 	if err != nil || first.Name != "tools:1" || first.Form != "rootfs" {
-		t.Fatalf("%+v, %v", first, err)
+		t.Fatalf(`first = %+v, err = %v, want no error and first.Name == "tools:1" and first.Form == "rootfs"`,
+			first, err)
 	}
 	runs := func(id, program string) {
 		t.Helper()
 		r, err := c.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"/bin/" + program, "version"}})
 		if err != nil || r.Status != "exited" || *r.ExitCode != 0 {
-			t.Errorf("%s in %s: %+v, %v", program, id, r, err)
+			t.Errorf(`%s in %s: r = %+v, err = %v, want no error and r.Status == "exited" and *r.ExitCode == 0`,
+				program, id, r, err)
 		}
 	}
 	make := func(id, node string, want int, words string) {
@@ -50,32 +52,33 @@ func TestAnImageOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	make("a", "n1", http.StatusCreated, "")
 	runs("a", "one")
 	if m, p, code := h.moves("a", api.FleetMove{Node: "n2"}); code != http.StatusOK {
-		t.Fatalf("%+v %+v %d", m, p, code)
+		t.Fatalf("m = %+v, p = %+v, code = %d, want code == 200", m, p, code)
 	}
 	runs("a", "one")
 	for _, node := range []string{"n1", "n2"} {
 		if is, err := h.on(node).boxd.Image(t.Context(), "tools:1"); err != nil || is.Digest != first.Digest {
-			t.Errorf("%s has %+v, %v", node, is, err)
+			t.Errorf("%s has %+v, %v, want no error and is.Digest == %v", node, is, err, first.Digest)
 		}
 	}
 	make("c", "n3", http.StatusTooManyRequests, "the gateway \"main\" may not import images on this node")
 	r, err := c.Run(t.Context(), &api.OneShotRequest{Session: api.SessionRequest{Image: new("tools:1")}, Exec: api.ExecRequest{Argv: []string{"/bin/one", "version"}}})
 	if err != nil || r.Status != "exited" || *r.ExitCode != 0 {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf(`r = %+v, err = %v, want no error and r.Status == "exited" and *r.ExitCode == 0`, r, err)
 	}
 
 	h.prints(t, "run", "--image", "tools:1", "--", "/bin/one", "version")
 
-	// Another under the same name: sessions keep what they have.
+	// Another image of the same name: sessions keep the one they have.
 	second, err := c.ImportImage(t.Context(), archive("two"), "tools:1", "rootfs")
 	if err != nil || second.Digest == first.Digest {
-		t.Fatalf("%+v, %v", second, err)
+		t.Fatalf("second = %+v, err = %v, want no error and second.Digest != %v", second, err, first.Digest)
 	}
 	make("b", "n2", http.StatusCreated, "")
 	runs("b", "two")
 	runs("a", "one")
 	if list, err := c.Images(t.Context()); err != nil || len(list) != 1 || list[0].Digest != second.Digest {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 1 and list[0].Digest == second.Digest",
+			list, err)
 	}
 
 	// Who may not, and what is no image.
@@ -84,10 +87,10 @@ func TestAnImageOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	h.refuses(h.token, "GET", "/v1/images/none", nil, http.StatusNotFound, "no image")
 	h.refuses(h.token, "POST", "/v1/images/prune", nil, http.StatusNotImplemented, "Boxd-Node")
 	if _, err := c.ImportImage(t.Context(), bytes.NewReader([]byte("no image")), "x", ""); err == nil {
-		t.Error("what is no image is imported")
+		t.Error("no error for an import of what is no image")
 	}
 	if _, err := c.ImportImage(t.Context(), archive("two"), "../x", "rootfs"); err == nil {
-		t.Error("a name that no image can have is taken")
+		t.Error("no error for an invalid image name")
 	}
 	if err := c.DeleteImage(t.Context(), "tools:1"); err != nil {
 		t.Error(err)
@@ -95,7 +98,8 @@ func TestAnImageOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	js := h.buckets()
 	stream, err := js.Stream(t.Context(), "boxd_images_archives")
 	if err != nil || stream.CachedInfo().State.Bytes != 0 {
-		t.Errorf("%+v, %v", stream.CachedInfo(), err)
+		t.Errorf("stream.CachedInfo() = %+v, err = %v, want no error and stream.CachedInfo().State.Bytes == 0",
+			stream.CachedInfo(), err)
 	}
 	runs("b", "two")
 	h.refuses(h.token, "GET", "/v1/images/tools:1", nil, http.StatusNotFound, "no image")

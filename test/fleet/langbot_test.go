@@ -44,7 +44,7 @@ func botHeader(more ...string) http.Header {
 	return out
 }
 
-// bot is a connection of LangBot, for one Workspace. It asks one thing after the other.
+// bot is a connection of LangBot, for one Workspace. It sends one request after the other.
 type bot struct {
 	t          testing.TB
 	ws         *websocket.Conn
@@ -112,7 +112,7 @@ func (b *bot) waits(seq int) (a said, err error) {
 	}
 }
 
-// asks is try on a connection that does not end.
+// asks is try on a connection that must not end.
 func (b *bot) asks(action, data string) said {
 	b.t.Helper()
 	a, err := b.try(action, data)
@@ -127,7 +127,7 @@ func (b *bot) gets(action, data string, v any) {
 	b.t.Helper()
 	a := b.asks(action, data)
 	if a.Code != 0 {
-		b.t.Fatalf("%s %.200s: %s", action, data, a.Message)
+		b.t.Fatalf("%s %.200s: a.Message = %s, want a.Code == 0", action, data, a.Message)
 	}
 	if v != nil {
 		if err := json.Unmarshal(a.Data, v); err != nil {
@@ -190,7 +190,7 @@ func TestLangBotThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	h := buildLangBot(t, 2)
 	if a := boxtest.Get(t, "http://"+h.bot+"/readyz", nil); a.Code != http.StatusOK || !strings.Contains(string(a.Body), `"ready":true`) {
-		t.Errorf("%d %s", a.Code, a.Body)
+		t.Errorf("a.Code = %d, a.Body = %s, want a.Code == 200 and a.Body containing `\"ready\":true`", a.Code, a.Body)
 	}
 	b := dials(t, h.bot, "w1", 1)
 	b.gets("__ping", "{}", nil)
@@ -201,18 +201,18 @@ func TestLangBotThroughTheGateway(t *testing.T) {
 		Available bool
 	}
 	if b.gets("box_get_backend_info", "{}", &backend); !backend.Available {
-		t.Errorf("%+v", backend)
+		t.Errorf("backend = %+v, want backend.Available == true", backend)
 	}
 	b.refused("__heartbeat", "{}", "ValueError: Action __heartbeat not found")
 	b.eventually("box_create_session", created)
-	// The node has heard the INIT, though it was not connected then.
+	// The node has got the INIT, though it was not connected then.
 	b.refused("box_create_session", `{"session_id":"t"}`, "BoxCapacityExceededError: ")
 	if out := b.runs("echo kept > f; printf %s \"$(cat f)\""); out != "kept" {
-		t.Errorf("%q", out)
+		t.Errorf(`out = %q, want "kept"`, out)
 	}
 	var status map[string]any
 	if b.gets("box_status", "{}", &status); status["active_sessions"] != 1.0 {
-		t.Errorf("%v", status)
+		t.Errorf(`status = %v, want status["active_sessions"] == 1.0`, status)
 	}
 	var list struct {
 		Sessions []struct {
@@ -220,26 +220,27 @@ func TestLangBotThroughTheGateway(t *testing.T) {
 		}
 	}
 	if b.gets("box_get_sessions", "{}", &list); len(list.Sessions) != 1 || list.Sessions[0].ID != "s" {
-		t.Errorf("%+v", list)
+		t.Errorf(`list = %+v, want len(list.Sessions) == 1 and list.Sessions[0].ID == "s"`, list)
 	}
 	b.refused("box_get_session", `{"session_id":"gone"}`, "BoxSessionNotFoundError: session ws-")
 	claim := b.home(h)
 	if claim.Owner != "langbot" || claim.State != api.FleetClaimLive || !h.on(claim.Node).hasOfBot(t, b.physical()) {
-		t.Errorf("%+v", claim)
+		t.Errorf(`claim = %+v, want claim.Owner == "langbot" and claim.State == api.FleetClaimLive and h.on(claim.Node).hasOfBot(t, b.physical())`,
+			claim)
 	}
 	if code := h.get("POST", "/v1/fleet/sessions/"+url.PathEscape(claim.ID)+"/move?owner=langbot", nil, nil); code != http.StatusNotImplemented {
-		t.Errorf("a move: %d", code)
+		t.Errorf("a move: code = %d, want 501", code)
 	}
 	if code := h.get("DELETE", "/v1/sessions/"+url.PathEscape(claim.ID)+"?owner=langbot", nil, nil); code != http.StatusConflict || b.home(h).Generation != claim.Generation {
-		t.Errorf("its claim is removed: %d", code)
+		t.Errorf("its claim is removed: code = %d, want code == 409 and b.home(h).Generation == claim.Generation", code)
 	}
 	b.gets("box_delete_session", `{"session_id":"s"}`, nil)
 	if h.on(claim.Node).hasOfBot(t, b.physical()) {
-		t.Error("it is still there")
+		t.Error("the session is still on the node")
 	}
 }
 
-// A file is uploaded before the gateway knows for which node it is.
+// A file is uploaded before the gateway knows its node.
 func TestLangBotUploadsASkillThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	h := buildLangBot(t, 1)
@@ -261,13 +262,13 @@ func TestLangBotUploadsASkillThroughTheGateway(t *testing.T) {
 	upload()
 	var found struct{ Skills []struct{ Name string } }
 	if b.gets("box_preview_skill_zip", `{"file_key":"up.zip"}`, &found); len(found.Skills) != 1 || found.Skills[0].Name != "report" {
-		t.Errorf("%+v", found)
+		t.Errorf(`found = %+v, want len(found.Skills) == 1 and found.Skills[0].Name == "report"`, found)
 	}
 	b.refused("box_install_skill_zip", `{"file_key":"up.zip"}`, "BoxValidationError: ") // it was used
 	upload()
 	b.gets("box_install_skill_zip", `{"file_key":"up.zip"}`, nil)
 	if b.gets("box_list_skills", "{}", &found); len(found.Skills) != 1 || found.Skills[0].Name != "report" {
-		t.Errorf("%+v", found)
+		t.Errorf(`found = %+v, want len(found.Skills) == 1 and found.Skills[0].Name == "report"`, found)
 	}
 	b.refused("__file_chunk", `{"file_key":"../x","chunk_index":0,"chunk_amount":1,"chunk_base64":""}`, "ValueError: Invalid file transfer key")
 }
@@ -295,24 +296,24 @@ func TestLangBotAttachesToAProcessThroughTheGateway(t *testing.T) {
 	}
 	for _, generation := range []string{"1", "3", "02", ""} {
 		if _, code := attach(generation); code != http.StatusUnauthorized {
-			t.Errorf("generation %q: %d", generation, code)
+			t.Errorf("generation %q: code = %d, want 401", generation, code)
 		}
 	}
 	ws, code := attach("2")
 	if ws == nil || ws.Subprotocol() != "mcp" {
-		t.Fatalf("%d", code)
+		t.Fatalf(`code = %d, want ws != nil and ws.Subprotocol() == "mcp"`, code)
 	}
 	if err := ws.Write(t.Context(), websocket.MessageText, []byte("one")); err != nil {
 		t.Fatal(err)
 	}
 	if _, text, err := ws.Read(t.Context()); err != nil || string(text) != "got one\n" {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf(`text = %q, err = %v, want no error and text == "got one\n"`, text, err)
 	}
 	// A later generation ends it.
 	later := dials(t, h.bot, "w1", 3)
 	later.gets("box_status", "{}", nil)
 	if _, text, err := ws.Read(t.Context()); err == nil {
-		t.Errorf("heard %q", text)
+		t.Errorf("received %q", text)
 	}
 }
 
@@ -330,12 +331,13 @@ func TestStrangersAtTheGatewayForLangBot(t *testing.T) {
 		for _, path := range []string{wire.PathRPC, "/v1/sessions/" + b.physical() + "/managed-process/ws"} {
 			a := boxtest.Get(t, "http://"+h.bot+path, header)
 			if a.Code != http.StatusUnauthorized || string(a.Body) != "Unauthorized" {
-				t.Errorf("%s at %s: %d %q", name, path, a.Code, a.Body)
+				t.Errorf(`%s at %s: a.Code = %d, a.Body = %q, want a.Code == 401 and a.Body == "Unauthorized"`,
+					name, path, a.Code, a.Body)
 			}
 		}
 	}
 	if a := boxtest.Get(t, "http://"+h.bot+"/v1/sessions", botHeader()); a.Code != http.StatusNotFound {
-		t.Errorf("a route of the API: %d", a.Code)
+		t.Errorf("a route of the API: a.Code = %d, want 404", a.Code)
 	}
 	b.gets("box_status", "{}", nil)
 }
@@ -357,19 +359,19 @@ func TestWorkspacesOfLangBotAreSpread(t *testing.T) {
 	on := map[string]int{}
 	for i, b := range bots {
 		if answers[i].Message != "success" {
-			t.Errorf("%d: %+v", i, answers[i])
+			t.Errorf(`%d: answers[i] = %+v, want answers[i].Message == "success"`, i, answers[i])
 		}
 		on[b.home(h).Node]++
 	}
 	if on["n1"] == 0 || on["n2"] == 0 || on["n1"]+on["n2"] != len(bots) {
-		t.Errorf("%v", on)
+		t.Errorf(`on = %v, want on["n1"] != 0 and on["n2"] != 0 and on["n1"] + on["n2"] == len(bots)`, on)
 	}
 	first := bots[0].home(h)
 	bots[0].eventually("box_create_session", created)
 	bots[0].runs("echo here > f")
 	again := dials(t, h.bot, "w0", 1)
 	if out := again.runs("cat f"); out != "here" {
-		t.Errorf("%q", out)
+		t.Errorf(`out = %q, want "here"`, out)
 	}
 	if now := again.home(h); now.Node != first.Node || now.Generation != first.Generation {
 		t.Errorf("%+v, then %+v", first, now)
@@ -379,11 +381,13 @@ func TestWorkspacesOfLangBotAreSpread(t *testing.T) {
 	later.gets("box_status", "{}", nil)
 	bots[0].refused("box_status", "{}", "PermissionError: Stale Box placement generation")
 	if later.home(h).Node != first.Node || h.on(first.Node).hasOfBot(t, bots[0].physical()) {
-		t.Errorf("%+v", later.home(h))
+		t.Errorf("later.home(h) = %+v, want later.home(h).Node == %v and not h.on(first.Node).hasOfBot(t, bots[0].physical())",
+			later.home(h), first.Node)
 	}
 }
 
-// A Workspace whose node is lost is made nowhere else, unless LangBot places it anew. Then the node ends what it has when it is back.
+// A Workspace whose node is lost is created nowhere else, unless LangBot sends a new placement. Then the node ends its own copy
+// when it is back.
 func TestAWorkspaceOfANodeThatIsLost(t *testing.T) {
 	t.Parallel()
 	h := buildLangBot(t, 2)
@@ -395,29 +399,31 @@ func TestAWorkspaceOfANodeThatIsLost(t *testing.T) {
 	boxtest.Eventually(t, "the Workspace is lost", func() bool { return b.home(h).State == api.FleetClaimLost })
 	b.refused("box_status", "{}", "BoxBackendUnavailableError: the Workspace is lost", "node "+old.name)
 	if now := b.home(h); now.Node != old.name || other.hasOfBot(t, b.physical()) {
-		t.Errorf("it was made again: %+v", now)
+		t.Errorf("it was made again: now = %+v, want now.Node == %v and not other.hasOfBot(t, b.physical())",
+			now, old.name)
 	}
 	second := dials(t, h.bot, "w2", 1) // others are placed
 	second.eventually("box_create_session", created)
 	if second.home(h).Node != other.name {
-		t.Errorf("%+v", second.home(h))
+		t.Errorf("second.home(h) = %+v, want second.home(h).Node == %v", second.home(h), other.name)
 	}
 	later := dials(t, h.bot, "w1", 2)
 	later.eventually("box_create_session", created)
 	if now := later.home(h); now.Node != other.name || now.State != api.FleetClaimLive || !other.hasOfBot(t, later.physical()) {
-		t.Errorf("%+v", now)
+		t.Errorf("now = %+v, want now.Node == %v and now.State == api.FleetClaimLive and other.hasOfBot(t, later.physical())",
+			now, other.name)
 	}
 	b.refused("box_status", "{}", "PermissionError: Stale Box placement generation")
 	if !old.hasOfBot(t, b.physical()) {
-		t.Error("the node that is away has ended it by itself")
+		t.Error("the node that was cut off has ended the session by itself")
 	}
 	old.agent.start()
-	boxtest.Eventually(t, "the node that is back has ended its own", func() bool { return !old.hasOfBot(t, b.physical()) })
+	boxtest.Eventually(t, "the node that is back has ended its copy of the session", func() bool { return !old.hasOfBot(t, b.physical()) })
 	h.ready(2)
 	later.eventually("box_get_session", `{"session_id":"s"}`)
 }
 
-// An operator can give a lost Workspace up, for a LangBot that never places one anew.
+// An operator can give a lost Workspace up, for a LangBot that never sends a new placement.
 func TestALostWorkspaceIsGivenUp(t *testing.T) {
 	t.Parallel()
 	h := buildLangBot(t, 2)
@@ -429,21 +435,21 @@ func TestALostWorkspaceIsGivenUp(t *testing.T) {
 	boxtest.Eventually(t, "the Workspace is lost", func() bool { return b.home(h).State == api.FleetClaimLost })
 	target := "/v1/sessions/" + url.PathEscape(home.ID) + "?owner=langbot"
 	if code := h.as(h.user, "DELETE", target, nil, nil); code != http.StatusForbidden {
-		t.Errorf("another user: %d", code)
+		t.Errorf("another user: code = %d, want 403", code)
 	}
 	if code := h.get("DELETE", target, nil, nil); code != http.StatusNoContent {
-		t.Fatalf("%d", code)
+		t.Fatalf("code = %d, want 204", code)
 	}
 	b.eventually("box_create_session", created)
 	if now := b.home(h); now.Node == old.name || !h.on(now.Node).hasOfBot(t, b.physical()) {
-		t.Errorf("%+v", now)
+		t.Errorf("now = %+v, want now.Node != %v and h.on(now.Node).hasOfBot(t, b.physical())", now, old.name)
 	}
 	old.agent.start()
-	boxtest.Eventually(t, "the node that is back has ended its own", func() bool { return !old.hasOfBot(t, b.physical()) })
+	boxtest.Eventually(t, "the node that is back has ended its copy of the session", func() bool { return !old.hasOfBot(t, b.physical()) })
 	b.eventually("box_get_session", `{"session_id":"s"}`)
 }
 
-// What is under way on a node that is cut off fails, and says so; all else on the same connection goes on.
+// A call that runs on a node that is cut off fails, with the reason; all other calls on the same connection continue.
 func TestANodeIsCutOffFromLangBot(t *testing.T) {
 	t.Parallel()
 	h := buildLangBot(t, 2)
@@ -471,13 +477,14 @@ func TestANodeIsCutOffFromLangBot(t *testing.T) {
 	old.agent.kill()
 	a, err := b.waits(seq)
 	if err != nil || a.Code != 1 || !strings.HasPrefix(a.Message, "BoxBackendUnavailableError: the connection to node "+old.name+" has ended") {
-		t.Errorf("%+v, %v", a, err)
+		t.Errorf(`a = %+v, err = %v, want no error and a.Code == 1 and a.Message starting with "BoxBackendUnavailableError: the connection to node " + old.name + " has ended"`,
+			a, err)
 	}
 	b.workspace = elsewhere
 	b.eventually("box_exec", `{"session_id":"s","cmd":"echo on","persistent":true}`)
 }
 
-// A node that is found again goes on with its Workspaces.
+// A node that is found again continues to serve its Workspaces.
 func TestAWorkspaceReturnsWithItsNode(t *testing.T) {
 	t.Parallel()
 	h := buildLangBot(t, 1)
@@ -489,11 +496,11 @@ func TestAWorkspaceReturnsWithItsNode(t *testing.T) {
 	h.nodes[0].agent.start()
 	b.eventually("box_get_session", `{"session_id":"s"}`)
 	if out := b.runs("cat f"); out != "here" {
-		t.Errorf("%q", out)
+		t.Errorf(`out = %q, want "here"`, out)
 	}
 }
 
-// Any gateway serves LangBot, and none keeps anything of it.
+// Any gateway serves LangBot, and none stores state of it.
 func TestAGatewayForLangBotDies(t *testing.T) {
 	t.Parallel()
 	h := buildLangBot(t, 1)
@@ -502,12 +509,12 @@ func TestAGatewayForLangBotDies(t *testing.T) {
 	b.runs("echo here > f")
 	h.gate.kill()
 	if _, err := b.try("__ping", "{}"); err == nil {
-		t.Error("it is answered by nobody")
+		t.Error("a call without a gateway was answered")
 	}
 	h.gate.start()
 	h.ready(1)
 	again := dials(t, h.bot, "w1", 1)
 	if out := again.runs("cat f"); out != "here" {
-		t.Errorf("%q", out)
+		t.Errorf(`out = %q, want "here"`, out)
 	}
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// between has what gateways ask the boxd of a node go through a handler, which may hold it up, or pass it on. It is to be called before
+// between passes the requests of gateways to the boxd of a node through a handler, which may delay them. It must be called before
 // the first request, as gateways keep their connections.
 func (n *host) between(t *testing.T, handle func(w http.ResponseWriter, r *http.Request, pass http.Handler)) {
 	t.Helper()
@@ -64,14 +64,14 @@ type held struct {
 	release func()
 }
 
-// holds holds up the first request to the boxd of a node with that method and end of its path.
+// holds delays the first request to the boxd of a node with that method and end of its path.
 func (n *host) holds(t *testing.T, method, path string) *held {
 	t.Helper()
 	reached, released := make(chan struct{}), make(chan struct{})
 	var first atomic.Bool
 	n.between(t, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		if r.Method == method && strings.HasSuffix(r.URL.Path, path) && first.CompareAndSwap(false, true) {
-			body, err := io.ReadAll(r.Body) // so that all of it has left where it comes from
+			body, err := io.ReadAll(r.Body) // so that the request was sent completely
 			if err != nil {
 				panic(http.ErrAbortHandler)
 			}
@@ -86,8 +86,8 @@ func (n *host) holds(t *testing.T, method, path string) *held {
 	return h
 }
 
-// holdsAnswer passes on the first request with that method and end of its path at once, and holds up its answer: what the gateway sends
-// to a node has its signature, which does not live as long as some tests hold it.
+// holdsAnswer passes on the first request with that method and end of its path at once, and delays its answer: the signature of a
+// request expires sooner than some tests delay it.
 func (n *host) holdsAnswer(t *testing.T, method, path string) *held {
 	t.Helper()
 	reached, released := make(chan struct{}), make(chan struct{})
@@ -117,7 +117,7 @@ type ending struct {
 	code    int
 }
 
-// begins begins a move of the session s, and returns when the request that is held up has come.
+// begins starts a move of the session s, and returns when the delayed request has arrived.
 func (h *house) begins(ask api.FleetMove, reached <-chan struct{}) <-chan ending {
 	h.t.Helper()
 	end := make(chan ending, 1)
@@ -134,7 +134,7 @@ func (h *house) begins(ask api.FleetMove, reached <-chan struct{}) <-chan ending
 	return end
 }
 
-// worker makes the session s on n1, with a file and a process that always restarts and says so in another.
+// worker creates the session s on n1, with a file and a process that always restarts and records that in another file.
 func (h *house) worker() {
 	h.t.Helper()
 	h.makes("s", "n1")
@@ -145,7 +145,7 @@ func (h *house) worker() {
 	h.restarted("\n")
 }
 
-// says runs a line in the session s, which is to print that.
+// says runs a shell line in the session s, and checks its output.
 func (h *house) says(line, want string) {
 	h.t.Helper()
 	r, err := h.client().Exec(h.t.Context(), "s", &api.ExecRequest{Command: &line})
@@ -178,8 +178,8 @@ func (h *house) onlyOn(name string) {
 	})
 }
 
-// The claim of a session is renewed for as long as the node to which it goes takes to make it, so nobody takes the session or its id
-// meanwhile, and it goes on where it was.
+// The claim of a session is renewed for as long as the target node takes to create it. Meanwhile no other caller gets the session
+// or its id, and the move succeeds.
 func TestAMoveToANodeThatTakesLong(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
@@ -194,8 +194,8 @@ func TestAMoveToANodeThatTakesLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := h.begins(api.FleetMove{}, slow.reached)
-	// n1 would take it back 20 seconds after it has seen one claim, at most two seconds after that was written. The gateway writes it
-	// each 5 seconds, after it has been written first.
+	// n1 would restore it 20 seconds after the last claim it saw, which it sees at most two seconds after it was written. The
+	// gateway renews the claim every 5 seconds.
 	const renewals = 5
 	var first uint64
 	for range 1 + renewals {
@@ -210,29 +210,32 @@ func TestAMoveToANodeThatTakesLong(t *testing.T) {
 			first = claim.Generation
 		}
 		if claim.State != api.FleetClaimMoving || claim.Node != "n1" || claim.To != "n2" || claim.Generation != first {
-			t.Fatalf("the claim is %+v", claim)
+			t.Fatalf(`the claim is %+v, want claim.State == api.FleetClaimMoving and claim.Node == "n1" and claim.To == "n2" and claim.Generation == %v`,
+				claim, first)
 		}
 	}
 	var p api.Problem
 	if code := h.get("POST", "/v1/sessions", map[string]any{"id": "s"}, &p); code != http.StatusConflict || !strings.Contains(p.Detail, "is being moved from node n1 to n2") {
-		t.Errorf("its id: %d %+v", code, p)
+		t.Errorf(`its id: code = %d, p = %+v, want code == 409 and p.Detail containing "is being moved from node n1 to n2"`,
+			code, p)
 	}
 	if _, p, code := h.moves("s", api.FleetMove{}); code != http.StatusConflict || !strings.Contains(p.Detail, "is being moved from node n1 to n2") {
-		t.Errorf("a second move: %d %+v", code, p)
+		t.Errorf(`a second move: code = %d, p = %+v, want code == 409 and p.Detail containing "is being moved from node n1 to n2"`,
+			code, p)
 	}
 	if is, err := h.client().Session(t.Context(), "s"); err != nil || is.State != "ready" {
-		t.Errorf("%+v, %v", is, err)
+		t.Errorf(`is = %+v, err = %v, want no error and is.State == "ready"`, is, err)
 	}
 	slow.release()
 	if a := <-end; a.code != http.StatusOK || a.moved.Node != "n2" {
-		t.Errorf("%+v", a)
+		t.Errorf(`a = %+v, want a.code == 200 and a.moved.Node == "n2"`, a)
 	}
 	h.onlyOn("n2")
 	h.restarted("\n\n")
 }
 
-// When the node that has a session is cut off while it is moved, and stopped for that, the session is lost, and the move says so. With
-// its node it comes back and runs again.
+// If the node of a session is cut off while the session is moved, and stopped for that, the session is lost, and the answer of the
+// move says so. When the node is back, the session runs again there.
 func TestANodeIsCutOffInTheMiddleOfAMove(t *testing.T) {
 	t.Parallel()
 	h, l := buildLinked(t, "n1")
@@ -243,31 +246,33 @@ func TestANodeIsCutOffInTheMiddleOfAMove(t *testing.T) {
 	own.Owner = "ci"
 	defer own.Close()
 	if is, err := own.Session(t.Context(), "s"); err != nil || is.State != "stopped" {
-		t.Errorf("%+v, %v", is, err)
+		t.Errorf(`is = %+v, err = %v, want no error and is.State == "stopped"`, is, err)
 	}
 	l.set(func() { l.cut = true })
 	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("s").State == api.FleetClaimLost })
 	var p api.Problem
 	if code := h.get("POST", "/v1/sessions/s/exec", map[string]any{"argv": []string{"true"}}, &p); code != http.StatusConflict || !strings.Contains(p.Detail, "lost since") {
-		t.Errorf("%d %+v", code, p)
+		t.Errorf(`code = %d, p = %+v, want code == 409 and p.Detail containing "lost since"`, code, p)
 	}
 	if a := <-end; a.code != http.StatusConflict || !strings.Contains(a.problem.Detail, "node n1 has been silent since") {
-		t.Errorf("the move: %+v", a)
+		t.Errorf(`the move: a = %+v, want a.code == 409 and a.problem.Detail containing "node n1 has been silent since"`,
+			a)
 	}
 	copying.release()
-	boxtest.Eventually(t, "the other node has nothing of it", func() bool { return !h.on("n2").has(t, "s") })
+	boxtest.Eventually(t, "the other node has no copy of the session", func() bool { return !h.on("n2").has(t, "s") })
 	if claim := h.where("s"); claim.Node != "n1" || claim.State != api.FleetClaimLost {
-		t.Errorf("%+v", claim)
+		t.Errorf(`claim = %+v, want claim.Node == "n1" and claim.State == api.FleetClaimLost`, claim)
 	}
 	if is, err := own.Session(t.Context(), "s"); err != nil || is.State != "stopped" {
-		t.Errorf("%+v, %v", is, err)
+		t.Errorf(`is = %+v, err = %v, want no error and is.State == "stopped"`, is, err)
 	}
 	l.set(func() { l.cut = false })
 	h.onlyOn("n1")
 	h.restarted("\n\n")
 }
 
-// The same when its boxd is killed, and then the agent too: the session is its node's again at once, which starts it when it is back.
+// The same if its boxd is killed, and then the agent too: the session belongs to its node again at once, which starts it when it is
+// back.
 func TestAHostDiesInTheMiddleOfAMove(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
@@ -278,12 +283,12 @@ func TestAHostDiesInTheMiddleOfAMove(t *testing.T) {
 	n.boxd.Kill()
 	copying.release()
 	if a := <-end; a.code != http.StatusServiceUnavailable || !strings.Contains(a.problem.Detail, "n1") {
-		t.Errorf("the move: %+v", a)
+		t.Errorf(`the move: a = %+v, want a.code == 503 and a.problem.Detail containing "n1"`, a)
 	}
 	if claim := h.where("s"); claim.Node != "n1" || claim.To != "" {
-		t.Errorf("%+v", claim)
+		t.Errorf(`claim = %+v, want claim.Node == "n1" and claim.To == ""`, claim)
 	}
-	boxtest.Eventually(t, "the other node has nothing of it", func() bool { return !h.on("n2").has(t, "s") })
+	boxtest.Eventually(t, "the other node has no copy of the session", func() bool { return !h.on("n2").has(t, "s") })
 	n.agent.kill()
 	n.boxd.Restart()
 	n.agent.start()
@@ -291,8 +296,8 @@ func TestAHostDiesInTheMiddleOfAMove(t *testing.T) {
 	h.restarted("\n\n")
 }
 
-// A node that turns out to be full, or whose answer is lost, leaves the session where and as it was. One that was stopped already and
-// whose room is taken meanwhile is started when there is room again.
+// A node that turns out to be full, or whose answer is lost, leaves the session unchanged on its node. If the session was stopped
+// already and its capacity is used meanwhile, it is started when there is capacity again.
 func TestAMoveFindsNoRoom(t *testing.T) {
 	t.Parallel()
 	h := &house{t: t, dir: boxtest.TempDir(t), more: map[string]string{"n1": "[sessions]\nmax = 1", "n2": "[sessions]\nmax = 1"}}
@@ -328,7 +333,7 @@ func TestAMoveFindsNoRoom(t *testing.T) {
 			pass.ServeHTTP(httptest.NewRecorder(), r)
 			panic(http.ErrAbortHandler)
 		case r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/archive") && what == "files":
-			takes("n1") // the room of the session that is stopped
+			takes("n1") // the capacity of the stopped session
 			panic(http.ErrAbortHandler)
 		}
 		pass.ServeHTTP(w, r)
@@ -343,7 +348,8 @@ func TestAMoveFindsNoRoom(t *testing.T) {
 			t.Errorf("%s: %d %+v, want %d and %q", what, code, p, want, words)
 		}
 		if claim := h.where("s"); claim.Node != "n1" || claim.State != api.FleetClaimLive || claim.To != "" {
-			t.Errorf("%s: %+v", what, claim)
+			t.Errorf(`%s: claim = %+v, want claim.Node == "n1" and claim.State == api.FleetClaimLive and claim.To == ""`,
+				what, claim)
 		}
 	}
 	refused("full", "sessions.max", http.StatusTooManyRequests)
@@ -359,7 +365,7 @@ func TestAMoveFindsNoRoom(t *testing.T) {
 	}
 	refused("full", "sessions.max", http.StatusTooManyRequests)
 	if is, err := c.Session(t.Context(), "s"); err != nil || is.State != "stopped" {
-		t.Errorf("a stopped one: %+v, %v", is, err)
+		t.Errorf(`a stopped one: is = %+v, err = %v, want no error and is.State == "stopped"`, is, err)
 	}
 	frees("n2")
 	if _, err := c.StartSession(t.Context(), "s"); err != nil {
@@ -369,18 +375,19 @@ func TestAMoveFindsNoRoom(t *testing.T) {
 
 	refused("files", "node n2 has not answered", http.StatusServiceUnavailable)
 	if is, err := c.Session(t.Context(), "s"); err != nil || is.State != "stopped" {
-		t.Errorf("one for which there is no room: %+v, %v", is, err)
+		t.Errorf(`a session for which no node has capacity: is = %+v, err = %v, want no error and is.State == "stopped"`, is, err)
 	}
 	frees("n1")
 	h.onlyOn("n1")
 	h.restarted("\n\n\n")
 }
 
-// freeze stops a program without its knowledge, until thaw.
+// freeze stops a program by SIGSTOP, until thaw.
 func (p *program) freeze() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 func (p *program) thaw() error   { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// The claims are removed when a session has arrived, before its node has announced itself again: that has it, and claims it anew.
+// The claims are removed when a session has arrived, before its node has announced itself again: that node has the session, and
+// claims it again.
 func TestClaimsAreRemovedWhenASessionHasArrived(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
@@ -401,27 +408,27 @@ func TestClaimsAreRemovedWhenASessionHasArrived(t *testing.T) {
 	h.worker()
 	before := h.where("s")
 	if m, p, code := h.moves("s", api.FleetMove{}); code != http.StatusOK || m.Node != "n2" {
-		t.Errorf("%+v %+v %d", m, p, code)
+		t.Errorf(`m = %+v, p = %+v, code = %d, want code == 200 and m.Node == "n2"`, m, p, code)
 	}
 	if err := n2.thaw(); err != nil {
 		t.Fatal(err)
 	}
 	h.onlyOn("n2")
 	if claim := h.where("s"); claim.Generation != before.Generation+1 {
-		t.Errorf("it was %+v and is %+v", before, claim)
+		t.Errorf("it was %+v and is %+v, want claim.Generation == before.Generation + 1", before, claim)
 	}
 	h.restarted("\n\n")
 }
 
-// A session goes to no node that does not confirm its arrival: if the claims were removed then, that node would not claim what it has, as it
-// may be a part, and the other would have ended its own.
+// A session is not given to a node that does not confirm its arrival: if the claims were removed then, that node would not claim
+// it, as it may be incomplete, and the other node would have ended its own.
 func TestANodeDoesNotHearThatASessionHasArrived(t *testing.T) {
 	t.Parallel()
 	h, l := buildLinked(t, "n2")
 	h.worker()
 	fences, last := 0, make(chan struct{})
 	l.set(func() {
-		l.cutAt = func(data []byte) bool { // what the gateway says first is that the session comes, and then that it has arrived
+		l.cutAt = func(data []byte) bool { // the first message of the gateway says that the session is being moved, the second that it has arrived
 			if !bytes.Contains(data, []byte("MSG fleet.n.n2.fence ")) {
 				return false
 			}
@@ -432,8 +439,8 @@ func TestANodeDoesNotHearThatASessionHasArrived(t *testing.T) {
 		}
 	})
 	end := h.begins(api.FleetMove{}, last)
-	boxtest.Eventually(t, "the claim is no more one that moves", func() bool { return h.where("s").State == api.FleetClaimLive })
-	boxtest.Eventually(t, "the first node knows that", func() bool { return h.where("s").Node == "n1" || !h.on("n1").has(t, "s") })
+	boxtest.Eventually(t, "the claim is no longer in the state moving", func() bool { return h.where("s").State == api.FleetClaimLive })
+	boxtest.Eventually(t, "the first node has the claim, or no copy of the session", func() bool { return h.where("s").Node == "n1" || !h.on("n1").has(t, "s") })
 	if err := h.buckets().DeleteKeyValue(t.Context(), "boxd_claims"); err != nil {
 		t.Fatal(err)
 	}
@@ -441,12 +448,12 @@ func TestANodeDoesNotHearThatASessionHasArrived(t *testing.T) {
 	h.onlyOn("n1")
 	h.restarted("\n\n")
 	if a := <-end; a.code != http.StatusServiceUnavailable || !strings.Contains(a.problem.Detail, "n2") {
-		t.Errorf("%+v", a)
+		t.Errorf(`a = %+v, want a.code == 503 and a.problem.Detail containing "n2"`, a)
 	}
 	h.onlyOn("n1")
 }
 
-// The claims are removed in the middle of a move: the node that had the session claims it anew, and it runs again there.
+// The claims are removed in the middle of a move: the node that had the session claims it again, and it runs again there.
 func TestClaimsAreRemovedInTheMiddleOfAMove(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
@@ -457,15 +464,15 @@ func TestClaimsAreRemovedInTheMiddleOfAMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a := <-end; a.code != http.StatusConflict && a.code != http.StatusServiceUnavailable {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.code == 409 or a.code == 503", a)
 	}
 	copying.release()
 	h.onlyOn("n1")
 	h.restarted("\n\n")
 }
 
-// Who gives a lost session up in the middle of its move, and makes it again on the node to which it was going, has a new one, which the
-// move does not touch when it breaks off; nor does it start the old one.
+// A caller that gives a lost session up in the middle of its move, and creates it again on the target node, gets a new session. The
+// canceled move does not change it, and does not start the old one.
 func TestASessionIsMadeAgainInTheMiddleOfAMove(t *testing.T) {
 	t.Parallel()
 	h := build(t, 2)
@@ -479,7 +486,7 @@ func TestASessionIsMadeAgainInTheMiddleOfAMove(t *testing.T) {
 	})
 	h.worker()
 	end := h.begins(api.FleetMove{}, copying.reached)
-	h.renewed() // so that the move finds out only when all has been done
+	h.renewed() // so that the move detects it only at its end
 	n1 := h.on("n1").agent
 	if err := n1.freeze(); err != nil { // it would find what is lost
 		t.Fatal(err)
@@ -490,19 +497,19 @@ func TestASessionIsMadeAgainInTheMiddleOfAMove(t *testing.T) {
 	}
 	var s api.Session
 	if code := h.get("POST", "/v1/sessions", map[string]any{"id": "s", "placement": map[string]any{"node": "n2"}, "wait": "1m"}, &s); code != http.StatusCreated {
-		t.Errorf("%d %+v", code, s)
+		t.Errorf("code = %d, s = %+v, want code == 201", code, s)
 	}
 	if err := n1.thaw(); err != nil {
 		t.Fatal(err)
 	}
 	h.says("echo new > f; ls", "f\n")
 	if a := <-end; a.code != http.StatusConflict {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.code == 409", a)
 	}
 	h.onlyOn("n2")
 	h.says("cat f", "new\n")
 	if started.Load() {
-		t.Error("the old one was started again")
+		t.Error("the session on the old node was started again")
 	}
 }
 
@@ -524,7 +531,7 @@ func (h *house) renewed() {
 	}
 }
 
-// losesClaim has the claim of the only session say that it is lost, as a gateway writes it that has not heard of its node.
+// losesClaim marks the claim of the only session as lost, like a gateway that has got no announcement of its node.
 func (h *house) losesClaim() {
 	h.t.Helper()
 	kv, err := h.buckets().KeyValue(h.t.Context(), "boxd_claims")
@@ -533,7 +540,7 @@ func (h *house) losesClaim() {
 	}
 	keys, err := kv.Keys(h.t.Context())
 	if err != nil || len(keys) != 1 {
-		h.t.Fatalf("%q, %v", keys, err)
+		h.t.Fatalf("keys = %q, err = %v, want no error and len(keys) == 1", keys, err)
 	}
 	boxtest.Eventually(h.t, "the claim is written", func() bool { // the move renews it
 		entry, err := kv.Get(h.t.Context(), keys[0])

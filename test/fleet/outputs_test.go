@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// outputOf reads what a process of ci has written, as its node tells it.
+// outputOf reads the output of a process of ci from its node.
 func outputOf(t *testing.T, c *client.Client, id, process string) (streams [2]string) {
 	t.Helper()
 	err := c.LogLines(t.Context(), id, process, client.LogOptions{}, joined(&streams))
@@ -28,7 +28,7 @@ func outputOf(t *testing.T, c *client.Client, id, process string) (streams [2]st
 	return streams
 }
 
-// joined puts pieces together again; a gap leaves a mark.
+// joined concatenates pieces; a gap leaves a mark.
 func joined(streams *[2]string) func(*api.LogLine) error {
 	return func(line *api.LogLine) error {
 		i := map[string]int{"stdout": 0, "stderr": 1}[line.Stream]
@@ -53,8 +53,8 @@ func (h *house) told(kind string) (details []string) {
 	return details
 }
 
-// givesUp cuts a node off until its session is lost, gives that up, has it made again on the other node, lets the first one return, and
-// waits until it has ended its own.
+// givesUp cuts a node off until its session is lost, gives that up, creates it again on the other node, lets the first node return,
+// and waits until that has ended its own copy.
 func (h *house) givesUp(id string, l *link) {
 	h.t.Helper()
 	c := h.client()
@@ -70,13 +70,14 @@ func (h *house) givesUp(id string, l *link) {
 	}
 	h.makes(id, "n2")
 	l.set(func() { l.cut = false })
-	boxtest.Eventually(h.t, "the node is back, and has ended what another has", func() bool {
+	boxtest.Eventually(h.t, "the node is back and has ended the session that was given up", func() bool {
 		_, err := n.boxd.Session(h.t.Context(), id)
 		return errors.Is(err, client.NotFound)
 	})
 }
 
-// What the processes of a box have written that its node has to end is kept: byte for byte, with how they ended, for its owner alone.
+// The output of the processes of a box that its node has to end is stored: byte for byte, with their exit status, readable by its
+// owner only.
 func TestTheOutputOfABoxThatANodeHasToEndIsKept(t *testing.T) {
 	t.Parallel()
 	h := &house{t: t, dir: boxtest.TempDir(t), outputs: `size = "64MiB"` + "\n" + `owner_size = "16MiB"`}
@@ -95,7 +96,7 @@ func TestTheOutputOfABoxThatANodeHasToEndIsKept(t *testing.T) {
 	}
 	own := h.on("n1").boxd
 	own.Owner = "ci"
-	boxtest.Eventually(t, "all is written", func() bool {
+	boxtest.Eventually(t, "the processes have written all their output", func() bool {
 		p, err := own.Process(t.Context(), "s/1", "web", 0)
 		return err == nil && p.Output[0].Bytes == 900000 && p.Output[1].Bytes == 5
 	})
@@ -106,7 +107,7 @@ func TestTheOutputOfABoxThatANodeHasToEndIsKept(t *testing.T) {
 	}
 	h.givesUp("s/1", l)
 	var kept []api.FleetOutput
-	boxtest.Eventually(t, "the gateway has told of both", func() bool {
+	boxtest.Eventually(t, "the gateway has stored the output of both processes, with an event for each", func() bool {
 		var err error
 		kept, err = c.FleetOutputs(t.Context())
 		return err == nil && len(kept) == 2 && len(h.told("output_kept")) == 2
@@ -118,28 +119,28 @@ func TestTheOutputOfABoxThatANodeHasToEndIsKept(t *testing.T) {
 	}{{"web", "exited", "stopped", 7, web}, {"job", "exited", "", 3, job}} {
 		i := slices.IndexFunc(kept, func(k api.FleetOutput) bool { return k.Process == want.process })
 		if i < 0 {
-			t.Fatalf("%+v", kept)
+			t.Fatalf("kept = %+v, want i >= 0", kept)
 		}
 		k := kept[i]
 		if k.Owner != "ci" || k.Session != "s/1" || k.Node != "n1" || k.State != "ended" || k.Status != want.status || k.Reason != want.reason || k.ExitCode == nil || *k.ExitCode != want.code ||
 			k.EndedAt == nil || k.EndedAt.Before(k.StartedAt) || k.KeptAt.Before(k.StartedAt) || k.Size != int64(len(want.streams[0])+len(want.streams[1])) || k.Omitted != 0 || !strings.Contains(k.Why, "node n2 has claimed it") {
-			t.Errorf("%+v", k)
+			t.Errorf("k = %+v", k)
 		}
 		var got [2]string
 		if err := c.FleetOutput(t.Context(), k.Name, joined(&got)); err != nil || got != want.streams {
 			t.Errorf("%s: %d and %d bytes, %v, want %d and %d", k.Process, len(got[0]), len(got[1]), err, len(want.streams[0]), len(want.streams[1]))
 		}
-		// To anybody else it is not there. Who may look at boxes of others is told that this is refused, whether it is there or not.
+		// Other callers get "not found". A caller that may list boxes of others is refused the output, whether it exists or not.
 		h.refuses(h.user, "GET", "/v1/fleet/outputs/"+k.Name, nil, http.StatusNotFound, "no output \""+k.Name)
 		h.refuses(h.user, "GET", "/v1/fleet/outputs/"+k.Name+"?owner=ci", nil, http.StatusForbidden, "permission denied")
 		h.refuses(h.token, "GET", "/v1/fleet/outputs/"+k.Name+"?owner=other", nil, http.StatusNotFound, "no output \""+k.Name)
 	}
 	var list api.FleetOutputList
 	if code := h.as(h.user, "GET", "/v1/fleet/outputs", nil, &list); code != http.StatusOK || len(list.Outputs) > 0 {
-		t.Errorf("another is told %d %+v", code, list)
+		t.Errorf("another caller gets %d %+v", code, list)
 	}
 	if code := h.as(h.viewer, "GET", "/v1/fleet/outputs", nil, &list); code != http.StatusOK || len(list.Outputs) != 2 {
-		t.Errorf("a viewer of the owner is told %d %+v", code, list)
+		t.Errorf("a viewer of the owner gets %d %+v", code, list)
 	}
 	h.refuses(h.user, "GET", "/v1/fleet/outputs?owner=ci", nil, http.StatusForbidden, "permission denied")
 	h.refuses(h.token, "GET", "/v1/fleet", nil, http.StatusNotFound, "no route")
@@ -148,16 +149,16 @@ func TestTheOutputOfABoxThatANodeHasToEndIsKept(t *testing.T) {
 		h.refuses(h.token, "GET", "/v1/fleet/outputs/"+name, nil, http.StatusNotFound, "no output")
 	}
 	if details := h.told("output_kept"); !slices.ContainsFunc(details, func(d string) bool { return strings.HasPrefix(d, "n1 s/1 process web of ci, 900010 bytes: ") }) {
-		t.Errorf("%q", details)
+		t.Errorf("details = %q", details)
 	}
 	if details := h.told("output_lost"); len(details) > 0 {
-		t.Errorf("%q", details)
+		t.Errorf("details = %q, want len(details) == 0", details)
 	}
 	if out := h.prints(t, "fleet", "output", "--raw", "s/1", "job"); out != job[0] {
 		t.Errorf("boxctl prints %d bytes, want %d", len(out), len(job[0]))
 	}
 	if out := h.prints(t, "fleet", "outputs", "--format", "{{.process}} {{.exit_code}}"); out != "web 7\njob 3\n" && out != "job 3\nweb 7\n" {
-		t.Errorf("%q", out)
+		t.Errorf(`out = %q, want out == "web 7\njob 3\n" or out == "job 3\nweb 7\n"`, out)
 	}
 	h.starts(t, "fleet", "output", "s/1").ends(2, "output is kept of several processes of the box")
 	h.starts(t, "fleet", "output", "s/1", "none").ends(1, "no output is kept")
@@ -168,19 +169,20 @@ func TestTheOutputOfABoxThatANodeHasToEndIsKept(t *testing.T) {
 	}
 	h.prints(t, "fleet", "rm-output", "s/1", "job")
 	if out := h.prints(t, "fleet", "outputs", "--format", "{{.process}}"); out != "web\n" {
-		t.Errorf("without the job there is %q", out)
+		t.Errorf(`without the job the outputs are %q, want "web\n"`, out)
 	}
 	h.starts(t, "fleet", "rm-output", "s/1", "job").ends(1, "no output is kept")
 	h.prints(t, "fleet", "rm-output", "s/1")
 	if list, err := c.FleetOutputs(t.Context()); err != nil || len(list) > 0 {
-		t.Errorf("there is %+v (%v)", list, err)
+		t.Errorf("the outputs are %+v (%v)", list, err)
 	}
 	if details := h.told("output_removed"); len(details) != 2 || !slices.Contains(details, "n1 s/1 process web of ci, by ci") {
-		t.Errorf("%q", details)
+		t.Errorf(`details = %q, want len(details) == 2 and details containing "n1 s/1 process web of ci, by ci"`,
+			details)
 	}
 }
 
-// fills stores so many bytes where outputs are kept.
+// fills stores that many bytes in the store of outputs.
 func (h *house) fills(size int) {
 	h.t.Helper()
 	js, err := jetstream.New(connect(h.t, h.login("gateway")))
@@ -196,7 +198,8 @@ func (h *house) fills(size int) {
 	}
 }
 
-// A gateway that is not told to keeps nothing, one that has too little room keeps what fits, and both say so. The box ends all the same.
+// A gateway without the configuration stores nothing, one with too little space stores what fits, and both report that. The box is
+// ended in any case.
 func TestOutputThatIsNotKept(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ settings, says string }{
@@ -227,13 +230,13 @@ func TestOutputThatIsNotKept(t *testing.T) {
 					return (strings.HasPrefix(d, "n1 s process much of ci: ") || tc.settings == "" && strings.HasPrefix(d, "n1 s box of ci: ")) && strings.Contains(d, tc.says)
 				})
 			}
-			boxtest.Eventually(t, "it is told", lost)
+			boxtest.Eventually(t, "there is an output_lost event with the reason", lost)
 			var out api.FleetOutputList
 			if tc.settings == "" {
 				h.refuses(h.token, "GET", "/v1/fleet/outputs", nil, http.StatusNotImplemented, "set size in [outputs] of gateway.toml")
 				return
 			}
-			boxtest.Eventually(t, "what fits is kept", func() bool {
+			boxtest.Eventually(t, "the output that fits is stored", func() bool {
 				return h.get("GET", "/v1/fleet/outputs", nil, &out) == http.StatusOK && len(out.Outputs) == 1 && out.Outputs[0].Process == "little"
 			})
 		})

@@ -81,7 +81,7 @@ func (m *made) uses(h *house, name string, stop chan struct{}) {
 	}
 }
 
-// moves moves sessions to and fro until stop is closed, whatever becomes of it.
+// moves moves sessions to and fro until stop is closed, and ignores the results.
 func (m *made) moves(h *house, r *rand.Rand, stop chan struct{}) (moved int) {
 	for {
 		m.mu.Lock()
@@ -118,8 +118,8 @@ func (m *made) reads(h *house, r *rand.Rand, stop chan struct{}) (whole int) {
 	}
 }
 
-// reads runs a program in a session and reads what it writes. However the stream ends, no byte of what came is missing, there twice or
-// another one. whole: all has come.
+// reads runs a program in a session and reads its output. However the stream ends, no byte of what was received is missing,
+// duplicated or wrong. whole: the output is complete.
 func (h *house) reads(c *client.Client, id string, n int) (whole bool) {
 	const program = `i=0; while [ $i -lt 100 ]; do echo "line $i of $0"; i=$((i+1)); sleep 0.005; done`
 	var want, got strings.Builder
@@ -171,7 +171,7 @@ func (h *house) fault(r *rand.Rand, port int, links map[string]*link) {
 }
 
 // After random faults, some of them while sessions are moved, no session exists twice, and none whose creation was acknowledged is
-// gone or empty. What programs write meanwhile is read without a gap.
+// gone or empty. Output of programs is read without a gap meanwhile.
 func TestRandomFaults(t *testing.T) {
 	t.Parallel()
 	seed, faults := number(t, seedVariable, int(time.Now().UnixNano()&0xffffff)), number(t, faultsVariable, usualFaults)
@@ -229,7 +229,7 @@ func TestRandomFaults(t *testing.T) {
 	})
 	for id := range m.acked {
 		if claim := h.where(id); claim.Node != lives[id] {
-			t.Errorf("session %s is claimed by %s and lives on %q", id, claim.Node, lives[id])
+			t.Errorf("session %s is claimed by %s and runs on %q", id, claim.Node, lives[id])
 		}
 		var res api.ExecResult
 		boxtest.Eventually(t, "session "+id+" answers", func() bool { // a stream to an agent that was killed meanwhile fails once
@@ -241,7 +241,7 @@ func TestRandomFaults(t *testing.T) {
 			return err == nil
 		})
 		if res.Stdout != id+"\n" {
-			t.Errorf("session %s has not what was written: %+v", id, res)
+			t.Errorf(`session %s lacks what was written: res = %+v, want res.Stdout == id + "\n"`, id, res)
 		}
 	}
 }

@@ -28,8 +28,8 @@ func skillText(name, text string) string {
 	return "---\nname: " + name + "\ndescription: Says something. Use it to test.\n---\n" + text + "\n"
 }
 
-// A skill that is installed at the gateway is on each node that is asked for a session with it: when the session is made, moved, or
-// gets it later. What somebody has changed on a node is not replaced, and nobody else has it.
+// A skill that is installed at the gateway is sent to each node that gets a session with it: when the session is created, moved, or
+// gets the skill later. A skill that was changed on a node is not replaced, and no other owner gets it.
 func TestASkillOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	t.Parallel()
 	h := &house{t: t, dir: boxtest.TempDir(t), skills: "size = \"64MiB\"\nowner_size = \"1MiB\""}
@@ -44,7 +44,7 @@ func TestASkillOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 		return c.InstallSkills(t.Context(), from)
 	}
 	if made, err := installs("one", false, "report", "other"); err != nil || len(made) != 2 {
-		t.Fatalf("%+v, %v", made, err)
+		t.Fatalf("made = %+v, err = %v, want no error and len(made) == 2", made, err)
 	}
 	make := func(id, node string, want int, words string, skills ...string) {
 		t.Helper()
@@ -58,27 +58,27 @@ func TestASkillOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 		t.Helper()
 		line := "tail -n 1 /skills/" + skill + "/SKILL.md"
 		if r, err := c.Exec(t.Context(), id, &api.ExecRequest{Command: &line}); err != nil || r.Stdout != want+"\n" {
-			t.Errorf("%s in %s: %+v, %v", skill, id, r, err)
+			t.Errorf(`%s in %s: r = %+v, err = %v, want no error and r.Stdout == want + "\n"`, skill, id, r, err)
 		}
 	}
 	make("a", "n1", http.StatusCreated, "", "report")
 	says("a", "report", "one")
 	if m, p, code := h.moves("a", api.FleetMove{Node: "n2"}); code != http.StatusOK {
-		t.Fatalf("%+v %+v %d", m, p, code)
+		t.Fatalf("m = %+v, p = %+v, code = %d, want code == 200", m, p, code)
 	}
 	says("a", "report", "one")
 	if _, _, err := c.ActivateSkill(t.Context(), "a", "other"); err != nil {
-		t.Errorf("one that is added later: %v", err)
+		t.Errorf("a skill that is added later: %v", err)
 	}
 	says("a", "other", "one")
 	line := "tail -n 1 /skills/report/SKILL.md"
 	if r, err := c.Run(t.Context(), &api.OneShotRequest{Session: api.SessionRequest{Skills: []string{"report"}}, Exec: api.ExecRequest{Command: &line}}); err != nil || r.Stdout != "one\n" {
-		t.Errorf("without a session: %+v, %v", r, err)
+		t.Errorf(`without a session: r = %+v, err = %v, want no error and r.Stdout == "one\n"`, r, err)
 	}
 
 	// Another version, of one of the two.
 	if _, err := installs("two", false, "report"); err == nil || !strings.Contains(err.Error(), "already") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "already"`, err)
 	}
 	if _, err := installs("two", true, "report"); err != nil {
 		t.Fatal(err)
@@ -87,20 +87,21 @@ func TestASkillOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	says("b", "report", "two")
 	says("b", "other", "one")
 	if k, err := c.Skill(t.Context(), "report"); err != nil || !strings.Contains(k.Instructions, "two") {
-		t.Errorf("%+v, %v", k, err)
+		t.Errorf(`k = %+v, err = %v, want no error and k.Instructions containing "two"`, k, err)
 	}
 	if list, err := c.Skills(t.Context()); err != nil || len(list) != 2 || list[0].Instructions != "" {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf(`list = %+v, err = %v, want no error and len(list) == 2 and list[0].Instructions == ""`, list, err)
 	}
 
-	// What is changed on a node is its owner's there.
+	// A skill that is changed on a node belongs to its owner there.
 	boxd := h.on("n1").boxd
 	boxd.Owner = "ci"
 	if _, err := boxd.ChangeSkill(t.Context(), "report", &api.SkillChange{Instructions: new("mine")}); err != nil {
 		t.Fatal(err)
 	}
 	if _, p, code := h.moves("b", api.FleetMove{Node: "n1"}); code != http.StatusConflict || !strings.Contains(p.Detail, `its skill "report" is another one`) {
-		t.Errorf("%d %+v", code, p)
+		t.Errorf("code = %d, p = %+v, want code == 409 and p.Detail containing `its skill \"report\" is another one`",
+			code, p)
 	}
 	make("c", "n1", http.StatusTooManyRequests, `its skill "report" is another one`, "report")
 	make("d", "n1", http.StatusCreated, "", "other")
@@ -108,7 +109,7 @@ func TestASkillOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	// Others, and bad input.
 	var others api.SkillList
 	if code := h.as(h.user, "GET", "/v1/skills", nil, &others); code != http.StatusOK || len(others.Skills) != 0 {
-		t.Errorf("%d %+v", code, others)
+		t.Errorf("code = %d, others = %+v, want code == 200 and len(others.Skills) == 0", code, others)
 	}
 	h.refuses(h.user, "GET", "/v1/skills/report", nil, http.StatusNotFound, "no skill")
 	h.refuses(h.user, "DELETE", "/v1/skills/report?owner=ci", nil, http.StatusForbidden, "to use boxes of")
@@ -116,16 +117,16 @@ func TestASkillOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 	h.refuses(h.token, "POST", "/v1/skills/install?url=https://example.org/x.zip", nil, http.StatusBadRequest, "url")
 	h.refuses(h.token, "PATCH", "/v1/skills/report", map[string]any{}, http.StatusNotImplemented, "Boxd-Node")
 	if _, err := c.InstallSkills(t.Context(), &client.SkillImport{Archive: strings.NewReader("no archive")}); err == nil {
-		t.Error("what is no archive is installed")
+		t.Error("no error for a skill that is no archive")
 	}
 	two := boxtest.Tar(0o644, map[string]string{"a/report/SKILL.md": skillText("report", "a"), "b/report/SKILL.md": skillText("report", "b")})
 	for words, paths := range map[string][]string{"several skills": {"a/report", "b/report"}, "paths of skills": {"a/report", "none"}} {
 		if _, err := c.InstallSkills(t.Context(), &client.SkillImport{Archive: bytes.NewReader(two), Select: paths, Replace: true}); err == nil || !strings.Contains(err.Error(), words) {
-			t.Errorf("%v: %v", paths, err)
+			t.Errorf("%v: err = %v, want an error containing %q", paths, err, words)
 		}
 	}
 	if _, err := installs(strings.Repeat("x", 1<<20), false, "large"); err == nil || !strings.Contains(err.Error(), "more than 1MiB") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "more than 1MiB"`, err)
 	}
 
 	// The archive with both stays until the second is removed.
@@ -149,13 +150,13 @@ func TestASkillOfTheFleetIsWhereItIsNeeded(t *testing.T) {
 		t.Error(err)
 	}
 	if err := c.DeleteSkill(t.Context(), "other"); !errors.Is(err, client.NotFound) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is client.NotFound", err)
 	}
 	if after := stored(); after != 0 {
 		t.Errorf("%d archives are left", after)
 	}
 
-	// A new one of that name is taken by nodes that have the one of before.
+	// A new version of the skill replaces the previous one on nodes.
 	if _, err := installs("three", false, "report"); err != nil {
 		t.Fatal(err)
 	}

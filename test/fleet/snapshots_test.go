@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// buildWithSnapshots is like build, with a gateway that keeps snapshots; settings are of its table [snapshots].
+// buildWithSnapshots is like build, with a gateway that stores snapshots; settings are of its table [snapshots].
 func buildWithSnapshots(t *testing.T, nodes int, settings string) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t), snapshots: settings}
@@ -33,7 +33,7 @@ func (h *house) snapshot(ask api.FleetSnapshotRequest) api.FleetSnapshot {
 		Detail string `json:"detail"`
 	}
 	if code := h.get("POST", "/v1/fleet/snapshots", ask, &k); code != http.StatusCreated {
-		h.t.Fatalf("%d %s", code, k.Detail)
+		h.t.Fatalf("code = %d, k.Detail = %s, want code == 201", code, k.Detail)
 	}
 	return k.FleetSnapshot
 }
@@ -47,8 +47,8 @@ func (h *house) refuses(token, method, path string, body any, want int, words st
 	}
 }
 
-// A snapshot of the fleet needs its node no more: what a lost session had comes back on another node, files, environment and
-// processes, and the claim of the lost one names it.
+// A snapshot of the fleet does not depend on its node: files, environment and processes of a lost session are restored on another
+// node, and the claim of the lost session names the snapshot.
 func TestASnapshotOfTheFleetOutlivesItsNode(t *testing.T) {
 	t.Parallel()
 	h := buildWithSnapshots(t, 2, `size = "1GiB"`)
@@ -73,34 +73,37 @@ func TestASnapshotOfTheFleetOutlivesItsNode(t *testing.T) {
 	}
 	boxtest.Eventually(t, "the process has started", func() bool { return run("s/1", "cat started 2>/dev/null || true") != "" })
 	if k := h.snapshot(api.FleetSnapshotRequest{Session: "s/1"}); !k.Running || !strings.HasPrefix(k.Name, "s-1-20") || k.Node != "n1" {
-		t.Errorf("of one that runs: %+v", k)
+		t.Errorf(`a snapshot of a running session: k = %+v, want k.Running == true and k.Name starting with "s-1-20" and k.Node == "n1"`,
+			k)
 	}
 	if _, err := c.StopSession(t.Context(), "s/1"); err != nil {
 		t.Fatal(err)
 	}
 	k := h.snapshot(api.FleetSnapshotRequest{Session: "s/1", Name: "last"})
 	if k.Running || k.Owner != "ci" || k.Session != "s/1" || k.Size < 40000000 || !strings.HasPrefix(k.Digest, "sha256:") || len(k.LeftOut) != 0 {
-		t.Errorf("%+v", k)
+		t.Errorf(`k = %+v, want k.Running == false and k.Owner == "ci" and k.Session == "s/1" and k.Size >= 40000000 and k.Digest starting with "sha256:" and len(k.LeftOut) == 0`,
+			k)
 	}
 
 	h.nodes[0].agent.kill()
 	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("s/1").State == api.FleetClaimLost })
 	if claim := h.where("s/1"); claim.Snapshot != "last" {
-		t.Errorf("%+v", claim)
+		t.Errorf(`claim = %+v, want claim.Snapshot == "last"`, claim)
 	}
 	h.refuses(h.token, "POST", "/v1/sessions/s%2F1/exec", map[string]any{"argv": []string{"true"}}, http.StatusConflict, `its last snapshot "last"`)
 	h.refuses(h.token, "POST", "/v1/fleet/snapshots/last/restore", nil, http.StatusConflict, "is lost since")
 	var r api.FleetRestored
 	if code := h.get("POST", "/v1/fleet/snapshots/last/restore", api.FleetRestore{ID: "again"}, &r); code != http.StatusCreated || r.Node != "n2" || r.Session.ID != "again" || r.Session.Labels["for"] != "test" {
-		t.Fatalf("%d %+v", code, r)
+		t.Fatalf(`code = %d, r = %+v, want code == 201 and r.Node == "n2" and r.Session.ID == "again" and r.Session.Labels["for"] == "test"`,
+			code, r)
 	}
 	if got := run("again", "cat d/f $HOME/f; stat -c %a d; stat -c %h hard; sha256sum big"); got != "work\nhome\n700\n2\n"+sum {
-		t.Errorf("it has %q", got)
+		t.Errorf(`it has %q, want "work\nhome\n700\n2\n" + sum`, got)
 	}
-	boxtest.Eventually(t, "the process has started there", func() bool { return run("again", "cat started") == "a value\na value\n" })
+	boxtest.Eventually(t, "the process has started on the other node", func() bool { return run("again", "cat started") == "a value\na value\n" })
 	h.refuses(h.token, "POST", "/v1/fleet/snapshots/last/restore", api.FleetRestore{ID: "again"}, http.StatusConflict, "exist")
 	if got := run("again", "cat d/f"); got != "work\n" {
-		t.Errorf("the one that was there has %q", got)
+		t.Errorf(`the original session has %q, want "work\n"`, got)
 	}
 
 	// It is found again, and is what it was.
@@ -111,7 +114,7 @@ func TestASnapshotOfTheFleetOutlivesItsNode(t *testing.T) {
 	})
 }
 
-// Who may not use a session may not use its snapshots, and what cannot be made or restored leaves nothing.
+// A caller that may not use a session may not use its snapshots, and a snapshot or restore that fails leaves nothing.
 func TestSnapshotsOfTheFleetThatAreRefused(t *testing.T) {
 	t.Parallel()
 	h := buildWithSnapshots(t, 1, "size = \"256MiB\"\nowner_size = \"48MiB\"")
@@ -132,7 +135,7 @@ func TestSnapshotsOfTheFleetThatAreRefused(t *testing.T) {
 	// Other callers.
 	var all api.FleetSnapshotList
 	if code := h.as(h.user, "GET", "/v1/fleet/snapshots", nil, &all); code != http.StatusOK || len(all.Snapshots) != 0 {
-		t.Errorf("another caller: %d %+v", code, all)
+		t.Errorf("another caller: code = %d, all = %+v, want code == 200 and len(all.Snapshots) == 0", code, all)
 	}
 	h.refuses(h.user, "GET", "/v1/fleet/snapshots?owner=ci", nil, http.StatusForbidden, "to use boxes of")
 	h.refuses(h.user, "POST", "/v1/fleet/snapshots", api.FleetSnapshotRequest{Session: "s"}, http.StatusNotFound, `no session "s"`)
@@ -158,7 +161,7 @@ func TestSnapshotsOfTheFleetThatAreRefused(t *testing.T) {
 	}
 	h.refuses(h.token, "POST", "/v1/fleet/snapshots", api.FleetSnapshotRequest{Session: "w"}, http.StatusConflict, "would lack: changes to the root filesystem")
 	if k := h.snapshot(api.FleetSnapshotRequest{Session: "w", Name: "less", LeaveOut: true}); !slices.Equal(k.LeftOut, []string{"changes to the root filesystem"}) {
-		t.Errorf("%+v", k)
+		t.Errorf(`k = %+v, want k.LeftOut == []string{"changes to the root filesystem"}`, k)
 	}
 	closed := "echo x > closed; chmod 0 closed"
 	if _, err := c.Exec(t.Context(), "s", &api.ExecRequest{Command: &closed}); err != nil {
@@ -166,7 +169,8 @@ func TestSnapshotsOfTheFleetThatAreRefused(t *testing.T) {
 	}
 	h.refuses(h.token, "POST", "/v1/fleet/snapshots", api.FleetSnapshotRequest{Session: "s", Name: "two"}, http.StatusConflict, "leave_out")
 
-	// Too much, of its owner or of all: nothing is left of it. The second size is another than when the bucket was made.
+	// A snapshot beyond the limit of its owner, or of all: nothing is left of it. The second size differs from that of the existing
+	// bucket.
 	large := "rm -f closed; head -c 70000000 /dev/urandom > large"
 	if _, err := c.Exec(t.Context(), "s", &api.ExecRequest{Command: &large}); err != nil {
 		t.Fatal(err)
@@ -209,10 +213,10 @@ func TestSnapshotsOfTheFleetThatAreRefused(t *testing.T) {
 	h.ready(1)
 	tooMuch("the snapshots of all owners together")
 	if got := list(); !slices.Equal(got, []string{"one", "less"}) {
-		t.Errorf("%v", got)
+		t.Errorf(`got %v, want []string{"one", "less"}`, got)
 	}
 
-	// One whose archive has been changed is not restored.
+	// A snapshot whose archive was changed is not restored.
 	stream, err := js.Stream(t.Context(), "boxd_snapshots_archives")
 	if err != nil {
 		t.Fatal(err)
@@ -232,25 +236,25 @@ func TestSnapshotsOfTheFleetThatAreRefused(t *testing.T) {
 		}
 	}
 	h.refuses(h.token, "POST", "/v1/fleet/snapshots/one/restore", api.FleetRestore{ID: "damaged"}, http.StatusConflict, "is damaged")
-	boxtest.Eventually(t, "nothing is left of it", func() bool { return h.where("damaged").ID == "" && !h.on("n1").has(t, "damaged") })
+	boxtest.Eventually(t, "no part of the snapshot is left", func() bool { return h.where("damaged").ID == "" && !h.on("n1").has(t, "damaged") })
 
 	for _, name := range []string{"one", "less"} {
 		if code := h.get("DELETE", "/v1/fleet/snapshots/"+name, nil, nil); code != http.StatusNoContent {
-			t.Errorf("%d", code)
+			t.Errorf("code = %d, want 204", code)
 		}
 	}
 	if code := h.as(h.user, "DELETE", "/v1/fleet/snapshots/one", nil, nil); code != http.StatusNoContent {
-		t.Errorf("%d", code)
+		t.Errorf("code = %d, want 204", code)
 	}
 	if after := stored(); after != 0 || len(list()) != 0 {
 		t.Errorf("%d bytes are left, and %v", after, list())
 	}
 	if k.CreatedAt.After(time.Now()) {
-		t.Errorf("%+v", k)
+		t.Errorf("k = %+v", k)
 	}
 }
 
-// A gateway whose operator has not said so keeps no snapshots.
+// A gateway without a table [snapshots] stores no snapshots.
 func TestSnapshotsAreOffByDefault(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
@@ -270,27 +274,28 @@ func TestBoxctlKeepsSnapshots(t *testing.T) {
 	h.starts(t, "fleet", "snapshot", "w").ends(1, "would lack: changes to the root filesystem")
 	b := h.starts(t, "fleet", "snapshot", "--leave-out", "--name", "one", "w")
 	if b.ends(0, "left out: changes to the root filesystem"); b.out.String() != "one\n" {
-		t.Errorf("%q", b.out.String())
+		t.Errorf(`b.out = %q, want "one\n"`, b.out.String())
 	}
 	if got := h.prints(t, "fleet", "snapshots"); !strings.Contains(got, "one") || !strings.Contains(got, "n1") || !strings.Contains(got, "changes to the root") {
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want got containing "one" and got containing "n1" and got containing "changes to the root"`,
+			got)
 	}
 	h.starts(t, "fleet", "restore", "one").ends(1, "exist")
 	h.starts(t, "fleet", "restore", "--id", "x", "--node", "n9", "one").ends(1, "the request names another")
 	if got := h.prints(t, "fleet", "restore", "--id", "x", "--node", "n1", "one"); got != "x\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "x\n"`, got)
 	}
 	if got := h.prints(t, "exec", "x", "--", "echo", "there"); got != "there\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "there\n"`, got)
 	}
 	h.prints(t, "fleet", "rm-snapshot", "one")
 	h.starts(t, "fleet", "rm-snapshot", "one").ends(1, `no snapshot "one"`)
 	if got := h.prints(t, "fleet", "snapshots", "--quiet"); got != "" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want ""`, got)
 	}
 }
 
-// A server of NATS that dies while a snapshot is stored, the leader of the stream it goes to, leaves a whole snapshot or none.
+// If the leader of the stream that a snapshot is stored in dies meanwhile, the snapshot is complete or does not exist.
 func TestASnapshotOutlivesALeaderOfNATS(t *testing.T) {
 	t.Parallel()
 	h := buildOnThree(t, 1, `size = "512MiB"`)
@@ -310,14 +315,14 @@ func TestASnapshotOutlivesALeaderOfNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	var leader string
-	boxtest.Eventually(t, "some of it is stored", func() bool {
+	boxtest.Eventually(t, "a part of the snapshot is stored", func() bool {
 		stream, err := js.Stream(t.Context(), "boxd_snapshots_archives")
 		if err != nil || stream.CachedInfo().Cluster.Leader == "" {
 			return false
 		}
 		is := stream.CachedInfo()
 		if len(is.Cluster.Replicas) != 2 {
-			t.Errorf("%+v", is.Cluster)
+			t.Errorf("is.Cluster = %+v, want len(is.Cluster.Replicas) == 2", is.Cluster)
 		}
 		leader = is.Cluster.Leader
 		return is.State.Msgs > 50
@@ -330,20 +335,20 @@ func TestASnapshotOutlivesALeaderOfNATS(t *testing.T) {
 	}
 	if code := <-made; code != http.StatusCreated {
 		t.Logf("that one was refused: %d", code)
-		boxtest.Eventually(t, "another is made", func() bool {
+		boxtest.Eventually(t, "another snapshot is made", func() bool {
 			code := h.get("POST", "/v1/fleet/snapshots", api.FleetSnapshotRequest{Session: "s", Name: "one"}, nil)
 			return code == http.StatusCreated || code == http.StatusConflict // the first may be known after all
 		})
 	}
-	boxtest.Eventually(t, "it is restored", func() bool {
+	boxtest.Eventually(t, "the snapshot is restored", func() bool {
 		code := h.get("POST", "/v1/fleet/snapshots/one/restore", api.FleetRestore{ID: "again"}, nil)
 		if code == http.StatusConflict {
-			t.Fatal("it is not whole")
+			t.Fatal("the gateway says that the snapshot is incomplete")
 		}
 		return code == http.StatusCreated
 	})
 	line = "sha256sum large"
 	if got, err := c.Exec(t.Context(), "again", &api.ExecRequest{Command: &line}); err != nil || got.Stdout != sum.Stdout {
-		t.Errorf("%+v, %v; it was %q", got, err, sum.Stdout)
+		t.Errorf("%+v, %v; it was %q, want no error and got.Stdout == sum.Stdout", got, err, sum.Stdout)
 	}
 }

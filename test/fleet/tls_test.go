@@ -45,12 +45,12 @@ func TestCallersComeByCertificates(t *testing.T) {
 	c := by(h.ca, "DNS:ci.example.org", "CN:anything")
 	useByCertificate(t, c)
 	if claim := h.where("s"); claim.Owner != "ci" || claim.Node != "n1" {
-		t.Errorf("%+v", claim)
+		t.Errorf(`claim = %+v, want claim.Owner == "ci" and claim.Node == "n1"`, claim)
 	}
 	cert, key := h.ca.Client(time.Hour, "DNS:ci.example.org")
 	out, err := h.nodes[0].boxd.Boxctl(t, "--socket", h.base(), "--tls-ca", h.ca.File, "--tls-cert", cert, "--tls-key", key, "exec", "s", "--", "echo", "by", "boxctl").CombinedOutput()
 	if err != nil || string(out) != "by boxctl\n" {
-		t.Errorf("%s, %v", out, err)
+		t.Errorf(`out = %s, err = %v, want no error and out == "by boxctl\n"`, out, err)
 	}
 	refusedWithoutCertificate(t, h.ca, by)
 	// A token works too, and takes precedence over the certificate.
@@ -60,7 +60,7 @@ func TestCallersComeByCertificates(t *testing.T) {
 	wrong := by(h.ca, "DNS:ci.example.org")
 	wrong.Token = "boxd_wrong"
 	if _, err := wrong.Sessions(t.Context(), false); err == nil || !strings.Contains(err.Error(), "unknown, expired or revoked token") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "unknown, expired or revoked token"`, err)
 	}
 	// A web page of another origin may not use a browser's certificate.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.base()+"/v1/sessions", nil)
@@ -71,17 +71,17 @@ func TestCallersComeByCertificates(t *testing.T) {
 	req.Header.Set("Authorization", "Bearer "+h.token)
 	resp, err := h.http().Do(req)
 	if err != nil || resp.StatusCode != http.StatusForbidden {
-		t.Fatalf("%+v, %v", resp, err)
+		t.Fatalf("resp = %+v, err = %v, want no error and resp.StatusCode == 403", resp, err)
 	}
 	resp.Body.Close()
 }
 
-// useByCertificate has a client that is ci create a session and use it.
+// useByCertificate creates and uses a session, as ci by its certificate.
 func useByCertificate(t *testing.T, c *client.Client) {
 	t.Helper()
 	s, _, err := c.CreateSession(t.Context(), &api.SessionRequest{ID: "s"})
 	if err != nil || s.Owner != "ci" {
-		t.Fatalf("%+v, %v", s, err)
+		t.Fatalf(`s = %+v, err = %v, want no error and s.Owner == "ci"`, s, err)
 	}
 	big := strings.Repeat("0123456789abcdef", 1<<16)
 	var got strings.Builder
@@ -127,7 +127,7 @@ func toolsByCertificate(t *testing.T, address string, ca *boxtest.Authority) {
 	say(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
 	say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	if text := say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"echo $((6*7))"}}}`); !strings.Contains(text, "42") {
-		t.Errorf("%q", text)
+		t.Errorf(`text = %q, want text containing "42"`, text)
 	}
 }
 
@@ -152,7 +152,7 @@ func refusedWithoutCertificate(t *testing.T, stand *boxtest.Authority, by func(*
 	} {
 		_, err := tc.c.Sessions(t.Context(), false)
 		if err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %v", tc.name, err)
+			t.Errorf("%s: err = %v, want an error containing %q", tc.name, err, tc.says)
 		}
 	}
 }
@@ -184,7 +184,7 @@ certificates = ["DNS:ci.example.org"]
 	insecure := client.New("http://" + address)
 	defer insecure.Close()
 	if _, err := insecure.Sessions(t.Context(), false); err == nil || !strings.Contains(err.Error(), "must begin with https://") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "must begin with https://"`, err)
 	}
 	// If the principal loses the certificate's name, the client's running requests are ended, and it is refused.
 	text, err := os.ReadFile(d.Config)
@@ -205,13 +205,13 @@ certificates = ["DNS:ci.example.org"]
 		t.Fatal(err)
 	}
 	if err := <-ended; err == nil {
-		t.Error("it goes on")
+		t.Error("the stream of the removed principal was not ended")
 	}
 	if _, err := c.Sessions(t.Context(), false); err == nil || !strings.Contains(err.Error(), "no principal has a name") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "no principal has a name"`, err)
 	}
 	if s, err := by(ca, "DNS:next.example.org").Session(t.Context(), "s"); err != nil || s.Owner != "ci" {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf(`s = %+v, err = %v, want no error and s.Owner == "ci"`, s, err)
 	}
 }
 
@@ -274,14 +274,14 @@ func revokedAt(t *testing.T, ca *boxtest.Authority, address, list string, reload
 	replaceFile(t, list, ca.Revoked(time.Hour, file))
 	reload()
 	if err := <-ended; err == nil {
-		t.Error("it goes on")
+		t.Error("the stream with the revoked certificate was not ended")
 	}
 	if _, err := c.Sessions(t.Context(), false); err == nil || !strings.Contains(err.Error(), "has revoked the client certificate") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "has revoked the client certificate"`, err)
 	}
 	next, _ := by()
 	if s, err := next.Session(t.Context(), "s"); err != nil || s.Owner != "ci" {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf(`s = %+v, err = %v, want no error and s.Owner == "ci"`, s, err)
 	}
 }
 
@@ -318,7 +318,7 @@ func TestCredentialsThatAreWrong(t *testing.T) {
 		h.write("n1.log", "")
 		h.write(tc.file, tc.wrong)
 		n.agent.start()
-		boxtest.Eventually(t, tc.name+": it is told", func() bool {
+		boxtest.Eventually(t, tc.name+": the log of the agent says what is wrong with its credentials", func() bool {
 			text, err := os.ReadFile(filepath.Join(h.dir, "n1.log"))
 			return err == nil && strings.Contains(string(text), tc.says)
 		})
@@ -327,7 +327,7 @@ func TestCredentialsThatAreWrong(t *testing.T) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 		if r, err := n.boxd.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"echo", "alone"}}); err != nil || r.Stdout != "alone\n" {
-			t.Errorf("%s: %+v, %v", tc.name, r, err)
+			t.Errorf(`%s: r = %+v, err = %v, want no error and r.Stdout == "alone\n"`, tc.name, r, err)
 		}
 		h.write(tc.file, tc.right)
 		boxtest.Eventually(t, tc.name+": the node is back", func() bool {

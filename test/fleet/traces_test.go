@@ -87,18 +87,20 @@ func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
 	id, parent := traceOf(1, "01")
 	ask := &api.ExecRequest{Argv: []string{"sh", "-c", "echo hush-argv >hush-file; exit 3"}, Env: map[string]string{"A": "hush-env"}}
 	if r, err := c.Exec(within(t, parent), "s", ask); err != nil || r.ExitCode == nil || *r.ExitCode != 3 {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf("r = %+v, err = %v, want no error and r.ExitCode != nil and *r.ExitCode == 3", r, err)
 	}
 	got := spansOf(t, spans, id, "boxfleet: "+execRoute, "boxd: "+execRoute, "boxd: exec")
 	gateway, node, exec := got[0], got[1], got[2]
 	if gateway.Parent != parent[36:52] || node.Parent != gateway.ID || exec.Parent != node.ID {
-		t.Errorf("the parents are wrong: %+v", got)
+		t.Errorf("the parents are wrong: got %+v, want gateway.Parent == parent[36:52] and node.Parent == gateway.ID and exec.Parent == node.ID",
+			got)
 	}
 	if gateway.Kind != "SPAN_KIND_SERVER" || node.Kind != "SPAN_KIND_SERVER" || exec.Kind != "SPAN_KIND_INTERNAL" || gateway.Instance != "main" || node.Instance != "n2" || exec.Instance != "n2" {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v", got)
 	}
 	if gateway.Failed || node.Failed || !exec.Failed || exec.End <= exec.Begin || gateway.End <= gateway.Begin {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want gateway.Failed == false and node.Failed == false and exec.Failed == true and exec.End > exec.Begin and gateway.End > gateway.Begin",
+			got)
 	}
 	for _, tc := range []struct {
 		of  boxtest.Span
@@ -116,11 +118,11 @@ func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
 	id, parent = traceOf(2, "01")
 	var out strings.Builder
 	if r, err := c.ExecStream(within(t, parent), "s", &api.ExecRequest{Argv: []string{"cat"}}, client.Stdio{Stdin: strings.NewReader("hush-input"), Stdout: &out, Stderr: io.Discard}, nil); err != nil || out.String() != "hush-input" {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf(`r = %+v, err = %v, want no error and out.String() == "hush-input"`, r, err)
 	}
 	got = spansOf(t, spans, id, "boxfleet: "+streamRoute, "boxd: "+streamRoute, "boxd: exec")
 	if got[1].Parent != got[0].ID || got[2].Parent != got[1].ID || got[0].Failed || got[1].Failed || got[2].Failed || got[2].Has["process.exit.code"] != 0 {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v", got)
 	}
 	// A managed process has one too, when it has ended: by itself, or by a caller.
 	id, parent = traceOf(4, "01")
@@ -130,7 +132,7 @@ func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
 		}
 	}
 	if is, err := c.Process(t.Context(), "s", "ends", time.Minute); err != nil || is.EndedAt == nil {
-		t.Fatalf("%+v, %v", is, err)
+		t.Fatalf("is = %+v, err = %v, want no error and is.EndedAt != nil", is, err)
 	}
 	if _, err := c.StopProcess(t.Context(), "s", "stopped"); err != nil {
 		t.Fatal(err)
@@ -142,7 +144,7 @@ func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
 	for _, s := range spansOf(t, spans, id, slices.Repeat(ways, 3)...) {
 		ended := s.Has["boxd.process"] == "ends"
 		if s.Name == "process" && (s.Has["boxd.session"] != "s" || s.Has["boxd.principal"] != "ci" || s.Failed != ended || s.End-s.Begin < 1_000_000 || (s.Has["process.exit.code"] == 4) != ended) {
-			t.Errorf("%+v", s)
+			t.Errorf("s = %+v", s)
 		}
 	}
 	// A new session is placed by the gateway, whose span names it too.
@@ -153,10 +155,10 @@ func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
 	}
 	got = spansOf(t, spans, id, "boxfleet: POST /v1/sessions", "boxd: POST /v1/sessions")
 	if got[1].Parent != got[0].ID || got[0].Has["boxd.session"] != made.ID || got[1].Has["boxd.session"] != made.ID || got[0].Has["boxd.node"] != got[1].Instance || got[0].Has["http.response.status_code"] != 201 {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v", got)
 	}
 	if all := spans.Bytes(); bytes.Contains(all, []byte("hush")) {
-		t.Errorf("what was run is in the spans: %q", all)
+		t.Errorf(`the command is in the spans: all = %q, want all without []byte("hush")`, all)
 	}
 }
 
@@ -172,58 +174,61 @@ func TestOneTraceThroughE2B(t *testing.T) {
 
 	id, parent := traceOf(1, "01")
 	if a := h.sends("GET", "/v2/sandboxes", "", "X-Api-Key", h.token, "Traceparent", parent); a.code != http.StatusOK {
-		t.Fatalf("%+v", a)
+		t.Fatalf("a = %+v, want a.code == 200", a)
 	}
 	got := spansOf(t, spans, id, "boxfleet: e2b GET /v2/sandboxes", "boxd: e2b GET /v2/sandboxes", "boxd: e2b GET /v2/sandboxes")
 	if got[0].Parent != parent[36:52] || got[1].Parent != got[0].ID || got[2].Parent != got[0].ID {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want got[0].Parent == parent[36:52] and got[1].Parent == got[0].ID and got[2].Parent == got[0].ID",
+			got)
 	}
 	id, parent = traceOf(2, "01")
 	if a := h.sends("GET", "/sandboxes/"+sb.ID, "", "X-Api-Key", h.token, "Traceparent", parent, "X-Request-Id", "mine-18"); a.code != http.StatusOK {
-		t.Fatalf("%+v", a)
+		t.Fatalf("a = %+v, want a.code == 200", a)
 	}
 	got = spansOf(t, spans, id, "boxfleet: e2b GET /sandboxes/{id}", "boxd: e2b GET /sandboxes/{id}")
 	for _, s := range got {
 		if s.Has["boxd.request"] != "mine-18" || s.Has["boxd.principal"] != "ci" || s.Has["http.route"] != "/sandboxes/{id}" || s.Has["http.response.status_code"] != 200 {
-			t.Errorf("%+v", s)
+			t.Errorf("s = %+v", s)
 		}
 	}
 	if got[1].Parent != got[0].ID || got[0].Has["boxd.node"] != "n2" {
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v, want got[1].Parent == got[0].ID and got[0].Has["boxd.node"] == "n2"`, got)
 	}
 	id, parent = traceOf(3, "01")
 	if a := h.sends("POST", "/files?path=/workspace/f", "x", append(sb.on("49983"), "Content-Type", "application/octet-stream", "Traceparent", parent)...); a.code != http.StatusOK {
-		t.Fatalf("%+v", a)
+		t.Fatalf("a = %+v, want a.code == 200", a)
 	}
 	got = spansOf(t, spans, id, "boxfleet: e2b POST /files", "boxd: e2b POST /files", "boxd: exec")
 	if got[1].Parent != got[0].ID || got[2].Parent != got[1].ID || got[0].Has["boxd.principal"] != "ci" || got[1].Has["boxd.session"] != sb.ID {
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v, want got[1].Parent == got[0].ID and got[2].Parent == got[1].ID and got[0].Has["boxd.principal"] == "ci" and got[1].Has["boxd.session"] == sb.ID`,
+			got)
 	}
 	id, parent = traceOf(4, "01")
 	if a := h.sends("POST", "/v2/sandboxes", `{"templateID":"base"}`, "X-Api-Key", h.token, "Traceparent", parent); a.code != http.StatusCreated {
-		t.Fatalf("%+v", a)
+		t.Fatalf("a = %+v, want a.code == 201", a)
 	}
 	got = spansOf(t, spans, id, "boxfleet: e2b POST /v2/sandboxes", "boxd: e2b POST /v2/sandboxes")
 	if got[1].Parent != got[0].ID || got[0].Has["http.response.status_code"] != 201 || got[0].Has["boxd.node"] != got[1].Instance {
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v, want got[1].Parent == got[0].ID and got[0].Has["http.response.status_code"] == 201 and got[0].Has["boxd.node"] == got[1].Instance`,
+			got)
 	}
-	// A stranger's trace is nobody's, whatever it says.
+	// The trace of an unauthenticated client is not recorded, whatever it says.
 	_, parent = traceOf(5, "01")
 	if a := h.sends("GET", "/v2/sandboxes", "", "X-Api-Key", "none", "Traceparent", parent); a.code != http.StatusUnauthorized {
-		t.Fatalf("%+v", a)
+		t.Fatalf("a = %+v, want a.code == 401", a)
 	}
 	_, other := traceOf(6, "01")
-	if a := h.sends("GET", "/health", "", append(sb.on("8080"), "Traceparent", other)...); a.code < 400 { // nobody listens there
-		t.Fatalf("%+v", a)
+	if a := h.sends("GET", "/health", "", append(sb.on("8080"), "Traceparent", other)...); a.code < 400 { // no collector listens there
+		t.Fatalf("a = %+v, want a.code >= 400", a)
 	}
 	id, last := traceOf(7, "01")
 	if a := h.sends("GET", "/sandboxes/"+sb.ID, "", "X-Api-Key", h.token, "Traceparent", last); a.code != http.StatusOK {
-		t.Fatalf("%+v", a)
+		t.Fatalf("a = %+v, want a.code == 200", a)
 	}
 	spansOf(t, spans, id, "boxfleet: e2b GET /sandboxes/{id}", "boxd: e2b GET /sandboxes/{id}") // the others would have come before
 	for _, s := range spans.Spans() {
 		if s.Trace == parent[3:35] || s.Trace == other[3:35] {
-			t.Errorf("there is %+v", s)
+			t.Errorf("the spans are %+v, want s.Trace != parent[3:35] and s.Trace != other[3:35]", s)
 		}
 	}
 }
@@ -252,7 +257,8 @@ func TestOneTraceThroughMCP(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode/100 != 2 {
-			t.Fatalf("%d %s, %v", resp.StatusCode, body, err)
+			t.Fatalf("resp.StatusCode = %d, body = %s, err = %v, want no error and resp.StatusCode / 100 == 2",
+				resp.StatusCode, body, err)
 		}
 		session = cmp.Or(resp.Header.Get("Mcp-Session-Id"), session)
 	}
@@ -275,11 +281,12 @@ func TestOneTraceThroughMCP(t *testing.T) {
 		return false
 	})
 	if len(line) < 4 || line[len(line)-1] != "boxfleet: POST /mcp" || line[len(line)-2] != "boxd: POST /mcp" || !strings.HasPrefix(line[1], "boxd: ") {
-		t.Errorf("%q", line)
+		t.Errorf(`line = %q, want len(line) >= 4 and line[len(line)-1] == "boxfleet: POST /mcp" and line[len(line)-2] == "boxd: POST /mcp" and line[1] starting with "boxd: "`,
+			line)
 	}
 	for _, s := range spans.Spans() {
 		if s.Trace != id {
-			t.Errorf("it is recorded: %+v", s)
+			t.Errorf("it is recorded: s = %+v, want s.Trace == %v", s, id)
 		}
 	}
 }
@@ -308,52 +315,54 @@ func TestWhatCallersCannotRecord(t *testing.T) {
 	}
 	unrecorded, quiet := traceOf(1, "00")
 	if r, err := c.Exec(within(t, quiet), "s", &api.ExecRequest{Argv: []string{"true"}}); err != nil || r.Status != "exited" {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf(`r = %+v, err = %v, want no error and r.Status == "exited"`, r, err)
 	}
 	strangers, loud := traceOf(2, "01")
 	if code := ask("nobody's", loud, "GET", "/v1/sessions"); code != http.StatusUnauthorized {
-		t.Errorf("%d", code)
+		t.Errorf("code = %d, want 401", code)
 	}
 	if code := ask(h.token, loud, "GET", "/healthz"); code != http.StatusOK {
-		t.Errorf("%d", code)
+		t.Errorf("code = %d, want 200", code)
 	}
 	long, parent := traceOf(3, "01")
 	if code := ask(h.token, parent, "GET", "/v1/sessions/"+strings.Repeat("%c3%a4", 5000)); code != http.StatusNotFound {
-		t.Errorf("%d", code)
+		t.Errorf("code = %d, want 404", code)
 	}
 	if code := ask(h.token, parent, strings.Repeat("M", 2000), "/v1/"+strings.Repeat("x", 2000)); code != http.StatusNotImplemented {
-		t.Errorf("%d", code)
+		t.Errorf("code = %d, want 501", code)
 	}
 	if code := ask(h.token, parent, "GET", "/v1/fleet/"+strings.Repeat("x", 2000)); code == http.StatusOK {
-		t.Errorf("%d", code)
+		t.Errorf("code = %d, want code != 200", code)
 	}
 	got := spansOf(t, spans, long, "boxfleet: GET /v1/sessions/{id}", "boxfleet: none", "boxfleet: GET /v1/fleet/...")
 	if s := got[0].Has["boxd.session"].(string); len(s) > 256 || !strings.HasPrefix(s, "ää") || got[0].Has["http.response.status_code"] != 404 || got[0].Failed {
-		t.Errorf("%+v", got[0])
+		t.Errorf(`got[0] = %+v, want len(s) <= 256 and s starting with "ää" and got[0].Has["http.response.status_code"] == 404 and got[0].Failed == false`,
+			got[0])
 	}
 	if got[1].Has["http.request.method"] != "_OTHER" || !got[1].Failed { // 501
-		t.Errorf("%+v", got[1])
+		t.Errorf(`got[1] = %+v, want got[1].Has["http.request.method"] == "_OTHER" and got[1].Failed == true`, got[1])
 	}
 	// The same at the node itself: a request on the gateways' socket without an identity is unauthenticated.
 	d := h.nodes[0].boxd
 	if answer, err := boxtest.Ask(t.Context(), filepath.Join(d.Dir, "fleet"), boxtest.Request("GET", "/v1/sessions", "", "Traceparent: "+loud)); err != nil || answer.Code != http.StatusUnauthorized {
-		t.Errorf("%+v, %v", answer, err)
+		t.Errorf("answer = %+v, err = %v, want no error and answer.Code == 401", answer, err)
 	}
 	if answer := d.Raw(t, "GET", "/healthz", "", "Traceparent: "+loud); answer.Code != http.StatusOK {
-		t.Errorf("%+v", answer)
+		t.Errorf("answer = %+v, want answer.Code == 200", answer)
 	}
 	last, parent := traceOf(4, "01")
 	d.Owner = "ci"
 	if r, err := d.Exec(within(t, parent), "s", &api.ExecRequest{Argv: []string{"sh", "-c", "kill -KILL $$"}}); err != nil || r.Status != "signaled" {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf(`r = %+v, err = %v, want no error and r.Status == "signaled"`, r, err)
 	}
 	got = spansOf(t, spans, last, "boxd: "+execRoute, "boxd: exec")
 	if !got[1].Failed || got[1].Has["boxd.exec.status"] != "signaled" || got[0].Has["boxd.principal"] != "uid:0" || got[1].Has["boxd.principal"] != "ci" {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v", got)
 	}
 	for _, s := range spans.Spans() { // spans arrive in order, so earlier ones would be here
 		if s.Trace != long && s.Trace != last {
-			t.Errorf("%s, or %s, is recorded: %+v", unrecorded, strangers, s)
+			t.Errorf("%s, or %s, is recorded: s = %+v, want s.Trace == %v or s.Trace == %v",
+				unrecorded, strangers, s, long, last)
 		}
 	}
 }
@@ -365,14 +374,14 @@ func TestTracesAreOffByDefault(t *testing.T) {
 	h.makes("s", "n1")
 	_, parent := traceOf(1, "01")
 	if r, err := h.client().Exec(within(t, parent), "s", &api.ExecRequest{Argv: []string{"true"}}); err != nil || r.Status != "exited" {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf(`r = %+v, err = %v, want no error and r.Status == "exited"`, r, err)
 	}
 	d := h.nodes[0].boxd
 	if answer := d.Raw(t, "GET", "/v1/events?follow=false&owner=ci&session=s", ""); !strings.Contains(string(answer.Body), `"traceparent":"`+parent+`"`) {
-		t.Errorf("%s", answer.Body)
+		t.Errorf("answer.Body = %s, want answer.Body containing `\"traceparent\":\"` + parent + `\"`", answer.Body)
 	}
 	if n, ok := spansCounted(t, d); ok {
-		t.Errorf("spans are counted: %v", n)
+		t.Errorf("spans are counted: n = %v, want ok == false", n)
 	}
 }
 
@@ -406,7 +415,7 @@ func TestExecutionsGoOnWithoutACollector(t *testing.T) {
 			run := func() {
 				t.Helper()
 				if out := d.Sh(t, "s", "echo on"); out != "on\n" {
-					t.Fatalf("%q", out)
+					t.Fatalf(`out = %q, want "on\n"`, out)
 				}
 			}
 			run()
@@ -448,7 +457,8 @@ func TestWhatBecameOfARequestIsInItsSpan(t *testing.T) {
 	}
 	got := spansOf(t, spans, id, "boxfleet: GET /v1/sessions", "boxd: GET /v1/sessions", "boxd: GET /v1/sessions")
 	if got[0].Has["boxd.node"] != nil || got[0].Failed || got[1].Parent != got[0].ID || got[2].Parent != got[0].ID {
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v, want got[0].Has["boxd.node"] == nil and got[0].Failed == false and got[1].Parent == got[0].ID and got[2].Parent == got[0].ID`,
+			got)
 	}
 	// gateway waits for the gateway's span of a trace.
 	gateway := func(id string) (found boxtest.Span) {
@@ -471,7 +481,7 @@ func TestWhatBecameOfARequestIsInItsSpan(t *testing.T) {
 			_, err := c.Exec(ctx, "s", &api.ExecRequest{Argv: []string{"sleep", "1000"}})
 			done <- err
 		}()
-		boxtest.Eventually(t, "it is under way", func() bool {
+		boxtest.Eventually(t, "the execution runs", func() bool {
 			s, err := h.nodes[0].boxd.Status(t.Context())
 			return err == nil && s.Running == 1
 		})
@@ -483,9 +493,9 @@ func TestWhatBecameOfARequestIsInItsSpan(t *testing.T) {
 	hangUp()
 	<-over
 	if s := gateway(id); s.Failed || s.Has["http.response.status_code"] != 499 {
-		t.Errorf("%+v", s)
+		t.Errorf(`s = %+v, want s.Failed == false and s.Has["http.response.status_code"] == 499`, s)
 	}
-	boxtest.Eventually(t, "it has ended", func() bool {
+	boxtest.Eventually(t, "the execution has ended", func() bool {
 		s, err := h.nodes[0].boxd.Status(t.Context())
 		return err == nil && s.Running == 0
 	})
@@ -500,7 +510,7 @@ func TestWhatBecameOfARequestIsInItsSpan(t *testing.T) {
 	}
 	h.gate.cmd = nil
 	if !slices.ContainsFunc(spans.Spans(), func(s boxtest.Span) bool { return s.Trace == id && s.Service == "boxfleet" }) {
-		t.Errorf("what was under way when the gateway stopped has no span: %+v", spans.Spans())
+		t.Errorf("the request that ran when the gateway stopped has no span: %+v", spans.Spans())
 	}
 	other := filepath.Join(h.dir, "other-key")
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxfleet"), "key", "-file", other).CombinedOutput(); err != nil {
@@ -519,7 +529,8 @@ func TestWhatBecameOfARequestIsInItsSpan(t *testing.T) {
 		t.Error("a node accepts a gateway with another key")
 	}
 	if s := gateway(id); !s.Failed || s.Has["http.response.status_code"] != 503 || s.Has["boxd.node"] != "n1" {
-		t.Errorf("%+v", s)
+		t.Errorf(`s = %+v, want s.Failed == true and s.Has["http.response.status_code"] == 503 and s.Has["boxd.node"] == "n1"`,
+			s)
 	}
 }
 

@@ -157,7 +157,7 @@ func TestUnitsAreCleanForSystemd(t *testing.T) {
 		args = append(args, filepath.Join(dir, name))
 	}
 	if out, err := exec.Command("systemd-analyze", args...).CombinedOutput(); err != nil || len(out) > 0 {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("%v: out = %s, want no error and len(out) == 0", err, out)
 	}
 }
 
@@ -170,14 +170,14 @@ func TestAnchorTakesItsUnitIntoPossession(t *testing.T) {
 	on := strings.Fields(boxtest.GroupFile(t, anchorShare, "cgroup.subtree_control"))
 	for _, name := range []string{"cpu", "io", "memory", "pids"} {
 		if !slices.Contains(on, name) {
-			t.Errorf("%s is not among the controllers that are on: %v", name, on)
+			t.Errorf("%s is not among the controllers that are on: on = %v, want on containing name", name, on)
 		}
 	}
 	if got := boxtest.GroupFile(t, anchorShare, "pids.max"); got != "max" {
-		t.Errorf("pids.max of the unit is %s", got)
+		t.Errorf(`pids.max of the unit is %s, want "max"`, got)
 	}
 	if got := boxtest.GroupFile(t, "/proc/"+pid, "oom_score_adj"); got != "-1000" {
-		t.Errorf("oom_score_adj of the anchor is %s", got)
+		t.Errorf(`oom_score_adj of the anchor is %s, want "-1000"`, got)
 	}
 	slice := filepath.Dir(anchorShare)
 	var info unix.Sysinfo_t
@@ -189,10 +189,10 @@ func TestAnchorTakesItsUnitIntoPossession(t *testing.T) {
 		t.Errorf("memory.max of box.slice is %d of %.0f, not 80 %%", most, total)
 	}
 	if got := boxtest.GroupFile(t, slice, "cpu.weight"); got != "50" {
-		t.Errorf("cpu.weight of box.slice is %s", got)
+		t.Errorf(`cpu.weight of box.slice is %s, want "50"`, got)
 	}
 	if n := groupNumber(t, slice, "pids.max"); n == 0 {
-		t.Errorf("pids.max of box.slice is %d", n)
+		t.Errorf("pids.max of box.slice is %d, want n != 0", n)
 	}
 }
 
@@ -233,7 +233,7 @@ func TestBoxesBelowTheAnchorOutliveReloadAndEndWithIt(t *testing.T) {
 			t.Errorf("after %s the box has %q, want %d", verb, got, pid)
 		}
 		if got := boxtest.GroupFile(t, box, "cgroup.subtree_control"); got != "memory pids" {
-			t.Errorf("after %s controllers of the box are %q", verb, got)
+			t.Errorf(`after %s controllers of the box are %q, want got == "memory pids"`, verb, got)
 		}
 		if got := boxtest.UnitProperty(t, anchorUnit, "MainPID"); got != anchor {
 			t.Errorf("after %s the anchor is %s, want %s", verb, got, anchor)

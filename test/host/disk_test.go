@@ -106,7 +106,7 @@ func (p *place) make(name string, l disk.Limits) *work {
 		}
 		// A file that had mapped pages may be in use by the kernel for a moment after its removal.
 		var err error
-		boxtest.Eventually(p.t, "the project is out of use", func() bool {
+		boxtest.Eventually(p.t, "the project id is not in use", func() bool {
 			err = p.quotas.Remove(id)
 			return !errors.As(err, new(*disk.UsedError))
 		})
@@ -174,14 +174,15 @@ func TestDiskOneBlockTooMuchIsRefused(t *testing.T) {
 	p := newPlace(t)
 	w := p.make("w", here())
 	if got := w.as("fallocate f " + strconv.Itoa(bytesHere)); got.err != "EDQUOT" {
-		t.Errorf("fallocate: %+v", got)
+		t.Errorf(`fallocate: got %+v, want got.err == "EDQUOT"`, got)
 	}
 	if err := p.root.Remove("w/f"); err != nil {
 		t.Fatal(err)
 	}
 	_, stderr, err := run(t.Context(), "touch f "+strconv.Itoa(bytesHere), w.dir)
 	if err == nil || !strings.Contains(stderr, "SIGBUS") {
-		t.Errorf("mapped memory beyond the limit: %v: %s", err, stderr)
+		t.Errorf(`mapped memory beyond the limit: err = %v, stderr = %s, want an error and stderr containing "SIGBUS"`,
+			err, stderr)
 	}
 	if u := w.usage(); u.Bytes != bytesHere {
 		t.Errorf("%d bytes were touched before the signal, want %d", u.Bytes, bytesHere)
@@ -198,7 +199,7 @@ func TestDiskSparseFilesCountWhatTheyHold(t *testing.T) {
 	}
 	info, err := w.place.root.Stat("w/f")
 	if err != nil || info.Size() != 1<<30 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("info = %v, err = %v, want no error and info.Size() == 1 << 30", info, err)
 	}
 }
 
@@ -224,23 +225,23 @@ func TestDiskProjectCannotBeLeft(t *testing.T) {
 	} {
 		// Only the initial user namespace may do that; a box is never in it.
 		if got := inUserNamespace(t, tc.act, w.dir); got != (outcome{0, tc.want}) {
-			t.Errorf("%s: %+v", tc.act, got)
+			t.Errorf("%s: got %+v, want outcome{0, tc.want}", tc.act, got)
 		}
 	}
 	for _, act := range []string{"rename f", "link f"} {
 		if got := w.as(act, other.dir); got != (outcome{0, "EXDEV"}) {
-			t.Errorf("%s into another project: %+v", act, got)
+			t.Errorf(`%s into another project: got %+v, want outcome{0, "EXDEV"}`, act, got)
 		}
 	}
 	if u := w.usage(); u.Bytes != bytesHere || u.Inodes != 2 {
-		t.Errorf("after all that: %+v", u)
+		t.Errorf("after all that: u = %+v, want u.Bytes == bytesHere and u.Inodes == 2", u)
 	}
 	plain := p.plain("plain")
 	if got := w.as("rename f", plain.dir); got.err != "" {
-		t.Errorf("out into no project, which only the host can reach: %+v", got)
+		t.Errorf(`out into no project, which only the host can reach: got %+v, want got.err == ""`, got)
 	}
 	if u := w.usage(); u.Bytes != bytesHere || u.Inodes != 2 {
-		t.Errorf("what was moved out counts no more: %+v", u)
+		t.Errorf("a file that was moved out still counts: u = %+v, want u.Bytes == bytesHere and u.Inodes == 2", u)
 	}
 	if err := p.root.RemoveAll("plain"); err != nil {
 		t.Fatal(err)
@@ -268,14 +269,15 @@ func TestDiskDeletedFilesCountWhileOpen(t *testing.T) {
 	used, ok := errors.AsType[*disk.UsedError](err)
 	// An open file also keeps the directory that it was in.
 	if !ok || used.Usage.Bytes != bytesHere || used.Usage.Inodes != 2 || w.usage().Limits != here() {
-		t.Errorf("taken back while open: %v, %+v", err, w.usage())
+		t.Errorf("quota removed while a file is open: err = %v, w.usage() = %+v, want ok == true and used.Usage.Bytes == bytesHere and used.Usage.Inodes == 2 and w.usage().Limits == here()",
+			err, w.usage())
 	}
 	f.Close()
 	if err := p.quotas.Sweep(); err != nil {
 		t.Fatal(err)
 	}
 	if u := w.usage(); u != (disk.Usage{}) {
-		t.Errorf("after the sweep: %+v", u)
+		t.Errorf("after the sweep: u = %+v, want disk.Usage{}", u)
 	}
 }
 
@@ -287,19 +289,19 @@ func TestDiskLimitsChangeWhileUsed(t *testing.T) {
 		err := p.quotas.Set(w.id, l)
 		_, used := errors.AsType[*disk.UsedError](err)
 		if want := l.Bytes < bytesHere; used != want || !want && err != nil {
-			t.Errorf("%+v: %v", l, err)
+			t.Errorf("%+v: err = %v, want used == want and (want == true or no error)", l, err)
 		}
 	}
 	if u := w.usage(); u.Limits != (disk.Limits{Bytes: bytesHere + 8*block, Inodes: 2}) {
-		t.Errorf("%+v", u)
+		t.Errorf("u = %+v, want u.Limits == disk.Limits{Bytes: bytesHere + 8*block, Inodes: 2}", u)
 	}
 	w.expect("append f", outcome{8, "EDQUOT"}, bytesHere+8*block, 2)
 	w.expect("files", outcome{0, "EDQUOT"}, bytesHere+8*block, 2)
 	if err := p.quotas.Set(w.id+1, here()); !errors.Is(err, disk.ErrForeign) {
-		t.Errorf("an id without limits: %v", err)
+		t.Errorf("an id without limits: err = %v, want err is disk.ErrForeign", err)
 	}
 	if err := p.quotas.Set(1000, here()); !errors.Is(err, disk.ErrForeign) {
-		t.Errorf("somebody else's id: %v", err)
+		t.Errorf("an id of another directory: err = %v, want err is disk.ErrForeign", err)
 	}
 }
 
@@ -307,14 +309,14 @@ func TestDiskMakeWantsAFreshDirectory(t *testing.T) {
 	p := newPlace(t)
 	w := p.make("w", here())
 	if _, err := p.quotas.Make(int(w.dir.Fd()), here()); !errors.Is(err, unix.EEXIST) {
-		t.Errorf("twice: %v", err)
+		t.Errorf("twice: err = %v, want err is unix.EEXIST", err)
 	}
 	full := p.plain("full")
 	if got := full.as("files"); got.n != most {
-		t.Fatalf("%+v", got)
+		t.Fatalf("got %+v, want got.n == most", got)
 	}
 	if _, err := p.quotas.Make(int(full.dir.Fd()), here()); !errors.Is(err, disk.ErrNotEmpty) {
-		t.Errorf("not empty: %v", err)
+		t.Errorf("not empty: err = %v, want err is disk.ErrNotEmpty", err)
 	}
 	away, err := os.Open(t.TempDir())
 	if err != nil {
@@ -322,9 +324,9 @@ func TestDiskMakeWantsAFreshDirectory(t *testing.T) {
 	}
 	defer away.Close()
 	if _, err := p.quotas.Make(int(away.Fd()), here()); !errors.Is(err, disk.ErrForeign) {
-		t.Errorf("on another filesystem: %v", err)
+		t.Errorf("on another filesystem: err = %v, want err is disk.ErrForeign", err)
 	}
 	if _, err := p.quotas.ID(int(full.dir.Fd())); !errors.Is(err, disk.ErrForeign) {
-		t.Errorf("id of a directory without: %v", err)
+		t.Errorf("id of a directory without: err = %v, want err is disk.ErrForeign", err)
 	}
 }

@@ -150,7 +150,7 @@ func network(t *testing.T, d *boxtest.Daemon) api.Check {
 	require(t, err)
 	at := slices.IndexFunc(doctor.Checks, func(c api.Check) bool { return c.Name == "box network" })
 	if at < 0 {
-		t.Fatalf("doctor says nothing of networks: %+v", doctor)
+		t.Fatalf("boxctl doctor has no check of networks: doctor = %+v, want at >= 0", doctor)
 	}
 	return doctor.Checks[at]
 }
@@ -181,7 +181,7 @@ func (f *firewall) nextTo(t *testing.T, d *boxtest.Daemon) {
 	sh(t, f.start)
 	theirs := ruleset(t)
 	if theirs == plain {
-		t.Fatal("it has no rules")
+		t.Fatal("the firewall has added no rules")
 	}
 	create := func(id string) {
 		t.Helper()
@@ -202,7 +202,8 @@ func (f *firewall) nextTo(t *testing.T, d *boxtest.Daemon) {
 	}
 	c := network(t, d)
 	if c.Level != "warn" || !strings.Contains(c.Detail, "of table "+f.table+" drops packets from boxes") || c.Hint == "" {
-		t.Fatalf("doctor: %+v", c)
+		t.Fatalf(`doctor: c = %+v, want c.Level == "warn" and c.Detail containing "of table " + f.table + " drops packets from boxes" and c.Hint != ""`,
+			c)
 	}
 	t.Logf("doctor: %s\n%s", c.Detail, c.Hint)
 	if now := ruleset(t); now != theirs {
@@ -210,7 +211,7 @@ func (f *firewall) nextTo(t *testing.T, d *boxtest.Daemon) {
 	}
 	sh(t, "set -e\n"+c.Hint)
 	if c = network(t, d); c.Level != "ok" {
-		t.Errorf("told what to let through: %+v", c)
+		t.Errorf(`after the commands of the hint: c = %+v, want c.Level == "ok"`, c)
 	}
 	works := func(when string) {
 		t.Helper()
@@ -227,6 +228,6 @@ func (f *firewall) nextTo(t *testing.T, d *boxtest.Daemon) {
 	require(t, d.DeleteSession(t.Context(), "before"))
 	require(t, d.DeleteSession(t.Context(), "after"))
 	if now := ruleset(t); now != told {
-		t.Errorf("of these rules\n%s\nthere are\n%s", told, now)
+		t.Errorf("wanted these rules\n%s\ngot\n%s", told, now)
 	}
 }

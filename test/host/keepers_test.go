@@ -30,10 +30,10 @@ func TestDiskCrashLeavesNothingForLong(t *testing.T) {
 		t.Errorf("and %+v", u)
 	}
 	if u := gone.usage(); u != (disk.Usage{}) {
-		t.Errorf("the one that is gone: %+v", u)
+		t.Errorf("the removed directory: u = %+v, want disk.Usage{}", u)
 	}
 	if names, err := os.ReadDir(p.path); err != nil || len(names) != 1 {
-		t.Errorf("%v, %v", names, err)
+		t.Errorf("names = %v, err = %v, want no error and len(names) == 1", names, err)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestDiskKeepersNeverShareAProject(t *testing.T) {
 		for _, id := range list {
 			u, err := p.quotas.Usage(id)
 			if seen[id] || err != nil || u.Inodes != 1 || u.Limits != here() {
-				t.Errorf("project %d: %+v, %v", id, u, err)
+				t.Errorf("project %d: u = %+v, err = %v", id, u, err)
 			}
 			seen[id] = true
 		}

@@ -45,7 +45,7 @@ func startScope(ctx context.Context, t *testing.T, s *systemd.Scopes, name strin
 		t.Fatal(err)
 	}
 	if got := boxtest.GroupFile(t, "/proc/"+strconv.Itoa(pid), "cgroup"); got != "0::"+path {
-		t.Errorf("the process is in %s, its scope is %s", got, path)
+		t.Errorf(`the process is in %s, its scope is %s, want got == "0::" + path`, got, path)
 	}
 	return filepath.Join(groupMount, path), ended
 }
@@ -54,13 +54,13 @@ func startScope(ctx context.Context, t *testing.T, s *systemd.Scopes, name strin
 func wantNoTrace(ctx context.Context, t *testing.T, s *systemd.Scopes, prefix string) {
 	t.Helper()
 	if left, err := s.List(ctx, prefix); err != nil || len(left) > 0 {
-		t.Errorf("left are %v, %v", left, err)
+		t.Errorf("left are %v, %v, want no error and len(left) == 0", left, err)
 	}
 	if files, _ := filepath.Glob("/run/systemd/transient/" + prefix + "*"); len(files) > 0 {
-		t.Errorf("left are %v", files)
+		t.Errorf("left are %v, want len(files) == 0", files)
 	}
 	if groups, _ := filepath.Glob(groupMount + "/box.slice/" + prefix + "*"); len(groups) > 0 {
-		t.Errorf("left are %v", groups)
+		t.Errorf("left are %v, want len(groups) == 0", groups)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestScopeHasItsLimitsUntilTheyAreSet(t *testing.T) {
 	boxtest.GroupHas(t, "after Set and daemon-reexec", group, second)
 	boxtest.GroupHas(t, "after all of it, below,", work, below)
 	if names, err := s.List(ctx, "box-lim"); err != nil || len(names) != 1 || names[0] != name {
-		t.Errorf("list: %v, %v", names, err)
+		t.Errorf("list: names = %v, err = %v, want no error and len(names) == 1 and names[0] == name", names, err)
 	}
 	if err := s.Stop(ctx, name); err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestTwentyScopesLeaveNone(t *testing.T) {
 	t.Logf("20 scopes in %v", time.Since(begin))
 	wantNoTrace(ctx, t, s, "box-round-")
 	if failed := boxtest.Systemctl(t, "list-units", "--failed", "--plain", "--no-legend", "box-*"); failed != "" {
-		t.Errorf("failed units: %s", failed)
+		t.Errorf(`failed units: failed = %s, want ""`, failed)
 	}
 }
 
@@ -184,11 +184,11 @@ func TestScopeRefusals(t *testing.T) {
 
 	group, ended := startScope(ctx, t, s, "box-twice.scope", systemd.ScopeLimits{TasksMax: 9})
 	if _, err := s.Start(ctx, "box-twice.scope", pid, systemd.ScopeLimits{}); !errors.Is(err, systemd.ErrScopeExists) {
-		t.Errorf("a second start: %v", err)
+		t.Errorf("a second start: err = %v, want err is systemd.ErrScopeExists", err)
 	}
 	boxtest.GroupHas(t, "after a second start", group, map[string]string{"pids.max": "9"})
 	if err := s.Set(ctx, "box-none.scope", systemd.ScopeLimits{}); !errors.Is(err, systemd.ErrNoScope) {
-		t.Errorf("limits of none: %v", err)
+		t.Errorf("limits of a scope that does not exist: err = %v, want err is systemd.ErrNoScope", err)
 	}
 	for range 2 { // the second time it is gone
 		if err := s.Stop(ctx, "box-twice.scope"); err != nil {
@@ -254,7 +254,8 @@ func TestScopesWithoutABusSaySo(t *testing.T) {
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-			t.Errorf("as nobody: %v: %s", err, out)
+			t.Errorf(`as nobody: err = %v, out = %s, want no error and out containing "--- PASS: " + t.Name()`,
+				err, out)
 		}
 		return
 	}
@@ -328,7 +329,7 @@ func TestScopesConnectAgainAfterTheBusWasLost(t *testing.T) {
 	wantNoTrace(ctx, t, s, "box-relay")
 	s.Close()
 	if _, err := s.List(ctx, "box-"); !errors.Is(err, systemd.ErrNoBus) {
-		t.Errorf("after Close: %v", err)
+		t.Errorf("after Close: err = %v, want err is systemd.ErrNoBus", err)
 	}
 }
 
@@ -347,7 +348,7 @@ func TestScopesDoNotHangOnASilentBus(t *testing.T) {
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		if _, err := s.List(ctx, "box-"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a silent bus: %v", err)
+			t.Errorf("a silent bus: err = %v, want err is context.DeadlineExceeded", err)
 		}
 		cancel()
 	}

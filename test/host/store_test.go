@@ -122,19 +122,22 @@ func TestStoreHasTheQuotaThatTheDiskLacks(t *testing.T) {
 	_, err := disk.OpenQuotas(state)
 	why, ok := errors.AsType[*disk.UnavailableError](err)
 	if !ok || why.Reason != disk.Off || why.Kind != "ext4" || !strings.Contains(why.Hint(), "tune2fs") {
-		t.Fatalf("the disk below: %v", err)
+		t.Fatalf(`the disk below: err = %v, want ok == true and why.Reason == disk.Off and why.Kind == "ext4" and why.Hint() containing "tune2fs"`,
+			err)
 	}
 	if names, err := os.ReadDir(state.Name()); err != nil || len(names) != 0 {
-		t.Errorf("looking has left %v, %v", names, err)
+		t.Errorf("looking has left %v, %v, want no error and len(names) == 0", names, err)
 	}
 	begun := time.Now()
 	s := openStore(t, state, storeSize)
 	t.Logf("made and mounted in %v", time.Since(begun))
 	if m := mounts(t, state); len(m) != 1 || !strings.Contains(m[0], "nosuid,nodev") || !strings.Contains(m[0], "prjquota") {
-		t.Errorf("mounts: %v", m)
+		t.Errorf(`mounts: m = %v, want len(m) == 1 and m[0] containing "nosuid,nodev" and m[0] containing "prjquota"`,
+			m)
 	}
 	if info, err := s.Root().Stat("."); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("root of the store: %v, %v", info.Mode(), err)
+		t.Errorf("root of the store: info.Mode() = %v, err = %v, want no error and info.Mode().Perm() == 0o700",
+			info.Mode(), err)
 	}
 	if n := allocated(t, state); n > storeSize/8 {
 		t.Errorf("an empty store takes %d bytes", n)
@@ -174,16 +177,16 @@ func TestStoreIsFoundAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := second.Close(); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("unmounted while it is used: %v", err)
+		t.Errorf("unmounted while it is used: err = %v, want err is unix.EBUSY", err)
 	}
 	f.Close()
 	closeStore(t, state, first)
 	if _, err := state.Stat(disk.StoreDir + "/f"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("still mounted: %v", err)
+		t.Errorf("still mounted: err = %v, want err is os.ErrNotExist", err)
 	}
 	third := openStore(t, state, storeSize)
 	if data, err := third.Root().ReadFile("f"); string(data) != "kept" || err != nil {
-		t.Errorf("after unmounting: %q, %v", data, err)
+		t.Errorf(`after unmounting: data = %q, err = %v, want data == "kept" and no error`, data, err)
 	}
 	closeStore(t, state, third)
 }
@@ -200,7 +203,7 @@ func TestStoreGrowsWhileUsed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := w.as("fallocate f 110000000"); got.err != "" {
-			t.Errorf("after growing: %+v", got)
+			t.Errorf(`after growing: got %+v, want got.err == ""`, got)
 		}
 		if err := s.Grow(storeSize); err != nil {
 			t.Errorf("a smaller size: %v", err)
@@ -247,17 +250,19 @@ func TestAStoreCanBeXFS(t *testing.T) {
 	state := newState(t)
 	boxtest.RequireProgram(t, "mkfs.xfs")
 	if _, err := disk.OpenStore(t.Context(), state, isolation.StoreXFS, size-1); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("too small: %v", err)
+		t.Errorf("too small: err = %v, want err is unix.EINVAL", err)
 	}
 	if _, err := disk.OpenStore(t.Context(), state, "vfat", size); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("vfat: %v", err)
+		t.Errorf("vfat: err = %v, want err is unix.EINVAL", err)
 	}
 	s := openStoreAs(t, state, isolation.StoreXFS, size)
 	if m := mounts(t, state); len(m) != 1 || !strings.Contains(m[0], "nosuid,nodev") || !strings.Contains(m[0], "- xfs ") || !strings.Contains(m[0], "prjquota") {
-		t.Errorf("mounts: %v", m)
+		t.Errorf(`mounts: m = %v, want len(m) == 1 and m[0] containing "nosuid,nodev" and m[0] containing "- xfs " and m[0] containing "prjquota"`,
+			m)
 	}
 	if info, err := s.Root().Stat("."); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("root of the store: %v, %v", info.Mode(), err)
+		t.Errorf("root of the store: info.Mode() = %v, err = %v, want no error and info.Mode().Perm() == 0o700",
+			info.Mode(), err)
 	}
 	if n := allocated(t, state); n > size/3 { // its log is 64 MiB
 		t.Errorf("an empty store takes %d bytes", n)
@@ -265,13 +270,14 @@ func TestAStoreCanBeXFS(t *testing.T) {
 	t.Run("quota", func(t *testing.T) {
 		w := placeAt(t, filepath.Join(state.Name(), disk.StoreDir)).make("w", disk.Limits{Bytes: 4 << 20, Inodes: 20})
 		if got := w.as("write f"); got.err != "ENOSPC" || w.usage().Bytes > 4<<20 || w.usage().Bytes < 3<<20 {
-			t.Errorf("%+v, %+v", got, w.usage())
+			t.Errorf(`got %+v, w.usage() = %+v, want got.err == "ENOSPC" and w.usage().Bytes <= 4 << 20 and w.usage().Bytes >= 3 << 20`,
+				got, w.usage())
 		}
 		if err := w.place.root.Remove("w/f"); err != nil {
 			t.Fatal(err)
 		}
 		if got := w.as("files"); got.err != "ENOSPC" || w.usage().Inodes != 20 {
-			t.Errorf("%+v, %+v", got, w.usage())
+			t.Errorf(`got %+v, w.usage() = %+v, want got.err == "ENOSPC" and w.usage().Inodes == 20`, got, w.usage())
 		}
 	})
 	t.Run("grow", func(t *testing.T) {
@@ -283,7 +289,7 @@ func TestAStoreCanBeXFS(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := w.as("fallocate f 260000000"); got.err != "" {
-			t.Errorf("after growing: %+v", got)
+			t.Errorf(`after growing: got %+v, want got.err == ""`, got)
 		}
 		if err := s.Grow(size); err != nil {
 			t.Errorf("a smaller size: %v", err)
@@ -372,19 +378,19 @@ func TestStoreOfAnotherMountNamespaceIsTheSame(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	said, err := bufio.NewReader(out).ReadString('\n')
-	if said != "held\n" {
-		t.Fatalf("%q, %v", said, err) // the reason is on standard error
+	printed, err := bufio.NewReader(out).ReadString('\n')
+	if printed != "held\n" {
+		t.Fatalf(`printed = %q, err = %v, want printed == "held\n"`, printed, err) // the reason is on standard error
 	}
 	if m := mounts(t, state); len(m) != 0 {
-		t.Fatalf("its mounts show here: %v", m)
+		t.Fatalf("its mounts show here: m = %v, want len(m) == 0", m)
 	}
 	s := openStore(t, state, storeSize)
 	if data, err := s.Root().ReadFile("f"); string(data) != "from there" || err != nil {
-		t.Errorf("%q, %v", data, err)
+		t.Errorf(`data = %q, err = %v, want data == "from there" and no error`, data, err)
 	}
 	if l := loops(t, state); len(l) != 1 {
-		t.Errorf("loop devices: %v", l)
+		t.Errorf("loop devices: l = %v, want len(l) == 1", l)
 	}
 	hold.Close()
 	if err := cmd.Wait(); err != nil {
@@ -438,10 +444,10 @@ func TestQuotaThatOnlyCountsIsNone(t *testing.T) {
 	_, err = disk.OpenQuotas(root)
 	why, ok := errors.AsType[*disk.UnavailableError](err)
 	if !ok || why.Reason != disk.NotEnforced {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want ok == true and why.Reason == disk.NotEnforced", err)
 	}
 	if all := accounts(t, dir); len(all) != 0 {
-		t.Errorf("left: %v", all)
+		t.Errorf("left: all = %v, want len(all) == 0", all)
 	}
 }
 
@@ -464,6 +470,6 @@ func TestQuotaOnOverlayIsRefused(t *testing.T) {
 	defer root.Close()
 	_, err = disk.OpenQuotas(root)
 	if why, ok := errors.AsType[*disk.UnavailableError](err); !ok || why.Reason != disk.NoKind || why.Kind != "overlay" {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want ok == true and why.Reason == disk.NoKind and why.Kind == "overlay"`, err)
 	}
 }

@@ -41,18 +41,20 @@ func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 		"remove=/was/file", "mkdir=/was/file", "write=/was/file/in", "remove=/was/link", "write=/was/link", "remove=/was/dir/x", "remove=/was/dir", "write=/was/dir", "closed=/closed", "closed=/usr/share", "write=/workspace/mine", "write=/tmp/mine",
 	}
 	if got := does(t, d, "a", change...); got != "" {
-		t.Fatalf("changes: %q", got)
+		t.Fatalf(`changes: got %q, want ""`, got)
 	}
 	some, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{Paths: []string{"/opt/b", "/was/dir", "/usr/bin", "/closed", "/usr/lib/dir/in", "/nothing/at/all"}})
 	if err != nil || some != (api.RootDiscarded{Removed: 1, Restored: 3}) {
-		t.Errorf("some: %+v, %v", some, err)
+		t.Errorf("some: some = %+v, err = %v, want no error and some == api.RootDiscarded{Removed: 1, Restored: 3}",
+			some, err)
 	}
 	if got := does(t, d, "a", "ls=/opt", "cat=/was/dir/x", "cat=/etc/new"); got != "a mine \nxwritten" {
-		t.Errorf("after some: %q", got)
+		t.Errorf(`after some: got %q, want "a mine \nxwritten"`, got)
 	}
 	for path, want := range map[string]string{"/was/file/in": "/was/file", "opt": "shortest form", "/": "shortest form", "/opt/../etc": "shortest form"} {
 		if done, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{Paths: []string{path}}); err == nil && path != "/was/file/in" || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %+v, %v", path, done, err)
+			t.Errorf(`%s: done = %+v, err = %v, want (an error or path == "/was/file/in") and (no error or err containing %q)`,
+				path, done, err, want)
 		}
 	}
 	// A directory that programs have created contains a mount from the host.
@@ -60,33 +62,34 @@ func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if done, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{Paths: []string{"/opt/mine"}}); err == nil || !strings.Contains(err.Error(), "/opt/mine") {
-		t.Errorf("with a mount in it: %+v, %v", done, err)
+		t.Errorf(`with a mount in it: done = %+v, err = %v, want an error containing "/opt/mine"`, done, err)
 	}
 	if data, err := os.ReadFile(lent + "/kept"); err != nil || string(data) != "one" {
-		t.Fatalf("what is mounted: %q, %v", data, err)
+		t.Fatalf(`the mounted directory: data = %q, err = %v, want no error and data == "one"`, data, err)
 	}
 	if err := d.RemoveMount(t.Context(), "a", "/opt/mine/one", false); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{}); err != nil || done.Removed == 0 || done.Restored == 0 {
-		t.Fatalf("all: %+v, %v\n%s", done, err, d.Log())
+		t.Fatalf("all: done = %+v, err = %v, want no error and done.Removed != 0 and done.Restored != 0:\n%s",
+			done, err, d.Log())
 	}
 	if got := does(t, d, "a", look...); got != fresh {
 		t.Errorf("undone:\n%q, was\n%q", got, fresh)
 	}
 	diff, err := c.DiffRoot(t.Context(), "a", &api.RootDiff{})
 	if err != nil || diff.Counts != (api.ChangeCounts{}) {
-		t.Errorf("what is other: %+v, %v", diff, err)
+		t.Errorf("the changes: diff = %+v, err = %v, want no error and diff.Counts == api.ChangeCounts{}", diff, err)
 	}
 	if got := does(t, d, "a", "cat=/workspace/mine", "cat=/tmp/mine"); got != "writtenwritten" {
-		t.Errorf("what is not of the image: %q", got)
+		t.Errorf(`files outside the image: got %q, want "writtenwritten"`, got)
 	}
 	if done, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{}); err != nil || done != (api.RootDiscarded{}) {
-		t.Errorf("again: %+v, %v", done, err)
+		t.Errorf("again: done = %+v, err = %v, want no error and done == api.RootDiscarded{}", done, err)
 	}
 	if err := errors.Join(d.DeleteSession(t.Context(), "a"), c.DeleteImage(t.Context(), "tools:1")); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
+	boxtest.Eventually(t, "no directory tree of an image is left", func() bool { return trees(t, d) == 0 })
 	d.NothingLeft(before)
 }

@@ -77,14 +77,14 @@ func TestProgramsOfADistributionRunInAnImage(t *testing.T) {
 	}
 	imports(t, d, i.layout(t), "")
 	if got := runs(t, d, "distribution:1"); got != "by itself\n" {
-		t.Errorf("without a command: %q", got)
+		t.Errorf(`without a command: got %q, want "by itself\n"`, got)
 	}
 	r, err := d.Run(t.Context(), &api.OneShotRequest{
 		Session: api.SessionRequest{Image: new("distribution:1")},
 		Exec:    api.ExecRequest{Argv: []string{"sh", "-c", "cat /etc/os-release; ls /etc/os-release; cat < /dev/null; ls /root /usr/bin/python3; echo x > /bin/x; echo kept > /workspace/y && cat /workspace/y"}},
 	})
 	if err != nil || r.Stdout != "ID=image\n/etc/os-release\nkept\n" || strings.Count(r.Stderr, "No such file") != 2 || !strings.Contains(r.Stderr, "Read-only file system") {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf("r = %+v, err = %v", r, err)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestADistributionIsPulledAndRuns(t *testing.T) {
 		t.Fatalf("%q, %v\n%s", out, err, d.Log())
 	}
 	if got := runs(t, d, ref); got != "C.UTF-8\nHello, world!\n" {
-		t.Errorf("without a command: %q", got)
+		t.Errorf(`without a command: got %q, want "C.UTF-8\nHello, world!\n"`, got)
 	}
 	r, err := d.Run(t.Context(), &api.OneShotRequest{
 		Session: api.SessionRequest{Image: &ref, ReadOnlyRoot: new(false)},
@@ -158,6 +158,6 @@ func TestADistributionIsPulledAndRuns(t *testing.T) {
 	}
 	img, err := d.Image(t.Context(), ref)
 	if err != nil || img.Layers != 2 || img.Entries < 1000 {
-		t.Errorf("%+v, %v", img, err)
+		t.Errorf("img = %+v, err = %v, want no error and img.Layers == 2 and img.Entries >= 1000", img, err)
 	}
 }

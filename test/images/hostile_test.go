@@ -90,7 +90,7 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// Whatever an image has at paths that a box provides itself is hidden, and leads nowhere.
+// Files of an image at paths that a box provides itself are hidden, and links there are not followed.
 func TestAnImageCannotReplaceWhatABoxHas(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

@@ -36,7 +36,7 @@ func TestABoxIsMadeOfAnImage(t *testing.T) {
 		t.Errorf("imported %+v", img)
 	}
 	if got := runs(t, d, "tools:1"); got != "green\n/srv/app\n" {
-		t.Errorf("without a command: %q", got)
+		t.Errorf(`without a command: got %q, want "green\n/srv/app\n"`, got)
 	}
 	got := runs(t, d, "tools:1", "id", "env=HOME", "ls=/", "ls=/opt", "cat=/opt/twin", "ls=/data", "ls=/data/old", "mode=/secret", "cat=/secret", "cat=/usr/lib/through", "mode=/usr/lib")
 	want := "1000 1000\n/home/box\n" +
@@ -48,7 +48,7 @@ func TestABoxIsMadeOfAnImage(t *testing.T) {
 	got = runs(t, d, "tools:1", "cat=/etc/passwd", "cat=/etc/group", "cat=/etc/hostname", "write=/opt/x", "write=/bin/program", "write=/x", "mknod=/tmp/null", "write=/tmp/x", "write=/workspace/x", "cat=/tmp/x", "cat=/dev/null")
 	if !strings.HasPrefix(got, "root:x:0:0::/root:/bin/sh\nbox:x:1000:1000:box:/home/box:/bin/sh\nroot:x:0:\nbox:x:1000:root\n") || strings.Count(got, "read-only file system") != 3 ||
 		strings.Count(got, "operation not permitted") != 1 || !strings.HasSuffix(got, "written") {
-		t.Errorf("users and writes: %q", got)
+		t.Errorf("users and writes: got %q", got)
 	}
 	roots := 0
 	for line := range strings.SplitSeq(runs(t, d, "tools:1", "cat=/proc/self/mountinfo"), "\n") {
@@ -58,7 +58,8 @@ func TestABoxIsMadeOfAnImage(t *testing.T) {
 		}
 		roots++
 		if !strings.HasPrefix(f[5], "ro,nosuid,nodev") || !strings.Contains(line, " - overlay ") {
-			t.Errorf("the root is %s", line)
+			t.Errorf(`the root is %s, want f[5] starting with "ro,nosuid,nodev" and line containing " - overlay "`,
+				line)
 		}
 	}
 	if roots != 1 {
@@ -73,7 +74,7 @@ func TestABoxIsMadeOfAnImage(t *testing.T) {
 	if err := errors.Join(c.DeleteImage(t.Context(), "tools:1"), c.DeleteImage(t.Context(), "saved:1")); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "the tree is gone", func() bool { return trees(t, d) == 0 })
+	boxtest.Eventually(t, "the directory tree of the image is removed", func() bool { return trees(t, d) == 0 })
 	d.NothingLeft(before)
 }
 
@@ -111,6 +112,6 @@ func TestAMountLeavesTheRestOfAnImageInSight(t *testing.T) {
 		}
 	}
 	if got := does(t, d, "s", "write=/opt/x"); !strings.Contains(got, "read-only file system") {
-		t.Errorf("a program can write beside a mount: %q", got)
+		t.Errorf(`a program can write beside a mount: got %q, want got containing "read-only file system"`, got)
 	}
 }

@@ -52,12 +52,12 @@ func TestASessionKeepsItsImage(t *testing.T) {
 			t.Fatalf("%v\n%s", err, d.Log())
 		}
 		if got := cats(t, d, id, "/version"); got != "old" {
-			t.Errorf("%s, %s: %q", id, s.Image, got)
+			t.Errorf(`%s, %s: got %q, want "old"`, id, s.Image, got)
 		}
 	}
 	locked := api.SessionRequest{ID: "locked", Profile: "locked", Image: new("now:1")}
 	if _, _, err := d.CreateSession(t.Context(), &locked); boxtest.StatusOf(err) != 403 {
-		t.Errorf("a profile that locks its image: %v", err)
+		t.Errorf("a profile that locks its image: err = %v, want boxtest.StatusOf(err) == 403", err)
 	}
 	imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "young"})).layout(t), "")
 	keeper := d.Keeper()
@@ -70,7 +70,7 @@ func TestASessionKeepsItsImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Restart()
-	boxtest.Eventually(t, "what an earlier removal has left is gone", func() bool {
+	boxtest.Eventually(t, "the directory tree of the image that was removed earlier is gone", func() bool {
 		_, err := os.Lstat(left)
 		return errors.Is(err, fs.ErrNotExist)
 	})
@@ -78,21 +78,21 @@ func TestASessionKeepsItsImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := tries(t.Context(), d.Client, "now:1", "id"); boxtest.StatusOf(err) != 400 {
-		t.Errorf("an image that is gone: %v", err)
+		t.Errorf("a removed image: err = %v, want boxtest.StatusOf(err) == 400", err)
 	}
-	boxtest.Eventually(t, "the tree of the young one is gone", func() bool { return trees(t, d) == 1 })
+	boxtest.Eventually(t, "the directory tree of the second image is removed", func() bool { return trees(t, d) == 1 })
 	for _, id := range []string{"named", "profile", "digest"} {
 		if got := cats(t, d, id, "/version"); got != "old" {
-			t.Errorf("%s, after its image has gone: %q", id, got)
+			t.Errorf(`%s, after the removal of its image: got %q, want "old"`, id, got)
 		}
 		if trees(t, d) != 1 {
-			t.Errorf("%d trees while %s lives", trees(t, d), id)
+			t.Errorf("%d directory trees while %s runs", trees(t, d), id)
 		}
 		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
+	boxtest.Eventually(t, "no directory tree of an image is left", func() bool { return trees(t, d) == 0 })
 	d.NothingLeft(before)
 }
 
@@ -105,19 +105,19 @@ func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
 	c := d.Client
 	for _, version := range []string{"old", "young"} {
 		imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: version})).layout(t), "")
-		boxtest.Eventually(t, "boxes are ahead of need, and one tree is there", func() bool {
+		boxtest.Eventually(t, "preforked boxes are there, and one directory tree of an image", func() bool {
 			s, err := d.Status(t.Context())
 			return err == nil && len(s.Warm) == 1 && s.Warm[0].Ready == 2 && trees(t, d) == 1
 		})
 	}
 	d.NewSession(t, api.SessionRequest{ID: "a", Profile: "ready"})
 	if got := does(t, d, "a", "cat=/version", "write=/version", "cat=/version"); got != "youngwritten" {
-		t.Errorf("of the image that was: %q", got)
+		t.Errorf(`of the image that was: got %q, want "youngwritten"`, got)
 	}
 	if err := errors.Join(d.DeleteSession(t.Context(), "a"), c.DeleteImage(t.Context(), "now:1")); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
+	boxtest.Eventually(t, "no directory tree of an image is left", func() bool { return trees(t, d) == 0 })
 	d.NothingLeft(before)
 }
 
@@ -146,23 +146,23 @@ func TestAUserOfAnImageHasTheNameAndTheHomeOfItsSession(t *testing.T) {
 			t.Errorf("%+v: %q, want %q", tc, got, want)
 		}
 		if got := cats(t, d, id, "/home/node/kept"); (got == "kept") != (tc.others != "") {
-			t.Errorf("%+v: %q", tc, got)
+			t.Errorf(`%+v: got %q, want (got == "kept") == (tc.others != "")`, tc, got)
 		}
 		if got := does(t, d, id, "write="+tc.home+"/x", "cat="+tc.home+"/x"); got != "written" {
-			t.Errorf("%+v: %q", tc, got)
+			t.Errorf(`%+v: got %q, want "written"`, tc, got)
 		}
 	}
 	for _, home := range []string{"/home/user", "/root"} {
 		for _, readOnly := range []bool{true, false} {
 			_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "e", Image: new("evil:1"), Home: &home, ReadOnlyRoot: &readOnly})
 			if err == nil || !strings.Contains(err.Error(), home) {
-				t.Errorf("%s, %v: %v", home, readOnly, err)
+				t.Errorf("%s, %v: err = %v, want an error containing home", home, readOnly, err)
 			}
 		}
 	}
 	d.NewSession(t, api.SessionRequest{ID: "e", Image: new("evil:1"), UserName: new("user"), Home: new("/home/other")})
 	if got := cats(t, d, "e", "/etc/passwd"); strings.Contains(got, "user") {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want got without "user"`, got)
 	}
 }
 
@@ -184,18 +184,18 @@ func TestAStoppedSessionKeepsItsImage(t *testing.T) {
 	d.Stop()
 	d.Restart()
 	if s, err := d.StartSession(t.Context(), "s"); err != nil || s.Image != "now:1" {
-		t.Fatalf("%+v, %v\n%s", s, err, d.Log())
+		t.Fatalf("s = %+v, err = %v, want no error and s.Image == \"now:1\":\n%s", s, err, d.Log())
 	}
 	if got := does(t, d, "s", "cat=/version", "cat=/mine", "cat=/etc/own"); got != "oldwrittenwritten" || trees(t, d) != 1 {
 		t.Errorf("it has %q, and there are %d trees", got, trees(t, d))
 	}
 	if got := does(t, d, "s", "cat=/gone"); !strings.Contains(got, "no such file") {
-		t.Errorf("what it had removed is there: %q", got)
+		t.Errorf(`a file that it had removed exists: got %q, want got containing "no such file"`, got)
 	}
 	if err := d.DeleteSession(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
+	boxtest.Eventually(t, "no directory tree of an image is left", func() bool { return trees(t, d) == 0 })
 	d.Warm()
 	d.NothingLeft(before)
 }
@@ -264,6 +264,6 @@ func TestALiveMountHidesNothingBesideIt(t *testing.T) {
 	if err := errors.Join(d.DeleteSession(t.Context(), "a"), d.DeleteImage(t.Context(), "tools:1")); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
+	boxtest.Eventually(t, "no directory tree of an image is left", func() bool { return trees(t, d) == 0 })
 	d.NothingLeft(before)
 }

@@ -90,10 +90,10 @@ func TestABoxIsMadeOfWhatARegistryHas(t *testing.T) {
 	}
 	out, err := pulls(t, d, "--insecure", ref)
 	if err != nil || !strings.HasPrefix(out, ref+" sha256:") {
-		t.Fatalf("%q, %v", out, err)
+		t.Fatalf(`out = %q, err = %v, want no error and out starting with ref + " sha256:"`, out, err)
 	}
 	if got := runs(t, d, ref, "cat=/version", "env=COLOR"); got != "oldgreen\n" {
-		t.Errorf("in the box: %q", got)
+		t.Errorf(`in the box: got %q, want "oldgreen\n"`, got)
 	}
 	blobs.Store(0)
 	if again, err := pulls(t, d, "--insecure", ref); again != out || err != nil || blobs.Load() > 1 { // only the configuration is fetched
@@ -103,22 +103,23 @@ func TestABoxIsMadeOfWhatARegistryHas(t *testing.T) {
 	blobs.Store(0)
 	broken.Store(true)
 	if out, err := pulls(t, d, "--insecure", ref); err == nil || !strings.HasPrefix(err.Error(), "pull "+ref+": ") {
-		t.Errorf("a registry that breaks off: %q, %v", out, err)
+		t.Errorf(`a registry that breaks off: out = %q, err = %v, want an error and err starting with "pull " + ref + ": "`,
+			out, err)
 	}
 	broken.Store(false)
 	if got := runs(t, d, ref, "cat=/version"); got != "old" || trees(t, d) != 1 {
 		t.Errorf("after a pull that has failed: %q, %d trees", got, trees(t, d))
 	}
 	if out, err := pulls(t, d, "--insecure", ref, "--name", "tools:young"); err != nil || !strings.HasPrefix(out, "tools:young sha256:") {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf(`out = %q, err = %v, want no error and out starting with "tools:young sha256:"`, out, err)
 	}
 	if got := runs(t, d, "tools:young", "cat=/version"); got != "young" {
-		t.Errorf("in the box: %q", got)
+		t.Errorf(`in the box: got %q, want "young"`, got)
 	}
 	c := d.Client
 	if err := errors.Join(c.DeleteImage(t.Context(), ref), c.DeleteImage(t.Context(), "tools:young")); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
+	boxtest.Eventually(t, "no directory tree of an image is left", func() bool { return trees(t, d) == 0 })
 	d.NothingLeft(before)
 }

@@ -29,7 +29,7 @@ func TestAFreshInstallation(t *testing.T) {
 		}
 	}
 	if got := run(t, "systemctl", "is-enabled", socket); got != "enabled" {
-		t.Errorf("%s is %s", socket, got)
+		t.Errorf(`%s is %s, want got == "enabled"`, socket, got)
 	}
 	group, err := user.LookupGroup("boxd")
 	if err != nil {
@@ -46,26 +46,27 @@ func TestAFreshInstallation(t *testing.T) {
 	refusesStrangers(t, member) // not yet a member
 	run(t, "usermod", "-aG", "boxd", member)
 	if got := boxctl(t, "run", "--", "sh", "-c", "id -un; id -u"); got != "box\n1000" {
-		t.Errorf("the first program says %q", got)
+		t.Errorf(`the first program prints %q, want "box\n1000"`, got)
 	}
 	for _, unit := range []string{socket, service, keeper, anchor} {
 		if got := state(t, unit); got != "active" {
-			t.Errorf("after the first program %s is %s", unit, got)
+			t.Errorf(`after the first program %s is %s, want got == "active"`, unit, got)
 		}
 	}
 	refusesStrangers(t, stranger)
 	var d api.Doctor
 	decode(t, boxctl(t, "doctor", "--json"), &d)
 	if !d.OK {
-		t.Errorf("the doctor says %+v", d)
+		t.Errorf("the answer of boxctl doctor is %+v, want d.OK == true", d)
 	}
 	for _, c := range d.Checks {
 		if c.Level != "ok" {
-			t.Errorf("the doctor says %+v", c)
+			t.Errorf(`the doctor says %+v, want c.Level == "ok"`, c)
 		}
 	}
 	if got := boxctl(t, "version"); strings.Count(got, run(t, "dpkg-deb", "--field", file, "Version")) != 2 {
-		t.Errorf("boxctl version: %s", got)
+		t.Errorf(`boxctl version: got %s, want strings.Count(got, run(t, "dpkg-deb", "--field", file, "Version")) == 2`,
+			got)
 	}
 }
 
@@ -75,7 +76,7 @@ func refusesStrangers(t *testing.T, name string) {
 		r := try(t, as(name, append([]string{"boxctl"}, args...)...)...)
 		if r.code == 0 || r.stdout != "" || !strings.Contains(r.stderr, "permission denied") || !strings.Contains(r.stderr, "hint:") ||
 			!strings.Contains(r.stderr, "usermod -aG boxd "+name) {
-			t.Errorf("boxctl %q of a stranger: %+v", args, r)
+			t.Errorf("boxctl %q of a user outside the group: %+v", args, r)
 		}
 	}
 }
@@ -87,19 +88,19 @@ func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 	s := inspect(t)
 	for limit, by := range map[string]string{"memory": "cgroup2", "pids": "cgroup2", "cpu": "cgroup2", "workspace": "project-quota"} {
 		if s.Enforcement[limit] != by {
-			t.Errorf("%s is kept by %q", limit, s.Enforcement[limit])
+			t.Errorf("%s is enforced by %q", limit, s.Enforcement[limit])
 		}
 	}
 	// Names of processes killed for memory are only in the kernel's log, which the unit must let boxd read.
 	r := try(t, as(member, "boxctl", "exec", "alive", "--", "python3", "-c", "b = bytearray(1 << 28)")...)
 	if r.code != 137 || !strings.Contains(r.stderr, "python3") {
-		t.Errorf("out of memory: %+v", r)
+		t.Errorf(`out of memory: r = %+v, want r.code == 137 and r.stderr containing "python3"`, r)
 	}
 	// Listening sockets of a box can be reached from outside.
 	boxctl(t, "start", "alive", "web", "--", "python3", "-m", "http.server", "8000", "--bind", "127.0.0.1")
 	c := client.New(client.DefaultSocket)
 	c.Owner = s.Owner // root acts for the member
-	boxtest.Eventually(t, "its port is reached", func() bool {
+	boxtest.Eventually(t, "the port of the box is reached", func() bool {
 		conn, err := c.OpenPort(t.Context(), "alive", 8000)
 		if e, ok := errors.AsType[*client.Error](err); ok && e.Type == api.ProblemType+"conflict" {
 			return false // it does not listen yet
@@ -118,7 +119,7 @@ func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 	run(t, as(member, "mkdir", "-p", work)...)
 	run(t, as(member, "sh", "-c", "cd "+work+" && boxctl run --here -- sh -c 'echo hello >file'")...)
 	if got := run(t, "stat", "-c", "%U %s", work+"/file"); got != member+" 6" {
-		t.Errorf("the file of the box is %s", got)
+		t.Errorf(`the file of the box is %s, want member + " 6"`, got)
 	}
 	if got := boxctl(t, "exec", "alive", "--", "sh", "-c", "ls /home/"+member+" 2>&1; true"); !strings.Contains(got, "No such file") {
 		t.Errorf("a box sees %q", got)
@@ -127,7 +128,7 @@ func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 	boxctl(t, "exec", "alive", "--", "sh", "-c", "head -c 20000000 /dev/zero >used")
 	boxctl(t, "stop", "alive")
 	if r := try(t, as(member, "boxctl", "set", "alive", "--workspace-quota", "8MiB")...); r.code == 0 || !strings.Contains(r.stderr, "which is used") {
-		t.Errorf("a quota below what is used: %+v", r)
+		t.Errorf(`a quota below the usage: r = %+v, want r.code != 0 and r.stderr containing "which is used"`, r)
 	}
 	boxctl(t, "rm", "alive") // a stopped box outlives the units
 }

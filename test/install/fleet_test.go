@@ -56,7 +56,7 @@ func startNATS(t *testing.T) int {
 		s.WaitForShutdown()
 	})
 	if !s.ReadyForConnections(boxtest.Longest) {
-		t.Fatal("the server of NATS does not start")
+		t.Fatal("the NATS server does not start")
 	}
 	var port int
 	if _, err := fmt.Sscanf(s.Addr().String(), "127.0.0.1:%d", &port); err != nil {
@@ -89,7 +89,7 @@ func TestThePackageOfTheFleetMakesANodeAndAGateway(t *testing.T) {
 		run(t, "systemctl", "stop", service)
 		for _, path := range []string{"/etc/boxfleet", "/var/lib/boxfleet", "/var/lib/boxfleet-gateway", "/usr/bin/boxfleet"} {
 			if _, err := os.Lstat(path); !os.IsNotExist(err) {
-				t.Errorf("purged, and %s is there: %v", path, err)
+				t.Errorf("%s exists after a purge: err = %v, want os.IsNotExist(err)", path, err)
 			}
 		}
 		a.unharmed(t, "the end of the fleet")
@@ -97,7 +97,7 @@ func TestThePackageOfTheFleetMakesANodeAndAGateway(t *testing.T) {
 	apt(t, "install", fleet)
 	for _, unit := range []string{fleetNode, fleetGateway} {
 		if got := state(t, unit); got != "inactive" {
-			t.Errorf("installed, %s is %s", unit, got)
+			t.Errorf(`installed, %s is %s, want got == "inactive"`, unit, got)
 		}
 	}
 	const page = "boxd-fleet/fleet.md"
@@ -105,7 +105,8 @@ func TestThePackageOfTheFleetMakesANodeAndAGateway(t *testing.T) {
 	// The gateway.
 	gateway, node := prompts(t, page, "A gateway"), prompts(t, page, "A node")
 	if len(gateway) != 2 || len(node) != 1 {
-		t.Fatalf("commands of the page: %q, %q", gateway, node)
+		t.Fatalf("commands of the page: gateway = %q, node = %q, want len(gateway) == 2 and len(node) == 1",
+			gateway, node)
 	}
 	key := follows(t, gateway[0])
 	key = key[strings.LastIndexByte(key, '\n')+1:]
@@ -142,17 +143,17 @@ role = "operator"
 	})
 	a.unharmed(t, "the beginning of the fleet")
 	if got := fleetCtl(t, token, "run", "--", "sh", "-c", "uname -n; id -u"); !strings.Contains(got, "1000") {
-		t.Errorf("a program of the fleet says %q", got)
+		t.Errorf(`a program of the fleet prints %q, want got containing "1000"`, got)
 	}
 	fleetCtl(t, token, "create", "--ttl", "1h", "ours")
 	fleetCtl(t, token, "start", "ours", "count", "--", "sh", "-c", "echo $$; sleep 100000")
 	var first string
-	boxtest.Eventually(t, "the program has said who it is", func() bool {
+	boxtest.Eventually(t, "the program has printed its PID", func() bool {
 		first = fleetCtl(t, token, "logs", "ours", "count")
 		return first != ""
 	})
 	if got := fleetCtl(t, token, "fleet", "ls"); !strings.Contains(got, "ours") || !strings.Contains(got, "ci") {
-		t.Errorf("fleet ls: %s", got)
+		t.Errorf(`fleet ls: got %s, want got containing "ours" and got containing "ci"`, got)
 	}
 
 	// Each of the three is restarted, by an administrator or after it was killed.
@@ -181,10 +182,10 @@ role = "operator"
 	}
 	fleetCtl(t, token, "rm", "ours")
 	run(t, "systemctl", "stop", fleetNode)
-	boxtest.Eventually(t, "the node is told to be away", func() bool {
+	boxtest.Eventually(t, "boxctl fleet nodes lists no node as ready", func() bool {
 		return !strings.Contains(fleetCtl(t, token, "fleet", "nodes"), "ready")
 	})
 	if r := try(t, "env", "BOXD_SOCKET=http://127.0.0.1:5440", "BOXD_TOKEN="+token, "boxctl", "run", "--wait", "0s", "--", "true"); r.code == 0 || !strings.HasPrefix(r.stderr, "boxctl: ") {
-		t.Errorf("without a node: %+v", r)
+		t.Errorf(`without a node: r = %+v, want r.code != 0 and r.stderr starting with "boxctl: "`, r)
 	}
 }

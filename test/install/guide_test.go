@@ -89,25 +89,25 @@ func TestThePageForE2BIsFollowed(t *testing.T) {
 		t.Fatalf("the key is the last line of %q", printed)
 	}
 	if got := state(t, service); got != "inactive" {
-		t.Errorf("before anybody has come boxd is %s", got)
+		t.Errorf(`before the first connection boxd is %s, want "inactive"`, got)
 	}
 
 	// The first client starts boxd. A sandbox has a network, since the host forwards.
 	c.create()
 	if got := c.sh(`id -un; pwd; test "$(wc -l </proc/net/route)" -gt 1 && echo network`); got != "user\n/home/user\nnetwork\n" {
-		t.Errorf("a command says %q", got)
+		t.Errorf(`a command prints %q, want "user\n/home/user\nnetwork\n"`, got)
 	}
 	if got := run(t, "boxctl", "ls", "--owner", "agents"); !strings.Contains(got, c.id) {
 		t.Errorf("root sees %s", got)
 	}
 	if got := run(t, "boxctl", "--owner", "agents", "exec", c.id, "--", "sh", "-c", "echo hello >~/kept; id -un"); got != "user" {
-		t.Errorf("a command of root's says %q", got)
+		t.Errorf(`a command of root prints %q, want "user"`, got)
 	}
 
 	// When boxd restarts, the socket and the sandbox stay.
 	run(t, "systemctl", "stop", service)
 	if got := c.sh("cat kept"); got != "hello\n" {
-		t.Errorf("after a restart of boxd the sandbox says %q", got)
+		t.Errorf(`after a restart of boxd a command in the sandbox prints %q, want "hello\n"`, got)
 	}
 
 	// The same sandbox over TLS, for Scalebox programs.
@@ -122,12 +122,13 @@ func TestThePageForE2BIsFollowed(t *testing.T) {
 	defer byTLS.CloseIdleConnections()
 	for address, client := range map[string]*http.Client{"https://127.0.0.2:5443": byTLS, "http://" + e2bAddress: http.DefaultClient} {
 		if status, text := c.asks(client, "GET", address+"/sandboxes/"+c.id, ""); status != http.StatusOK || !strings.Contains(text, `"running"`) {
-			t.Errorf("%s: %d %s", address, status, text)
+			t.Errorf("%s: status = %d, text = %s, want status == 200 and text containing `\"running\"`",
+				address, status, text)
 		}
 	}
 
 	if status, text := c.asks(http.DefaultClient, "DELETE", "http://"+e2bAddress+"/sandboxes/"+c.id, ""); status != http.StatusNoContent {
-		t.Errorf("kill: %d %s", status, text)
+		t.Errorf("kill: status = %d, text = %s, want status == 204", status, text)
 	}
 	if got := run(t, "boxctl", "ls", "--owner", "agents"); strings.Contains(got, c.id) {
 		t.Errorf("after its end root sees %s", got)
@@ -136,7 +137,7 @@ func TestThePageForE2BIsFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, "systemctl", "reload", "boxd")
-	boxtest.Eventually(t, "the key is worth nothing", func() bool {
+	boxtest.Eventually(t, "the removed key is refused", func() bool {
 		status, _ := c.asks(http.DefaultClient, "GET", "http://"+e2bAddress+"/v2/sandboxes", "")
 		return status == http.StatusUnauthorized
 	})
@@ -178,7 +179,7 @@ func (c *e2bClient) create() {
 	c.t.Helper()
 	status, text := c.asks(http.DefaultClient, "POST", "http://"+e2bAddress+"/sandboxes", `{"templateID":"base"}`)
 	if status != http.StatusCreated {
-		c.t.Fatalf("create: %d %s", status, text)
+		c.t.Fatalf("create: status = %d, text = %s, want status == 201", status, text)
 	}
 	var made struct{ SandboxID, EnvdAccessToken string }
 	decode(c.t, text, &made)

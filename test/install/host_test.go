@@ -26,7 +26,7 @@ func TestSystemdFindsNothingWrongWithTheUnits(t *testing.T) {
 	// Manual pages cannot be found on a host without man.
 	r := try(t, "systemd-analyze", "verify", "--man=no", socket, service, keeper, anchor, "boxd-names.socket", "boxd-names.service", "boxd-scopes.socket", "boxd-scopes.service", "boxd-files.socket", "boxd-files.service", "boxd-push.socket", "boxd-push@.service", "box.slice")
 	if r.code != 0 || r.stdout+r.stderr != "" {
-		t.Errorf("systemd-analyze verify: %+v", r)
+		t.Errorf(`systemd-analyze verify: r = %+v, want r.code == 0 and r.stdout + r.stderr == ""`, r)
 	}
 	for unit, most := range map[string]string{service: mostOfBoxd, keeper: mostOfKeeper, anchor: mostOfAnchor, "boxd-names.service": mostOfBoxd, "boxd-scopes.service": mostOfBoxd, "boxd-files.service": mostOfBoxd} {
 		r := try(t, "systemd-analyze", "security", "--no-pager", "--threshold="+most, unit)
@@ -65,24 +65,25 @@ func TestAFullDiskAtStart(t *testing.T) {
 		}
 	}
 	if err := unix.Statfs("/var/lib/boxd", &fs); err != nil || fs.Bavail > 16 {
-		t.Fatalf("the disk is not full: %+v, %v", fs, err)
+		t.Fatalf("the disk is not full: fs = %+v, err = %v, want no error and fs.Bavail <= 16", fs, err)
 	}
 	if !a.breathes() {
-		t.Error("the box has died")
+		t.Error("the box has ended")
 	}
 	r := try(t, as(member, "boxctl", "run", "--", "true")...)
 	// Whichever component needs disk space first reports it: the last block of the audit log may or may not have room for a record.
 	if r.code == 0 || !strings.Contains(r.stderr, "no space left on device") || !strings.Contains(r.stderr, "hint: free ") {
-		t.Errorf("on a full disk: %+v", r)
+		t.Errorf(`on a full disk: r = %+v, want r.code != 0 and r.stderr containing "no space left on device" and r.stderr containing "hint: free "`,
+			r)
 	}
 	if p := process(t); p.PID != a.process.PID || p.State != "running" {
-		t.Errorf("on a full disk: %+v", p)
+		t.Errorf(`on a full disk: p = %+v, want p.PID == %v and p.State == "running"`, p, a.process.PID)
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
-	boxtest.Eventually(t, "there is room again", func() bool {
+	boxtest.Eventually(t, "there is free space on the disk again", func() bool {
 		return unix.Statfs("/var/lib/boxd", &fs) == nil && fs.Bavail > fs.Blocks/2
 	})
 	a.unharmed(t, "the disk was full")
@@ -100,7 +101,7 @@ func TestAReadOnlyUsr(t *testing.T) {
 	})
 	run(t, "mount", "-o", "remount,bind,ro", "/usr")
 	if err := os.WriteFile("/usr/boxd-test", nil, 0o644); err == nil {
-		t.Fatal("/usr can be written")
+		t.Fatal("/usr is not read-only")
 	}
 	run(t, "systemctl", "start", socket)
 	a := live(t)
@@ -156,6 +157,6 @@ func TestOtherUnitsAreAsBefore(t *testing.T) {
 	run(t, append(append([]string{"systemd-run", "-q", "--wait", "--pipe"}, strict...), "sh", "-c", "! touch /usr/x 2>/dev/null && ! touch /var/lib/boxd/x 2>/dev/null && touch /var/lib/boxd-test-other/x")...)
 	a.unharmed(t, "another unit with ProtectSystem=strict")
 	if n, err := strconv.Atoi(boxtest.UnitProperty(t, unit, "NRestarts")); err != nil || n != 0 {
-		t.Errorf("an older service was started again: %d, %v", n, err)
+		t.Errorf("an older service was started again: n = %d, err = %v, want no error and n == 0", n, err)
 	}
 }

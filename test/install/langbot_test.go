@@ -39,17 +39,17 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 		run(t, "systemctl", "stop", service)
 	})
 	if got := state(t, service); got != "inactive" {
-		t.Errorf("before anybody has come boxd is %s", got)
+		t.Errorf(`before the first connection boxd is %s, want "inactive"`, got)
 	}
 
 	// The first client starts boxd, and needs a token for everything except the health check.
 	if a := boxtest.Get(t, "http://"+langbotAddress+"/healthz", nil); a.Code != http.StatusOK || !strings.Contains(string(a.Body), `"live"`) {
-		t.Errorf("/healthz is %d %s", a.Code, a.Body)
+		t.Errorf("/healthz is %d %s, want a.Code == 200 and a.Body containing `\"live\"`", a.Code, a.Body)
 	}
-	boxtest.Eventually(t, "boxd has started for who has come", func() bool { return state(t, service) == "active" })
+	boxtest.Eventually(t, "the connection has started boxd", func() bool { return state(t, service) == "active" })
 	for _, token := range []string{"", secret + "x"} {
 		if _, err := langbot(t, token); err == nil || !strings.Contains(err.Error(), "401") {
-			t.Errorf("with the token %q: %v", token, err)
+			t.Errorf(`with the token %q: err = %v, want an error containing "401"`, token, err)
 		}
 	}
 	bot, err := langbot(t, secret)
@@ -57,23 +57,23 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := bot.exec("echo hello >/tmp/kept; id -un"); out != "box" {
-		t.Errorf("a command says %q", out)
+		t.Errorf(`a command prints %q, want "box"`, out)
 	}
 	// The home directory is on disk, and limited by the workspace quota.
 	if out := bot.exec("head -c 8000000 /dev/zero >~/fetched; wc -c <~/fetched; head -c 60000000 /dev/zero >~/more 2>/dev/null || echo full; rm ~/more"); out != "8000000\nfull" {
-		t.Errorf("what is written to the home directory: %q", out)
+		t.Errorf(`after writing to the home directory: out = %q, want "8000000\nfull"`, out)
 	}
 
 	// When boxd restarts, the socket stays, and LangBot reconnects and has its session unchanged.
 	run(t, "systemctl", "stop", service)
 	if got := state(t, langbotSocket); got != "active" {
-		t.Errorf("while boxd is away its socket is %s", got)
+		t.Errorf(`while boxd is away its socket is %s, want "active"`, got)
 	}
 	if bot, err = langbot(t, secret); err != nil { // this starts it
 		t.Fatal(err)
 	}
 	if out := bot.exec("cat /tmp/kept; wc -c <~/fetched"); out != "hello\n8000000" {
-		t.Errorf("after a restart of boxd the session says %q", out)
+		t.Errorf(`after a restart of boxd a command in the session prints %q, want "hello\n8000000"`, out)
 	}
 	a.unharmed(t, "LangBot has come")
 	if log := run(t, "journalctl", "--no-pager", "--output=cat", "--unit="+service, "--lines=200"); strings.Contains(log, secret) {
@@ -99,14 +99,14 @@ func TestThePageForLangBotIsFollowed(t *testing.T) {
 	own := "/srv/langbot/box/default"
 	r := bot.ask("box_exec", map[string]any{"session_id": "paged", "host_path": own, "cmd": "echo made >by-the-box && id -un", "timeout_sec": 120})
 	if out, _ := r["stdout"].(string); out != "box" {
-		t.Errorf("%v", r)
+		t.Errorf(`r = %v, want out == "box"`, r)
 	}
 	info, err := os.Stat(own + "/by-the-box")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if who := strings.TrimSpace(run(t, "id", "-u", "langbot")); fmt.Sprint(info.Sys().(*syscall.Stat_t).Uid) != who {
-		t.Errorf("what a box has written is %v's, not %s's", info.Sys().(*syscall.Stat_t).Uid, who)
+		t.Errorf("a file that a box has written belongs to uid %v, want %s", info.Sys().(*syscall.Stat_t).Uid, who)
 	}
 	bot.ask("box_delete_session", map[string]any{"session_id": "paged"})
 }
@@ -160,7 +160,7 @@ func (c *conversation) ask(action string, data map[string]any) (answer map[strin
 	}
 	decode(c.t, string(reply), &r)
 	if r.Code != 0 {
-		c.t.Fatalf("%s: %s", action, r.Message)
+		c.t.Fatalf("%s: r.Message = %s, want r.Code == 0", action, r.Message)
 	}
 	return r.Data
 }

@@ -43,8 +43,7 @@ const hosts = firstMachine + " nats1 fleet.example.org\n"
 // fleetPage is the page of the fleet that the package installs.
 const fleetPage = "boxd-fleet/fleet.md"
 
-// The promise of the guide is that a host is lost after 15 seconds. The gateway looks at claims every two; the rest is for a machine that
-// is slow.
+// The guide promises that a host is lost after 15 seconds. The gateway checks claims every two; the rest is for a slow machine.
 const (
 	lostAfter = 15 * time.Second
 	lostBy    = lostAfter + 2*time.Second + 13*time.Second
@@ -60,7 +59,7 @@ func bootID(t *testing.T) string {
 	return strings.TrimSpace(string(text))
 }
 
-// administrator runs on the first machine, and does what is to be done on the second: its test asks.
+// administrator runs on the first machine, and does what has to be done on the second when its test requests it.
 type administrator struct {
 	t     *testing.T
 	boots chan string       // the boot id of the second machine, once its node is set up and after each boot
@@ -112,7 +111,7 @@ func (a *administrator) boot(what string) string {
 	return ""
 }
 
-// errand asks the administrator, who answers when it is time.
+// errand sends a request to the administrator, and waits for its answer.
 func errand(t *testing.T, method, path, body string) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), method, "http://"+errands+path, strings.NewReader(body))
@@ -126,7 +125,8 @@ func errand(t *testing.T, method, path, body string) []byte {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("the first machine: %s %v", resp.Status, err)
+		t.Fatalf("the first machine: resp.Status = %s, err = %v, want no error and resp.StatusCode == 200",
+			resp.Status, err)
 	}
 	return text
 }
@@ -195,7 +195,7 @@ func (p *pairOf) gateway() {
 	t.Helper()
 	commands := prompts(t, fleetPage, "A gateway")
 	if len(commands) != 2 {
-		t.Fatalf("commands of the page: %q", commands)
+		t.Fatalf("commands of the page: commands = %q, want len(commands) == 2", commands)
 	}
 	out := follows(t, commands[0])
 	p.key = out[strings.LastIndexByte(out, '\n')+1:]
@@ -270,7 +270,7 @@ func makeNode(t *testing.T, files map[string]string) {
 	}
 	commands := prompts(t, fleetPage, "A node")
 	if len(commands) != 1 {
-		t.Fatalf("commands of the page: %q", commands)
+		t.Fatalf("commands of the page: commands = %q, want len(commands) == 1", commands)
 	}
 	follows(t, commands[0])
 }
@@ -321,7 +321,7 @@ func TestTwoMachinesAreAFleet(t *testing.T) {
 	there := a.boot("its node")
 	p.ready("a", "b")
 	if got := p.boxctl("fleet", "nodes", "--format", "{{.name}} {{.state}}"); got != "a ready\nb ready" {
-		t.Errorf("the nodes are %q", got)
+		t.Errorf(`the nodes are %q, want "a ready\nb ready"`, got)
 	}
 	here := bootID(t)
 	if there == here {
@@ -344,7 +344,8 @@ func TestTwoMachinesAreAFleet(t *testing.T) {
 	p.loses("running", "stopped")
 	for _, id := range []string{"running", "stopped"} {
 		if now := p.claims()[id]; now.Node != "b" || now.Generation != before[id].Generation {
-			t.Errorf("the claim was %+v and is %+v", before[id], now)
+			t.Errorf(`the claim was %+v and is %+v, want now.Node == "b" and now.Generation == before[id].Generation`,
+				before[id], now)
 		}
 	}
 	p.makes("meanwhile", "")
@@ -377,7 +378,7 @@ func (p *pairOf) ready(names ...string) {
 		list, err := p.client.FleetNodes(p.t.Context())
 		if said == nil && err != nil {
 			said = err
-			p.t.Logf("the gateway says %v", err)
+			p.t.Logf("the answer of the gateway is %v", err)
 		}
 		ready := 0
 		for i := range list {
@@ -436,7 +437,7 @@ func (p *pairOf) makes(id, node string) {
 		placement = map[string]any{"node": node}
 	}
 	if code, text := p.asks("POST", "/v1/sessions", map[string]any{"id": id, "placement": placement}); code != http.StatusCreated {
-		p.t.Fatalf("create %s: %d %s", id, code, text)
+		p.t.Fatalf("create %s: code = %d, text = %s, want code == 201", id, code, text)
 	}
 }
 
@@ -467,7 +468,8 @@ func (p *pairOf) boot(id string) string {
 	p.t.Helper()
 	r, err := p.client.Exec(p.t.Context(), id, &api.ExecRequest{Argv: []string{"cat", "/proc/sys/kernel/random/boot_id"}})
 	if err != nil || r.ExitCode == nil || *r.ExitCode != 0 {
-		p.t.Fatalf("a program in %s: %+v, %v", id, r, err)
+		p.t.Fatalf("a program in %s: r = %+v, err = %v, want no error and r.ExitCode != nil and *r.ExitCode == 0",
+			id, r, err)
 	}
 	return strings.TrimSpace(r.Stdout)
 }
@@ -482,7 +484,7 @@ func random(t *testing.T, n int) []byte {
 	return b
 }
 
-// spreads checks that both machines get sessions of which nobody says where they should be.
+// spreads checks that both machines get sessions that name no node.
 func (p *pairOf) spreads() {
 	p.t.Helper()
 	on := map[string]int{}
@@ -494,7 +496,7 @@ func (p *pairOf) spreads() {
 		p.boxctl("rm", id)
 	}
 	if on["a"] == 0 || on["b"] == 0 || on["a"]+on["b"] != 4 {
-		p.t.Errorf("sessions by node: %v", on)
+		p.t.Errorf(`sessions by node: on = %v, want on["a"] != 0 and on["b"] != 0 and on["a"] + on["b"] == 4`, on)
 	}
 }
 
@@ -511,7 +513,7 @@ func (p *pairOf) carries(here, there string) {
 	var back bytes.Buffer
 	r, err := p.client.ExecStream(t.Context(), "work", &api.ExecRequest{Argv: []string{"tee", "copy"}}, client.Stdio{Stdin: bytes.NewReader(sent), Stdout: &back}, nil)
 	if err != nil || r.Status != "exited" || !bytes.Equal(back.Bytes(), sent) {
-		t.Errorf("%d bytes come back of %d, or others; %+v, %v", back.Len(), len(sent), r, err)
+		t.Errorf("%d bytes were returned of %d, or differ; %+v, %v", back.Len(), len(sent), r, err)
 	}
 	p.has("work", "copy", sent)
 	file := random(t, 300_000)
@@ -520,7 +522,7 @@ func (p *pairOf) carries(here, there string) {
 
 	p.boxctl("fleet", "move", "--node", "a", "work")
 	if c := p.claims()["work"]; c.Node != "a" || c.State != api.FleetClaimLive {
-		t.Errorf("moved, it is %+v", c)
+		t.Errorf(`moved, it is %+v, want c.Node == "a" and c.State == api.FleetClaimLive`, c)
 	}
 	if got := p.boot("work"); got != here {
 		t.Errorf("moved, a program sees the boot %q, not %q", got, here)
@@ -530,11 +532,12 @@ func (p *pairOf) carries(here, there string) {
 	p.boxctl("rm", "work")
 }
 
-// loses waits until sessions are lost, and checks that it takes as long as the guide says, and that nobody can use or make them.
+// loses waits until sessions are lost, and checks that it takes as long as the guide says, and that they can neither be used nor
+// created meanwhile.
 func (p *pairOf) loses(ids ...string) {
 	t := p.t
 	t.Helper()
-	var heard time.Time // when the gateway has heard of the second machine last
+	var heard time.Time // when the gateway has got the last announcement of the second machine
 	boxtest.Eventually(t, "the sessions are lost", func() bool {
 		list, err := p.client.FleetNodes(t.Context())
 		now := time.Now()
@@ -546,13 +549,14 @@ func (p *pairOf) loses(ids ...string) {
 	})
 	for _, id := range ids {
 		took := p.claims()[id].Since.Sub(heard)
-		t.Logf("%s is lost %.1f s after its machine was heard of last", id, took.Seconds())
+		t.Logf("%s is lost %.1f s after the last announcement of its machine", id, took.Seconds())
 		if took < lostAfter-time.Second || took > lostBy {
 			t.Errorf("%s is lost after %v, not %v", id, took, lostAfter)
 		}
 		for _, ask := range []struct{ method, path string }{{"POST", "/v1/sessions"}, {"GET", "/v1/sessions/" + id}, {"POST", "/v1/sessions/" + id + "/exec"}} {
 			if code, text := p.asks(ask.method, ask.path, map[string]any{"id": id}); code != http.StatusConflict || !strings.Contains(text, "lost since") {
-				t.Errorf("%s %s: %d %s", ask.method, ask.path, code, text)
+				t.Errorf(`%s %s: code = %d, text = %s, want code == 409 and text containing "lost since"`,
+					ask.method, ask.path, code, text)
 			}
 		}
 	}
@@ -562,13 +566,13 @@ func (p *pairOf) loses(ids ...string) {
 func (p *pairOf) returns(boot string, content []byte) {
 	t := p.t
 	t.Helper()
-	boxtest.Eventually(t, "the stopped session is found, and the other has ended", func() bool {
+	boxtest.Eventually(t, "the stopped session is ready again, and the one that ran has ended", func() bool {
 		claims := p.claims()
 		_, runs := claims["running"]
 		return !runs && claims["stopped"].State == api.FleetClaimLive
 	})
 	if s, err := p.client.Session(t.Context(), "stopped"); err != nil || s.State != "stopped" {
-		t.Errorf("it is %+v, %v", s, err)
+		t.Errorf(`it is %+v, %v, want no error and s.State == "stopped"`, s, err)
 	}
 	if _, err := p.client.StartSession(t.Context(), "stopped"); err != nil {
 		t.Fatal(err)
@@ -578,7 +582,7 @@ func (p *pairOf) returns(boot string, content []byte) {
 		t.Errorf("its programs see the boot %q, not %q", got, boot)
 	}
 	if s, err := p.client.Session(t.Context(), "running"); !errors.Is(err, client.NotFound) {
-		t.Errorf("the session that ran is %+v, %v", s, err)
+		t.Errorf("the session that ran is %+v, %v, want err is client.NotFound", s, err)
 	}
 	p.makes("new", "b") // and it takes others
 	if got := p.boot("new"); got != boot {
@@ -589,8 +593,8 @@ func (p *pairOf) returns(boot string, content []byte) {
 	}
 }
 
-// The second machine: it is set up as the first test says, loses its power when that asks for it, and then does nothing more: its units
-// start with it.
+// The second machine: it is set up as the first test says, is powered off when that requests it, and then does nothing more: its
+// units start with it.
 func TestTheSecondMachineOfAFleet(t *testing.T) {
 	first := os.Getenv(promisedVariable)
 	if first != "" {
@@ -619,7 +623,7 @@ func TestTheSecondMachineOfAFleet(t *testing.T) {
 		errand(t, "GET", "/cut", "")
 		fmt.Printf("\n%s %s\n", os.Getenv(cutVariable), bootID(t))
 		<-time.After(5 * time.Minute)
-		t.Fatal("the machine still has power")
+		t.Fatal("the machine was not powered off")
 	}
 	errand(t, "POST", "/boot", bootID(t))
 	errand(t, "GET", "/over", "")

@@ -65,7 +65,7 @@ func try(t *testing.T, argv ...string) result {
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
 	err := cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
-		t.Fatalf("%q: %v", argv, err)
+		t.Fatalf("%q: err = %v, want no error or ok == true", argv, err)
 	} else if ok {
 		return result{exit.ExitCode(), out.String(), errs.String()}
 	}
@@ -191,7 +191,7 @@ func process(t *testing.T) api.Process {
 	var list api.ProcessList
 	decode(t, boxctl(t, "ps", "--json", "alive"), &list)
 	if len(list.Processes) != 1 {
-		t.Fatalf("processes: %+v", list)
+		t.Fatalf("processes: list = %+v, want len(list.Processes) == 1", list)
 	}
 	return list.Processes[0]
 }
@@ -217,10 +217,12 @@ func (a alive) unharmed(t *testing.T, after string) {
 		return process(t).Output[0].Bytes > before.Output[0].Bytes
 	})
 	if s := inspect(t); s.PID != a.session.PID || s.Group != a.session.Group {
-		t.Errorf("after %s: the box is %+v", after, s)
+		t.Errorf("after %s: the box is %+v, want s.PID == %v and s.Group == %v",
+			after, s, a.session.PID, a.session.Group)
 	}
 	if p := process(t); p.PID != a.process.PID || p.Starts != 1 || p.State != "running" {
-		t.Errorf("after %s: the program is %+v", after, p)
+		t.Errorf(`after %s: the program is %+v, want p.PID == %v and p.Starts == 1 and p.State == "running"`,
+			after, p, a.process.PID)
 	}
 	boxctl(t, "exec", "alive", "--", "true")
 }

@@ -19,7 +19,7 @@ func TestTheJournalTellsOfABox(t *testing.T) {
 	boxctl(t, "rm", "told")
 	want := []string{"session started", "execution ended", "session ended"}
 	var entries []map[string]any
-	boxtest.Eventually(t, "the journal has the whole story", func() bool {
+	boxtest.Eventually(t, "the journal has all entries of the box", func() bool {
 		entries = nil
 		text := run(t, "journalctl", "--output=json", "--no-pager", "BOXD_SESSION=told")
 		found := map[string]bool{}
@@ -38,7 +38,7 @@ func TestTheJournalTellsOfABox(t *testing.T) {
 	})
 	for _, e := range entries {
 		if id, _ := e["MESSAGE_ID"].(string); len(id) != 32 || e["BOXD_OWNER"] == nil || e["_SYSTEMD_UNIT"] != service {
-			t.Errorf("an entry lacks what it should have: %v", e)
+			t.Errorf("a journal entry lacks fields: %v", e)
 		}
 	}
 	if text := run(t, "journalctl", "--catalog", "--no-pager", "BOXD_SESSION=told"); !strings.Contains(text, "Subject: Box told has started") {
@@ -52,7 +52,7 @@ func TestATokenByTheCredentialOfAUnit(t *testing.T) {
 	const http = "boxd-http.socket"
 	made := strings.SplitN(run(t, "boxctl", "token", "new", "nightly", "ci"), "\n", 2)
 	if len(made) != 2 || !strings.HasPrefix(made[0], "boxd_") {
-		t.Fatalf("the token is %q", made)
+		t.Fatalf(`the token is %q, want len(made) == 2 and made[0] starting with "boxd_"`, made)
 	}
 	if err := os.MkdirAll("/etc/credstore", 0o700); err != nil {
 		t.Fatal(err)
@@ -69,10 +69,11 @@ func TestATokenByTheCredentialOfAUnit(t *testing.T) {
 		return try(t, as(stranger, "env", "BOXD_SOCKET=http://127.0.0.1:5410", "BOXD_TOKEN="+token, "boxctl", "run", "--", "echo", "hello")...)
 	}
 	if r := by(made[0]); r.code != 0 || strings.TrimSpace(r.stdout) != "hello" {
-		t.Errorf("with its token: %+v", r)
+		t.Errorf(`with its token: r = %+v, want r.code == 0 and strings.TrimSpace(r.stdout) == "hello"`, r)
 	}
 	if r := by(made[0] + "x"); r.code != 125 || !strings.Contains(r.stderr, "authentication failed: missing, unknown") {
-		t.Errorf("with another: %+v", r)
+		t.Errorf(`with another: r = %+v, want r.code == 125 and r.stderr containing "authentication failed: missing, unknown"`,
+			r)
 	}
 }
 
@@ -82,7 +83,7 @@ func TestFilesThatOnlyRootReads(t *testing.T) {
 	const http, dir = "boxd-http.socket", "/srv/boxd-closed"
 	made := strings.SplitN(run(t, "boxctl", "token", "new", "nightly", "ci"), "\n", 2)
 	if len(made) != 2 {
-		t.Fatalf("the token is %q", made)
+		t.Fatalf("the token is %q, want len(made) == 2", made)
 	}
 	boxctl(t, "run", "--", "true") // boxd runs
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -96,7 +97,7 @@ func TestFilesThatOnlyRootReads(t *testing.T) {
 	})
 	put(t, map[string]string{dir + "/tokens": "no token at all\n", "/etc/boxd/box.toml.d/60-closed.toml": "[principals.ci]\nrole = \"user\"\n[access]\ntokens = \"" + dir + "/tokens\"\n"})
 	if r := try(t, "systemctl", "reload", service); r.code == 0 {
-		t.Errorf("a configuration with a broken file is in force: %+v", r)
+		t.Errorf("a configuration with a broken file is in force: r = %+v, want r.code != 0", r)
 	}
 	if err := os.WriteFile(dir+"/tokens", []byte(made[1]+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -108,7 +109,8 @@ func TestFilesThatOnlyRootReads(t *testing.T) {
 	run(t, "systemctl", "start", http)
 	t.Cleanup(func() { run(t, "systemctl", "stop", service, http) })
 	if r := by(made[0]); r.code != 0 || strings.TrimSpace(r.stdout) != "hello" {
-		t.Errorf("with a token of a file that is there at the start: %+v", r)
+		t.Errorf(`with a token file that exists at the start: r = %+v, want r.code == 0 and strings.TrimSpace(r.stdout) == "hello"`,
+			r)
 	}
 	other := strings.SplitN(run(t, "boxctl", "token", "new", "other", "ci"), "\n", 2)
 	if err := os.WriteFile(dir+"/tokens", []byte(other[1]+"\n"), 0o600); err != nil {
@@ -117,9 +119,9 @@ func TestFilesThatOnlyRootReads(t *testing.T) {
 	run(t, "systemctl", "reload", service)
 	boxtest.Eventually(t, "the reload is in force", func() bool { return by(made[0]).code == 125 })
 	if r := by(other[0]); r.code != 0 {
-		t.Errorf("with a token of a file that was replaced: %+v", r)
+		t.Errorf("with a token of a file that was replaced: r = %+v, want r.code == 0", r)
 	}
-	// What the configuration does not name is not opened, whoever asks; and nobody but boxd can ask.
+	// Files that the configuration does not name are not opened for any client; and no user but boxd's can send requests.
 	ask := `import json, socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 s.connect("/run/boxd/files.sock")
@@ -128,14 +130,14 @@ body, fds, _, _ = socket.recv_fds(s, 65536, 1)
 print(len(fds), body.decode())`
 	for path, want := range map[string]string{dir + "/tokens": "1 {}", "/etc/shadow": `0 {"why":"boxd-files.service opens only files that the configuration names"}`, "/etc/boxd/box.toml": "1 {}", dir: `0 {"why":"boxd-files.service opens only files that the configuration names"}`} {
 		if r := try(t, "setpriv", "--reuid=boxd-daemon", "--regid=boxd-daemon", "--clear-groups", "python3", "-c", ask, path); strings.TrimSpace(r.stdout) != want {
-			t.Errorf("boxd asks for %s: %+v, want %s", path, r, want)
+			t.Errorf("opening %s through boxd-files.service: %+v, want %s", path, r, want)
 		}
 	}
 	if r := try(t, as(member, "python3", "-c", ask, dir+"/tokens")...); r.code == 0 {
-		t.Errorf("a member of the group asks: %+v", r)
+		t.Errorf("a member of the group asks: r = %+v, want r.code != 0", r)
 	}
 	run(t, "systemctl", "stop", service)
 	if got := state(t, "boxd-files.service"); got != "inactive" {
-		t.Errorf("without boxd the service is %s", got)
+		t.Errorf(`without boxd the service is %s, want "inactive"`, got)
 	}
 }

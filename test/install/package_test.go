@@ -61,18 +61,19 @@ func TestAnUpgradeAndADowngradeWithLivingBoxes(t *testing.T) {
 			return strings.Count(r.stdout, version(t, to)) == 2
 		})
 		if now := [2]string{boxtest.UnitProperty(t, service, "MainPID"), boxtest.UnitProperty(t, keeper, "MainPID")}; now[0] == pids[0] || now[1] == pids[1] || now[1] == "0" {
-			t.Errorf("processes of boxd and keeper were %q and are %q", pids, now)
+			t.Errorf(`processes of boxd and keeper were %q and are %q, want now[0] != pids[0] and now[1] != pids[1] and now[1] != "0"`,
+				pids, now)
 		}
 		a.unharmed(t, "the installation of "+version(t, to))
 		if text, err := os.ReadFile("/etc/boxd/box.toml"); err != nil || !bytes.Equal(text, changed) {
-			t.Errorf("the configuration has changed: %v", err)
+			t.Errorf("the configuration has changed: err = %v, want no error and text equal to changed", err)
 		}
 		if got := boxctl(t, "status", "--json"); !strings.Contains(got, `"max_sessions": 11`) {
-			t.Errorf("the drop-in is gone: %s", got)
+			t.Errorf("the drop-in was removed: got %s, want got containing `\"max_sessions\": 11`", got)
 		}
 	}
 	if got := boxtest.UnitProperty(t, anchor, "MainPID"); got != holder {
-		t.Errorf("the anchor's process was %s and is %s", holder, got)
+		t.Errorf("the anchor's process was %s and is %s, want got == holder", holder, got)
 	}
 }
 
@@ -84,11 +85,11 @@ func TestAnUpgradeOfADisabledSocket(t *testing.T) {
 	t.Cleanup(func() { run(t, "systemctl", "enable", "--now", socket) })
 	apt(t, "install", pkg(t, this))
 	if r := try(t, "systemctl", "is-enabled", socket); strings.TrimSpace(r.stdout) != "disabled" {
-		t.Errorf("it is %+v", r)
+		t.Errorf(`it is %+v, want strings.TrimSpace(r.stdout) == "disabled"`, r)
 	}
 	for _, unit := range []string{socket, service, keeper} {
 		if got := state(t, unit); got != "inactive" {
-			t.Errorf("%s is %s", unit, got)
+			t.Errorf(`%s is %s, want got == "inactive"`, unit, got)
 		}
 	}
 }
@@ -186,7 +187,7 @@ func TestRemovalAndPurge(t *testing.T) {
 	boxctl(t, "exec", "alive", "--", "sh", "-c", "echo precious >file")
 	boxctl(t, "create", "--network", "egress", "out")
 	if got := run(t, "nft", "list", "tables"); !strings.Contains(got, "boxd-") {
-		t.Errorf("tables while a box has a network: %s", got)
+		t.Errorf(`tables while a box has a network: got %s, want got containing "boxd-"`, got)
 	}
 	apt(t, "remove", "boxd")
 	boxtest.Eventually(t, "the box has ended", func() bool { return !a.breathes() })
@@ -195,20 +196,20 @@ func TestRemovalAndPurge(t *testing.T) {
 	}
 	for _, unit := range []string{socket, service, keeper, anchor} {
 		if got := state(t, unit); got != "inactive" {
-			t.Errorf("after the removal %s is %s", unit, got)
+			t.Errorf(`after the removal %s is %s, want got == "inactive"`, unit, got)
 		}
 	}
 	if _, err := os.Stat("/etc/boxd/box.toml"); err != nil {
-		t.Errorf("the removal has taken the configuration: %v", err)
+		t.Errorf("the removal of the package removed the configuration: %v", err)
 	}
 	said := apt(t, "purge", "boxd")
 	if !strings.Contains(said.stdout+said.stderr, "are kept in /var/lib/boxd") {
-		t.Errorf("nothing is said of the workspaces:\n%s%s", said.stdout, said.stderr)
+		t.Errorf("the removal does not mention the workspaces:\n%s%s", said.stdout, said.stderr)
 	}
 	left, _ := filepath.Glob("/var/lib/boxd/workspaces/*/file")
 	deeper, _ := filepath.Glob("/var/lib/boxd/workspaces/*/*/file")
 	if left = append(left, deeper...); len(left) != 1 {
-		t.Errorf("of the workspace there is left: %q", left)
+		t.Errorf("left of the workspace: left = %q, want len(left) == 1", left)
 	}
 	if err := os.RemoveAll("/var/lib/boxd/workspaces"); err != nil {
 		t.Fatal(err)
@@ -220,7 +221,7 @@ func TestRemovalAndPurge(t *testing.T) {
 	installed(t, this)
 	boxctl(t, "run", "--", "true")
 	if said := apt(t, "purge", "boxd"); strings.Contains(said.stdout+said.stderr, "are left") {
-		t.Errorf("a purge says\n%s%s", said.stdout, said.stderr)
+		t.Errorf("a purge prints\n%s%s", said.stdout, said.stderr)
 	}
 	if diff := differences(before, files(t)); len(diff) > 0 {
 		t.Errorf("a purge without workspaces leaves\n%s", strings.Join(diff, "\n"))
@@ -252,7 +253,7 @@ func TestTheStoreCanBeXFSForSnapshots(t *testing.T) {
 	installed(t, this)
 	boxctl(t, "create", "--ttl", "1h", "--workspace-quota", "16MiB", "work")
 	if got := run(t, "findmnt", "--noheadings", "--output", "FSTYPE", "/var/lib/boxd/store"); got != "xfs" {
-		t.Errorf("the store is %q", got)
+		t.Errorf(`the store is %q, want "xfs"`, got)
 	}
 	boxctl(t, "exec", "work", "--", "sh", "-c", "echo before >file; ! head -c 32000000 /dev/zero >big && rm big")
 	boxctl(t, "stop", "work")
@@ -264,12 +265,12 @@ func TestTheStoreCanBeXFSForSnapshots(t *testing.T) {
 	boxctl(t, "snapshots", "restore", "work", "one")
 	boxctl(t, "start", "work")
 	if got := boxctl(t, "exec", "work", "--", "cat", "file"); got != "before" {
-		t.Errorf("back it has %q", got)
+		t.Errorf(`back it has %q, want "before"`, got)
 	}
 	boxctl(t, "rm", "work")
 	apt(t, "remove", "boxd")
 	if got := run(t, "losetup", "--list", "--noheadings"); got != "" {
-		t.Errorf("loop devices are left: %s", got)
+		t.Errorf(`loop devices are left: got %s, want ""`, got)
 	}
 }
 
@@ -280,7 +281,7 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 	installed(t, this)
 	a := live(t)
 	if got := a.session.Enforcement["workspace"]; got != "store" {
-		t.Fatalf("the workspace is kept by %q", got)
+		t.Fatalf("the quota of the workspace is enforced by %q", got)
 	}
 	boxctl(t, "exec", "alive", "--", "sh", "-c", "echo precious >file")
 	boxctl(t, "run", "--workspace-quota", "8MiB", "--", "sh", "-c", "! head -c 32000000 /dev/zero >big")
@@ -293,18 +294,19 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 	for pid, most := range map[string]int{"self": 1, boxtest.UnitProperty(t, service, "MainPID"): 2} {
 		text, err := os.ReadFile("/proc/" + pid + "/mounts")
 		if n := strings.Count(string(text), " /var/lib/boxd/store "); err != nil || n < 1 || n > most {
-			t.Errorf("mounts of process %s: %v\n%s", pid, err, text)
+			t.Errorf("mounts of process %s: err = %v, want no error and n >= 1 and n <= most:\n%s", pid, err, text)
 		}
 	}
 	apt(t, "remove", "boxd")
 	if got := run(t, "losetup", "--list", "--noheadings"); got != "" {
-		t.Errorf("loop devices are left: %s", got)
+		t.Errorf(`loop devices are left: got %s, want ""`, got)
 	}
 	if said := apt(t, "purge", "boxd"); !strings.Contains(said.stdout+said.stderr, "are kept in /var/lib/boxd") {
-		t.Errorf("a purge with work in the store says\n%s%s", said.stdout, said.stderr)
+		t.Errorf("a purge with workspaces in the store prints\n%s%s", said.stdout, said.stderr)
 	}
 	if list, err := os.ReadDir("/var/lib/boxd"); err != nil || len(list) != 1 || list[0].Name() != "store.img" {
-		t.Errorf("left: %v, %v", list, err)
+		t.Errorf(`left: list = %v, err = %v, want no error and len(list) == 1 and list[0].Name() == "store.img"`,
+			list, err)
 	}
 	if err := os.Remove("/var/lib/boxd/store.img"); err != nil {
 		t.Error(err)
@@ -314,7 +316,7 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 	boxctl(t, "run", "--", "true")
 	apt(t, "purge", "boxd")
 	if list, err := os.ReadDir("/var/lib/boxd"); err != nil || len(list) > 0 {
-		t.Errorf("left: %v, %v", list, err)
+		t.Errorf("left: list = %v, err = %v, want no error and len(list) == 0", list, err)
 	}
 }
 
@@ -339,7 +341,7 @@ func TestTheRPM(t *testing.T) {
 		t.Helper()
 		// The host's packages are managed by dpkg, so rpm knows none of them.
 		if r := try(t, append([]string{"rpm", "--root", root, "--nodeps"}, args...)...); r.code != 0 || strings.Contains(r.stderr, "scriptlet") {
-			t.Fatalf("rpm %q: %+v", args, r)
+			t.Fatalf(`rpm %q: r = %+v, want r.code == 0 and r.stderr without "scriptlet"`, args, r)
 		}
 	}
 	there := func(path string) bool {
@@ -350,11 +352,11 @@ func TestTheRPM(t *testing.T) {
 	rpm("-i", older)
 	for _, path := range []string{"/usr/lib/boxd/boxd", "/usr/bin/boxctl", "/etc/boxd/box.toml", "/usr/lib/systemd/system/boxd.socket", "/run/boxd", enabled} {
 		if !there(path) {
-			t.Errorf("after the installation there is no %s", path)
+			t.Errorf("the installation lacks %s", path)
 		}
 	}
 	if group := run(t, "grep", "^boxd:", filepath.Join(root, "etc/group")); group == "" {
-		t.Error("after the installation there is no group")
+		t.Error("the installation has not created the group boxd")
 	}
 	config := filepath.Join(root, "etc/boxd/box.toml")
 	if err := os.WriteFile(config, []byte("# mine\n"), 0o644); err != nil {
@@ -362,18 +364,18 @@ func TestTheRPM(t *testing.T) {
 	}
 	rpm("-U", file)
 	if text, err := os.ReadFile(config); err != nil || string(text) != "# mine\n" {
-		t.Errorf("after the upgrade the configuration is %q, %v", text, err)
+		t.Errorf(`after the upgrade the configuration is %q, %v, want no error and text == "# mine\n"`, text, err)
 	}
 	if !there(enabled) || !there("/usr/lib/boxd/boxkeeper") {
 		t.Error("the upgrade has disabled or lost boxd")
 	}
 	if got := run(t, "chroot", root, "/usr/lib/boxd/boxd", "-version"); !strings.HasPrefix(got, "boxd ") {
-		t.Errorf("the program says %q", got)
+		t.Errorf(`the program prints %q, want got starting with "boxd "`, got)
 	}
 	rpm("-e", "boxd")
 	for _, path := range []string{"/usr/lib/boxd", "/usr/bin/boxctl", "/usr/lib/systemd/system/boxd.socket", "/run/boxd", enabled} {
 		if there(path) {
-			t.Errorf("after the removal there is %s", path)
+			t.Errorf("after the removal there still is %s, want not there(path)", path)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func TestAMachineThatIsCutOffHasWhatItPromised(t *testing.T) {
 	if promised := os.Getenv(promisedVariable); promised != "" {
 		n, err := strconv.Atoi(promised)
 		if err != nil || n < stops {
-			t.Fatalf("%s is %q", promisedVariable, promised)
+			t.Fatalf("%s is %q, want no error and n >= stops", promisedVariable, promised)
 		}
 		whole(t, n)
 		return
@@ -53,20 +53,20 @@ func TestAMachineThatIsCutOffHasWhatItPromised(t *testing.T) {
 		name := fmt.Sprint("stopped-", i)
 		boxctl(t, "create", name)
 		if r := try(t, "sh", "-c", `printf %s "$2" | runuser -u `+member+` -- boxctl exec -i "$1" -- tee file >/dev/null`, "sh", name, rest(i)); r.code != 0 {
-			t.Fatalf("%+v", r)
+			t.Fatalf("r = %+v, want r.code == 0", r)
 		}
 		boxctl(t, "stop", name)
 	}
 	fmt.Printf("\n%s %d\n", cut, stops)
 	<-time.After(5 * time.Minute)
-	t.Error("the machine still has power")
+	t.Error("the machine was not powered off")
 }
 
 // whole checks a machine that is back.
 func whole(t *testing.T, promised int) {
 	t.Helper()
 	if got := state(t, socket); got != "active" { // as after every boot
-		t.Errorf("%s is %s", socket, got)
+		t.Errorf(`%s is %s, want got == "active"`, socket, got)
 	}
 	var list api.SessionList
 	decode(t, boxctl(t, "ls", "--json"), &list)
@@ -74,7 +74,8 @@ func whole(t *testing.T, promised int) {
 		name := fmt.Sprint("stopped-", i)
 		at := slices.IndexFunc(list.Sessions, func(s api.Session) bool { return s.ID == name })
 		if at < 0 || list.Sessions[at].State != "stopped" {
-			t.Errorf("%s is not there, or not stopped: %+v", name, list.Sessions)
+			t.Errorf(`%s is not there, or not stopped: list.Sessions = %+v, want at >= 0 and list.Sessions[at].State == "stopped"`,
+				name, list.Sessions)
 			continue
 		}
 		boxctl(t, "start", name)
@@ -84,25 +85,26 @@ func whole(t *testing.T, promised int) {
 		boxctl(t, "rm", name)
 	}
 	if slices.ContainsFunc(list.Sessions, func(s api.Session) bool { return s.ID == "alive" }) {
-		t.Errorf("a box is said to live: %+v", list.Sessions)
+		t.Errorf("a box is listed as running: %+v", list.Sessions)
 	}
 	if r := try(t, as(member, "boxctl", "exec", "alive", "--", "true")...); r.code == 0 || !strings.Contains(r.stderr, "(lost)") {
-		t.Errorf("of a session that was running its owner hears %+v", r)
+		t.Errorf(`the owner of the session that ran gets %+v, want r.code != 0 and r.stderr containing "(lost)"`,
+			r)
 	}
 	if got := boxctl(t, "run", "--workspace", "kept", "--", "cat", "file"); got != "kept" {
-		t.Errorf("the workspace has %q", got)
+		t.Errorf(`the workspace has %q, want "kept"`, got)
 	}
 	if r := try(t, "boxctl", "audit", "verify", "/var/lib/boxd/audit"); r.code != 0 && !strings.Contains(r.stdout+r.stderr, "incomplete") {
-		t.Errorf("the audit log: %+v", r)
+		t.Errorf(`the audit log: r = %+v, want r.code == 0 or r.stdout + r.stderr containing "incomplete"`, r)
 	}
 	var d api.Doctor
 	decode(t, boxctl(t, "doctor", "--json"), &d)
 	if !d.OK {
-		t.Errorf("the doctor says %+v", d)
+		t.Errorf("the answer of boxctl doctor is %+v, want d.OK == true", d)
 	}
 	boxctl(t, "workspaces", "rm", "kept")
 	left, err := os.ReadDir("/var/lib/boxd/workspaces")
 	if err != nil || len(left) != 0 {
-		t.Errorf("workspaces that nobody has: %v, %v", left, err)
+		t.Errorf("workspaces without a session: left = %v, err = %v, want no error and len(left) == 0", left, err)
 	}
 }

@@ -19,14 +19,14 @@ func takenOver(t *testing.T, line string) result {
 		"setpriv", "--reuid=boxd-daemon", "--regid=boxd-daemon", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "sh", "-c", line)
 }
 
-// A compromised boxd is a user of its own, to whom the host's services are closed besides. It can reach none of them, and cannot change which
-// processes are boxes.
+// A compromised boxd is a user of its own, and in addition cannot connect to the host's services. It cannot change which processes
+// are boxes.
 func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 	installed(t, this)
 	a := live(t)
 	records, err := filepath.Glob("/run/boxd/boxes/*/record")
 	if err != nil || len(records) == 0 {
-		t.Fatalf("records of boxes: %q, %v", records, err)
+		t.Fatalf("records of boxes: records = %q, err = %v, want no error and len(records) != 0", records, err)
 	}
 	before, err := os.ReadFile(records[0])
 	if err != nil {
@@ -45,12 +45,12 @@ func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 		"mount -t tmpfs none /run", "touch /run/x", "touch /run/boxd/own", "rm /run/boxd/boxd.sock", "touch /var/lib/boxd/own", "ls /var/lib/boxd", "mv /var/lib/boxd/audit /var/lib/boxd/other", "ls " + work, "touch " + work + "/x", "cat /etc/shadow", "kill -0 1", "touch /etc/x", "touch /usr/lib/systemd/system/x.service",
 	} {
 		if r := takenOver(t, line); r.code == 0 {
-			t.Errorf("%s succeeds: %+v", line, r)
+			t.Errorf("%s succeeds: r = %+v, want r.code != 0", line, r)
 		}
 	}
 	for _, line := range []string{"test -S /run/boxd/boxd.sock", "test -S /run/systemd/notify", "touch /var/lib/boxd/daemon/own && rm /var/lib/boxd/daemon/own", "ls " + filepath.Dir(filepath.Clean(work))} {
 		if r := takenOver(t, line); r.code != 0 {
-			t.Errorf("%s, which boxd needs: %+v", line, r)
+			t.Errorf("%s, which boxd needs: r = %+v, want r.code == 0", line, r)
 		}
 	}
 	// find(1) needs more access than that process has.
@@ -61,21 +61,24 @@ func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 		}
 	}
 	if !strings.Contains(sockets, "/run/systemd/notify") {
-		t.Errorf("the sockets that boxd sees are %q", sockets)
+		t.Errorf(`the sockets that boxd sees are %q, want sockets containing "/run/systemd/notify"`, sockets)
 	}
-	// It has given up signals to other processes, and files that it does not need, as far as the kernel's Landlock supports that.
+	// It has dropped signals to other processes, and access to files that it does not need, as far as the kernel's Landlock
+	// supports that.
 	if environ, err := os.ReadFile("/proc/" + boxtest.UnitProperty(t, service, "MainPID") + "/environ"); err != nil || !strings.Contains(string(environ), "BOXD_CONFINED=1") || !strings.Contains(string(environ), "TMPDIR=/var/lib/boxd/daemon") {
-		t.Errorf("boxd has not confined itself: %v", err)
+		t.Errorf(`boxd has not confined itself: err = %v, want no error and environ containing "BOXD_CONFINED=1" and environ containing "TMPDIR=/var/lib/boxd/daemon"`,
+			err)
 	}
 	lsm, err := os.ReadFile("/sys/kernel/security/lsm")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r := try(t, as(member, "boxctl", "doctor")...); strings.Contains(string(lsm), "landlock") != strings.Contains(r.stdout, "boxd opens its own files") {
-		t.Errorf("doctor: %s", r.stdout)
+		t.Errorf(`doctor: r.stdout = %s, want strings.Contains(string(lsm), "landlock") == strings.Contains(r.stdout, "boxd opens its own files")`,
+			r.stdout)
 	}
 	if after, err := os.ReadFile(records[0]); err != nil || string(after) != string(before) {
-		t.Errorf("the record has changed: %v", err)
+		t.Errorf("the record has changed: err = %v, want no error and after == string(before)", err)
 	}
 	a.unharmed(t, "all that")
 }
@@ -93,7 +96,7 @@ func TestAConfinedBoxdHasScopesMade(t *testing.T) {
 	}
 	boxctl(t, "set", "alive", "--memory", "80MiB")
 	if r := try(t, as(member, "boxctl", "doctor")...); strings.Contains(r.stdout, "cannot create a systemd scope") {
-		t.Errorf("doctor: %s", r.stdout)
+		t.Errorf(`doctor: r.stdout = %s, want r.stdout without "cannot create a systemd scope"`, r.stdout)
 	}
 	run(t, "systemctl", "restart", service)
 	a.unharmed(t, "a restart of boxd")
@@ -101,7 +104,7 @@ func TestAConfinedBoxdHasScopesMade(t *testing.T) {
 	boxtest.Eventually(t, "the scope is gone", func() bool { return state(t, unit) == "inactive" })
 	for _, line := range []string{"systemctl stop " + service, "test -e /run/dbus"} {
 		if r := takenOver(t, line); r.code == 0 {
-			t.Errorf("%s succeeds: %+v", line, r)
+			t.Errorf("%s succeeds: r = %+v, want r.code != 0", line, r)
 		}
 	}
 }
@@ -143,14 +146,14 @@ func TestUnitsOpenNoOtherSockets(t *testing.T) {
 			}
 		}
 		if len(all) != 14 {
-			t.Fatalf("the program says %q", text)
+			t.Fatalf("the program prints %q, want len(all) == 14", text)
 		}
 		return all
 	}
 	free := said(run(t, "python3", script))
 	for _, name := range []string{"unix", "inet", "inet6", "netlink", "packet", "127.0.0.1", "192.0.2.7"} { // or this would prove nothing
 		if free[name] != "opens" {
-			t.Fatalf("outside of the units %s: %s", name, free[name])
+			t.Fatalf(`outside of the units %s: free[name] = %s, want "opens"`, name, free[name])
 		}
 	}
 	for unit, allowed := range map[string][]string{service: {"unix"}, keeper: {"unix", "inet", "inet6", "netlink", "127.0.0.1"}} {

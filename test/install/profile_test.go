@@ -28,15 +28,15 @@ func TestBoxdIsConfinedByItsProfile(t *testing.T) {
 		return strings.TrimSpace(string(text))
 	}
 	if got := confined(service); got != "boxd (enforce)" {
-		t.Errorf("boxd is %q", got)
+		t.Errorf(`boxd is %q, want "boxd (enforce)"`, got)
 	}
 	for _, unit := range []string{keeper, anchor} {
 		if got := confined(unit); got != "unconfined" {
-			t.Errorf("%s is %q", unit, got)
+			t.Errorf(`%s is %q, want got == "unconfined"`, unit, got)
 		}
 	}
 	if got := boxctl(t, "exec", "alive", "--", "cat", "/proc/self/attr/current"); got != "unconfined" {
-		t.Errorf("a program in a box is %q", got)
+		t.Errorf(`a program in a box is %q, want "unconfined"`, got)
 	}
 	// All kinds of output and input, a terminal, a process that is followed, usage, a change and the doctor.
 	boxctl(t, "exec", "alive", "--", "sh", "-c", "head -c 3000000 /dev/zero | wc -c; echo x >&2")
@@ -53,26 +53,28 @@ func TestBoxdIsConfinedByItsProfile(t *testing.T) {
 	a.unharmed(t, "a restart of a confined boxd")
 	// A secret is read from a credential of the unit and goes to boxnames; the host's certificates go into the box.
 	if got := boxctl(t, "run", "--network-rule", "api.example.com", "--secret", "key", "--", "sh", "-c", `echo "$API_KEY"; grep -c BEGIN "$SSL_CERT_FILE"`); !strings.HasPrefix(got, "boxd-secret-") || len(strings.Fields(got)) != 2 || strings.HasSuffix(got, "\n1") {
-		t.Errorf("a box with a secret has %q", got)
+		t.Errorf(`a box with a secret has %q, want got starting with "boxd-secret-" and len(strings.Fields(got)) == 2 and got not ending with "\n1"`,
+			got)
 	}
 	// The kernel logs what it has refused.
 	if log := run(t, "sh", "-c", `dmesg | grep 'apparmor="DENIED"' | grep 'profile="boxd"' || true`); log != "" {
-		t.Errorf("the profile refuses what boxd needs:\n%s", log)
+		t.Errorf("the AppArmor profile refuses accesses that boxd needs:\n%s", log)
 	}
 	// It refuses what boxd does not need: a shell under the profile can read public files, and nothing else.
 	for file, allowed := range map[string]bool{"/etc/passwd": true, "/etc/boxd/box.toml": true, "/etc/shadow": false, "/root/.profile": false, "/var/lib/dpkg/status": false, "/var/lib/boxd/store.img": false} {
 		r := try(t, "aa-exec", "-p", "boxd", "--", "/bin/sh", "-c", "read line <"+file)
 		if (r.code == 0) != allowed {
-			t.Errorf("%s, allowed %v: %+v", file, allowed, r)
+			t.Errorf("%s, allowed %v: r = %+v, want (r.code == 0) == allowed", file, allowed, r)
 		}
 	}
 	run(t, "setpriv", "--reuid=boxd-daemon", "--regid=boxd-daemon", "--clear-groups", "aa-exec", "-p", "boxd", "--", "/bin/sh", "-c", "read line </var/lib/boxd/daemon/previews.json")
 	if r := try(t, "aa-exec", "-p", "boxd", "--", "/bin/sh", "-c", "/bin/cat /etc/passwd"); r.code == 0 || !strings.Contains(r.stderr, "Permission denied") {
-		t.Errorf("another program is executed: %+v", r)
+		t.Errorf(`another program is executed: r = %+v, want r.code != 0 and r.stderr containing "Permission denied"`,
+			r)
 	}
 }
 
-// lend configures the secret "key" for boxes, and networks.
+// lend configures the secret "key" and networks for boxes.
 func lend(t *testing.T) {
 	t.Helper()
 	again := func() {

@@ -53,14 +53,14 @@ func TestBoxesOutliveTheirServices(t *testing.T) {
 		a.unharmed(t, c.name) // also starts what was stopped
 	}
 	if got := boxtest.UnitProperty(t, anchor, "MainPID"); got != holder {
-		t.Errorf("the anchor's process was %s and is %s", holder, got)
+		t.Errorf("the anchor's process was %s and is %s, want got == holder", holder, got)
 	}
 	run(t, "systemctl", "stop", anchor)
 	// systemd is done when the cgroup is empty, which a process leaves a little before it is dead: see do_exit in kernel/exit.c.
 	boxtest.Eventually(t, "the box ends with the unit that holds it", func() bool { return !a.breathes() })
 	for _, unit := range []string{service, keeper} {
 		if got := state(t, unit); got != "inactive" {
-			t.Errorf("after the end of all boxes %s is %s", unit, got)
+			t.Errorf(`after the end of all boxes %s is %s, want got == "inactive"`, unit, got)
 		}
 	}
 	boxctl(t, "run", "--", "true")
@@ -73,10 +73,11 @@ func TestMaskedUnits(t *testing.T) {
 	run(t, "systemctl", "mask", "--now", socket, service)
 	r := try(t, as(member, "boxctl", "ls")...)
 	if r.code == 0 || !strings.Contains(r.stderr, "hint:") || !strings.Contains(r.stderr, socket) {
-		t.Errorf("with masked units: %+v", r)
+		t.Errorf(`with masked units: r = %+v, want r.code != 0 and r.stderr containing "hint:" and r.stderr containing socket`,
+			r)
 	}
 	if !a.breathes() {
-		t.Error("the box has died")
+		t.Error("the box has ended")
 	}
 	run(t, "systemctl", "unmask", socket, service)
 	run(t, "systemctl", "start", socket)
@@ -96,7 +97,7 @@ func TestACrashLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := try(t, "systemctl", "restart", service); r.code == 0 {
-		t.Error("with a broken configuration the restart is said to be done")
+		t.Error("systemctl restart succeeded with an invalid configuration")
 	}
 	again := func() (n int) { n, _ = strconv.Atoi(boxtest.UnitProperty(t, service, "NRestarts")); return n }
 	boxtest.Eventually(t, "systemd starts it again and again", func() bool { return again() > 3 || state(t, service) == "failed" })
@@ -106,10 +107,10 @@ func TestACrashLoop(t *testing.T) {
 	}
 	log := run(t, "journalctl", "--no-pager", "--output=cat", "--unit="+service, "--lines=50")
 	if !strings.Contains(log, `unknown key daemon.ahed; did you mean "ahead"?`) {
-		t.Errorf("the journal says\n%s", log)
+		t.Errorf("the journal has\n%s", log)
 	}
 	if !a.breathes() {
-		t.Error("the box has died")
+		t.Error("the box has ended")
 	}
 	if err := os.Remove(broken); err != nil {
 		t.Fatal(err)
@@ -140,14 +141,15 @@ func TestTheIdleEnd(t *testing.T) {
 			return state(t, service) == "inactive" && state(t, keeper) == "inactive"
 		})
 		if got := boxtest.UnitProperty(t, service, "Result"); got != "success" || state(t, socket) != "active" {
-			t.Errorf("boxd ended with %s, and the socket is %s", got, state(t, socket))
+			t.Errorf(`boxd ended with %s, and the socket is %s, want got == "success" and state(t, socket) == "active"`,
+				got, state(t, socket))
 		}
 	}
 	a := live(t)
 	pid := boxtest.UnitProperty(t, service, "MainPID")
 	run(t, "sleep", "4") // twice the idle time
 	if got := boxtest.UnitProperty(t, service, "MainPID"); got != pid {
-		t.Errorf("with a box boxd was process %s and is %s", pid, got)
+		t.Errorf("with a box boxd was process %s and is %s, want got == pid", pid, got)
 	}
 	a.unharmed(t, "a while without a caller")
 }
@@ -169,7 +171,7 @@ func TestTheWatchdog(t *testing.T) {
 	})
 	// The reason is there besides the goroutine dump that boxd prints on the watchdog's signal.
 	if r := try(t, "journalctl", "--no-pager", "--output=cat", "--unit="+service, "--grep=Watchdog timeout"); r.stdout == "" {
-		t.Errorf("the journal does not say why: %+v", r)
+		t.Errorf(`the journal lacks the reason: r = %+v, want r.stdout != ""`, r)
 	}
 	a.unharmed(t, "the watchdog's kill")
 }
@@ -195,10 +197,10 @@ func TestAReload(t *testing.T) {
 	}
 	write("[sessions]\nmaxx = 7\n")
 	if r := try(t, "systemctl", "reload", service); r.code == 0 {
-		t.Error("a broken configuration is said to be loaded")
+		t.Error("systemctl reload succeeded with an invalid configuration")
 	}
 	if got := state(t, service); got != "active" {
-		t.Errorf("after that boxd is %s", got)
+		t.Errorf(`after that boxd is %s, want "active"`, got)
 	}
 	write("[sessions]\nmax = 7\n")
 	run(t, "systemctl", "reload", service)

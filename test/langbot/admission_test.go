@@ -26,27 +26,28 @@ func TestAConversationWithGrants(t *testing.T) {
 	t.Parallel()
 	b := start(t, "allow_soft_storage_limits = true", boxtest.Kept)
 	c := b.dial(t)
-	said, err := b.Status(t.Context())
-	if err != nil || !strings.Contains(strings.Join(said.Degraded, " "), "langbot.allow_soft_storage_limits") || !strings.Contains(b.Log(), "langbot.allow_soft_storage_limits") {
-		t.Fatalf("%+v, %v", said, err)
+	printed, err := b.Status(t.Context())
+	if err != nil || !strings.Contains(strings.Join(printed.Degraded, " "), "langbot.allow_soft_storage_limits") || !strings.Contains(b.Log(), "langbot.allow_soft_storage_limits") {
+		t.Fatalf("printed = %+v, err = %v", printed, err)
 	}
 	policy := fmt.Sprintf(`{"backend":"nsjail","local":{"host_root":%q,"default_workspace":"own","allowed_mount_roots":[%q]},
 		"admission":{"required":true,"cpus":0.5,"memory_mb":128,"pids_limit":40,"workspace_quota_mb":64}}`, b.shared, b.shared)
 	c.gets("box_init", policy, nil)
 	if info, err := os.Stat(filepath.Join(b.shared, "own")); err != nil || !info.IsDir() {
-		t.Errorf("LangBot does not find its directory after INIT: %v", err)
+		t.Errorf("LangBot does not find its directory after INIT: err = %v, want no error and info.IsDir()", err)
 	}
 	const hello = `{"session_id":"person_1","cmd":"id -un; pwd; echo hello >f"}`
 	c.gets("box_upsert_sandbox_admission_grant", grant(1, 4*time.Minute), nil)
-	groups := said.Enforced["memory"] == "cgroup2" && said.Enforced["cpu"] == "cgroup2" && said.Enforced["pids"] == "cgroup2"
+	groups := printed.Enforced["memory"] == "cgroup2" && printed.Enforced["cpu"] == "cgroup2" && printed.Enforced["pids"] == "cgroup2"
 	status, ready := b.ready(t)
 	for name, is := range ready.Checks {
 		if want := name != "cgroup_v2" || groups; is != want {
-			t.Errorf("%s is %v", name, is)
+			t.Errorf("%s is %v, want is == %v", name, is, want)
 		}
 	}
 	if ready.Ready != groups || ready.Mode != "grant_enforced" || len(ready.Checks) != 14 || ready.Backend["name"] != "nsjail" || ready.Error != "" {
-		t.Fatalf("%d %+v", status, ready)
+		t.Fatalf(`status = %d, ready = %+v, want ready.Ready == %v and ready.Mode == "grant_enforced" and len(ready.Checks) == 14 and ready.Backend["name"] == "nsjail" and ready.Error == ""`,
+			status, ready, groups)
 	}
 	own := filepath.Join(b.shared, "own") // created by the attestation
 	if info, err := os.Stat(own); err != nil || !info.IsDir() {
@@ -64,14 +65,15 @@ func TestAConversationWithGrants(t *testing.T) {
 	home := filepath.Join(own, "tenants", wire.Namespace(instance, workspace))
 	text, err := os.ReadFile(filepath.Join(home, "f"))
 	if r.Session != "global" || r.Stdout != "box\n/workspace" || err != nil || string(text) != "hello\n" {
-		t.Errorf("%+v, %q, %v", r, text, err)
+		t.Errorf(`r = %+v, text = %q, err = %v, want r.Session == "global" and r.Stdout == "box\n/workspace" and no error and text == "hello\n"`,
+			r, text, err)
 	}
 	var info struct {
 		Quota  int `json:"workspace_quota_mb"`
 		Memory int `json:"memory_mb"`
 	}
 	if c.gets("box_get_session", `{"session_id":"global"}`, &info); info.Quota != 64 || info.Memory != 128 {
-		t.Errorf("%+v", info)
+		t.Errorf("info = %+v, want info.Quota == 64 and info.Memory == 128", info)
 	}
 	c.refused("box_exec", `{"session_id":"s","cmd":"true","network":"on"}`, "BoxAdmissionError: Managed sandbox network access is disabled")
 	c.refused("box_start_managed_process", `{"session_id":"global","spec":{"command":"sleep"}}`, "BoxAdmissionError: Sandbox admission grant does not permit managed processes")
@@ -84,7 +86,7 @@ func TestAConversationWithGrants(t *testing.T) {
 	ended := func(answer <-chan reply) {
 		t.Helper()
 		if r := <-answer; r.Message != "BoxAdmissionError: Sandbox admission grant is missing" {
-			t.Errorf("%+v", r)
+			t.Errorf(`r = %+v, want r.Message == "BoxAdmissionError: Sandbox admission grant is missing"`, r)
 		}
 		for sessions := 1; sessions > 0; { // it is ending
 			_, ready := b.ready(t)

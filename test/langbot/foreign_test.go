@@ -42,13 +42,15 @@ func TestT58WhatAnotherWorkspaceHasIsMissing(t *testing.T) {
 				r := c.ask(action, strings.ReplaceAll(strings.TrimSuffix(data, "}")+more+"}", "ID", id))
 				took[i] = append(took[i], time.Since(begin))
 				if *r.Code == 0 && strings.Contains(string(r.Data), "secret") {
-					t.Errorf("%s of another Workspace: %s", action, r.Data)
+					t.Errorf(`%s of another Workspace: r.Data = %s, want *r.Code != 0 or r.Data without "secret"`,
+						action, r.Data)
 				}
 				text := fmt.Sprint(*r.Code, r.Message, string(r.Data))
 				got[i] = strings.ReplaceAll(text, id, "ID")
 			}
 			if got[0] != got[1] {
-				t.Errorf("%s: what another Workspace has answers %q, what nobody has %q", action, got[0], got[1])
+				t.Errorf("%s: the answer about a foreign Workspace is %q, about a missing one %q, want got[0] == got[1]",
+					action, got[0], got[1])
 			}
 			tried++
 		}
@@ -56,16 +58,16 @@ func TestT58WhatAnotherWorkspaceHasIsMissing(t *testing.T) {
 	for i := range took {
 		slices.Sort(took[i])
 	}
-	t.Logf("median of %d answers: about what another Workspace has %v, about what nobody has %v", tried, took[0][tried/2], took[1][tried/2])
+	t.Logf("median of %d answers: about a foreign Workspace %v, about a missing one %v", tried, took[0][tried/2], took[1][tried/2])
 	if r := other.run("there", "cat file"); r["stdout"] != "secret" {
-		t.Errorf("after %d requests its file has %v", tried, r)
+		t.Errorf(`after %d requests its file has %v, want r["stdout"] == "secret"`, tried, r)
 	}
 	var p map[string]any
 	other.gets("box_get_managed_process", `{"session_id":"there","process_id":"p"}`, &p)
 	if p["status"] != "running" {
-		t.Errorf("its process is %v", p)
+		t.Errorf(`its process is %v, want p["status"] == "running"`, p)
 	}
 	if ids := c.sessions(); len(ids) != 0 {
-		t.Errorf("this Workspace has %q", ids)
+		t.Errorf("this Workspace has %q, want len(ids) == 0", ids)
 	}
 }

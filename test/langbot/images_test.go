@@ -51,17 +51,17 @@ func TestASessionHasTheImageThatLangBotNames(t *testing.T) {
 	var s map[string]any
 	c.gets("box_create_session", `{"session_id":"a","image":"tools:1"}`, &s)
 	if got := c.in("a", "tools:1", "hello"); got != "the image's shell: hello" || s["image"] != "tools:1" {
-		t.Errorf("%v, %v", got, s)
+		t.Errorf(`got %v, s = %v, want got == "the image's shell: hello" and s["image"] == "tools:1"`, got, s)
 	}
 	if got := c.in("b", "tools:2", "echo the host"); got != "the host" {
-		t.Errorf("of an image that is not there: %v", got)
+		t.Errorf(`of an image that is not there: got %v, want "the host"`, got)
 	}
 	b.imports(t, "tools:2") // running sessions keep theirs
 	if err := b.DeleteImage(t.Context(), "docker.io/library/tools:1"); err != nil {
 		t.Error(err)
 	}
 	if got := [2]any{c.in("a", "tools:1", "again"), c.in("b", "tools:2", "echo the host")}; got != [2]any{"the image's shell: again", "the host"} {
-		t.Errorf("of images that have come and gone: %v", got)
+		t.Errorf(`images that were imported and removed: got %v, want [2]any{"the image's shell: again", "the host"}`, got)
 	}
 	c.refused("box_create_session", `{"session_id":"a","image":"tools:2"}`, "BoxSessionConflictError: Box session PHYS-a already exists with image=tools:1")
 }
@@ -73,14 +73,14 @@ func TestAnImageThatIsMissingCanBeRefused(t *testing.T) {
 	c.refused("box_create_session", `{"session_id":"a","image":"tools:1"}`, `BoxValidationError: no image "tools:1" on this host (the operator can run boxctl images pull, or set langbot.missing_image in box.toml)`)
 	c.refused("box_create_session", `{"session_id":"a","image":"`+strings.Repeat("x", 300)+`"}`, "BoxValidationError: no image…")
 	if ids := c.sessions(); len(ids) > 0 {
-		t.Errorf("there are %q", ids)
+		t.Errorf("there are %q, want len(ids) == 0", ids)
 	}
 	b.imports(t, "tools:1")
 	if got := c.in("a", "tools:1", "hello"); got != "the image's shell: hello" {
-		t.Errorf("%v", got)
+		t.Errorf(`got %v, want "the image's shell: hello"`, got)
 	}
 	if got := c.in("b", "", "echo the host"); got != "the host" {
-		t.Errorf("of no image: %v", got)
+		t.Errorf(`of no image: got %v, want "the host"`, got)
 	}
 }
 
@@ -90,6 +90,6 @@ func TestAProfileKeepsItsImage(t *testing.T) {
 	b := start(t, "missing_image = \"refuse\"\nprofile = \"mine\"\n[profiles.mine]\nlocked = [\"image\"]\n")
 	b.imports(t, "tools:1")
 	if got := b.dial(t).in("a", "tools:1", "echo the host"); got != "the host" {
-		t.Errorf("%v", got)
+		t.Errorf(`got %v, want "the host"`, got)
 	}
 }

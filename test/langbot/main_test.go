@@ -164,10 +164,11 @@ func (c *rpc) ask(action, data string) reply {
 	c.t.Helper()
 	r, ok := <-c.send(action, data, !host.MatchString(action))
 	if !ok {
-		c.t.Fatal(action, errHungUp)
+		c.t.Fatalf("action = %v, errHungUp = %v, want ok == true", action, errHungUp)
 	}
 	if r.Seq == nil || r.Code == nil || r.Chunk != "continue" || (*r.Code == 0) != (r.Message == "success") || *r.Code == 1 && string(r.Data) != "{}" {
-		c.t.Fatalf("%s: no answer of the protocol: %+v", action, r)
+		c.t.Fatalf(`%s: no answer of the protocol: r = %+v, want r.Seq != nil and r.Code != nil and r.Chunk == "continue" and (*r.Code == 0) == (r.Message == "success") and (*r.Code != 1 or r.Data == "{}")`,
+			action, r)
 	}
 	return r
 }
@@ -177,7 +178,7 @@ func (c *rpc) gets(action, data string, v any) {
 	c.t.Helper()
 	r := c.ask(action, data)
 	if *r.Code != 0 {
-		c.t.Fatalf("%s %s: %s", action, data, r.Message)
+		c.t.Fatalf("%s %s: r.Message = %s, want *r.Code == 0", action, data, r.Message)
 	}
 	if v != nil {
 		if err := json.Unmarshal(r.Data, v); err != nil {

@@ -35,7 +35,7 @@ func TestAnybodyMayAskHowItIs(t *testing.T) {
 		Resources map[string]any
 	}
 	if err := json.Unmarshal(a.Body, &health); err != nil || a.Code != 200 || !health.Live {
-		t.Errorf("%d %s", a.Code, a.Body)
+		t.Errorf("a.Code = %d, a.Body = %s, want no error and a.Code == 200 and health.Live == true", a.Code, a.Body)
 	}
 	for _, name := range []string{"event_loop", "blocking_executor", "sessions", "managed_processes", "completed_processes", "creating_session_tasks", "closing_session_tasks", "background_tasks"} {
 		if _, ok := health.Resources[name]; !ok {
@@ -44,17 +44,18 @@ func TestAnybodyMayAskHowItIs(t *testing.T) {
 	}
 	status, ready := b.ready(t) // before the first connection
 	if status != 200 || !ready.Ready || ready.Mode != "standard" || !ready.Checks["backend_available"] || len(ready.Checks) != 1 {
-		t.Errorf("%d %+v", status, ready)
+		t.Errorf("status = %d, ready = %+v", status, ready)
 	}
 	c := b.dial(t)
 	c.gets("box_create_session", `{"session_id":"s"}`, nil)
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"sleep","args":["1000"]}}`, nil)
 	if _, ready = b.ready(t); *ready.Resources.Sessions != 1 || *ready.Resources.Processes != 1 {
-		t.Errorf("%+v", ready)
+		t.Errorf("ready = %+v, want *ready.Resources.Sessions == 1 and *ready.Resources.Processes == 1", ready)
 	}
 	c.gets("box_init", `{"backend":"e2b"}`, nil)
 	if status, ready = b.ready(t); status != 503 || ready.Ready || ready.Backend["name"] != "e2b" {
-		t.Errorf("%d %+v", status, ready)
+		t.Errorf(`status = %d, ready = %+v, want status == 503 and ready.Ready == false and ready.Backend["name"] == "e2b"`,
+			status, ready)
 	}
 	c.refused("box_create_session", `{"session_id":"t"}`, "BoxBackendUnavailableError: LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
 }
@@ -66,7 +67,7 @@ func TestRequiredAdmissionFailsClosedAndSaysWhy(t *testing.T) {
 	c.gets("box_init", `{"admission":{"required":true}}`, nil)
 	status, ready := b.ready(t)
 	if status != 503 || ready.Ready || ready.Mode != "grant_enforced" || len(ready.Checks) != 14 || ready.Checks["hard_workspace_quota"] || ready.Error == "" || ready.Backend["name"] != "nsjail" {
-		t.Errorf("%d %+v", status, ready)
+		t.Errorf("status = %d, ready = %+v", status, ready)
 	}
 	for _, action := range []string{"box_exec", "box_create_session", "box_get_session", "box_get_sessions", "box_delete_session", "box_start_managed_process", "box_get_managed_process", "box_stop_managed_process"} {
 		c.refused(action, `{"session_id":"s","cmd":"true"}`, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: …")
@@ -93,7 +94,7 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 		c.gets("box_create_session", `{"session_id":"s"}`, nil)
 	}
 	if a := b.get(t, "/healthz", nil); a.Code != 200 {
-		t.Errorf("%d %s", a.Code, a.Body)
+		t.Errorf("a.Code = %d, a.Body = %s, want a.Code == 200", a.Code, a.Body)
 	}
 }
 
@@ -121,11 +122,11 @@ func TestPagesOfTheWebAreRefused(t *testing.T) {
 	ws, resp, err := websocket.Dial(t.Context(), "ws://"+b.address+"/rpc/ws", &websocket.DialOptions{HTTPHeader: h})
 	if err == nil {
 		ws.CloseNow()
-		t.Fatal("a page has an RPC connection")
+		t.Fatal("a request with an Origin header got an RPC connection")
 	}
 	resp.Body.Close()
 	if resp.StatusCode != 403 {
-		t.Errorf("Origin: %d", resp.StatusCode)
+		t.Errorf("Origin: resp.StatusCode = %d, want 403", resp.StatusCode)
 	}
 }
 
@@ -134,7 +135,7 @@ func TestOneInstanceIsServed(t *testing.T) {
 	b := start(t)
 	for _, id := range []string{"asks", "first"} { // this pins no instance
 		if a := b.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", id)); a.Code != 400 {
-			t.Errorf("%d %s", a.Code, a.Body)
+			t.Errorf("a.Code = %d, a.Body = %s, want a.Code == 400", a.Code, a.Body)
 		}
 	}
 	ws, _, err := websocket.Dial(t.Context(), "ws://"+b.address+"/rpc/ws", &websocket.DialOptions{HTTPHeader: header("X-LangBot-Instance-Id", "first")}) //nolint:bodyclose // the library has it
@@ -143,10 +144,11 @@ func TestOneInstanceIsServed(t *testing.T) {
 	}
 	ws.CloseNow()
 	if a := b.get(t, "/rpc/ws", header()); a.Code != 401 || string(a.Body) != "Unauthorized" || a.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
-		t.Errorf("%d %s %v", a.Code, a.Body, a.Header)
+		t.Errorf(`a.Code = %d, a.Body = %s, a.Header = %v, want a.Code == 401 and a.Body == "Unauthorized" and a.Header.Get("Content-Type") == "text/plain; charset=utf-8"`,
+			a.Code, a.Body, a.Header)
 	}
 	if !strings.Contains(b.Log(), "the instance "+instance+" is not the one that is served") {
-		t.Error("the log does not say why")
+		t.Error("the log does not say that another instance is served")
 	}
 	b.Stop()
 	b.Restart()
@@ -154,7 +156,7 @@ func TestOneInstanceIsServed(t *testing.T) {
 	named := start(t, `instance = "named"`)
 	for id, want := range map[string]int{instance: 401, "named": 400, "na med": 401, "": 401} {
 		if a := named.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", id)); a.Code != want {
-			t.Errorf("%q: %d", id, a.Code)
+			t.Errorf("%q: a.Code = %d, want %v", id, a.Code, want)
 		}
 	}
 }
@@ -169,14 +171,14 @@ func TestTheControlTokenIsNeededOnBothRoutes(t *testing.T) {
 	b := start(t, fmt.Sprintf("token_file = %q", file))
 	for name, want := range map[string]int{"": 401, token[1:]: 401, token: 400} {
 		if a := b.get(t, "/rpc/ws", header("X-LangBot-Box-Control-Token", name)); a.Code != want {
-			t.Errorf("%q: %d", name, a.Code)
+			t.Errorf("%q: a.Code = %d, want %v", name, a.Code, want)
 		}
 	}
 	if a := b.get(t, "/v1/sessions/s/managed-process/ws", of(workspace, "1")); a.Code != 401 {
-		t.Errorf("the relay: %d", a.Code)
+		t.Errorf("the relay: a.Code = %d, want 401", a.Code)
 	}
 	if a := b.get(t, "/healthz", nil); a.Code != 200 {
-		t.Errorf("health: %d", a.Code)
+		t.Errorf("health: a.Code = %d, want 200", a.Code)
 	}
 	if strings.Contains(b.Log(), token) {
 		t.Error("the token is in the log")
@@ -195,13 +197,13 @@ func TestGarbageIsPassedOver(t *testing.T) {
 	c.gets("__ping", `{}`, nil)
 	bad := c.send("box_status", `[]`, true)
 	if r := <-bad; !strings.HasPrefix(r.Message, "ValidationError: ") {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Message starting with "ValidationError: "`, r)
 	}
 	if err := c.ws.Write(t.Context(), websocket.MessageBinary, []byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	if r, ok := <-c.send("__ping", `{}`, false); ok {
-		t.Errorf("after a binary message: %+v", r)
+		t.Errorf("after a binary message: r = %+v, want ok == false", r)
 	}
 }
 
@@ -219,7 +221,7 @@ func TestAMessageHasABound(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r, ok := <-ch; !ok || r.Message != "success" {
-		t.Errorf("the longest message: %+v, %v", r, ok)
+		t.Errorf(`the longest message: r = %+v, ok = %v, want ok == true and r.Message == "success"`, r, ok)
 	}
 	ws, _, err := websocket.Dial(t.Context(), "ws://"+b.address+"/rpc/ws", &websocket.DialOptions{HTTPHeader: header()}) //nolint:bodyclose // the library has it
 	if err != nil {
@@ -228,7 +230,7 @@ func TestAMessageHasABound(t *testing.T) {
 	defer ws.CloseNow()
 	_ = ws.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", most+1))) // it may be cut off
 	if _, _, err := ws.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusMessageTooBig {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want websocket.CloseStatus(err) == websocket.StatusMessageTooBig", err)
 	}
 }
 
@@ -241,7 +243,7 @@ func TestOneCallTooManyIsRefusedAndPingsAreAnswered(t *testing.T) {
 		under = append(under, c.send("box_exec", `{"session_id":"s","cmd":"sleep 100","timeout_sec":110}`, true))
 	}
 	if r := <-c.send("__ping", `{}`, false); r.Message != "Runtime connection is busy (max 128 concurrent actions)" {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Message == "Runtime connection is busy (max 128 concurrent actions)"`, r)
 	}
 	if err := c.ws.Ping(t.Context()); err != nil {
 		t.Error(err)
@@ -251,7 +253,7 @@ func TestOneCallTooManyIsRefusedAndPingsAreAnswered(t *testing.T) {
 	c.ws.Close(websocket.StatusNormalClosure, "")
 	for _, ch := range under {
 		if r, ok := <-ch; ok {
-			t.Errorf("%+v", r)
+			t.Errorf("r = %+v, want ok == false", r)
 		}
 	}
 }
@@ -314,7 +316,7 @@ func TestAClientThatTakesNoAnswersIsNotListenedTo(t *testing.T) {
 		}
 	}
 	if err == nil {
-		t.Errorf("%d bytes were taken from who takes nothing", sent)
+		t.Errorf("%d bytes were accepted from a client that reads no answers", sent)
 	}
 	b.dial(t).gets("__ping", `{}`, nil) // others are served
 }
@@ -328,7 +330,7 @@ func TestOnlyPersistentSessionsStay(t *testing.T) {
 	c.gets("box_create_session", `{"session_id":"b","persistent":true}`, nil)
 	list, err := b.Sessions(t.Context(), true)
 	if err != nil || len(list) != 2 {
-		t.Fatal(list, err)
+		t.Fatalf("list = %v, err = %v, want no error and len(list) == 2", list, err)
 	}
 	for _, s := range list {
 		want := 5 * time.Minute
@@ -336,7 +338,8 @@ func TestOnlyPersistentSessionsStay(t *testing.T) {
 			want = 0
 		}
 		if time.Duration(s.TTL) != want || (s.ExpiresAt == nil) != (want == 0) {
-			t.Errorf("%s: %v, %v", s.ID, s.TTL, s.ExpiresAt)
+			t.Errorf("%s: s.TTL = %v, s.ExpiresAt = %v, want time.Duration(s.TTL) == want and (s.ExpiresAt == nil) == (want == 0)",
+				s.ID, s.TTL, s.ExpiresAt)
 		}
 	}
 }
@@ -347,17 +350,17 @@ func TestACommandEndsWithItsClientAndTheSessionLives(t *testing.T) {
 	c := b.dial(t)
 	c.gets("box_create_session", `{"session_id":"s"}`, nil)
 	c.send("box_exec", `{"session_id":"s","cmd":"sleep 119","timeout_sec":120}`, true)
-	boxtest.Eventually(t, "it runs", func() bool {
+	boxtest.Eventually(t, "the command runs", func() bool {
 		list, err := b.Sessions(t.Context(), true)
 		return err == nil && len(list) == 1 && list[0].Running == 1
 	})
 	c.ws.CloseNow()
-	boxtest.Eventually(t, "it has ended", func() bool {
+	boxtest.Eventually(t, "the command has ended with its client", func() bool {
 		list, err := b.Sessions(t.Context(), true)
 		return err == nil && len(list) == 1 && list[0].Running == 0
 	})
 	if ids := b.dial(t).sessions(); len(ids) != 1 {
-		t.Errorf("%q", ids)
+		t.Errorf("ids = %q, want len(ids) == 1", ids)
 	}
 }
 
@@ -391,7 +394,7 @@ func TestWhatLangBotDoesIsInTheAuditLog(t *testing.T) {
 	}
 	for _, not := range []string{"hidden", "box_status"} {
 		if strings.Contains(all.String(), not) {
-			t.Errorf("the audit log has %q", not)
+			t.Errorf("the audit log has %q, want all.String() without not", not)
 		}
 	}
 }
@@ -424,6 +427,6 @@ func TestAClientInPythonSpeaksWithBoxd(t *testing.T) {
 	host, port, _ := strings.Cut(b.address, ":")
 	out, err := exec.CommandContext(t.Context(), python, "testdata/client.py", host, port, instance).CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "hello from python" {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf(`%v: out = %s, want no error and strings.TrimSpace(string(out)) == "hello from python"`, err, out)
 	}
 }

@@ -69,7 +69,7 @@ func ends(t *testing.T, ws *websocket.Conn, code websocket.StatusCode) {
 	for {
 		_, text, err := ws.Read(t.Context())
 		if err == nil {
-			t.Logf("also heard %.100q", text)
+			t.Logf("also received %.100q", text)
 			continue
 		}
 		if got := websocket.CloseStatus(err); got != code {
@@ -89,7 +89,7 @@ func TestAProcessIsStartedAskedAndStopped(t *testing.T) {
 	c.gets("box_create_session", `{"session_id":"s"}`, nil)
 	var p map[string]any
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"process_id":"bad","command":"no-such-program"}}`, nil)
-	boxtest.Eventually(t, "a program that is not there has ended", func() bool {
+	boxtest.Eventually(t, "the process whose program does not exist has ended", func() bool {
 		c.gets("box_get_managed_process", `{"session_id":"s","process_id":"bad"}`, &p)
 		return p["status"] == "exited" && p["exit_code"] == 127.0
 	})
@@ -103,34 +103,36 @@ func TestAProcessIsStartedAskedAndStopped(t *testing.T) {
 	c.gets("box_status", `{}`, &status)
 	c.gets("box_get_session", `{"session_id":"s"}`, &s)
 	if all, ok := s["managed_processes"].(map[string]any); status["managed_processes"] != 1.0 || !ok || len(all) != 2 || s["managed_process"] != nil {
-		t.Errorf("%v, %v", status, s)
+		t.Errorf(`status = %v, s = %v, want status["managed_processes"] == 1.0 and ok == true and len(all) == 2 and s["managed_process"] == nil`,
+			status, s)
 	}
 	var stopped map[string]any
 	c.gets("box_stop_managed_process", `{"session_id":"s","process_id":"p"}`, &stopped)
 	if stopped["stopped"] != "p" {
-		t.Errorf("%v", stopped)
+		t.Errorf(`stopped = %v, want stopped["stopped"] == "p"`, stopped)
 	}
 	c.refused("box_get_managed_process", `{"session_id":"s","process_id":"p"}`, "BoxManagedProcessNotFoundError: session PHYS-s has no managed process with process_id=p")
 	// A process in a directory of the image, which is reported as it was requested.
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"process_id":"u","command":"sh","args":["-c","pwd >&2; exec sleep 1000"],"cwd":"/usr"}}`, nil)
-	boxtest.Eventually(t, "it is there", func() bool {
+	boxtest.Eventually(t, "the process has printed its working directory", func() bool {
 		c.gets("box_get_managed_process", `{"session_id":"s","process_id":"u"}`, &p)
 		return p["stderr_preview"] == "/usr"
 	})
 	if got := fmt.Sprintf("%v %v %v", p["command"], p["args"], p["cwd"]); got != "sh [-c pwd >&2; exec sleep 1000] /usr" {
-		t.Errorf("%v", p)
+		t.Errorf(`p = %v, want got == "sh [-c pwd >&2; exec sleep 1000] /usr"`, p)
 	}
 	// The end of a process, with its exit code and output.
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"sh","args":["-c","echo one >&2; echo two >&2; exit 5"]}}`, nil)
-	boxtest.Eventually(t, "it has ended", func() bool {
+	boxtest.Eventually(t, "the process has ended", func() bool {
 		c.gets("box_get_managed_process", `{"session_id":"s"}`, &p)
 		if p["status"] == "exited" && (p["exit_code"] == nil || p["exited_at"] == nil) {
-			t.Fatalf("half of an end: %v", p)
+			t.Fatalf(`half of an end: p = %v, want p["status"] != "exited" or p["exit_code"] != nil and p["exited_at"] != nil`,
+				p)
 		}
 		return p["status"] == "exited"
 	})
 	if p["exit_code"] != 5.0 || p["stderr_preview"] != "one\ntwo" {
-		t.Errorf("%v", p)
+		t.Errorf(`p = %v, want p["exit_code"] == 5.0 and p["stderr_preview"] == "one\ntwo"`, p)
 	}
 	c.gets("box_init", `{"limits":{"completed_process_retention_sec":0}}`, nil)
 	c.refused("box_get_managed_process", `{"session_id":"s"}`, "BoxManagedProcessNotFoundError: …")
@@ -155,7 +157,7 @@ func TestARelayIsLinesEitherWay(t *testing.T) {
 	var p map[string]any
 	c.gets("box_get_managed_process", `{"session_id":"s","process_id":"p"}`, &p)
 	if p["attached"] != true {
-		t.Errorf("%v", p)
+		t.Errorf(`p = %v, want p["attached"] == true`, p)
 	}
 	second := b.attach(t, c, "s", "p") // it waits, and so does its input
 	say(t, second, "from the second")
@@ -184,7 +186,7 @@ func TestTheLastWordsOfAClientArrive(t *testing.T) {
 		if err := ws.Close(websocket.StatusNormalClosure, ""); err != nil {
 			t.Fatal(err)
 		}
-		boxtest.Eventually(t, "all of it has come", func() bool {
+		boxtest.Eventually(t, "all messages of the client have arrived", func() bool {
 			var p map[string]any
 			c.gets("box_get_managed_process", `{"session_id":"s","process_id":"p"}`, &p)
 			return p["stderr_preview"] == strings.Join(want, "\n")
@@ -203,7 +205,7 @@ func TestARelayHasTheRestOfAProcessThatHasEnded(t *testing.T) {
 	say(t, ws, "go")
 	hears(t, ws, "a\n")
 	hears(t, ws, "b\n")
-	line := "" // in pieces if whoever writes it pauses: what has no end of line comes after a while
+	line := "" // in pieces if the writer pauses: text without an end of line is sent after a while
 	for !strings.HasSuffix(line, "\n") {
 		_, text, err := ws.Read(t.Context())
 		if err != nil {
@@ -238,7 +240,7 @@ func TestWhoMayNotAttachIsToldBeforeTheUpgrade(t *testing.T) {
 	c.gets("box_create_session", `{"session_id":"s"}`, nil)
 	c.gets("box_start_managed_process", echo, nil)
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"process_id":"over","command":"true"}}`, nil)
-	boxtest.Eventually(t, "it is over", func() bool {
+	boxtest.Eventually(t, "the process has ended", func() bool {
 		var p map[string]any
 		c.gets("box_get_managed_process", `{"session_id":"s","process_id":"over"}`, &p)
 		return p["status"] == "exited"
@@ -266,10 +268,12 @@ func TestWhoMayNotAttachIsToldBeforeTheUpgrade(t *testing.T) {
 	} {
 		a := b.get(t, "/v1/sessions/"+tc.path, tc.head)
 		if a.Code != tc.status || tc.want != "" && string(a.Body) != tc.want {
-			t.Errorf("%s: %d %s", tc.name, a.Code, a.Body)
+			t.Errorf(`%s: a.Code = %d, a.Body = %s, want a.Code == %v and (tc.want == "" or a.Body == tc.want)`,
+				tc.name, a.Code, a.Body, tc.status)
 		}
 		if a.Code == 401 && a.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
-			t.Errorf("%s: %v", tc.name, a.Header)
+			t.Errorf(`%s: a.Header = %v, want a.Code != 401 or a.Header.Get("Content-Type") == "text/plain; charset=utf-8"`,
+				tc.name, a.Header)
 		}
 	}
 }
@@ -284,23 +288,23 @@ func TestALaterGenerationEndsWhatIsOfAnEarlierOne(t *testing.T) {
 	relay := b.attach(t, old, "s", "p")
 	hears(t, relay, "ready\n")
 	running := old.send("box_exec", `{"session_id":"other","cmd":"sleep 100","timeout_sec":110}`, true)
-	boxtest.Eventually(t, "the command has its session", func() bool { return slices.Contains(old.sessions(), "other") })
+	boxtest.Eventually(t, "the session of the command exists", func() bool { return slices.Contains(old.sessions(), "other") })
 	if ids := now.sessions(); len(ids) != 0 {
-		t.Errorf("%q", ids)
+		t.Errorf("ids = %q, want len(ids) == 0", ids)
 	}
 	if r := <-running; r.Message != "PermissionError: Stale Box placement generation" {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Message == "PermissionError: Stale Box placement generation"`, r)
 	}
 	ends(t, relay, websocket.StatusNormalClosure)
 	old.refused("box_get_sessions", `{}`, "PermissionError: Stale Box placement generation")
 	if list, err := b.Sessions(t.Context(), true); err != nil || len(list) != 0 {
-		t.Errorf("%d live on, %v", len(list), err)
+		t.Errorf("%d sessions still exist, %v", len(list), err)
 	}
 	elsewhere := b.dial(t)
 	elsewhere.workspace = "w2"
 	elsewhere.gets("box_create_session", `{"session_id":"s"}`, nil)
 	if ids := now.sessions(); len(ids) != 0 {
-		t.Errorf("sessions of another Workspace: %q", ids)
+		t.Errorf("sessions of another Workspace: ids = %q, want len(ids) == 0", ids)
 	}
 }
 
@@ -323,7 +327,7 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 	c.gets("box_get_session", `{"session_id":"s"}`, &s)
 	c.gets("box_get_managed_process", `{"session_id":"s","process_id":"p"}`, &p)
 	if s["cpus"] != 0.5 || s["image"] != "mine" || p["status"] != "running" {
-		t.Errorf("%v, %v", s, p)
+		t.Errorf(`s = %v, p = %v, want s["cpus"] == 0.5 and s["image"] == "mine" and p["status"] == "running"`, s, p)
 	}
 	c.refused("box_create_session", `{"session_id":"s"}`, "BoxSessionConflictError: Box session PHYS-s already exists with image=mine")
 	ws = b.attach(t, c, "s", "p")
@@ -346,7 +350,8 @@ func TestSocketsAreClosedInOrderWhenBoxdStops(t *testing.T) {
 	}()
 	b.Stop()
 	if err := <-heard; websocket.CloseStatus(err) != websocket.StatusGoingAway || !strings.Contains(err.Error(), "Box runtime shutting down") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want websocket.CloseStatus(err) == websocket.StatusGoingAway and err containing "Box runtime shutting down"`,
+			err)
 	}
 	b.Restart()
 }

@@ -28,7 +28,7 @@ func TestTheFirstConversation(t *testing.T) {
 	b := start(t)
 	c := b.dial(t)
 	if r := c.ask("__ping", `{}`); string(r.Data) != "{}" {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Data == "{}"`, r)
 	}
 	var done map[string]any
 	c.gets("box_init", `{"enabled":true,"backend":"local","limits":{"max_sessions":64,"max_managed_processes":64,"max_completed_processes":256,"max_workspace_entries":100000,"max_admission_records":100000,"max_rpc_file_bytes":20971520},
@@ -36,12 +36,12 @@ func TestTheFirstConversation(t *testing.T) {
 		"local":{"profile":"default","image":"","host_root":"./data/box","default_workspace":"","skills_root":"skills","allowed_mount_roots":["./data/box","/tmp"],"workspace_quota_mb":null},
 		"default_memory_mb":1536,"docker":{"cpu_limit_enabled":true},"e2b":{"api_key":""}}`, &done)
 	if done["initialized"] != true {
-		t.Errorf("%v", done)
+		t.Errorf(`done = %v, want done["initialized"] == true`, done)
 	}
 	var backend map[string]any
 	c.gets("box_get_backend_info", `{}`, &backend)
 	if backend["available"] != true || backend["name"] != "boxd" {
-		t.Errorf("%v", backend)
+		t.Errorf(`backend = %v, want backend["available"] == true and backend["name"] == "boxd"`, backend)
 	}
 	var s map[string]any
 	c.gets("box_create_session", `{"session_id":"person_12 34/ä?","cmd":"","host_path":null}`, &s)
@@ -51,25 +51,27 @@ func TestTheFirstConversation(t *testing.T) {
 		"persistent", "pids_limit", "read_only_rootfs", "session_id", "workspace_quota_mb",
 	}
 	if !slices.Equal(keys, want) || s["session_id"] != "person_12-34" || s["cpus"] != 1.0 || s["memory_mb"] != 512.0 || s["host_path"] != nil || s["network"] != "off" {
-		t.Errorf("%v", s)
+		t.Errorf("s = %v", s)
 	}
 	r := c.run("person_12-34", "echo hello; echo there >&2; pwd; exit 3")
 	delete(r, "duration_ms")
 	if fmt.Sprint(r) != "map[backend_name:boxd exit_code:3 session_id:person_12-34 status:completed stderr:there stdout:hello\n/workspace]" {
-		t.Errorf("%v", r)
+		t.Errorf(`r = %v, want fmt.Sprint(r) == "map[backend_name:boxd exit_code:3 session_id:person_12-34 status:completed stderr:there stdout:hello\n/workspace]"`,
+			r)
 	}
 	if ids := c.sessions(); !slices.Equal(ids, []string{"person_12-34"}) {
-		t.Errorf("%q", ids)
+		t.Errorf(`ids = %q, want []string{"person_12-34"}`, ids)
 	}
 	var status map[string]any
 	c.gets("box_status", `{}`, &status)
 	if status["active_sessions"] != 1.0 || status["managed_processes"] != 0.0 || status["session_ttl_sec"] != 300.0 {
-		t.Errorf("%v", status)
+		t.Errorf(`status = %v, want status["active_sessions"] == 1.0 and status["managed_processes"] == 0.0 and status["session_ttl_sec"] == 300.0`,
+			status)
 	}
 	var deleted map[string]any
 	c.gets("box_delete_session", `{"session_id":"person_12 34/ä?"}`, &deleted)
 	if deleted["deleted"] != "person_12 34/ä?" || len(c.sessions()) != 0 {
-		t.Errorf("%v", deleted)
+		t.Errorf(`deleted = %v, want deleted["deleted"] == "person_12 34/ä?" and len(c.sessions()) == 0`, deleted)
 	}
 }
 
@@ -116,7 +118,7 @@ func TestEveryRefusalHasItsClassAndText(t *testing.T) {
 	} {
 		ch := c.send("box_status", "{}"+data, false)
 		if r := <-ch; r.Message != want {
-			t.Errorf("%s: %q", data, r.Message)
+			t.Errorf("%s: r.Message = %q, want %q", data, r.Message, want)
 		}
 	}
 	for _, name := range []string{"box_list_skills", "box_get_skill"} { // LangBot requests these whenever it connects
@@ -165,7 +167,7 @@ func TestACommandSeesWhatLangBotSends(t *testing.T) {
 		}
 	}
 	if r := ask("", "kill -9 $$"); r["exit_code"] != 137.0 || r["status"] != "completed" {
-		t.Errorf("%v", r)
+		t.Errorf(`r = %v, want r["exit_code"] == 137.0 and r["status"] == "completed"`, r)
 	}
 }
 
@@ -176,10 +178,11 @@ func TestAHostMayHaveLessThanAProfileOfLangBot(t *testing.T) {
 	var s map[string]any
 	c.gets("box_create_session", `{"session_id":"s","cpus":1000,"memory_mb":100000000,"pids_limit":100000000}`, &s)
 	if s["cpus"] != 1000.0 || s["memory_mb"] != 1e8 || s["pids_limit"] != 1e8 {
-		t.Errorf("%v", s)
+		t.Errorf(`s = %v, want s["cpus"] == 1000.0 and s["memory_mb"] == 1e8 and s["pids_limit"] == 1e8`, s)
 	}
 	if list, err := b.Sessions(t.Context(), true); err != nil || len(list) != 1 || list[0].CPUs != float64(runtime.NumCPU()) {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 1 and list[0].CPUs == float64(runtime.NumCPU())",
+			list, err)
 	}
 }
 
@@ -189,10 +192,11 @@ func TestATimeoutEndsTheSessionUnlessAProcessRunsInIt(t *testing.T) {
 	var r map[string]any
 	c.gets("box_exec", `{"session_id":"plain","cmd":"echo begun; sleep 600","timeout_sec":15}`, &r)
 	if r["status"] != "timed_out" || r["exit_code"] != nil || r["stdout"] != "begun" || r["stderr"] != "Command timed out after 15 seconds." {
-		t.Errorf("%v", r)
+		t.Errorf(`r = %v, want r["status"] == "timed_out" and r["exit_code"] == nil and r["stdout"] == "begun" and r["stderr"] == "Command timed out after 15 seconds."`,
+			r)
 	}
 	if ids := c.sessions(); len(ids) != 0 {
-		t.Errorf("it lives on: %q", ids)
+		t.Errorf("the session still exists: ids = %q, want len(ids) == 0", ids)
 	}
 	c.gets("box_create_session", `{"session_id":"served"}`, nil)
 	c.gets("box_start_managed_process", `{"session_id":"served","spec":{"command":"sleep","args":["1000"]}}`, nil)
@@ -200,7 +204,7 @@ func TestATimeoutEndsTheSessionUnlessAProcessRunsInIt(t *testing.T) {
 	var p map[string]any
 	c.gets("box_get_managed_process", `{"session_id":"served"}`, &p)
 	if r["status"] != "timed_out" || p["status"] != "running" {
-		t.Errorf("%v, %v", r, p)
+		t.Errorf(`r = %v, p = %v, want r["status"] == "timed_out" and p["status"] == "running"`, r, p)
 	}
 }
 
@@ -216,7 +220,7 @@ func TestCommandsOfASessionTakeTurnsAndThoseOfOthersDoNot(t *testing.T) {
 				session = fmt.Sprintf("s%d", i)
 			}
 			if r := c.run(session, "mkdir busy && rmdir busy"); r["exit_code"] != 0.0 {
-				t.Errorf("%v", r)
+				t.Errorf(`r = %v, want r["exit_code"] == 0.0`, r)
 			}
 		})
 	}
@@ -237,7 +241,8 @@ func TestDeletingASessionEndsWhatRunsAndWaits(t *testing.T) {
 	})
 	c.gets("box_delete_session", `{"session_id":"s"}`, nil)
 	if r := <-running; !strings.HasPrefix(r.Message, "BoxSessionNotFoundError: session ws-") || !strings.HasSuffix(r.Message, "-s is being deleted") {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Message starting with "BoxSessionNotFoundError: session ws-" and r.Message ending with "-s is being deleted"`,
+			r)
 	}
 }
 
@@ -312,7 +317,7 @@ func TestDirectoriesOfTheHostBelongToLangBot(t *testing.T) {
 	var r map[string]any
 	c.gets("box_exec", `{"session_id":"s","cmd":"echo hi > made; echo there > .skills/x/file; cat made",`+spec+`}`, &r)
 	if r["stdout"] != "hi" {
-		t.Fatalf("%v", r)
+		t.Fatalf(`r = %v, want r["stdout"] == "hi"`, r)
 	}
 	for _, path := range []string{filepath.Join(b.shared, "default"), dir, filepath.Join(dir, "made"), filepath.Join(skill, "file")} {
 		info, err := os.Stat(path)
@@ -326,7 +331,7 @@ func TestDirectoriesOfTheHostBelongToLangBot(t *testing.T) {
 	// With another writable directory the session is recreated, unless a process runs in it.
 	c.gets("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":"ls -A .skills/x; cat made","host_path":%q}`, dir), &r)
 	if r["stdout"] != "hi" {
-		t.Errorf("%v", r)
+		t.Errorf(`r = %v, want r["stdout"] == "hi"`, r)
 	}
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"sleep","args":["1000"]}}`, nil)
 	c.gets("box_exec", `{"session_id":"s","cmd":"true",`+spec+`}`, &r)
@@ -344,13 +349,13 @@ func TestDirectoriesOfTheHostBelongToLangBot(t *testing.T) {
 	} {
 		c.gets("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":"cat .skills/[ab]/file 2>/dev/null || echo none; touch .skills/[ab]/file 2>/dev/null && echo written","host_path":%q,"extra_mounts":[%s]}`, dir, tc.spec), &r)
 		if r["stdout"] != tc.want {
-			t.Errorf("%s: %v", tc.spec, r)
+			t.Errorf(`%s: r = %v, want r["stdout"] == tc.want`, tc.spec, r)
 		}
 	}
 	var p map[string]any
 	c.gets("box_get_managed_process", `{"session_id":"s"}`, &p)
 	if p["status"] != "running" {
-		t.Errorf("%v", p)
+		t.Errorf(`p = %v, want p["status"] == "running"`, p)
 	}
 }
 
@@ -362,10 +367,10 @@ func TestShutdownEndsTheSessionsOfLangBotAlone(t *testing.T) {
 	c.gets("box_create_session", `{"session_id":"s","persistent":true}`, nil)
 	c.gets("box_shutdown", `{}`, nil)
 	if ids := c.sessions(); len(ids) != 0 {
-		t.Errorf("%q live on", ids)
+		t.Errorf("the sessions %q still exist", ids)
 	}
 	if s, err := b.Session(t.Context(), other.ID); err != nil || s.State != "ready" {
-		t.Errorf("somebody else's session: %+v, %v", s, err)
+		t.Errorf(`the session of another owner: s = %+v, err = %v, want no error and s.State == "ready"`, s, err)
 	}
 	c.gets("box_create_session", `{"session_id":"s"}`, nil) // it is still served
 }
@@ -426,10 +431,11 @@ func TestAQuotaThatCannotBeKeptIsTheOperatorsToWaive(t *testing.T) {
 		return b.dial(t).ask("box_exec", fmt.Sprintf(`{"session_id":"s","host_path":%q,"workspace_quota_mb":64,"cmd":"echo fine"}`, dir))
 	}
 	if r := ask(start(t)); *r.Code == 0 || !strings.Contains(r.Message, "mounts.quota_roots") {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want *r.Code != 0 and r.Message containing "mounts.quota_roots"`, r)
 	}
 	b := start(t, "allow_soft_storage_limits = true")
 	if r := ask(b); *r.Code != 0 || !strings.Contains(string(r.Data), "fine") || !strings.Contains(b.Log(), "langbot.allow_soft_storage_limits allows that") {
-		t.Errorf("%+v: %s", r, b.Log())
+		t.Errorf(`%+v: b.Log() = %s, want *r.Code == 0 and r.Data containing "fine" and b.Log() containing "langbot.allow_soft_storage_limits allows that"`,
+			r, b.Log())
 	}
 }

@@ -69,25 +69,26 @@ func TestSkillsOfAWorkspaceAreItsOwn(t *testing.T) {
 	want := []string{"created_at", "description", "display_name", "entry_file", "instructions", "name", "package_root", "python_project", "updated_at"}
 	if !slices.Equal(slices.Sorted(maps.Keys(k)), want) || k["name"] != "Größe_1" || k["display_name"] != "Größe" || k["description"] != "Was." || k["instructions"] != "Do it." ||
 		k["package_root"] != skillRoot(workspace)+"/Größe_1" || k["entry_file"] != "SKILL.md" || k["python_project"] != false || !strings.HasSuffix(fmt.Sprint(k["created_at"]), "+00:00") {
-		t.Errorf("%v", k)
+		t.Errorf("k = %v", k)
 	}
 	c.gets("box_create_skill", `{"skill":{"name":"plain"}}`, &made)
 	if made.Skill["display_name"] != "plain" || made.Skill["description"] != "" {
-		t.Errorf("%v", made.Skill)
+		t.Errorf(`made.Skill = %v, want made.Skill["display_name"] == "plain" and made.Skill["description"] == ""`,
+			made.Skill)
 	}
 	if names := c.skills(); !slices.Equal(names, []string{"plain", "Größe_1"}) {
-		t.Errorf("%q", names)
+		t.Errorf(`names = %q, want []string{"plain", "Größe_1"}`, names)
 	}
 	c.gets("box_update_skill", fmt.Sprintf(`{"name":"Größe_1","skill":{"name":"Größe_1","description":"Anderes.","package_root":%q}}`, k["package_root"]), &made)
 	if made.Skill["description"] != "Anderes." || made.Skill["display_name"] != "Größe" || made.Skill["instructions"] != "Do it." || made.Skill["package_root"] != k["package_root"] {
-		t.Errorf("%v", made.Skill)
+		t.Errorf("made.Skill = %v", made.Skill)
 	}
 	// Another Workspace has none of them; a later generation of the same one has them all, under the next boxd too.
 	other := b.dial(t)
 	other.workspace = "w2"
 	other.gets("box_get_skill", `{"name":"plain"}`, &made)
 	if names := other.skills(); len(names) != 0 || made.Skill != nil {
-		t.Errorf("%q, %v", names, made.Skill)
+		t.Errorf("names = %q, made.Skill = %v, want len(names) == 0 and made.Skill == nil", names, made.Skill)
 	}
 	other.refused("box_delete_skill", `{"name":"plain"}`, `BoxValidationError: Skill "plain" not found`)
 	other.refused("box_read_skill_file", `{"name":"plain","path":"SKILL.md"}`, `BoxValidationError: Skill "plain" not found`)
@@ -96,16 +97,17 @@ func TestSkillsOfAWorkspaceAreItsOwn(t *testing.T) {
 	c = b.dial(t)
 	c.generation = 7
 	if names := c.skills(); !slices.Equal(names, []string{"Größe_1", "plain"}) {
-		t.Errorf("%q", names)
+		t.Errorf(`names = %q, want []string{"Größe_1", "plain"}`, names)
 	}
 	var gone map[string]any
 	c.gets("box_delete_skill", `{"name":"plain"}`, &gone)
 	if names := c.skills(); gone["deleted"] != "plain" || !slices.Equal(names, []string{"Größe_1"}) {
-		t.Errorf("%v, %q", gone, names)
+		t.Errorf(`gone = %v, names = %q, want gone["deleted"] == "plain" and names == []string{"Größe_1"}`,
+			gone, names)
 	}
 	c.gets("box_get_skill", `{"name":"create-skill"}`, &made)
 	if made.Skill != nil {
-		t.Errorf("a skill of boxd's: %v", made.Skill)
+		t.Errorf("a skill of boxd's: made.Skill = %v, want nil", made.Skill)
 	}
 }
 
@@ -116,7 +118,7 @@ func TestFilesOfASkillAreReadWrittenAndListed(t *testing.T) {
 	var wrote map[string]any
 	c.gets("box_write_skill_file", `{"name":"s","path":"a/./b.txt","content":"für"}`, &wrote)
 	if fmt.Sprint(wrote) != "map[bytes_written:4 path:a/b.txt skill:map[name:s]]" {
-		t.Errorf("%v", wrote)
+		t.Errorf(`wrote = %v, want fmt.Sprint(wrote) == "map[bytes_written:4 path:a/b.txt skill:map[name:s]]"`, wrote)
 	}
 	c.gets("box_write_skill_file", `{"name":"s","path":".hidden"}`, nil)
 	for data, want := range map[string]string{
@@ -128,20 +130,22 @@ func TestFilesOfASkillAreReadWrittenAndListed(t *testing.T) {
 		var list map[string]any
 		c.gets("box_list_skill_files", data, &list)
 		if fmt.Sprint(list) != want {
-			t.Errorf("%s: %v", data, list)
+			t.Errorf("%s: list = %v, want fmt.Sprint(list) == want", data, list)
 		}
 	}
 	var read map[string]any
 	c.gets("box_read_skill_file", `{"name":"s","path":"SKILL.md"}`, &read)
 	if fmt.Sprint(read) != "map[content:---\nname: s\n---\n\nx path:SKILL.md skill:map[name:s]]" {
-		t.Errorf("%v", read)
+		t.Errorf(`read = %v, want fmt.Sprint(read) == "map[content:---\nname: s\n---\n\nx path:SKILL.md skill:map[name:s]]"`,
+			read)
 	}
 	// Front matter that the client does not know is kept.
 	c.gets("box_write_skill_file", fmt.Sprintf(`{"name":"s","path":"SKILL.md","content":%q}`, document("s")), nil)
 	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"y"}}`, nil)
 	c.gets("box_read_skill_file", `{"name":"s","path":"SKILL.md"}`, &read)
 	if read["content"] != "---\nname: s\ndescription: What s does.\nlicense: MIT\n---\n\ny" {
-		t.Errorf("%q", read["content"])
+		t.Errorf(`read["content"] = %q, want "---\nname: s\ndescription: What s does.\nlicense: MIT\n---\n\ny"`,
+			read["content"])
 	}
 	large := strings.Repeat("x", 1<<20+1)
 	for _, tc := range []struct{ action, data, want string }{
@@ -178,7 +182,8 @@ func TestFilesOfASkillAreReadWrittenAndListed(t *testing.T) {
 	var scanned map[string]any
 	c.gets("box_scan_skill_directory", fmt.Sprintf(`{"path":%q}`, skillRoot(workspace)), &scanned)
 	if scanned["name"] != "s" || scanned["package_root"] != skillRoot(workspace)+"/s" {
-		t.Errorf("%v", scanned)
+		t.Errorf(`scanned = %v, want scanned["name"] == "s" and scanned["package_root"] == skillRoot(workspace) + "/s"`,
+			scanned)
 	}
 }
 
@@ -190,7 +195,7 @@ func TestSkillsComeInArchives(t *testing.T) {
 	c.gets("box_preview_skill_zip", fmt.Sprintf(`{"file_key":%q}`, c.upload(both)), &found)
 	if len(found.Skills) != 2 || found.Skills[0]["source_path"] != "a" || found.Skills[1]["source_path"] != "b/c" || found.Skills[0]["python_project"] != true ||
 		found.Skills[1]["name"] != "c" || found.Skills[1]["entry_file"] != "skill.md" || found.Skills[0]["package_root"] != skillRoot(workspace)+"/skill-a-upload" {
-		t.Errorf("%v", found.Skills)
+		t.Errorf("found.Skills = %v", found.Skills)
 	}
 	install := func(more string, files map[string]string) string {
 		return fmt.Sprintf(`{"file_key":%q,"filename":"my skill.zip","target_suffix":"upload"%s}`, c.upload(files), more)
@@ -198,16 +203,17 @@ func TestSkillsComeInArchives(t *testing.T) {
 	c.refused("box_install_skill_zip", install("", both), "BoxValidationError: Multiple skills found. Please choose one or more source_paths: a, b/c")
 	c.refused("box_install_skill_zip", install(`,"source_paths":["x"]`, both), `BoxValidationError: Invalid source_path "x". Available: a, b/c`)
 	if names := c.skills(); len(names) != 0 {
-		t.Errorf("%q", names)
+		t.Errorf("names = %q, want len(names) == 0", names)
 	}
 	c.gets("box_install_skill_zip", install(`,"source_paths":["/a/"],"source_path":"b/c"`, both), &found)
 	if names := c.skills(); len(found.Skills) != 2 || len(names) != 2 {
-		t.Errorf("%v, %q", found.Skills, names)
+		t.Errorf("found.Skills = %v, names = %q, want len(found.Skills) == 2 and len(names) == 2", found.Skills, names)
 	}
 	one := map[string]string{"SKILL.md": "Do."}
 	c.gets("box_install_skill_zip", install("", one), &found)
 	if len(found.Skills) != 1 || found.Skills[0]["name"] != "my-skill-upload" || found.Skills[0]["instructions"] != "Do." {
-		t.Errorf("%v", found.Skills)
+		t.Errorf(`found.Skills = %v, want len(found.Skills) == 1 and found.Skills[0]["name"] == "my-skill-upload" and found.Skills[0]["instructions"] == "Do."`,
+			found.Skills)
 	}
 	c.refused("box_install_skill_zip", install("", one), "BoxValidationError: Skill directory already exists: "+skillRoot(workspace)+"/my-skill-upload")
 	c.refused("box_install_skill_zip", install(`,"source_subdir":"../x"`, one), "BoxValidationError: source_subdir must stay within the uploaded archive")
@@ -220,8 +226,8 @@ func TestSkillsComeInArchives(t *testing.T) {
 	c.refused("box_preview_skill_zip", `{}`, "BoxValidationError: 'file_key'")
 }
 
-// Skills of two archives may have one name, as LangBot's own runtime keeps a directory for each: both are listed and lent, and the
-// name is that of the newest.
+// Skills of two archives may have one name, as LangBot's own runtime has a directory for each: both are listed and mounted, and the
+// name refers to the newest.
 func TestArchivesMayHaveSkillsOfOneName(t *testing.T) {
 	t.Parallel()
 	b := start(t, boxtest.Kept)
@@ -260,11 +266,12 @@ func TestArchivesMayHaveSkillsOfOneName(t *testing.T) {
 	var found struct{ Skills []map[string]any }
 	c.gets("box_preview_skill_zip", install("second one.zip", "", is("second")), &found)
 	if len(found.Skills) != 1 || found.Skills[0]["name"] != "x" || found.Skills[0]["package_root"] != root+"/second-one-upload" {
-		t.Errorf("%v", found.Skills)
+		t.Errorf(`found.Skills = %v, want len(found.Skills) == 1 and found.Skills[0]["name"] == "x" and found.Skills[0]["package_root"] == root + "/second-one-upload"`,
+			found.Skills)
 	}
 	c.gets("box_install_skill_zip", install("second one.zip", "", is("second")), &found)
 	if len(found.Skills) != 1 || found.Skills[0]["name"] != "x" || found.Skills[0]["package_root"] != root+"/second-one-upload" || found.Skills[0]["instructions"] != "second" {
-		t.Errorf("%v", found.Skills)
+		t.Errorf("found.Skills = %v", found.Skills)
 	}
 	lists("x second-one-upload", "x first-upload")
 	reads("second")
@@ -278,16 +285,17 @@ func TestArchivesMayHaveSkillsOfOneName(t *testing.T) {
 		c.gets("box_delete_skill", `{"name":"x"}`, nil)
 	}
 	lists("x second-one-upload", "x first-upload")
-	// A session has whichever LangBot lends, by its directory.
+	// A session gets the skill that LangBot mounts, by its directory.
 	both := fmt.Sprintf(`"extra_mounts":[{"host_path":%q,"mount_path":"/workspace/.skills/x","mode":"rw"},{"host_path":%q,"mount_path":"/workspace/.skills/y","mode":"rw"}]`,
 		root+"/first-upload", root+"/second-one-upload")
 	c.says(both, "cat .skills/x/body .skills/y/body", "firstsecond")
-	// A change is one of the newest, which keeps its name.
+	// A change applies to the newest, which keeps its name.
 	var made struct{ Skill map[string]any }
 	c.gets("box_update_skill", fmt.Sprintf(`{"name":"x","skill":{"description":"Changed.","package_root":%q}}`, root+"/second-one-upload"), &made)
 	c.gets("box_write_skill_file", `{"name":"x","path":"body","content":"changed"}`, nil)
 	if made.Skill["name"] != "x" || made.Skill["package_root"] != root+"/second-one-upload" || made.Skill["instructions"] != "second" {
-		t.Errorf("%v", made.Skill)
+		t.Errorf(`made.Skill = %v, want made.Skill["name"] == "x" and made.Skill["package_root"] == root + "/second-one-upload" and made.Skill["instructions"] == "second"`,
+			made.Skill)
 	}
 	c.says(both, "cat .skills/x/body .skills/y/body; grep name: .skills/y/SKILL.md", "firstchangedname: x")
 	b.Kill()
@@ -316,17 +324,19 @@ func TestADirectoryOfAWorkspaceBecomesASkill(t *testing.T) {
 	var found map[string]any
 	c.gets("box_scan_skill_directory", fmt.Sprintf(`{"path":%q}`, own+"/made/one"), &found)
 	if found["name"] != "one" || found["package_root"] != own+"/made/one" || found["description"] != "What one does." {
-		t.Errorf("%v", found)
+		t.Errorf(`found = %v, want found["name"] == "one" and found["package_root"] == own + "/made/one" and found["description"] == "What one does."`,
+			found)
 	}
 	var made struct{ Skill map[string]any }
 	c.gets("box_create_skill", fmt.Sprintf(`{"skill":{"name":"uno","display_name":"Uno","description":"","instructions":"","package_root":%q}}`, own+"/made/one"), &made)
 	k := made.Skill
 	if k["name"] != "uno" || k["display_name"] != "Uno" || k["description"] != "What one does." || k["instructions"] != "# one\n\n" || k["package_root"] != skillRoot(workspace)+"/uno" {
-		t.Errorf("%q", k)
+		t.Errorf("k = %q", k)
 	}
 	c.gets("box_create_skill", fmt.Sprintf(`{"skill":{"name":"two","package_root":%q}}`, own+"/made/two/"), &made)
 	if names := c.skills(); !slices.Equal(names, []string{"two", "uno"}) || made.Skill["entry_file"] != "SKILL.md" {
-		t.Errorf("%q, %v", names, made.Skill)
+		t.Errorf(`names = %q, made.Skill = %v, want names == []string{"two", "uno"} and made.Skill["entry_file"] == "SKILL.md"`,
+			names, made.Skill)
 	}
 	for _, tc := range []struct{ action, path, want string }{
 		{"scan", own + "/made", "Multiple skill directories found in " + own + "/made. Please choose a more specific path: " + own + "/made/one, " + own + "/made/two"},
@@ -352,7 +362,7 @@ func TestADirectoryOfAWorkspaceBecomesASkill(t *testing.T) {
 	}
 	c.refused("box_scan_skill_directory", fmt.Sprintf(`{"path":%q}`, own+"/up"), "BoxValidationError: …") // there is no such directory in the box
 	if got := c.ask("box_scan_skill_directory", fmt.Sprintf(`{"path":%q}`, own+"/up")); strings.Contains(string(got.Data), "secret") {
-		t.Error("a link leads out of the Workspace")
+		t.Error("a symbolic link leads out of the Workspace")
 	}
 }
 
@@ -410,8 +420,8 @@ func TestASessionHasTheSkillsThatLangBotLends(t *testing.T) {
 	c.says(host+ro, "tail -n1 /skills/s/SKILL.md", "second")
 }
 
-// LangBot mounts skills writable, and tells models to work there: what programs write is kept for the session, even if the skill
-// changes in the store.
+// LangBot mounts skills writable, and instructs models to work there: files that programs write are kept for the session, even if
+// the skill changes in the store.
 func TestProgramsWriteToSkills(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
@@ -443,7 +453,7 @@ func TestASkillThatHasVanishedFailsNoSession(t *testing.T) {
 		t.Helper()
 		list, err := b.Sessions(t.Context(), true)
 		if err != nil || len(list) != 1 {
-			t.Fatalf("%v, %v", list, err)
+			t.Fatalf("list = %v, err = %v, want no error and len(list) == 1", list, err)
 		}
 		var got []string
 		for _, k := range list[0].Skills {
@@ -466,7 +476,8 @@ func TestASkillThatHasVanishedFailsNoSession(t *testing.T) {
 	}
 	c.says(lent(many...), "tail -n1 .skills/s/SKILL.md; ls /skills", "again\ns")
 	if list, err := b.Sessions(t.Context(), true); err != nil || len(list) != 1 || len(list[0].Skills) != policy.MaxSkills {
-		t.Errorf("not as many as a session can have: %v, %v", list, err)
+		t.Errorf("not as many as a session can have: list = %v, err = %v, want no error and len(list) == 1 and len(list[0].Skills) == policy.MaxSkills",
+			list, err)
 	}
 }
 
@@ -513,15 +524,15 @@ func TestSkillsOfBeforeTheSwitchAreTaken(t *testing.T) {
 	c := b.dial(t)
 	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q,"default_workspace":"","allowed_mount_roots":[%q]}}`, b.shared, b.shared), nil)
 	if names := slices.Sorted(slices.Values(c.skills())); !slices.Equal(names, []string{"one", "one", "three", "two"}) {
-		t.Errorf("%q: %s", names, b.Log())
+		t.Errorf(`%q: b.Log() = %s, want names == []string{"one", "one", "three", "two"}`, names, b.Log())
 	}
 	if !strings.Contains(b.Log(), "bad") {
-		t.Error("nothing is said of the one that cannot be taken")
+		t.Error("the log does not name the skill that cannot be imported")
 	}
 	var read struct{ Content string }
 	c.gets("box_read_skill_file", `{"name":"one","path":"scripts/run.sh"}`, &read)
 	if read.Content != "echo one\n" {
-		t.Errorf("%q", read.Content)
+		t.Errorf(`read.Content = %q, want "echo one\n"`, read.Content)
 	}
 	for _, name := range []string{"one", "two", "three"} {
 		c.gets("box_delete_skill", fmt.Sprintf(`{"name":%q}`, name), nil)
@@ -531,7 +542,7 @@ func TestSkillsOfBeforeTheSwitchAreTaken(t *testing.T) {
 	c = b.dial(t)
 	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q,"default_workspace":"","allowed_mount_roots":[%q]}}`, b.shared, b.shared), nil)
 	if names := c.skills(); !slices.Equal(names, []string{"one"}) {
-		t.Errorf("after a restart: %q", names)
+		t.Errorf(`after a restart: names = %q, want []string{"one"}`, names)
 	}
 }
 
@@ -542,12 +553,12 @@ func TestAWorkspaceWithoutEarlierSkillsIsAskedOnce(t *testing.T) {
 	c := b.dial(t)
 	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q,"default_workspace":"","allowed_mount_roots":[%q]}}`, b.shared, b.shared), nil)
 	if names := c.skills(); len(names) > 0 {
-		t.Errorf("%q", names)
+		t.Errorf("names = %q, want len(names) == 0", names)
 	}
 	if _, err := os.Stat(filepath.Join(b.State, "daemon", "langbot-skills-taken", wire.Namespace(instance, workspace))); err != nil {
-		t.Errorf("it is asked for again by each boxd: %v", err)
+		t.Errorf("no record that the earlier skills were looked for: %v", err)
 	}
 	if strings.Contains(b.Log(), "LangBot's own directory") {
-		t.Error("the log tells of a directory that nobody has")
+		t.Error("the log names an earlier directory of LangBot that does not exist")
 	}
 }

@@ -23,9 +23,10 @@ func TestActionsLeaveSpans(t *testing.T) {
 	}
 	made := spans.Find(t, "boxd", "langbot box_create_session")
 	if session, _ := made.Has["boxd.session"].(string); made.Parent != "" || made.Has["boxd.principal"] != "langbot" || !strings.HasSuffix(session, "-s") || made.Has["http.request.method"] != nil {
-		t.Errorf("%+v", made)
+		t.Errorf(`made = %+v, want made.Parent == "" and made.Has["boxd.principal"] == "langbot" and session ending with "-s" and made.Has["http.request.method"] == nil`,
+			made)
 	}
-	boxtest.Eventually(t, "the execution is below the action that has run it", func() bool {
+	boxtest.Eventually(t, "the span of the execution has that of the action as its parent", func() bool {
 		all := spans.Spans()
 		return slices.ContainsFunc(all, func(exec boxtest.Span) bool {
 			return exec.Name == "exec" && exec.Has["process.exit.code"] == 3 && slices.ContainsFunc(all, func(s boxtest.Span) bool { return s.ID == exec.Parent && strings.HasPrefix(s.Name, "langbot ") })

@@ -25,7 +25,7 @@ func TestLimitsOfALivingSessionChange(t *testing.T) {
 		}, Labels: map[string]string{"a": "b"},
 	})
 	if err != nil || changed.Memory != 64*quantity.MiB || changed.Pids != 50 || changed.TTL != *boxtest.Duration("1h") || changed.Labels["a"] != "b" || changed.PID != s.PID {
-		t.Fatalf("%+v, %v", changed, err)
+		t.Fatalf("changed = %+v, err = %v", changed, err)
 	}
 	for name, want := range map[string]string{
 		"work/memory.max": "67108864", "work/pids.max": "50", "work/cpu.max": "50000 100000", "cpu.weight": "10", "work/memory.oom.group": "1",
@@ -35,7 +35,7 @@ func TestLimitsOfALivingSessionChange(t *testing.T) {
 		}
 	}
 	if w := changed.Workspace; w == nil || w.Limit != 16*quantity.MiB || w.FilesLimit != 500 {
-		t.Errorf("%+v", w)
+		t.Errorf("w = %+v, want w != nil and w.Limit == 16 * quantity.MiB and w.FilesLimit == 500", w)
 	}
 	if got := d.Sh(t, "s1", "df -k --output=size /workspace | tail -1"); strings.TrimSpace(got) != "16384" {
 		t.Errorf("in the box the workspace has %q KiB", got)
@@ -85,7 +85,7 @@ func TestAChangeIsAllOrNothing(t *testing.T) {
 	}
 	select {
 	case r := <-hold:
-		t.Errorf("what was running has ended: %s", boxtest.Show(r))
+		t.Errorf("the running program has ended: %s", boxtest.Show(r))
 	default:
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
@@ -107,7 +107,8 @@ func TestAFrozenSessionStandsStill(t *testing.T) {
 	for range 3 {
 		frozen, err := d.FreezeSession(t.Context(), "s1")
 		if err != nil || frozen.State != "frozen" || !strings.Contains(boxtest.GroupFile(t, s.Group, "work/cgroup.events"), "frozen 1") {
-			t.Fatalf("%+v, %v, %s", frozen, err, boxtest.GroupFile(t, s.Group, "work/cgroup.events"))
+			t.Fatalf(`frozen = %+v, err = %v, %s, want no error and frozen.State == "frozen" and boxtest.GroupFile(t, s.Group, "work/cgroup.events") containing "frozen 1"`,
+				frozen, err, boxtest.GroupFile(t, s.Group, "work/cgroup.events"))
 		}
 		req := boxtest.Shell("true")
 		_, err = d.Exec(t.Context(), "s1", &req)
@@ -116,10 +117,10 @@ func TestAFrozenSessionStandsStill(t *testing.T) {
 			t.Fatal(err)
 		}
 		if thawed, err := d.ThawSession(t.Context(), "s1"); err != nil || thawed.State != "ready" {
-			t.Fatalf("%+v, %v", thawed, err)
+			t.Fatalf(`thawed = %+v, err = %v, want no error and thawed.State == "ready"`, thawed, err)
 		}
 		if got := d.Sh(t, "s1", "a=$(cat count); until [ \"$a\" != \"$(cat count)\" ]; do sleep 0.01; done; echo on"); got != "on\n" {
-			t.Errorf("%q", got)
+			t.Errorf(`got %q, want "on\n"`, got)
 		}
 	}
 	// What is due ends frozen.
@@ -127,7 +128,7 @@ func TestAFrozenSessionStandsStill(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := <-done; r.Status != "timed_out" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "timed_out"`, boxtest.Show(r))
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil { // and so does the session
 		t.Fatal(err)
@@ -157,7 +158,7 @@ func TestFreezeAndStartsAtTheSameTime(t *testing.T) {
 				} else if r.Status == "exited" {
 					n++
 				} else {
-					t.Errorf("%s", boxtest.Show(r))
+					t.Errorf("r = %s", boxtest.Show(r))
 				}
 			}
 		}()
@@ -175,7 +176,7 @@ func TestFreezeAndStartsAtTheSameTime(t *testing.T) {
 	close(end)
 	for range 4 {
 		if n := <-started; n == 0 {
-			t.Error("nothing was started")
+			t.Error("no program was started")
 		}
 	}
 	d.Sh(t, "s1", "true")
@@ -224,7 +225,7 @@ func TestAnUnlimitedWorkspaceCannotBeLimitedLater(t *testing.T) {
 	}
 }
 
-// A quota that nothing would keep is refused, whenever it is asked for.
+// A quota that the host cannot enforce is refused, whenever it is requested.
 func TestAHostDirectoryHasNoQuotaLaterEither(t *testing.T) {
 	dir, err := os.MkdirTemp("/srv", "boxd") //nolint:usetesting // not in the state directory's filesystem, where the others are
 	if err != nil {

@@ -62,7 +62,7 @@ except OSError as e:
 print(n, why)
 `
 
-// T34 and T35: the workspace holds what it may, however it is filled; the host loses no more.
+// T34 and T35: the workspace is limited to its quota, however it is filled; the host loses no more space.
 func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 	d := start(t)
 	d.Warm()
@@ -81,15 +81,17 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 		d.Sh(t, "neighbour", "echo here > f")
 		now, err := d.Session(t.Context(), s.ID)
 		if err != nil || now.Workspace == nil {
-			t.Fatalf("%s: %+v, %v", how, now, err)
+			t.Fatalf("%s: now = %+v, err = %v, want no error and now.Workspace != nil", how, now, err)
 		}
 		w := *now.Workspace
 		t.Logf("%s: %s %s %+v", how, r.Status, strings.TrimSpace(r.Stdout), w)
 		if w.Used > limit || w.Files > uint64(inodes) || w.Limit != limit || w.FilesLimit != uint64(inodes) || !w.Hit {
-			t.Errorf("%s: %+v", how, w)
+			t.Errorf("%s: w = %+v, want w.Used <= %v and w.Files <= uint64(inodes) and w.Limit == %v and w.FilesLimit == uint64(inodes) and w.Hit == true",
+				how, w, limit, limit)
 		}
 		if len(r.Quota) != 1 || r.Quota[0].Kind != "workspace" || !r.Quota[0].Hit {
-			t.Errorf("%s: the answer says %+v", how, r.Quota)
+			t.Errorf(`%s: the quota in the answer is %+v, want len(r.Quota) == 1 and r.Quota[0].Kind == "workspace" and r.Quota[0].Hit == true`,
+				how, r.Quota)
 		}
 		hits := 0
 		if err := d.Events(t.Context(), client.EventOptions{Session: s.ID, Types: []string{"quota"}}, func(e *api.Event) error {
@@ -103,11 +105,12 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 		switch how {
 		case "map":
 			if r.Status != "signaled" || r.Signal != "SIGBUS" {
-				t.Errorf("%s: %s", how, boxtest.Show(r))
+				t.Errorf(`%s: r = %s, want r.Status == "signaled" and r.Signal == "SIGBUS"`, how, boxtest.Show(r))
 			}
 		default:
 			if r.Status != "exited" || !strings.HasSuffix(r.Stdout, " EDQUOT\n") {
-				t.Errorf("%s: %s", how, boxtest.Show(r))
+				t.Errorf(`%s: r = %s, want r.Status == "exited" and r.Stdout ending with " EDQUOT\n"`,
+					how, boxtest.Show(r))
 			}
 		}
 		switch how {
@@ -130,8 +133,8 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// T36: a box cannot take its files out of the quota. The call that could is closed to programs; what the
-// filesystem says to it where it is open, test/host has.
+// T36: a box cannot take its files out of the quota. The system call for that is blocked for programs; test/host checks what the
+// filesystem answers where it is allowed.
 func TestT36NoWayOutOfTheQuota(t *testing.T) {
 	d := start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
@@ -170,10 +173,11 @@ func TestTheAnswerSaysThatTmpIsFull(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1", Tmp: new(quantity.MiB)})
 	r := d.Result(t, "s1", boxtest.Shell("head -c 2000000 /dev/zero > /tmp/x"))
 	if len(r.Quota) != 1 || r.Quota[0].Kind != "tmp" || r.Quota[0].Limit != quantity.MiB {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want len(r.Quota) == 1 and r.Quota[0].Kind == "tmp" and r.Quota[0].Limit == quantity.MiB`,
+			boxtest.Show(r))
 	}
 	if r := d.Result(t, "s1", boxtest.Shell("rm /tmp/x")); len(r.Quota) != 0 {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf("r = %s, want len(r.Quota) == 0", boxtest.Show(r))
 	}
 }
 
@@ -217,18 +221,20 @@ func theStoreKeepsQuotas(t *testing.T, kind, size string) {
 	d, dir := startWithStore(t, kind, size)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
 	if s.Enforcement["workspace"] != "store" {
-		t.Errorf("%v", s.Enforcement)
+		t.Errorf(`s.Enforcement = %v, want s.Enforcement["workspace"] == "store"`, s.Enforcement)
 	}
 	full := map[string]string{isolation.StoreExt4: "quota", isolation.StoreXFS: "No space left"} // EDQUOT, ENOSPC
 	r := d.Result(t, "s1", boxtest.Shell("head -c 20000000 /dev/zero > big"))
 	if r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, full[kind]) || len(r.Quota) != 1 {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "exited" and *r.ExitCode != 0 and r.Stderr containing full[kind] and len(r.Quota) == 1`,
+			boxtest.Show(r))
 	}
 	killKeeper(t, d) // the store is found mounted, and in use
 	d.Sh(t, "s1", "rm big && head -c 6000000 /dev/zero > big")
 	d.NewSession(t, api.SessionRequest{ID: "s2", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
 	if changed, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB)}}); err != nil || changed.Workspace == nil || changed.Workspace.Limit != 16*quantity.MiB {
-		t.Errorf("%+v, %v", changed, err)
+		t.Errorf("changed = %+v, err = %v, want no error and changed.Workspace != nil and changed.Workspace.Limit == 16 * quantity.MiB",
+			changed, err)
 	}
 	d.Kill() // boxd: the store is found again, and what was in it is cleaned up
 	d.Restart()
@@ -241,12 +247,12 @@ func theStoreKeepsQuotas(t *testing.T, kind, size string) {
 	}
 	mounts, err := os.ReadFile("/proc/thread-self/mounts")
 	if err != nil || strings.Contains(string(mounts), dir) {
-		t.Errorf("%v: %s", err, mounts)
+		t.Errorf("%v: mounts = %s, want no error and mounts without %q", err, mounts, dir)
 	}
 }
 
-// What a snapshot shares with the session counts for both, so that neither can grow beyond the quota when the other changes; to
-// go back is possible however much is used.
+// Blocks that a snapshot shares with the session count for both, so that neither can grow beyond the quota when the other changes;
+// a restore is possible however much is used.
 func TestSnapshotsCountInTheQuotaOfTheirSession(t *testing.T) {
 	d, dir := startWithStore(t, isolation.StoreXFS, "400MiB")
 	d.NewSession(t, api.SessionRequest{ID: "s", Patch: limits.Patch{WorkspaceQuota: new(64 * quantity.MiB)}})
@@ -266,17 +272,18 @@ func TestSnapshotsCountInTheQuotaOfTheirSession(t *testing.T) {
 	stop()
 	one, err := d.CreateSnapshot(t.Context(), "s", "one")
 	if err != nil || one.Size < 20_000_000 || one.Size > 21_000_000 {
-		t.Fatalf("%+v, %v", one, err)
+		t.Fatalf("one = %+v, err = %v, want no error and one.Size >= 20_000_000 and one.Size <= 21_000_000", one, err)
 	}
 	again()
 	if r := d.Result(t, "s", boxtest.Shell("head -c 40000000 /dev/zero > b")); *r.ExitCode == 0 || !strings.Contains(r.Stderr, "No space left") || len(r.Quota) != 1 {
-		t.Errorf("beside the snapshot: %s", boxtest.Show(r))
+		t.Errorf(`with the snapshot on disk: r = %s, want *r.ExitCode != 0 and r.Stderr containing "No space left" and len(r.Quota) == 1`,
+			boxtest.Show(r))
 	}
 	d.Sh(t, "s", "rm b; head -c 15000000 /dev/zero > b; echo changed >> a")
 	stop()
 	_, err = d.CreateSnapshot(t.Context(), "s", "two")
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, "workspace_quota"); e.Denial == nil || e.Denial.Rule != "workspace_quota" {
-		t.Errorf("one that does not fit: %+v", e)
+		t.Errorf(`a snapshot that does not fit: e = %+v, want e.Denial != nil and e.Denial.Rule == "workspace_quota"`, e)
 	}
 	if _, err := d.RestoreSnapshot(t.Context(), "s", "one"); err != nil {
 		t.Fatal(err)
@@ -286,7 +293,7 @@ func TestSnapshotsCountInTheQuotaOfTheirSession(t *testing.T) {
 		t.Errorf("back: %q, want a and %q", got, sum)
 	}
 	if r := d.Result(t, "s", boxtest.Shell("head -c 40000000 /dev/zero > b")); *r.ExitCode == 0 || len(r.Quota) != 1 {
-		t.Errorf("after it was restored: %s", boxtest.Show(r))
+		t.Errorf("after it was restored: r = %s, want *r.ExitCode != 0 and len(r.Quota) == 1", boxtest.Show(r))
 	}
 	d.Sh(t, "s", "rm b")
 	if err := d.DeleteSnapshot(t.Context(), "s", "one"); err != nil {
@@ -298,13 +305,13 @@ func TestSnapshotsCountInTheQuotaOfTheirSession(t *testing.T) {
 	}
 	for _, name := range []string{"workspaces", "snapshots"} {
 		if left, err := filepath.Glob(filepath.Join(dir, "store", name, "*")); err != nil || len(left) > 0 {
-			t.Errorf("left in %s: %v, %v", name, left, err)
+			t.Errorf("left in %s: left = %v, err = %v, want no error and len(left) == 0", name, left, err)
 		}
 	}
 }
 
-// Output that is kept on disk is within the quota of the workspace: where that is full the program goes on and loses output, the
-// host has no more than the quota, and what is left of that is the box's again when the process is removed.
+// Spooled output counts against the quota of the workspace: if that is full the program goes on and loses output, no more than the
+// quota is used on the host, and the space is free again when the process is removed.
 func TestSpooledOutputIsWithinTheQuota(t *testing.T) {
 	d := start(t)
 	const quota = 16 * quantity.MiB
@@ -313,7 +320,7 @@ func TestSpooledOutputIsWithinTheQuota(t *testing.T) {
 		t.Helper()
 		now, err := d.Session(t.Context(), s.ID)
 		if err != nil || now.Workspace == nil {
-			t.Fatalf("%+v, %v", now, err)
+			t.Fatalf("now = %+v, err = %v, want no error and now.Workspace != nil", now, err)
 		}
 		return now.Workspace.Used
 	}
@@ -323,7 +330,7 @@ func TestSpooledOutputIsWithinTheQuota(t *testing.T) {
 	d.NewProcess(t, s.ID, "p", req)
 	end := d.Ended(t, s.ID, "p")
 	if end.Result == nil || end.Result.Status != "exited" || *end.Result.ExitCode != 0 || end.Output[0].Bytes != 64<<20+5 || end.Output[0].From < 48<<20 {
-		t.Errorf("%+v", end)
+		t.Errorf("end = %+v", end)
 	}
 	if n := used(); n > quota || n < before+quantity.MiB {
 		t.Errorf("%v of %v are used", n, quantity.Size(quota))
@@ -331,8 +338,8 @@ func TestSpooledOutputIsWithinTheQuota(t *testing.T) {
 	if err := d.DeleteProcess(t.Context(), s.ID, "p"); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "what was on disk is free", func() bool { return used() == before })
+	boxtest.Eventually(t, "the disk space of the spooled output is free again", func() bool { return used() == before })
 	if r := d.Result(t, s.ID, boxtest.Shell("head -c 14M /dev/zero > f")); r.Status != "exited" || *r.ExitCode != 0 {
-		t.Errorf("afterwards: %s", boxtest.Show(r))
+		t.Errorf(`afterwards: r = %s, want r.Status == "exited" and *r.ExitCode == 0`, boxtest.Show(r))
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// What a session uses is noted again and again, also while it is stopped and started, until the operator wants none of it.
+// The usage of a session is sampled regularly, also while it is stopped and started, until the operator disables that.
 func TestTheUseOfASessionHasAHistory(t *testing.T) {
 	d := start(t, "[usage]\nhistory = \"1m\"\n")
 	d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false)})
@@ -30,10 +30,11 @@ func TestTheUseOfASessionHasAHistory(t *testing.T) {
 		return h
 	}
 	var last api.UsageSample
-	boxtest.Eventually(t, "a sample has seen the loop", func() bool {
+	boxtest.Eventually(t, "a sample shows the CPU time of the loop", func() bool {
 		h := history("s", time.Time{})
 		if time.Duration(h.Kept) != time.Minute || time.Duration(h.Interval) != 5*time.Second {
-			t.Fatalf("%+v", h)
+			t.Fatalf("h = %+v, want time.Duration(h.Kept) == time.Minute and time.Duration(h.Interval) == 5 * time.Second",
+				h)
 		}
 		if len(h.Samples) < 2 {
 			return false
@@ -43,30 +44,34 @@ func TestTheUseOfASessionHasAHistory(t *testing.T) {
 		return u != nil && u.CPUPercent > 5 && u.CPUMS > 0 && u.Memory > 0 && u.Pids > 0 && w != nil && w.Used >= 3<<20 && w.Files > 0
 	})
 	if at := history("s", last.At).Samples; len(at) > 1 || len(at) == 1 && !at[0].At.After(last.At) {
-		t.Errorf("after the last one there are %+v", at)
+		t.Errorf("after the last one there are %+v, want len(at) <= 1 and (len(at) != 1 or at[0].At.After(last.At))",
+			at)
 	}
 	if idle := history("idle", time.Time{}).Samples; len(idle) == 0 || idle[len(idle)-1].Usage.CPUPercent >= last.Usage.CPUPercent {
-		t.Errorf("what does nothing: %+v", idle)
+		t.Errorf("an idle session: idle = %+v, want len(idle) != 0 and idle[len(idle)-1].Usage.CPUPercent < last.Usage.CPUPercent",
+			idle)
 	}
 
 	list, err := d.FindSessions(t.Context(), &client.SessionFilter{WithUsage: true})
 	if err != nil || len(list) != 2 || list[0].Usage == nil || list[0].Usage.CPUMS < last.Usage.CPUMS || list[0].Workspace == nil || list[1].Usage == nil {
-		t.Errorf("a list with usage: %+v, %v", list, err)
+		t.Errorf("a list with usage: list = %+v, err = %v, want no error and len(list) == 2 and list[0].Usage != nil and list[0].Usage.CPUMS >= last.Usage.CPUMS and list[0].Workspace != nil and list[1].Usage != nil",
+			list, err)
 	}
 	if list, err := d.FindSessions(t.Context(), &client.SessionFilter{}); err != nil || len(list) != 2 || list[0].Usage != nil || list[0].Workspace != nil {
-		t.Errorf("a list without: %+v, %v", list, err)
+		t.Errorf("a list without: list = %+v, err = %v, want no error and len(list) == 2 and list[0].Usage == nil and list[0].Workspace == nil",
+			list, err)
 	}
 
 	if _, err := d.StopSession(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
 	if h := history("s", time.Time{}).Samples; len(h) < 2 {
-		t.Errorf("stopped, it has %+v", h)
+		t.Errorf("stopped, it has %+v, want len(h) >= 2", h)
 	}
 	if _, err := d.StartSession(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "its history goes on", func() bool {
+	boxtest.Eventually(t, "the session has a new sample", func() bool {
 		h := history("s", time.Time{}).Samples
 		return len(h) > 2 && h[len(h)-1].Usage.CPUMS < last.Usage.CPUMS && h[len(h)-1].Usage.CPUPercent >= 0
 	})
@@ -81,7 +86,7 @@ func TestTheUseOfASessionHasAHistory(t *testing.T) {
 	if err := syscall.Kill(d.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "nothing is kept any more", func() bool {
+	boxtest.Eventually(t, "the history is empty, as the new configuration keeps none", func() bool {
 		h := history("s", time.Time{})
 		return h.Kept == 0 && h.Samples != nil && len(h.Samples) == 0
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// parent makes a group below the test's, with controllers for what is below it.
+// parent creates a cgroup below the test's, with controllers for its children.
 func parent(t *testing.T, d, controllers string) string {
 	t.Helper()
 	boxtest.RequireGroups(t)
@@ -50,7 +50,7 @@ func level(t *testing.T, d *boxtest.Daemon, name string) api.Check {
 			return c
 		}
 	}
-	t.Fatalf("doctor says nothing of %s: %+v", name, doctor)
+	t.Fatalf("boxctl doctor has no check %s: %+v", name, doctor)
 	return api.Check{}
 }
 
@@ -58,32 +58,33 @@ func TestAGoodHostHasNothingToComplainAbout(t *testing.T) {
 	d := start(t)
 	doctor, err := d.Doctor(t.Context())
 	if err != nil || !doctor.OK {
-		t.Fatalf("%+v, %v", doctor, err)
+		t.Fatalf("doctor = %+v, err = %v, want no error and doctor.OK == true", doctor, err)
 	}
 	for _, c := range doctor.Checks {
 		if c.Level != "ok" {
-			t.Errorf("%+v", c)
+			t.Errorf(`c = %+v, want c.Level == "ok"`, c)
 		}
 	}
 	if st, err := d.Status(t.Context()); err != nil || len(st.Unenforced) > 0 || st.ControlGroups != "unified" {
-		t.Errorf("%+v, %v", st, err)
+		t.Errorf(`st = %+v, err = %v, want no error and len(st.Unenforced) == 0 and st.ControlGroups == "unified"`,
+			st, err)
 	}
 }
 
-// Without the anchor sessions are refused, and as soon as it is there they are not.
+// Without the anchor sessions are refused; as soon as it exists they are accepted.
 func TestTheAnchorIsNotRunning(t *testing.T) {
 	boxtest.RequireGroups(t)
 	path := filepath.Join(boxtest.GroupRoot(), "late")
 	d := start(t, groups(path))
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, path+" does not exist: its unit is not running") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing path + " does not exist: its unit is not running"`, e)
 	}
 	if c := level(t, d, "cgroups"); c.Level != "warn" || !strings.Contains(c.Hint, "systemctl start boxd-boxes.service") {
-		t.Errorf("%+v", c)
+		t.Errorf(`c = %+v, want c.Level == "warn" and c.Hint containing "systemctl start boxd-boxes.service"`, c)
 	}
 	if c := level(t, d, "memory limit"); c.Level != "fail" {
-		t.Errorf("%+v", c)
+		t.Errorf(`c = %+v, want c.Level == "fail"`, c)
 	}
 	parent(t, "late", "")
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
@@ -95,7 +96,7 @@ func TestTheAnchorIsNotRunning(t *testing.T) {
 	}
 	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s2"})
 	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Hint, "boxd-boxes.service") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Hint containing "boxd-boxes.service"`, e)
 	}
 	if err := os.Mkdir(path, 0o755); err != nil { // and started
 		t.Fatal(err)
@@ -119,7 +120,7 @@ func TestAControllerIsMissing(t *testing.T) {
 	d := start(t, groups(below))
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "controller cpu is missing") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "controller cpu is missing"`, e)
 	}
 	d.Close()
 	d.Stop()
@@ -130,17 +131,17 @@ func TestAGroupThatCannotBeUsed(t *testing.T) {
 	other := start(t, groups(d.GroupPath()))
 	_, _, err := other.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "in use by another boxd") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "in use by another boxd"`, e)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	outside := start(t, groups(filepath.Join(boxtest.GroupRoot(), "anchor")))
 	_, _, err = outside.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "processes of its own") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "processes of its own"`, e)
 	}
 }
 
-// A daemon that dies leaves groups, and quotas; the next one takes them away.
+// A daemon that dies leaves cgroups and quotas; the next one removes them.
 func TestACrashLeavesNoGroupAndNoQuota(t *testing.T) {
 	d := start(t)
 	d.Warm()
@@ -178,7 +179,7 @@ func TestTwoHundredRoundsLeaveNothing(t *testing.T) {
 	}
 	d.NothingLeft(before)
 	if _, err := os.Stat(filepath.Join(d.GroupPath(), "owner-0")); !os.IsNotExist(err) {
-		t.Errorf("the owner's group is left: %v", err)
+		t.Errorf("the cgroup of the owner is left: err = %v, want os.IsNotExist(err)", err)
 	}
 }
 
@@ -186,11 +187,11 @@ func TestNothingStartsBelowTheReserveOfTheHost(t *testing.T) {
 	d := start(t, "[host]\nkeep_free_disk = \"1000TiB\"\n")
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "host.keep_free_disk") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "host.keep_free_disk"`, e)
 	}
 	d = start(t, "[host]\nkeep_free_memory = \"1000TiB\"\n")
 	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "host.keep_free_memory") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "host.keep_free_memory"`, e)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// The limits of a box are kept, and can be changed, whichever keeper there is.
+// The limits of a box are enforced, and can be changed, after a restart of the keeper too.
 func TestLimitsOutliveTheKeeper(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) *boxtest.Daemon{
 		"direct": func(t *testing.T) *boxtest.Daemon { return start(t) },
@@ -34,13 +34,14 @@ func TestLimitsOutliveTheKeeper(t *testing.T) {
 				boxtest.Refused(t, err, http.StatusConflict, "workspace_quota")
 				changed, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: &memory, Pids: new(50), WorkspaceQuota: new(24 * quantity.MiB)}})
 				if err != nil || changed.Memory != memory || changed.Workspace == nil || changed.Workspace.Limit != 24*quantity.MiB {
-					t.Fatalf("%+v, %v", changed, err)
+					t.Fatalf("changed = %+v, err = %v, want no error and changed.Memory == %v and changed.Workspace != nil and changed.Workspace.Limit == 24 * quantity.MiB",
+						changed, err, memory)
 				}
 				if got := number(t, s, "work/memory.max"); got != int(memory) {
 					t.Errorf("memory.max is %d, want %d", got, memory)
 				}
 				if r := d.Result(t, "s1", boxtest.Shell("head -c 20000000 /dev/urandom > more")); *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") {
-					t.Errorf("%s", boxtest.Show(r))
+					t.Errorf(`r = %s, want *r.ExitCode != 0 and r.Stderr containing "quota"`, boxtest.Show(r))
 				}
 				d.NewSession(t, api.SessionRequest{ID: "s3"})
 				if err := d.DeleteSession(t.Context(), "s3"); err != nil {
@@ -53,7 +54,7 @@ func TestLimitsOutliveTheKeeper(t *testing.T) {
 					t.Fatal(err)
 				}
 				if _, err := os.Stat(s.Group); !os.IsNotExist(err) {
-					t.Errorf("the groups of %s are left: %v", id, err)
+					t.Errorf("the cgroups of %s are left: err = %v, want os.IsNotExist(err)", id, err)
 				}
 			}
 			d.Warm()
@@ -62,7 +63,7 @@ func TestLimitsOutliveTheKeeper(t *testing.T) {
 	}
 }
 
-// A box that dies while there is no keeper leaves its groups to the next one.
+// A box that dies while there is no keeper leaves its cgroups to the next one.
 func TestGroupsOfABoxThatDiedWithoutAKeeper(t *testing.T) {
 	d := start(t)
 	d.Warm()
@@ -75,12 +76,12 @@ func TestGroupsOfABoxThatDiedWithoutAKeeper(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	boxtest.Eventually(t, "the session is gone, and its groups", func() bool {
+	boxtest.Eventually(t, "the session and its cgroups are gone", func() bool {
 		_, err := os.Stat(dead.Group)
 		return os.IsNotExist(err) && d.Keeper() != keeper
 	})
 	if _, err := os.Stat(alive.Group); err != nil {
-		t.Errorf("the living one has lost its groups: %v", err)
+		t.Errorf("the running session has lost its cgroups: %v", err)
 	}
 	d.Sh(t, "alive", "true")
 	if err := d.DeleteSession(t.Context(), "alive"); err != nil {
@@ -96,5 +97,5 @@ func killKeeper(t *testing.T, d *boxtest.Daemon) {
 	if err := syscall.Kill(keeper, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "another keeper is at work", func() bool { return d.Keeper() != keeper })
+	boxtest.Eventually(t, "another keeper runs", func() bool { return d.Keeper() != keeper })
 }

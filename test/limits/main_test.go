@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package limits_test runs into every limit that the kernel keeps for a box, through a real boxd. It needs
-// a host with cgroup v2 and project quota below TMPDIR, so it is run in the virtual machine.
+// Package limits_test runs into every limit that the kernel enforces for a box, through a real boxd. It needs a host with cgroup v2
+// and project quota below TMPDIR, so it is run in the virtual machine.
 package limits_test
 
 import (
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start starts a private boxd that lets no limit go.
+// start starts a private boxd for which every limit is required.
 func start(t *testing.T, configuration ...string) *boxtest.Daemon {
 	t.Helper()
 	boxtest.RequireGroups(t)
@@ -35,7 +35,7 @@ func number(t *testing.T, s api.Session, name string) int {
 	return n
 }
 
-// programs are the groups of programs that a session has now.
+// programs are the cgroups of the programs that a session runs.
 func programs(t *testing.T, s api.Session) (names []string) {
 	t.Helper()
 	list, err := os.ReadDir(filepath.Join(s.Group, "work"))
@@ -50,8 +50,8 @@ func programs(t *testing.T, s api.Session) (names []string) {
 	return names
 }
 
-// bomber is a program that takes all it can get of one thing, named by its argument. It prints "ready" once
-// it has all there is, where it lives to see that.
+// bomber is a program that allocates all it can get of one resource, named by its argument. It prints "ready" when it gets no more,
+// if it survives that.
 const bomber = `#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -20,8 +20,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// total_memory and total_cpus are kept by the group that all boxes of an owner are in, whatever their own limits say:
-// over a reload, which kills nobody, a boxd and a keeper that are killed, and until the last box is gone.
+// total_memory and total_cpus are enforced by the cgroup of all boxes of an owner, whatever their own limits are: after a reload,
+// which kills no process, after a killed boxd and keeper, and until the last box is gone.
 func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 	const table = "[policy.all]\nprincipals = [\"uid:0\"]\n"
 	d := start(t, boxtest.Kept, table+"total_memory = \"1GiB\"\ntotal_cpus = 2.5\n")
@@ -31,7 +31,7 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 	second := d.NewSession(t, api.SessionRequest{ID: "s2", Patch: limits.Patch{Memory: new(256 * quantity.MiB), CPUs: new(1.0)}})
 	owner := api.Session{Group: filepath.Dir(first.Group)}
 	if filepath.Base(owner.Group) != "owner-0" || filepath.Dir(second.Group) != owner.Group {
-		t.Fatalf("groups %s and %s", first.Group, second.Group)
+		t.Fatalf("cgroups %s and %s", first.Group, second.Group)
 	}
 	const room = 128 << 20 // of PID 1 and what it keeps
 	expect := func(what, memory, cpu string) {
@@ -62,17 +62,17 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 		}
 	}
 	arm(t, d, "s2")
-	// 200 MiB of the memory of one session stay in use; the other has then what is left of the total.
+	// 200 MiB of the memory of one session stay in use; the other session has the rest of the total.
 	d.Sh(t, "s1", "head -c 200M /dev/zero > /tmp/x")
 	edit("total_memory = \"1GiB\"", "total_memory = \"64MiB\"")
 	edit("total_cpus = 2.5", "total_cpus = 0.5")
 	reload()
-	boxtest.Eventually(t, "a total below what is used keeps it where it is", func() bool {
+	boxtest.Eventually(t, "a total limit below the usage is set to the usage", func() bool {
 		most := number(t, owner, "memory.max")
 		return boxtest.GroupFile(t, owner.Group, "cpu.max") == "50000 100000" && most > 200<<20 && most < 200<<20+room
 	})
 	if got := d.Sh(t, "s1", "wc -c < /tmp/x"); got != "209715200\n" {
-		t.Errorf("after the reload: %q", got)
+		t.Errorf(`after the reload: got %q, want "209715200\n"`, got)
 	}
 	d.Sh(t, "s1", "rm /tmp/x")
 	expect("it is lower once less is used", "201326592", "50000 100000")
@@ -82,7 +82,7 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 	d.Sh(t, "s1", "true") // PID 1 of both live
 	d.Sh(t, "s2", "true")
 
-	// Another boxd and another keeper find it as it is, and write what has changed meanwhile.
+	// Another boxd and another keeper adopt it unchanged, and write what has changed meanwhile.
 	d.Kill()
 	if err := unix.Kill(d.Keeper(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -91,22 +91,22 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 	d.Restart()
 	expect("a total that is no more is lifted", "max", "50000 100000")
 	if s, err := d.Session(t.Context(), "s1"); err != nil || s.Group != first.Group {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf("s = %+v, err = %v, want no error and s.Group == %v", s, err, first.Group)
 	}
 	for _, id := range []string{"s1", "s2"} {
 		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	boxtest.Eventually(t, "the group of the owner goes with the last box", func() bool {
+	boxtest.Eventually(t, "the cgroup of the owner is removed with the last box", func() bool {
 		_, err := os.Stat(owner.Group)
 		return errors.Is(err, fs.ErrNotExist)
 	})
 	d.NothingLeft(before)
 }
 
-// What the tenants of a caller have is bounded by the kernel too, by the limits of their boxes, which are never more than the
-// total of the tenant: one that takes what it can leaves what others have, and other boxes of its own.
+// The tenants of a caller are limited by the kernel too, by the limits of their boxes, which never exceed the total of the tenant:
+// a tenant that uses all it can does not affect others.
 func TestTheKernelKeepsWhatATenantWasGiven(t *testing.T) {
 	d := start(t, "[policy.all]\nprincipals = [\"uid:0\"]\n[policy.all.tenant]\nlabel = \"of\"\ntotal_memory = \"512MiB\"\n")
 	box := func(id, tenant string) api.SessionRequest {
@@ -118,7 +118,8 @@ func TestTheKernelKeepsWhatATenantWasGiven(t *testing.T) {
 	refused := func(what string, err error) {
 		t.Helper()
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Denial == nil || e.Denial.Rule != "policy.all.tenant.total_memory" {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf(`%s: err = %v, want ok == true and e.Denial != nil and e.Denial.Rule == "policy.all.tenant.total_memory"`,
+				what, err)
 		}
 	}
 	_, _, err := d.CreateSession(t.Context(), new(box("a3", "a")))
@@ -132,7 +133,8 @@ func TestTheKernelKeepsWhatATenantWasGiven(t *testing.T) {
 	for _, id := range []string{"a1", "a2"} {
 		r := d.Result(t, id, bomb(t, "memory", "1m"))
 		if r.Status != "oom_killed" || r.OOM.Of == "owner" {
-			t.Fatalf("all that it can have: %s", boxtest.Show(r))
+			t.Fatalf(`all that it can have: r = %s, want r.Status == "oom_killed" and r.OOM.Of != "owner"`,
+				boxtest.Show(r))
 		}
 		given += r.OOM.Limit
 	}

@@ -28,7 +28,7 @@ func startScoped(t *testing.T) *boxtest.Daemon {
 	return start(t, groups(parent(t, "scoped", ""))+"driver = \"systemd\"\n")
 }
 
-// scopes are those of boxes that systemd has, and groups of such.
+// scopes are the scopes of boxes that systemd has, and their cgroups.
 func scopes(t *testing.T) string {
 	t.Helper()
 	left, err := filepath.Glob("/sys/fs/cgroup/box.slice/box-*.scope")
@@ -43,7 +43,7 @@ func noScopes(t *testing.T) {
 	left := ""
 	defer func() {
 		if left != "" {
-			t.Logf("left are %s", left)
+			t.Logf("scopes left: %s", left)
 		}
 	}()
 	boxtest.Eventually(t, "there is no scope of a box", func() bool {
@@ -60,10 +60,11 @@ func TestScopeOfASession(t *testing.T) {
 	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(64 * quantity.MiB), Pids: new(40), CPUWeight: new(30)}})
 	unit := filepath.Base(s.Group)
 	if got := boxtest.Systemctl(t, "show", "--value", "-p", "ControlGroup", unit); s.Group != "/sys/fs/cgroup"+got || !strings.HasPrefix(got, "/box.slice/box-") {
-		t.Errorf("the unit's group is %q, the session's %q", got, s.Group)
+		t.Errorf("the cgroup of the unit is %q, of the session %q", got, s.Group)
 	}
 	if got := boxtest.Systemctl(t, "is-active", unit); got != "active" || s.Enforcement["memory"] != "cgroup2" {
-		t.Errorf("%s is %s, %v", unit, got, s.Enforcement)
+		t.Errorf(`%s is %s, %v, want got == "active" and s.Enforcement["memory"] == "cgroup2"`,
+			unit, got, s.Enforcement)
 	}
 	limits := map[string]string{
 		"memory.max": strconv.Itoa(192 << 20), "pids.max": "104", "cpu.weight": "30",
@@ -74,26 +75,28 @@ func TestScopeOfASession(t *testing.T) {
 	boxtest.Systemctl(t, "daemon-reload")
 	boxtest.GroupHas(t, "after a reload", s.Group, limits)
 	if got := d.Sh(t, "s1", "echo here"); got != "here\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "here\n"`, got)
 	}
 	if status := boxtest.Systemctl(t, "status", "--no-pager", unit); !strings.Contains(status, "A box of boxd") || !strings.Contains(status, "boxinit") {
-		t.Errorf("%s", status)
+		t.Errorf(`status = %s, want status containing "A box of boxd" and status containing "boxinit"`, status)
 	}
 	r := d.Result(t, "s1", api.ExecRequest{Language: "python", Code: new("x = b'x' * (300 << 20)"), Timeout: boxtest.Duration("1m")})
 	if r.Status != "oom_killed" || r.OOM == nil || r.OOM.Of != "session" || r.OOM.Limit != 64*quantity.MiB {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "oom_killed" and r.OOM != nil and r.OOM.Of == "session" and r.OOM.Limit == 64 * quantity.MiB`,
+			boxtest.Show(r))
 	}
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.Usage == nil || now.Usage.OOMKills == 0 || now.PID != s.PID {
-		t.Errorf("%+v, %v", now, err)
+		t.Errorf("now = %+v, err = %v, want no error and now.Usage != nil and now.Usage.OOMKills != 0 and now.PID == %v",
+			now, err, s.PID)
 	}
 	if c := level(t, d, "systemd scopes"); c.Level != "ok" {
-		t.Errorf("%+v", c)
+		t.Errorf(`c = %+v, want c.Level == "ok"`, c)
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	if left := scopes(t); left != "" {
-		t.Errorf("left are %s", left)
+		t.Errorf(`left are %s, want ""`, left)
 	}
 	d.NothingLeft(before)
 }
@@ -115,7 +118,7 @@ func TestScopeAndBoxChangeTogether(t *testing.T) {
 		hold <- d.Result(t, "s1", req)
 	}()
 	d.Sh(t, "s1", "until [ -e /workspace/up ]; do sleep 0.1; done")
-	// Less than the box uses, by more than the scope has for PID 1: nothing may die of that.
+	// The new limit is below the usage of the box, by more than what the scope adds for PID 1: no process may be killed for that.
 	_, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(32 * quantity.MiB), CPUWeight: new(50)}})
 	boxtest.Refused(t, err, http.StatusConflict, "memory")
 	boxtest.GroupHas(t, "after a refused change", s.Group, inGroup)
@@ -125,7 +128,7 @@ func TestScopeAndBoxChangeTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := <-hold; r.Status != "canceled" && r.Status != "lost" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "canceled" or r.Status == "lost"`, boxtest.Show(r))
 	}
 	noScopes(t)
 }
@@ -144,7 +147,7 @@ func TestScopesOfFortySessionsLeaveNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left := scopes(t); left != "" {
-			t.Fatalf("left are %s", left)
+			t.Fatalf(`left are %s, want ""`, left)
 		}
 	}
 	d.NothingLeft(before)
@@ -156,7 +159,7 @@ func TestScopesOfAKilledBoxd(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	d.Kill()
 	noScopes(t) // they end with their boxes
-	// What lives under that name now is not boxd's, though boxd has a record of a box that was called so.
+	// The scope that has that name now is not boxd's, though boxd has a record of a box with that name.
 	unit := filepath.Base(s.Group)
 	other := exec.CommandContext(t.Context(), "systemd-run", "-q", "--scope", "--slice=box.slice", "--unit="+unit, "sleep", "1000")
 	if err := other.Start(); err != nil {
@@ -165,12 +168,12 @@ func TestScopesOfAKilledBoxd(t *testing.T) {
 	boxtest.Eventually(t, "a scope is there", func() bool { return scopes(t) != "" })
 	d.Restart()
 	if got := boxtest.Systemctl(t, "is-active", unit); got != "active" {
-		t.Errorf("%s is %s", unit, got)
+		t.Errorf(`%s is %s, want got == "active"`, unit, got)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	boxtest.Systemctl(t, "stop", unit)
 	if err := other.Wait(); err == nil {
-		t.Error("it has not been killed")
+		t.Error("the process of the scope was not killed")
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 }
@@ -193,7 +196,7 @@ func TestScopeStoppedByAnAdministrator(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 }
 
-// A scope's name in use belongs to somebody else; it is left alone.
+// If the name of a scope is in use by another program, that scope is left alone.
 func TestScopeNameInUse(t *testing.T) {
 	d := startScoped(t)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
@@ -209,18 +212,18 @@ func TestScopeNameInUse(t *testing.T) {
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	boxtest.Refused(t, err, http.StatusServiceUnavailable, "")
 	if got := boxtest.Systemctl(t, "is-active", unit); got != "active" {
-		t.Errorf("%s is %s", unit, got)
+		t.Errorf(`%s is %s, want got == "active"`, unit, got)
 	}
 	boxtest.Systemctl(t, "stop", unit)
 	if err := other.Wait(); err == nil {
-		t.Error("it has not been killed")
+		t.Error("the process of the scope was not killed")
 	}
 	noScopes(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 }
 
-// hideSystemd takes every way to systemd away from a boxd that knows no bus: its connection, which ends when
-// systemd starts itself anew, and the socket for root. The result gives it back.
+// hideSystemd removes every way to systemd from a boxd without a bus: its connection, which ends when systemd re-executes itself,
+// and the socket for root. The result restores it.
 func hideSystemd(t *testing.T) (show func()) {
 	t.Helper()
 	const private = "/run/systemd/private"
@@ -254,10 +257,10 @@ func TestScopesWithoutDBus(t *testing.T) {
 	before := d.Look()
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s2"})
 	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "D-Bus") || !strings.Contains(e.Hint, "cgroups.driver") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "D-Bus" and e.Hint containing "cgroups.driver"`, e)
 	}
 	if c := level(t, d, "systemd scopes"); c.Level != "fail" || !strings.Contains(c.Hint, "D-Bus") {
-		t.Errorf("%+v", c)
+		t.Errorf(`c = %+v, want c.Level == "fail" and c.Hint containing "D-Bus"`, c)
 	}
 	d.NothingLeft(before)
 	// A change is undone, and the box works on.
@@ -265,10 +268,10 @@ func TestScopesWithoutDBus(t *testing.T) {
 	boxtest.Refused(t, err, http.StatusServiceUnavailable, "")
 	boxtest.GroupHas(t, "after a change without D-Bus", s.Group, map[string]string{"memory.max": strconv.Itoa(192 << 20), "work/memory.max": strconv.Itoa(64 << 20)})
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.Memory != 64*quantity.MiB {
-		t.Errorf("%+v, %v", now, err)
+		t.Errorf("now = %+v, err = %v, want no error and now.Memory == 64 * quantity.MiB", now, err)
 	}
 	d.Sh(t, "s1", "true")
-	// A change that is none of systemd's needs it not.
+	// A change that does not concern systemd does not need it.
 	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{CPUs: new(0.5)}}); err != nil {
 		t.Error(err)
 	}

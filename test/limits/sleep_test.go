@@ -11,14 +11,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// The programs of a session that nobody uses stop, and the next use lets them go on, whichever boxd that asks.
+// The programs of an idle session are frozen, and the next use resumes them, also after a restart of boxd.
 func TestASessionNobodyUsesSleeps(t *testing.T) {
 	d := start(t, boxtest.Kept, "[profiles.default]\nfreeze_after = \"2s\"\n")
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	counter := "i=0; while :; do i=$((i+1)); echo $i > count; sleep 0.02; done"
 	d.NewProcess(t, "s1", "p", &api.ProcessRequest{Command: &counter})
 	asleep := func() {
-		boxtest.Eventually(t, "it sleeps", func() bool {
+		boxtest.Eventually(t, "the idle session is frozen", func() bool {
 			now, err := d.Session(t.Context(), "s1")
 			return err == nil && now.State == "frozen" && strings.Contains(boxtest.GroupFile(t, s.Group, "work/cgroup.events"), "frozen 1")
 		})
@@ -26,13 +26,13 @@ func TestASessionNobodyUsesSleeps(t *testing.T) {
 	for range 2 {
 		asleep()
 		if got := d.Sh(t, "s1", "a=$(cat count); until [ \"$a\" != \"$(cat count)\" ]; do sleep 0.01; done; echo on"); got != "on\n" {
-			t.Errorf("%q", got)
+			t.Errorf(`got %q, want "on\n"`, got)
 		}
 		asleep()
 		d.Kill()
 		d.Restart()
 	}
-	// One that somebody has frozen does not wake by being used.
+	// A session that a caller has frozen is not resumed by use.
 	if _, err := d.FreezeSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}

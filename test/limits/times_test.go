@@ -27,8 +27,8 @@ func timeRounds() int {
 	return 5
 }
 
-// How long an execution and a session take where the kernel keeps every limit: cgroups, and a quota on the workspace. No time decides
-// the test; "go run ./test/run -bench" writes them down.
+// How long an execution and a session take where the kernel enforces every limit: cgroups, and a quota on the workspace. The test
+// does not depend on the times; "go run ./test/run -bench" writes them down.
 func TestTimesWhereTheKernelKeepsTheLimits(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "floor")
 	if err := floor.Compile(t.Context(), program); err != nil {

@@ -26,7 +26,7 @@ func TestBoxnetMayDie(t *testing.T) {
 		t.Helper()
 		pid, there := boxnet(t, d)
 		if !there {
-			t.Fatal("a box has a network, and nothing looks after it")
+			t.Fatal("a box has a network, and boxnet does not run")
 		}
 		must(t, unix.Kill(pid, unix.SIGKILL))
 		boxtest.Eventually(t, "boxnet is dead", func() bool {
@@ -36,11 +36,11 @@ func TestBoxnetMayDie(t *testing.T) {
 	}
 	kill()
 	if got := reach(t, d, "one", public4, 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("a box whose boxnet has died reaches nothing: %q", got)
+		t.Errorf(`a box whose boxnet has died reaches nothing: got %q, want got starting with "tcp "`, got)
 	}
 	d.NewSession(t, egress("two", public4+"/32 tcp 80"))
 	if got := reach(t, d, "two", public4, 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("a box that was made afterwards reaches nothing: %q", got)
+		t.Errorf(`a box that was made afterwards reaches nothing: got %q, want got starting with "tcp "`, got)
 	}
 	if n := len(w.links()); n != 2 {
 		t.Errorf("%d links of two boxes", n)
@@ -66,26 +66,26 @@ func TestBoxnetMayDie(t *testing.T) {
 	})
 }
 
-// If keeper and boxnet die together while boxes have networks, the next keeper takes over the boxes with a new boxnet.
+// If keeper and boxnet die together while boxes have networks, the next keeper adopts the boxes with a new boxnet.
 func TestBoxnetDiesWithTheKeeper(t *testing.T) {
 	w := newWorld(t)
 	d := boxtest.Start(t, boxtest.Lasting+configuration)
 	d.NewSession(t, egress("one", public4+"/32 tcp 80"))
 	old, there := boxnet(t, d)
 	if !there {
-		t.Fatal("a box has a network, and nothing looks after it")
+		t.Fatal("a box has a network, and boxnet does not run")
 	}
 	must(t, unix.Kill(d.Keeper(), unix.SIGKILL))
 	boxtest.Eventually(t, "boxnet has ended with its keeper", func() bool {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", old))
 		return err != nil || strings.Contains(string(status), "State:\tZ") // its new parent may not have reaped it
 	})
-	boxtest.Eventually(t, "there is another", func() bool {
+	boxtest.Eventually(t, "another boxnet runs", func() bool {
 		now, there := boxnet(t, d)
 		return there && now != old
 	})
 	if got := reach(t, d, "one", public4, 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("afterwards the box reaches nothing: %q", got)
+		t.Errorf(`afterwards the box reaches nothing: got %q, want got starting with "tcp "`, got)
 	}
 	must(t, d.DeleteSession(t.Context(), "one"))
 	boxtest.Eventually(t, "no link is left", func() bool { return len(w.links()) == 0 })

@@ -80,12 +80,12 @@ func TestABoxHasSoManyConnections(t *testing.T) {
 	d.NewSession(t, egress("two"))
 	const some = `n=0; for f in {30..%d}; do eval "exec $f<>/dev/tcp/` + public4 + `/80" 2>/dev/null || break; read -r line <&$f; n=$((n+1)); done; echo $n`
 	if got := in(t, d, "one", fmt.Sprintf(some, 39)); got != "5\n" {
-		t.Errorf("connections of a box: %q", got)
+		t.Errorf(`connections of a box: got %q, want "5\n"`, got)
 	}
 	if got := in(t, d, "two", fmt.Sprintf(some, 34)); got != "5\n" {
-		t.Errorf("connections of another: %q", got)
+		t.Errorf(`connections of another: got %q, want "5\n"`, got)
 	}
-	boxtest.Eventually(t, "those that have ended are not counted", func() bool { return in(t, d, "one", fmt.Sprintf(some, 34)) == "5\n" })
+	boxtest.Eventually(t, "ended connections are not counted", func() bool { return in(t, d, "one", fmt.Sprintf(some, 34)) == "5\n" })
 	// Neither other rules nor refused attempts raise it.
 	_, err := d.ChangeSession(t.Context(), "one", &api.SessionChange{NetworkRules: []string{public4 + "/32 tcp 80"}})
 	must(t, err)
@@ -102,11 +102,11 @@ func TestTheHostForgetsEndedConnections(t *testing.T) {
 	d.NewSession(t, egress("one"))
 	d.NewSession(t, egress("two"))
 	if got := in(t, d, "one", "for i in {1..50}; do exec 3<>/dev/tcp/"+public4+"/7778 && read -r line <&3; exec 3<&-; done; echo done"); got != "done\n" {
-		t.Fatalf("%q", got)
+		t.Fatalf(`got %q, want "done\n"`, got)
 	}
 	const timeWait, closed = 7, 8 // nf_conntrack_tcp.h
 	remembered := 0
-	boxtest.Eventually(t, "the host has seen the ends of them", func() bool {
+	boxtest.Eventually(t, "connection tracking of the host has seen the ends of the connections", func() bool {
 		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 		if err != nil {
 			return false // changed during the dump
@@ -130,7 +130,7 @@ func TestTheHostForgetsEndedConnections(t *testing.T) {
 		t.Errorf("the host will remember %d ended connections for long", remembered)
 	}
 	if got := in(t, d, "two", "exec 3<>/dev/tcp/"+public4+"/80 && read -r line <&3 && echo yes"); got != "yes\n" {
-		t.Errorf("another box: %q", got)
+		t.Errorf(`another box: got %q, want "yes\n"`, got)
 	}
 	c, err := new(net.Dialer).DialContext(t.Context(), "tcp4", public4+":80")
 	if err != nil {
@@ -183,7 +183,7 @@ func TestABoxHasSoMuchBandwidth(t *testing.T) {
 	var begun int64
 	var got int
 	if n, err := fmt.Sscan(r.Stdout, &begun, &got); n != 2 || got != echoed {
-		t.Fatalf("%q %q, %v", r.Stdout, r.Stderr, err)
+		t.Fatalf("r.Stdout = %q, r.Stderr = %q, err = %v, want n == 2 and got == echoed", r.Stdout, r.Stderr, err)
 	}
 	turn := <-turned
 	up, down := turn.Sub(time.Unix(0, begun)), ended.Sub(turn)
@@ -203,7 +203,7 @@ func TestCapsOfOneSession(t *testing.T) {
 		t.Errorf("%d connections, %v a second, clamped %+v", s.NetworkConnections, s.NetworkBandwidth, s.Clamped)
 	}
 	if got := in(t, d, "wide", some); got != "8\n" {
-		t.Errorf("of the profile: %q", got)
+		t.Errorf(`of the profile: got %q, want "8\n"`, got)
 	}
 	space, err := os.Open("/proc/" + strconv.Itoa(int(s.PID)) + "/ns/net")
 	must(t, err)
@@ -222,7 +222,7 @@ func TestCapsOfOneSession(t *testing.T) {
 		return list
 	}
 	if got := rate(); !slices.Equal(got, []uint64{64 << 10}) {
-		t.Errorf("bandwidth of the profile: %v", got)
+		t.Errorf("bandwidth of the profile: got %v, want []uint64{64 << 10}", got)
 	}
 	changed, err := d.ChangeSession(t.Context(), "wide", &api.SessionChange{Patch: limits.Patch{NetworkConnections: new(3), NetworkBandwidth: new(32 * quantity.KiB)}})
 	must(t, err)
@@ -230,14 +230,14 @@ func TestCapsOfOneSession(t *testing.T) {
 	if changed.NetworkConnections != 3 || len(changed.Clamped) != 0 {
 		t.Errorf("changed: %d connections, clamped %+v", changed.NetworkConnections, changed.Clamped)
 	}
-	boxtest.Eventually(t, "a living session has as many connections", func() bool { // those from before count until the other end has closed them too
+	boxtest.Eventually(t, "the running session has the new limit of connections", func() bool { // those from before count until the other end has closed them too
 		got, err := strconv.Atoi(strings.TrimSpace(in(t, d, "wide", some)))
 		if err != nil || got > 3 {
-			t.Fatalf("of a living session: %d, %v", got, err)
+			t.Fatalf("of a running session: got %d, err = %v, want no error and got <= 3", got, err)
 		}
 		return got == 3
 	})
 	if got := rate(); !slices.Equal(got, []uint64{32 << 10}) {
-		t.Errorf("bandwidth of a living session: %v", got)
+		t.Errorf("bandwidth of a running session: got %v, want []uint64{32 << 10}", got)
 	}
 }

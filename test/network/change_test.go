@@ -34,7 +34,7 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 		s, err := d.ChangeSession(t.Context(), id, &api.SessionChange{NetworkRules: append([]string{}, rules...)})
 		must(t, err)
 		if len(s.NetworkRules) != len(rules) {
-			t.Errorf("rules are %q", s.NetworkRules)
+			t.Errorf("rules are %q, want len(s.NetworkRules) == len(rules)", s.NetworkRules)
 		}
 	}
 	d.NewSession(t, egress("one", public4+"/32 tcp 80"))
@@ -47,60 +47,62 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 		}
 		said <- r.Stdout + r.Stderr
 	}()
-	boxtest.Eventually(t, "a connection is there", func() bool { return in(t, d, "one", "ls begun 2>&1") == "begun\n" })
+	boxtest.Eventually(t, "the connection is established", func() bool { return in(t, d, "one", "ls begun 2>&1") == "begun\n" })
 
 	for status, rules := range map[int][]string{403: {"10.99.0.1/32 tcp 80"}, 400: {"010.0.0.1/8"}} {
 		_, err := d.ChangeSession(t.Context(), "one", &api.SessionChange{NetworkRules: rules, Labels: map[string]string{"a": "b"}})
 		if p, ok := errors.AsType[*client.Error](err); !ok || p.Status != status || p.Field != "network_rules[0]" {
-			t.Errorf("%q: %v", rules, err)
+			t.Errorf(`%q: err = %v, want ok == true and p.Status == %v and p.Field == "network_rules[0]"`,
+				rules, err, status)
 		}
 	}
 	if s, err := d.Session(t.Context(), "one"); err != nil || len(s.Labels) > 0 || !slices.Equal(s.NetworkRules, []string{public4 + "/32 tcp 80"}) {
-		t.Errorf("a refusal has changed something: %+v, %v", s, err)
+		t.Errorf(`a refusal has changed something: s = %+v, err = %v, want no error and len(s.Labels) == 0 and s.NetworkRules == []string{public4 + "/32 tcp 80"}`,
+			s, err)
 	}
 	if got := reach(t, d, "one", public4, 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("after a refusal: %q", got)
+		t.Errorf(`after a refusal: got %q, want got starting with "tcp "`, got)
 	}
 
 	change("one", "www.allowed.example")
 	if got := <-said; !strings.HasPrefix(got, "cut\n") {
-		t.Errorf("the connection: %q", got)
+		t.Errorf(`the connection: got %q, want got starting with "cut\n"`, got)
 	}
 	if got := reach(t, d, "one", public4, 80); !refused(got) {
-		t.Errorf("an address without its name: %q", got)
+		t.Errorf("an address without its name: got %q, want refused(got)", got)
 	}
 	if got := reach(t, d, "one", "next.example", 80); !unknown(got) || z.wasAsked("next.example") {
-		t.Errorf("another name: %q", got)
+		t.Errorf(`another name: got %q, want unknown(got) and not z.wasAsked("next.example")`, got)
 	}
 	if got := reach(t, d, "one", "www.allowed.example", 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("a name of the new rules: %q", got)
+		t.Errorf(`a name of the new rules: got %q, want got starting with "tcp "`, got)
 	}
 
 	change("one", "next.example")
 	if got := reach(t, d, "one", public4, 80); !refused(got) {
-		t.Errorf("what a name of before has led to: %q", got)
+		t.Errorf("the address of a name of the earlier rules: got %q, want refused(got)", got)
 	}
 	if got := reach(t, d, "one", "next.example", 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("the next name: %q", got)
+		t.Errorf(`the next name: got %q, want got starting with "tcp "`, got)
 	}
 	d.Kill()
 	d.Restart()
-	boxtest.Eventually(t, "after boxd, a name of before is unknown", func() bool { return unknown(reach(t, d, "one", "www.allowed.example", 80)) })
+	boxtest.Eventually(t, "after the restart of boxd a name of the earlier rules is refused", func() bool { return unknown(reach(t, d, "one", "www.allowed.example", 80)) })
 
 	change("one", other4+"/32 tcp 80") // it uses the common name server again
 	if got := in(t, d, "one", "cat /etc/resolv.conf"); got != "nameserver "+other4+"\n" {
-		t.Errorf("resolv.conf: %q", got)
+		t.Errorf(`resolv.conf: got %q, want "nameserver " + other4 + "\n"`, got)
 	}
 	if got := reach(t, d, "one", "next.example", 80); !refused(got) {
-		t.Errorf("a name whose address no rule has: %q", got)
+		t.Errorf("a name whose address no rule has: got %q, want refused(got)", got)
 	}
 	if got := reach(t, d, "one", other4, 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("an address of the new rules: %q", got)
+		t.Errorf(`an address of the new rules: got %q, want got starting with "tcp "`, got)
 	}
 	change("one")
 	for _, to := range []string{other4, public4} {
 		if got := reach(t, d, "one", to, 80); !refused(got) {
-			t.Errorf("%s with no rules at all: %q", to, got)
+			t.Errorf("%s with no rules at all: got %q, want refused(got)", to, got)
 		}
 	}
 
@@ -109,7 +111,7 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 	for id, rules := range map[string][]string{"fixed": {"0.0.0.0/0 tcp"}, "off": {}} {
 		_, err := d.ChangeSession(t.Context(), id, &api.SessionChange{NetworkRules: rules})
 		if p, ok := errors.AsType[*client.Error](err); !ok || !strings.HasPrefix(p.Field, "network_rules") {
-			t.Errorf("%s: %v", id, err)
+			t.Errorf(`%s: err = %v, want ok == true and p.Field starting with "network_rules"`, id, err)
 		}
 	}
 	change("fixed", public4+"/32 tcp 443") // fewer than the profile's
@@ -124,17 +126,18 @@ func TestDeniedConnectionsAreTold(t *testing.T) {
 	d := boxtest.Start(t, byName)
 	d.NewSession(t, egress("one", "www.allowed.example"))
 	if got := reach(t, d, "one", "www.allowed.example", 80); !strings.HasPrefix(got, "tcp ") {
-		t.Fatalf("%q", got)
+		t.Fatalf(`got %q, want got starting with "tcp "`, got)
 	}
 	s, err := d.Session(t.Context(), "one")
 	must(t, err)
 	before := s.Traffic
 	if before == nil || before.Received == 0 || before.ReceivedPackets == 0 || before.Sent == 0 || before.SentPackets == 0 || len(before.Addresses) != 2 {
-		t.Fatalf("traffic: %+v", before)
+		t.Fatalf("traffic: before = %+v, want before != nil and before.Received != 0 and before.ReceivedPackets != 0 and before.Sent != 0 and before.SentPackets != 0 and len(before.Addresses) == 2",
+			before)
 	}
 	for _, to := range []string{public4 + " 22", other4 + " 80", "10.99.0.1 80", public6 + " 443"} {
 		if got := reachText(t, d, "one", to); !refused(got) {
-			t.Errorf("%s: %q", to, got)
+			t.Errorf("%s: got %q, want refused(got)", to, got)
 		}
 	}
 	in(t, d, "one", "exec 3<>/dev/udp/"+other4+"/53; echo x >&3")
@@ -147,12 +150,13 @@ func TestDeniedConnectionsAreTold(t *testing.T) {
 	s, err = d.Session(t.Context(), "one")
 	must(t, err)
 	if s.Traffic == nil || s.Traffic.DeniedPackets < before.DeniedPackets+5 || s.Traffic.Received < before.Received {
-		t.Errorf("traffic is %+v, and was %+v", s.Traffic, before)
+		t.Errorf("traffic is %+v, and was %+v, want s.Traffic != nil and s.Traffic.DeniedPackets >= before.DeniedPackets + 5 and s.Traffic.Received >= %v",
+			s.Traffic, before, before.Received)
 	}
 	// Attempts to very many destinations delay nothing, and do not fill the event log.
 	in(t, d, "one", `for p in {1..200}; do exec 3<>/dev/tcp/`+other4+`/$p; done`)
 	if got := reach(t, d, "one", "www.allowed.example", 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("after a flood: %q", got)
+		t.Errorf(`after a flood: got %q, want got starting with "tcp "`, got)
 	}
 	// Refusals are read a last time at the end.
 	d.NewSession(t, egress("short", public4+"/32 tcp 80"))
@@ -162,7 +166,7 @@ func TestDeniedConnectionsAreTold(t *testing.T) {
 	list, err := d.Sessions(t.Context(), false)
 	must(t, err)
 	if len(list) != 1 || list[0].Traffic != nil {
-		t.Errorf("%+v", list)
+		t.Errorf("list = %+v, want len(list) == 1 and list[0].Traffic == nil", list)
 	}
 }
 
@@ -170,7 +174,7 @@ func TestDeniedConnectionsAreTold(t *testing.T) {
 func settled(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	if got := reach(t, d, "fixed", public4, 80); !refused(got) {
-		t.Errorf("before: %q", got)
+		t.Errorf("before: got %q, want refused(got)", got)
 	}
 	d.Kill()
 	all, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))
@@ -189,6 +193,6 @@ func settled(t *testing.T, d *boxtest.Daemon) {
 	}
 	d.Restart()
 	if got := reach(t, d, "fixed", public4, 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("a change that was interrupted: %q", got)
+		t.Errorf(`a change that was interrupted: got %q, want got starting with "tcp "`, got)
 	}
 }

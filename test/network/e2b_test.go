@@ -34,6 +34,6 @@ func TestClientsOfE2BSetTheNetworkOfTheirSandboxes(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), boxtest.Node(t), file.Name())
 	cmd.Env = append(os.Environ(), "E2B_API_KEY="+key, "E2B_API_URL=http://"+at, "E2B_SANDBOX_URL=http://"+at)
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "done\n" {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("err = %v, want no error and out == \"done\\n\":\n%s", err, out)
 	}
 }

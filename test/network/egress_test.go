@@ -41,22 +41,23 @@ func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
 	d := boxtest.Start(t, configuration)
 	s := d.NewSession(t, egress("one"))
 	if s.Network != "egress" || strings.Join(s.NetworkRules, ",") != "0.0.0.0/0 tcp,::/0 tcp" {
-		t.Errorf("%q, %q", s.Network, s.NetworkRules)
+		t.Errorf(`s.Network = %q, s.NetworkRules = %q, want s.Network == "egress" and strings.Join(s.NetworkRules, ",") == "0.0.0.0/0 tcp,::/0 tcp"`,
+			s.Network, s.NetworkRules)
 	}
 	d.NewSession(t, egress("two"))
 	for to, as := range map[string]string{public4: host4, public6: host6} {
-		if said := reach(t, d, "one", to, 80); !strings.HasPrefix(said, "tcp ") || !strings.Contains(said, as) {
-			t.Errorf("%s: %q: it should be known as %s there", to, said, as)
+		if printed := reach(t, d, "one", to, 80); !strings.HasPrefix(printed, "tcp ") || !strings.Contains(printed, as) {
+			t.Errorf("%s: %q: want the peer address %s", to, printed, as)
 		}
 	}
-	if said := in(t, d, "one", "cat /etc/resolv.conf"); said != "nameserver "+dns4+"\n" {
-		t.Errorf("resolv.conf: %q", said)
+	if printed := in(t, d, "one", "cat /etc/resolv.conf"); printed != "nameserver "+dns4+"\n" {
+		t.Errorf(`resolv.conf: printed = %q, want "nameserver " + dns4 + "\n"`, printed)
 	}
-	if said := reach(t, d, "one", dns4, 53); !strings.HasPrefix(said, "dns ") {
-		t.Errorf("the name server: %q", said)
+	if printed := reach(t, d, "one", dns4, 53); !strings.HasPrefix(printed, "dns ") {
+		t.Errorf(`the name server: printed = %q, want printed starting with "dns "`, printed)
 	}
-	if said := in(t, d, "one", "exec 3<>/dev/udp/"+dns4+"/53; echo x >&3; dd bs=512 count=1 status=none <&3"); !strings.HasPrefix(said, "udp "+host4) {
-		t.Errorf("the name server by UDP: %q", said)
+	if printed := in(t, d, "one", "exec 3<>/dev/udp/"+dns4+"/53; echo x >&3; dd bs=512 count=1 status=none <&3"); !strings.HasPrefix(printed, "udp "+host4) {
+		t.Errorf(`the name server by UDP: printed = %q, want printed starting with "udp " + host4`, printed)
 	}
 	for _, c := range []struct {
 		to   string
@@ -85,23 +86,23 @@ func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
 		{"fd62:6f78:6400::", 8080},
 		{"10.231.64.3", 8080},
 	} {
-		said := reach(t, d, "one", c.to, c.port)
-		if !strings.Contains(said, "Connection refused") && !strings.Contains(said, "No route to host") && !strings.Contains(said, "Permission denied") && !strings.Contains(said, "Network is unreachable") {
-			t.Errorf("%s port %d: %q", c.to, c.port, said)
+		printed := reach(t, d, "one", c.to, c.port)
+		if !strings.Contains(printed, "Connection refused") && !strings.Contains(printed, "No route to host") && !strings.Contains(printed, "Permission denied") && !strings.Contains(printed, "Network is unreachable") {
+			t.Errorf("%s port %d: %q", c.to, c.port, printed)
 		}
 	}
 	d.NewSession(t, egress("near", "45.33.0.1/32", "2600:9999::/64", "0.0.0.0/0"))
 	for _, to := range []string{"45.33.0.1", "2600:9999::1", public4} {
-		if said := reach(t, d, "near", to, 80); !strings.HasPrefix(said, "tcp ") {
-			t.Errorf("a neighbour that a rule is about: %s: %q", to, said)
+		if printed := reach(t, d, "near", to, 80); !strings.HasPrefix(printed, "tcp ") {
+			t.Errorf(`a neighbour with a rule: to = %s, printed = %q, want printed starting with "tcp "`, to, printed)
 		}
 	}
 	must(t, d.DeleteSession(t.Context(), "near"))
-	if said := in(t, d, "one", "exec 3<>/dev/udp/"+public4+"/80; echo x >&3; dd bs=512 count=1 status=none <&3"); strings.HasPrefix(said, "udp") || said == "" {
-		t.Errorf("UDP that no rule lets through: %q", said)
+	if printed := in(t, d, "one", "exec 3<>/dev/udp/"+public4+"/80; echo x >&3; dd bs=512 count=1 status=none <&3"); strings.HasPrefix(printed, "udp") || printed == "" {
+		t.Errorf(`UDP without a rule: printed = %q, want printed not starting with "udp" and printed != ""`, printed)
 	}
-	if said := in(t, d, "one", "exec 3<>/dev/tcp/127.0.0.1/8080"); !strings.Contains(said, "Connection refused") {
-		t.Errorf("the loopback is the host's: %q", said)
+	if printed := in(t, d, "one", "exec 3<>/dev/tcp/127.0.0.1/8080"); !strings.Contains(printed, "Connection refused") {
+		t.Errorf(`the loopback is the host's: printed = %q, want printed containing "Connection refused"`, printed)
 	}
 	if n := len(w.links()); n != 2 {
 		t.Errorf("%d links of two boxes", n)
@@ -110,6 +111,6 @@ func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
 		must(t, d.DeleteSession(t.Context(), id))
 	}
 	if left := w.links(); len(left) > 0 {
-		t.Errorf("left: %q", left)
+		t.Errorf("left: left = %q, want len(left) == 0", left)
 	}
 }

@@ -25,6 +25,6 @@ func TestCommandsOfTheGuideToNetworksDoWhatItSays(t *testing.T) {
 	d := boxtest.StartWith(t, "http = \"127.0.0.1:0\"\n"+boxtest.BestEffort, byName)
 	boxtest.NewGuide(t, d).Follow(string(page))
 	if !z.wasAsked("www.example.org") {
-		t.Error("nobody has asked for www.example.org")
+		t.Error("the name www.example.org was not resolved")
 	}
 }

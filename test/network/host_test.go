@@ -52,18 +52,19 @@ func TestTheNetworkOfTheHostIsForProfilesThatSaySo(t *testing.T) {
 	for _, profile := range []string{"default", "network_basic"} {
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "x", Profile: profile, Network: new("host")})
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != http.StatusForbidden || e.Field != "network" || !strings.Contains(e.Hint, "does not allow the host network") {
-			t.Errorf("profile %s: %v", profile, err)
+			t.Errorf(`profile %s: err = %v, want ok == true and e.Status == 403 and e.Field == "network" and e.Hint containing "does not allow the host network"`,
+				profile, err)
 		}
 	}
 	if s := d.NewSession(t, api.SessionRequest{ID: "alone", Profile: "near", Network: new("off")}); s.Network != "off" {
-		t.Errorf("without a network: %+v", s)
+		t.Errorf(`without a network: s = %+v, want s.Network == "off"`, s)
 	}
-	if said := reach(t, d, "alone", "127.0.0.1", 7001); !strings.Contains(said, "Connection refused") {
-		t.Errorf("without a network: %q", said)
+	if printed := reach(t, d, "alone", "127.0.0.1", 7001); !strings.Contains(printed, "Connection refused") {
+		t.Errorf(`without a network: printed = %q, want printed containing "Connection refused"`, printed)
 	}
 	for _, profile := range []string{"near", "ready"} {
 		if s := d.NewSession(t, api.SessionRequest{ID: profile, Profile: profile}); s.Network != "host" || s.Traffic != nil || len(s.NetworkRules) > 0 {
-			t.Errorf("%+v", s)
+			t.Errorf(`s = %+v, want s.Network == "host" and s.Traffic == nil and len(s.NetworkRules) == 0`, s)
 		}
 		look := func(when string) {
 			t.Helper()
@@ -71,8 +72,9 @@ func TestTheNetworkOfTheHostIsForProfilesThatSaySo(t *testing.T) {
 				var host string
 				var port int
 				_, _ = fmt.Sscan(at, &host, &port)
-				if said := reach(t, d, profile, host, port); !strings.HasPrefix(said, "the host's") && !strings.HasPrefix(said, "tcp ") {
-					t.Errorf("%s, %s: %q", when, at, said)
+				if printed := reach(t, d, profile, host, port); !strings.HasPrefix(printed, "the host's") && !strings.HasPrefix(printed, "tcp ") {
+					t.Errorf(`%s, %s: printed = %q, want printed starting with "the host's" or printed starting with "tcp "`,
+						when, at, printed)
 				}
 			}
 		}
@@ -88,22 +90,24 @@ func TestTheNetworkOfTheHostIsForProfilesThatSaySo(t *testing.T) {
 			"a setting":    `echo 0 2>&1 >/proc/sys/net/ipv4/ip_forward`,
 			"another mark": `python3 -c 'import socket; socket.socket().setsockopt(socket.SOL_SOCKET, 36, 1)'`,
 		} {
-			if said := in(t, d, profile, line); !strings.Contains(said, "Operation not permitted") && !strings.Contains(said, "Permission denied") && !strings.Contains(said, "Read-only") {
-				t.Errorf("%s: %q", what, said)
+			if printed := in(t, d, profile, line); !strings.Contains(printed, "Operation not permitted") && !strings.Contains(printed, "Permission denied") && !strings.Contains(printed, "Read-only") {
+				t.Errorf(`%s: printed = %q, want printed containing "Operation not permitted" or printed containing "Permission denied" or printed containing "Read-only"`,
+					what, printed)
 			}
 		}
-		said := in(t, d, profile, `python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.connect("\0`+abstract[1:]+`"); print(s.recv(20))'`)
-		if refused := strings.Contains(said, "Operation not permitted"); refused != isolation.CanScopeSockets() {
-			t.Errorf("the host's abstract socket: %q; the kernel can keep it: %v", said, isolation.CanScopeSockets())
+		printed := in(t, d, profile, `python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.connect("\0`+abstract[1:]+`"); print(s.recv(20))'`)
+		if refused := strings.Contains(printed, "Operation not permitted"); refused != isolation.CanScopeSockets() {
+			t.Errorf("the host's abstract socket: %q; the kernel can keep it: isolation.CanScopeSockets() = %v, want refused == isolation.CanScopeSockets()",
+				printed, isolation.CanScopeSockets())
 		}
-		if said := in(t, d, profile, `python3 -c 'import socket; l=socket.socket(socket.AF_UNIX); l.bind("\0own-`+abstract[1:]+`"); l.listen(); socket.socket(socket.AF_UNIX).connect(l.getsockname()); print("own")'`); said != "own\n" {
-			t.Errorf("an abstract socket of its own: %q", said)
+		if printed := in(t, d, profile, `python3 -c 'import socket; l=socket.socket(socket.AF_UNIX); l.bind("\0own-`+abstract[1:]+`"); l.listen(); socket.socket(socket.AF_UNIX).connect(l.getsockname()); print("own")'`); printed != "own\n" {
+			t.Errorf(`an abstract socket of its own: printed = %q, want "own\n"`, printed)
 		}
 		if conn, err := d.OpenPort(t.Context(), profile, 7001); err == nil {
 			conn.Close()
 			t.Error("a port of the host is forwarded")
 		} else if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != http.StatusConflict {
-			t.Errorf("a port of the host: %v", err)
+			t.Errorf("a port of the host: err = %v, want ok == true and e.Status == 409", err)
 		}
 	}
 	doctor, err := d.Doctor(t.Context())
@@ -111,7 +115,7 @@ func TestTheNetworkOfTheHostIsForProfilesThatSaySo(t *testing.T) {
 	if !slices.ContainsFunc(doctor.Checks, func(c api.Check) bool {
 		return c.Name == "host network" && c.Level == "warn" && strings.HasSuffix(c.Detail, ": near, ready")
 	}) {
-		t.Errorf("doctor does not say it: %+v", doctor)
+		t.Errorf("boxctl doctor does not report it: %+v", doctor)
 	}
 	for _, id := range []string{"alone", "near", "ready"} {
 		must(t, d.DeleteSession(t.Context(), id))

@@ -50,17 +50,18 @@ func TestASweepRemovesWhatIsNobodys(t *testing.T) {
 	sweep := func(run string) {
 		t.Helper()
 		if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxnet"), "sweep", run).CombinedOutput(); err != nil || len(out) > 0 {
-			t.Errorf("%v: %s", err, out)
+			t.Errorf("%v: out = %s, want no error and len(out) == 0", err, out)
 		}
 	}
 	sweep("/another")
 	if tables, links := tables(t), w.links(); len(tables) != 1 || len(links) != 1 {
-		t.Fatalf("of a keeper that has ended, and another's sweep, there are %q, %q", tables, links)
+		t.Fatalf("of a keeper that has ended, and another's sweep, there are %q, %q, want len(tables) == 1 and len(links) == 1",
+			tables, links)
 	}
 	sweep("/test")
 	sweep("/test")
 	if tables, links := tables(t), w.links(); len(tables)+len(links) > 0 {
-		t.Errorf("left: %q, %q", tables, links)
+		t.Errorf("left: tables = %q, links = %q, want len(tables) + len(links) == 0", tables, links)
 	}
 }
 
@@ -122,7 +123,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	defer living.Close()
 	if c, err := dial(public4 + ":443"); err == nil {
 		c.Close()
-		t.Error("a port that no rule has is reached")
+		t.Error("a port without a rule is reached")
 	}
 	must(t, h.Pin(of, []isolation.Pin{pin(public4+":443", 3600)}))
 	must(t, h.Pin(of, []isolation.Pin{pin(public4+":443", 1), pin(other4+":443", 1)}))
@@ -131,7 +132,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	} else {
 		c.Close()
 	}
-	boxtest.Eventually(t, "a pin is over", func() bool {
+	boxtest.Eventually(t, "the allowed address has expired", func() bool {
 		c, err := dial(other4 + ":443")
 		if err == nil {
 			c.Close()
@@ -170,22 +171,23 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		pin("169.254.169.254:80", 10), pin("10.99.0.1:80", 10), pin(public4+":0", 10), pin(public4+":80", 0), pin(public4+":80", 3601), pin("[::ffff:11.22.33.44]:80", 10), {Seconds: 10},
 	} {
 		if err := h.Pin(of, []isolation.Pin{bad}); err == nil {
-			t.Errorf("pin %+v is taken", bad)
+			t.Errorf("the invalid allow-set entry %+v was accepted", bad)
 		}
 	}
 	if err := h.Pin(of, slices.Repeat([]isolation.Pin{pin(public4+":443", 1)}, isolation.MaxPins+1)); err == nil {
-		t.Error("more pins than fit a message of the kernel are taken")
+		t.Error("no error for more entries than fit a netlink message")
 	}
 	traffic, err := h.Traffic("key")
 	must(t, err)
 	if r, s := traffic.Received, traffic.Sent; len(traffic.Addresses) != 1 || r.Bytes == 0 || r.Packets == 0 || s.Bytes == 0 || s.Packets == 0 {
-		t.Fatalf("traffic: %+v", traffic)
+		t.Fatalf("traffic: traffic = %+v, want len(traffic.Addresses) == 1 and r.Bytes != 0 and r.Packets != 0 and s.Bytes != 0 and s.Packets != 0",
+			traffic)
 	}
 	own, _ := netip.AddrFromSlice(traffic.Addresses[0])
 	if !strings.HasPrefix(own.String(), "10.77.0.") {
-		t.Errorf("address: %v", own)
+		t.Errorf(`address: own = %v, want own.String() starting with "10.77.0."`, own)
 	}
-	boxtest.Eventually(t, "what was refused is known", func() bool {
+	boxtest.Eventually(t, "the refused packets are counted", func() bool {
 		all := refused()
 		to := func(want string) bool {
 			return slices.ContainsFunc(all.Lately, func(d isolation.RefusedDestination) bool {
@@ -196,7 +198,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	})
 	setRules(other4 + "/32 tcp 80")
 	if all := refused(); all.Packets == 0 {
-		t.Errorf("a change of rules forgets how much was refused: %+v", all)
+		t.Errorf("a change of rules forgets how much was refused: all = %+v, want all.Packets != 0", all)
 	}
 	must(t, living.SetDeadline(time.Now().Add(time.Minute)))
 	boxtest.Eventually(t, "the connection is cut", func() bool {
@@ -205,7 +207,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	})
 	if c, err := dial(public4 + ":443"); err == nil {
 		c.Close()
-		t.Error("a pin outlives a change of rules")
+		t.Error("an address allowed by the earlier rules is still reached")
 	}
 	// Without its table a box has no counters, and gets a new table with the next rules.
 	c, err := nftables.New(nftables.WithNetNSFd(int(space.Fd())))
@@ -213,12 +215,12 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	c.FlushRuleset()
 	must(t, c.Flush())
 	if all := refused(); all.Packets != 0 || all.Crowded != 0 || len(all.Lately) > 0 {
-		t.Errorf("without a table: %+v", all)
+		t.Errorf("without a table: all = %+v, want all.Packets == 0 and all.Crowded == 0 and len(all.Lately) == 0", all)
 	}
 	setRules(other4 + "/32 tcp 80")
 	if c, err := dial(public4 + ":443"); err == nil {
 		c.Close()
-		t.Error("a table that was replaced lets through")
+		t.Error("a destination of the replaced nftables table is still reached")
 	}
 	if n := remembered(t, space); n > 100 {
 		t.Errorf("the kernel remembers %d connections within a box", n)
@@ -234,11 +236,11 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		"little bandwidth":             {Kind: isolation.NetworkEgress, Bandwidth: rule.LeastBandwidth - 1},
 	} {
 		if _, err := h.SetRules(of, bad); err == nil {
-			t.Errorf("rules are taken that are %s", what)
+			t.Errorf("rules were accepted that are %s, want an error", what)
 		}
 	}
 	if _, err := h.SetRules(&network.Box{Key: "key", Space: netnsOf(t, unix.Gettid())}, byRules()); err == nil {
-		t.Error("the host's own network is taken for a box's")
+		t.Error("no error for the network namespace of the host")
 	}
 	// The maximum number of rules, each with the maximum number of ports.
 	var most []string
@@ -260,15 +262,15 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		return n
 	}
 	if flows() == 0 {
-		t.Error("the host knows of no connection of the box")
+		t.Error("connection tracking of the host has no connection of the box")
 	}
 	unsure := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24")}, log.New(io.Discard, "", 0))
 	if unsure.Close(); len(tables(t)) != 1 {
-		t.Error("a keeper that knows of no box for certain has removed the host's table")
+		t.Error("a keeper that does not know all boxes has removed the nftables table of the host")
 	}
 	h.Remove("key")
 	if n := flows(); n > 0 {
-		t.Errorf("the host remembers %d connections of a box that is gone", n)
+		t.Errorf("connection tracking has %d connections of a removed box", n)
 	}
 }
 

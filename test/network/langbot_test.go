@@ -56,12 +56,12 @@ func TestANetworkThatLangBotAsksFor(t *testing.T) {
 		t.Helper()
 		return exec("bash -c 'exec 3<>/dev/tcp/" + to + " && read -r line <&3 && echo \"$line\"'")
 	}
-	if said := connects(public4 + "/80"); !strings.HasPrefix(said, "tcp ") || !strings.Contains(said, host4) {
-		t.Errorf("the internet: %q", said)
+	if printed := connects(public4 + "/80"); !strings.HasPrefix(printed, "tcp ") || !strings.Contains(printed, host4) {
+		t.Errorf(`the internet: printed = %q, want printed starting with "tcp " and printed containing host4`, printed)
 	}
 	for _, to := range []string{host4 + "/8080", cloud4 + "/80", "10.99.0.1/80"} {
-		if said := connects(to); !shut(said) {
-			t.Errorf("%s: %q", to, said)
+		if printed := connects(to); !shut(printed) {
+			t.Errorf("%s: printed = %q, want shut(printed)", to, printed)
 		}
 	}
 }

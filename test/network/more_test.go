@@ -45,18 +45,18 @@ func TestRulesHoldForEveryProgram(t *testing.T) {
 		req.NetworkRules = c.rules
 		d.NewSession(t, req)
 		for _, to := range c.open {
-			if said := reachText(t, d, id, to); !strings.HasPrefix(said, "t") {
-				t.Errorf("%s: %s: %q", id, to, said)
+			if printed := reachText(t, d, id, to); !strings.HasPrefix(printed, "t") {
+				t.Errorf(`%s: to = %s, printed = %q, want printed starting with "t"`, id, to, printed)
 			}
 		}
 		for _, to := range c.shut {
-			if said := reachText(t, d, id, to); !shut(said) {
-				t.Errorf("%s: %s: %q", id, to, said)
+			if printed := reachText(t, d, id, to); !shut(printed) {
+				t.Errorf("%s: to = %s, printed = %q, want shut(printed)", id, to, printed)
 			}
 		}
 	}
-	if said := in(t, d, "range", "exec 3<>/dev/udp/"+public4+"/80; echo x >&3; dd bs=512 count=1 status=none <&3"); !strings.HasPrefix(said, "udp "+host4) {
-		t.Errorf("UDP that a rule lets through: %q", said)
+	if printed := in(t, d, "range", "exec 3<>/dev/udp/"+public4+"/80; echo x >&3; dd bs=512 count=1 status=none <&3"); !strings.HasPrefix(printed, "udp "+host4) {
+		t.Errorf(`UDP with a rule: printed = %q, want printed starting with "udp " + host4`, printed)
 	}
 }
 
@@ -72,24 +72,24 @@ func TestWhatAProfileNamesIsReached(t *testing.T) {
 	newWorld(t)
 	d := boxtest.Start(t, configuration, "[profiles.open]\nnetwork = \"egress\"\nnetwork_rules = [\"10.99.0.1/32 tcp 80\", \"11.22.33.0/24\"]\n")
 	d.NewSession(t, api.SessionRequest{ID: "named", Profile: "open"})
-	if said := reach(t, d, "named", "10.99.0.1", 80); !strings.HasPrefix(said, "tcp") {
-		t.Errorf("what is named: %q", said)
+	if printed := reach(t, d, "named", "10.99.0.1", 80); !strings.HasPrefix(printed, "tcp") {
+		t.Errorf(`an address that a rule names: printed = %q, want printed starting with "tcp"`, printed)
 	}
 	for _, to := range []string{"10.99.0.1 443", "172.20.0.1 80", cloud4 + " 80"} {
-		if said := reachText(t, d, "named", to); !shut(said) {
-			t.Errorf("%s: %q", to, said)
+		if printed := reachText(t, d, "named", to); !shut(printed) {
+			t.Errorf("%s: printed = %q, want shut(printed)", to, printed)
 		}
 	}
 	for _, bad := range []string{"10.99.0.0/16 tcp 80", "169.254.169.254/32 tcp 80", "10.99.0.1/32 tcp 443"} {
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "more", Profile: "open", NetworkRules: []string{bad}})
 		if e := problem(t, err); e.Status != 403 || e.Field != "network_rules[0]" {
-			t.Errorf("%s: %v", bad, err)
+			t.Errorf(`%s: err = %v, want e.Status == 403 and e.Field == "network_rules[0]"`, bad, err)
 		}
 	}
 	// The host's table knows the named address, but a box without that rule cannot reach it.
 	d.NewSession(t, egress("usual"))
-	if said := reach(t, d, "usual", "10.99.0.1", 80); !shut(said) {
-		t.Errorf("where it is not named: %q", said)
+	if printed := reach(t, d, "usual", "10.99.0.1", 80); !shut(printed) {
+		t.Errorf("an address that no rule names: printed = %q, want shut(printed)", printed)
 	}
 }
 
@@ -127,22 +127,22 @@ try:
 except OSError as e: print("no", e)
 E`, family, own, seconds, to)
 	}
-	if said := in(t, d, "one", script("AF_INET", "0.0.0.0", public4, 20)); !strings.Contains(said, "answer") {
-		t.Errorf("from its own: %q", said)
+	if printed := in(t, d, "one", script("AF_INET", "0.0.0.0", public4, 20)); !strings.Contains(printed, "answer") {
+		t.Errorf(`from its own: printed = %q, want printed containing "answer"`, printed)
 	}
 	for own, to := range map[string]string{"11.22.33.99": public4, "45.33.0.9": public4} {
-		if said := in(t, d, "one", script("AF_INET", own, to, 3)); strings.Contains(said, "answer") {
-			t.Errorf("from %s: %q", own, said)
+		if printed := in(t, d, "one", script("AF_INET", own, to, 3)); strings.Contains(printed, "answer") {
+			t.Errorf(`from %s: printed = %q, want printed without "answer"`, own, printed)
 		}
 	}
 	before := dropped(t)
-	said := in(t, d, "one", script("AF_INET6", "2a00:1111::99", public6, 3))
-	if strings.Contains(said, "sent") && dropped(t) <= before {
-		t.Errorf("from an address of others by IPv6: %q, and the host has not dropped it", said)
+	printed := in(t, d, "one", script("AF_INET6", "2a00:1111::99", public6, 3))
+	if strings.Contains(printed, "sent") && dropped(t) <= before {
+		t.Errorf("from an address of others by IPv6: %q, and the host has not dropped it", printed)
 	}
 	for _, kind := range []string{"AF_INET,socket.SOCK_RAW,1", "AF_INET6,socket.SOCK_RAW,58", "AF_PACKET,socket.SOCK_RAW,0", "AF_INET,socket.SOCK_RAW,4"} {
-		if said := in(t, d, "one", "python3 -c 'import socket; socket.socket(socket."+kind+")'"); !strings.Contains(said, "Operation not permitted") {
-			t.Errorf("%s: %q", kind, said)
+		if printed := in(t, d, "one", "python3 -c 'import socket; socket.socket(socket."+kind+")'"); !strings.Contains(printed, "Operation not permitted") {
+			t.Errorf(`%s: printed = %q, want printed containing "Operation not permitted"`, kind, printed)
 		}
 	}
 }
@@ -158,12 +158,13 @@ func TestABoxMakesNoNeighbours(t *testing.T) {
 	s := d.NewSession(t, req)
 	others := regexp.MustCompile(`^(11\.22\.|2a00:1111:|fe80::10|ff02::10)`)
 	for _, when := range []string{"at first", "with other rules"} {
-		said := in(t, d, "one", sendStraight)
-		if list := slices.DeleteFunc(neighbours(t, int(s.PID)), func(n string) bool { return !others.MatchString(n) }); len(list) > 0 || !strings.Contains(said, "tried") {
-			t.Errorf("%s: %d neighbours, by %q: %q", when, len(list), said, list)
+		printed := in(t, d, "one", sendStraight)
+		if list := slices.DeleteFunc(neighbours(t, int(s.PID)), func(n string) bool { return !others.MatchString(n) }); len(list) > 0 || !strings.Contains(printed, "tried") {
+			t.Errorf(`%s: %d neighbours, by %q: list = %q, want len(list) == 0 and printed containing "tried"`,
+				when, len(list), printed, list)
 		}
-		if said := reach(t, d, "one", public4, 80); !strings.HasPrefix(said, "tcp") {
-			t.Errorf("%s: the usual way: %q", when, said)
+		if printed := reach(t, d, "one", public4, 80); !strings.HasPrefix(printed, "tcp") {
+			t.Errorf(`%s: a name that the rules allow: printed = %q, want printed starting with "tcp"`, when, printed)
 		}
 		_, err := d.ChangeSession(t.Context(), "one", &api.SessionChange{NetworkRules: []string{"11.0.0.0/8 any"}})
 		must(t, err)
@@ -239,11 +240,11 @@ func TestNothingIsLeftOfANetwork(t *testing.T) {
 	// A failed start removes its network.
 	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "never", Profile: "network_basic", Mounts: []api.Mount{{Source: "/proc/1/gone", Target: "/mnt"}}})
 	if err == nil || len(w.links()) > 0 {
-		t.Errorf("%v; left: %q", err, w.links())
+		t.Errorf("%v; left: w.links() = %q, want an error and len(w.links()) == 0", err, w.links())
 	}
 	d.NothingLeft(before)
 	d.Stop()
-	boxtest.Eventually(t, "there is no table of a keeper that has ended", func() bool { return len(tables(t)) == 0 }) // maybe after boxd
+	boxtest.Eventually(t, "the nftables table of the ended keeper is removed", func() bool { return len(tables(t)) == 0 }) // maybe after boxd
 }
 
 func TestANetworkOutlivesKeeperAndBoxd(t *testing.T) {
@@ -253,17 +254,17 @@ func TestANetworkOutlivesKeeperAndBoxd(t *testing.T) {
 	d.NewSession(t, egress("two"))
 	works := func(when string) {
 		t.Helper()
-		if said := reach(t, d, "one", public4, 80); !strings.HasPrefix(said, "tcp") {
-			t.Errorf("%s: %q", when, said)
+		if printed := reach(t, d, "one", public4, 80); !strings.HasPrefix(printed, "tcp") {
+			t.Errorf(`%s: printed = %q, want printed starting with "tcp"`, when, printed)
 		}
-		if said := reach(t, d, "one", cloud4, 80); !shut(said) {
-			t.Errorf("%s: the metadata service: %q", when, said)
+		if printed := reach(t, d, "one", cloud4, 80); !shut(printed) {
+			t.Errorf("%s: the metadata service: printed = %q, want shut(printed)", when, printed)
 		}
 	}
 	works("at first")
 	// All tables of the host are removed: the keeper notices that and restores its own.
 	flush(t)
-	boxtest.Eventually(t, "the table is back", func() bool { return len(tables(t)) == 1 })
+	boxtest.Eventually(t, "the nftables table exists again", func() bool { return len(tables(t)) == 1 })
 	works("after the table was removed")
 	d.Kill()
 	d.Restart()
@@ -279,7 +280,7 @@ func TestANetworkOutlivesKeeperAndBoxd(t *testing.T) {
 	p, err := os.FindProcess(keeper)
 	must(t, err)
 	must(t, p.Kill())
-	boxtest.Eventually(t, "another keeper", func() bool { return d.Keeper() != keeper })
+	boxtest.Eventually(t, "another keeper runs", func() bool { return d.Keeper() != keeper })
 	boxtest.Eventually(t, "the stray link is gone", func() bool { return len(w.links()) == 3 })
 	works("after the keeper was killed")
 	d.NewSession(t, egress("three"))
@@ -287,7 +288,7 @@ func TestANetworkOutlivesKeeperAndBoxd(t *testing.T) {
 		must(t, d.DeleteSession(t.Context(), id))
 	}
 	if left := w.links(); len(left) != 1 || left[0] != foreign.Name {
-		t.Errorf("left: %q, and only what is another's should be", left)
+		t.Errorf("left: %q, want only the tables and links of others", left)
 	}
 }
 
@@ -314,12 +315,12 @@ func TestWhatTheHostCannotDoIsRefusedByName(t *testing.T) {
 		for _, c := range checks.Checks {
 			if c.Name == "box network" {
 				if !strings.Contains(c.Detail, word) {
-					t.Errorf("doctor says %q, not %q", c.Detail, word)
+					t.Errorf("the check of boxctl doctor is %q, want %q", c.Detail, word)
 				}
 				return
 			}
 		}
-		t.Error("doctor says nothing of networks")
+		t.Error("boxctl doctor has no check of networks")
 	}
 	doctor("available, with addresses from 10.200.0.0/30")
 	w.forward("0")
@@ -360,8 +361,8 @@ func TestManyAtOnce(t *testing.T) {
 	known := map[string]bool{}
 	for i := range 20 {
 		id := fmt.Sprintf("s%d", i)
-		if said := reach(t, d, id, public4, 80); !strings.HasPrefix(said, "tcp") {
-			t.Errorf("%s: %q", id, said)
+		if printed := reach(t, d, id, public4, 80); !strings.HasPrefix(printed, "tcp") {
+			t.Errorf(`%s: printed = %q, want printed starting with "tcp"`, id, printed)
 		}
 		own := in(t, d, id, "exec 3<>/dev/tcp/"+public4+"/80; cat /proc/net/tcp | awk 'NR==2{print $2}' | cut -d: -f1")
 		if known[own] {
@@ -377,5 +378,5 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	boxtest.Eventually(t, "the links of boxes ahead of need are left alone", func() bool { return len(w.links()) <= 2 })
+	boxtest.Eventually(t, "only the links of preforked boxes are left", func() bool { return len(w.links()) <= 2 })
 }

@@ -149,54 +149,55 @@ func TestABoxReachesNamesAndNothingElse(t *testing.T) {
 		t.Error(got)
 	}
 	d.NewSession(t, egress("two", "other.example"))
-	if said := in(t, d, "one", "cat /etc/resolv.conf"); !strings.Contains(said, "nameserver 127.0.0.1\n") {
-		t.Errorf("resolv.conf: %q", said)
+	if printed := in(t, d, "one", "cat /etc/resolv.conf"); !strings.Contains(printed, "nameserver 127.0.0.1\n") {
+		t.Errorf(`resolv.conf: printed = %q, want printed containing "nameserver 127.0.0.1\n"`, printed)
 	}
 	// No address is reachable before its name was resolved.
 	for _, to := range []string{public4, public6, other4} {
-		if said := reach(t, d, "one", to, 80); !refused(said) {
-			t.Errorf("%s, without its name: %q", to, said)
+		if printed := reach(t, d, "one", to, 80); !refused(printed) {
+			t.Errorf("%s, without its name: printed = %q, want refused(printed)", to, printed)
 		}
 	}
 	for _, name := range []string{"www.allowed.example", "WWW.Allowed.Example.", "a.b.wild.example"} {
 		for _, port := range []int{80, 443} {
-			if said := reach(t, d, "one", name, port); !strings.HasPrefix(said, map[int]string{80: "tcp ", 443: "tls "}[port]) {
-				t.Errorf("%s port %d: %q", name, port, said)
+			if printed := reach(t, d, "one", name, port); !strings.HasPrefix(printed, map[int]string{80: "tcp ", 443: "tls "}[port]) {
+				t.Errorf(`%s port %d: printed = %q, want printed starting with map[int]string{80: "tcp ", 443: "tls "}[port]`,
+					name, port, printed)
 			}
 		}
 	}
-	if said := in(t, d, "one", `python3 -c 'import socket; s = socket.create_connection(("www.allowed.example", 80)); print(s.recv(3).decode())'`); said != "tcp\n" {
-		t.Errorf("python: %q", said)
+	if printed := in(t, d, "one", `python3 -c 'import socket; s = socket.create_connection(("www.allowed.example", 80)); print(s.recv(3).decode())'`); printed != "tcp\n" {
+		t.Errorf(`python: printed = %q, want "tcp\n"`, printed)
 	}
 	for _, name := range []string{"wild.example", "other.example", "evil.www.allowed.example", "dns.google", "nothing.wild.example"} {
-		if said := reach(t, d, "one", name, 80); !unknown(said) {
-			t.Errorf("%s: %q", name, said)
+		if printed := reach(t, d, "one", name, 80); !unknown(printed) {
+			t.Errorf("%s: printed = %q, want unknown(printed)", name, printed)
 		}
 		if name != "nothing.wild.example" && z.wasAsked(name) && name != "wild.example" {
-			t.Errorf("%s was asked for outside", name)
+			t.Errorf("%s was resolved outside", name)
 		}
 	}
-	if said := reach(t, d, "two", "other.example", 80); !strings.HasPrefix(said, "tcp ") {
-		t.Errorf("the other box: %q", said)
+	if printed := reach(t, d, "two", "other.example", 80); !strings.HasPrefix(printed, "tcp ") {
+		t.Errorf(`the other box: printed = %q, want printed starting with "tcp "`, printed)
 	}
-	if said := reach(t, d, "one", other4, 80); !refused(said) {
-		t.Errorf("what another box has asked for: %q", said)
+	if printed := reach(t, d, "one", other4, 80); !refused(printed) {
+		t.Errorf("a name that another box has resolved: printed = %q, want refused(printed)", printed)
 	}
 	// Other name servers, and other ports.
 	for _, c := range []struct {
 		to   string
 		port int
 	}{{other4, 53}, {public4, 53}, {public4, 853}, {dns4, 53}, {public4, 22}, {"10.99.0.1", 80}, {cloud4, 80}, {host4, 80}} {
-		if said := reach(t, d, "one", c.to, c.port); !refused(said) {
-			t.Errorf("%s port %d: %q", c.to, c.port, said)
+		if printed := reach(t, d, "one", c.to, c.port); !refused(printed) {
+			t.Errorf("%s port %d: printed = %q, want refused(printed)", c.to, c.port, printed)
 		}
 	}
-	if said := in(t, d, "one", "exec 3<>/dev/udp/"+other4+"/53; echo x >&3; dd bs=512 count=1 status=none <&3"); !refused(said) {
-		t.Errorf("another name server by UDP: %q", said)
+	if printed := in(t, d, "one", "exec 3<>/dev/udp/"+other4+"/53; echo x >&3; dd bs=512 count=1 status=none <&3"); !refused(printed) {
+		t.Errorf("another name server by UDP: printed = %q, want refused(printed)", printed)
 	}
 	// A name that resolves to neighbours of the host gets no address, and they are unreachable.
-	if said := reach(t, d, "one", "rebind.allowed.example", 80); strings.HasPrefix(said, "tcp") {
-		t.Errorf("rebound: %q", said)
+	if printed := reach(t, d, "one", "rebind.allowed.example", 80); strings.HasPrefix(printed, "tcp") {
+		t.Errorf(`rebound: printed = %q, want printed not starting with "tcp"`, printed)
 	}
 	deniedOf(t, d, "one", "the name other.example is allowed by no rule; network_rules with \"other.example\" would allow it", "rebind.allowed.example leads to 10.99.0.1, 169.254.169.254")
 }
@@ -239,18 +240,18 @@ func TestFewerRulesThanLockedOnesOpenNoResolver(t *testing.T) {
 		t.Helper()
 		for _, id := range []string{"none", "cidr", "later"} {
 			if got := reach(t, d, id, other4, 53); !refused(got) {
-				t.Errorf("%s: the resolver of the network: %q", id, got)
+				t.Errorf("%s: the resolver of the network: got %q, want refused(got)", id, got)
 			}
 			// A boxd that has just started adopts its boxes one after the other.
 			boxtest.Eventually(t, "a name is not known in "+id, func() bool { return unknown(reach(t, d, id, "other.example", 80)) })
 			if z.wasAsked("other.example") {
-				t.Errorf("%s: a name was asked for", id)
+				t.Errorf("%s: a name was resolved", id)
 			}
 		}
 	}
 	held()
 	if got := reach(t, d, "cidr", public4, 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("a rule by cidr: %q", got)
+		t.Errorf(`a rule by cidr: got %q, want got starting with "tcp "`, got)
 	}
 	d.Kill()
 	d.Restart()
@@ -274,17 +275,17 @@ func TestWhatABoxWasToldEnds(t *testing.T) {
 		}
 		said <- r.Stdout + r.Stderr
 	}()
-	boxtest.Eventually(t, "a connection is there", func() bool { return in(t, d, "one", "ls begun 2>&1") == "begun\n" })
+	boxtest.Eventually(t, "the connection is established", func() bool { return in(t, d, "one", "ls begun 2>&1") == "begun\n" })
 	if got := reach(t, d, "one", public4, 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("its address at once: %q", got)
+		t.Errorf(`its address at once: got %q, want got starting with "tcp "`, got)
 	}
-	boxtest.Eventually(t, "its address is not reachable any more", func() bool { return refused(reach(t, d, "one", public4, 80)) })
+	boxtest.Eventually(t, "the address of the name is no longer reachable", func() bool { return refused(reach(t, d, "one", public4, 80)) })
 	in(t, d, "one", "touch over")
 	if got := <-said; !strings.HasPrefix(got, "still tcp ") {
-		t.Errorf("a connection of before: %q", got)
+		t.Errorf(`a connection of before: got %q, want got starting with "still tcp "`, got)
 	}
 	if got := reach(t, d, "one", "www.allowed.example", 80); !strings.HasPrefix(got, "tcp ") {
-		t.Errorf("once more by its name: %q", got)
+		t.Errorf(`once more by its name: got %q, want got starting with "tcp "`, got)
 	}
 }
 
@@ -301,7 +302,7 @@ func TestNamesAreResolvedAgain(t *testing.T) {
 			return strings.HasPrefix(reach(t, d, "one", "www.allowed.example", 80), "tcp ")
 		})
 		if got := reach(t, d, "one", "other.example", 80); !unknown(got) {
-			t.Errorf("after %s: %q", after, got)
+			t.Errorf("after %s: got %q, want unknown(got)", after, got)
 		}
 	}
 	again("the start")

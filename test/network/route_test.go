@@ -80,7 +80,7 @@ func TestLinksTakeNoSourceRoutes(t *testing.T) {
 	traffic, err := h.Traffic("key")
 	must(t, err)
 	if len(traffic.Addresses) != 2 {
-		t.Fatalf("addresses: %v", traffic.Addresses)
+		t.Fatalf("addresses: traffic.Addresses = %v, want len(traffic.Addresses) == 2", traffic.Addresses)
 	}
 	before := dropped(t)
 	for i, send := range []func() error{
@@ -89,7 +89,7 @@ func TestLinksTakeNoSourceRoutes(t *testing.T) {
 		func() error { return routed(netip.AddrFrom16([16]byte(traffic.Addresses[1]))) },
 	} {
 		must(t, network.InNamespace(space, send))
-		boxtest.Eventually(t, "a packet is dropped that says where it goes", func() bool { return dropped(t) == before+uint64(i)+1 })
+		boxtest.Eventually(t, "the packet with a source route is dropped", func() bool { return dropped(t) == before+uint64(i)+1 })
 	}
 }
 

@@ -76,7 +76,8 @@ authorities = "%DIR%/roots.pem"
 	req.Secrets = []string{"second", "api"}
 	_, _, err := d.CreateSession(t.Context(), &req)
 	if e, ok := errors.AsType[*client.Error](err); !ok || e.Field != "secrets" || strings.Contains(err.Error(), d.Dir) {
-		t.Fatalf("a secret that is not there: %v", err)
+		t.Fatalf(`a secret that is not there: err = %v, want ok == true and e.Field == "secrets" and err without %q`,
+			err, d.Dir)
 	}
 	must(t, os.WriteFile(filepath.Join(d.Dir, "second"), []byte(second), 0o600))
 	req.Env = map[string]string{"PIP_CERT": "/own"}
@@ -96,13 +97,13 @@ authorities = "%DIR%/roots.pem"
 		for _, l := range list {
 			lines.WriteString(l[0] + "\n")
 		}
-		said := strings.Split(in(t, d, "one", "python3 use.py 2>&1 <<'END'\n"+lines.String()+"END\n"), "\n")
-		if len(said) != len(list)+1 {
-			t.Fatalf("%d answers: %q", len(said)-1, said)
+		printed := strings.Split(in(t, d, "one", "python3 use.py 2>&1 <<'END'\n"+lines.String()+"END\n"), "\n")
+		if len(printed) != len(list)+1 {
+			t.Fatalf("%d answers: printed = %q, want len(printed) == len(list) + 1", len(printed)-1, printed)
 		}
 		for i, l := range list {
-			if !strings.HasPrefix(said[i], l[1]) {
-				t.Errorf("%s: %q, want %q", l[0], said[i], l[1])
+			if !strings.HasPrefix(printed[i], l[1]) {
+				t.Errorf("%s: %q, want %q", l[0], printed[i], l[1])
 			}
 		}
 	}
@@ -125,12 +126,13 @@ authorities = "%DIR%/roots.pem"
 	other.Secrets = []string{"api"}
 	d.NewSession(t, other)
 	if got := strings.TrimSpace(in(t, d, "two", "echo $API_KEY$SECOND")); got == mark || !strings.HasPrefix(got, "boxd-secret-") {
-		t.Errorf("the placeholder of another session: %q", got)
+		t.Errorf(`the placeholder of another session: got %q, want got != %q and got starting with "boxd-secret-"`,
+			got, mark)
 	}
 
 	again := func(after string, want ...[2]string) {
 		t.Helper()
-		boxtest.Eventually(t, "after "+after+" secrets are used", func() bool {
+		boxtest.Eventually(t, "after "+after+" secrets are inserted into requests", func() bool {
 			got := in(t, d, "one", "python3 use.py 2>&1 <<'END'\n"+want[0][0]+"\nEND\n")
 			return strings.HasPrefix(got, want[0][1])
 		})
@@ -156,7 +158,7 @@ authorities = "%DIR%/roots.pem"
 	again("a reload", [2]string{"ask api.example /s Authorization 'Bearer $API_KEY'", "200 " + sum("Bearer another-value") + " - "},
 		[2]string{"ask api.example /s X-Gone " + f[1], "200 " + sum(f[1]) + " - "})
 	if got := in(t, d, "one", "echo ${SECOND-none}"); got != "none\n" {
-		t.Errorf("the variable of a secret that is gone: %q", got)
+		t.Errorf(`the variable of a removed secret: got %q, want "none\n"`, got)
 	}
 }
 
@@ -222,7 +224,7 @@ locked = ["network_strict"]
 		must(t, os.WriteFile(filepath.Join(d.Dir, "b"), []byte("0123456789"), 0o644))
 		_, _, err := d.CreateSession(t.Context(), &c.req)
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Field != c.field {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: err = %v, want ok == true and e.Field == c.field", what, err)
 		}
 	}
 }

@@ -68,13 +68,13 @@ func visits(t *testing.T, d *boxtest.Daemon, list ...[2]string) {
 	for _, l := range list {
 		lines.WriteString(l[0] + "\n")
 	}
-	said := strings.Split(in(t, d, "one", "python3 visit.py 2>&1 <<'END'\n"+lines.String()+"END\n"), "\n")
-	if len(said) != len(list)+1 {
-		t.Fatalf("%d answers: %q", len(said)-1, said)
+	printed := strings.Split(in(t, d, "one", "python3 visit.py 2>&1 <<'END'\n"+lines.String()+"END\n"), "\n")
+	if len(printed) != len(list)+1 {
+		t.Fatalf("%d answers: printed = %q, want len(printed) == len(list) + 1", len(printed)-1, printed)
 	}
 	for i, l := range list {
-		if !strings.Contains(said[i], l[1]) {
-			t.Errorf("%s: %q, want %q", l[0], said[i], l[1])
+		if !strings.Contains(printed[i], l[1]) {
+			t.Errorf("%s: %q, want %q", l[0], printed[i], l[1])
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 	req := egress("one", "*.allowed.example", "far.example tcp 443", "plain.example any 80 443 8080", "silent.example tcp 443", webOther4+"/32 tcp 80")
 	req.NetworkStrict = new(true)
 	if s := d.NewSession(t, req); !s.NetworkStrict {
-		t.Error("it is not strict")
+		t.Error("the session does not have network_strict")
 	}
 	in(t, d, "one", "cat > visit.py <<'END'\nLARGE = "+strconv.Itoa(largeAnswer-1)+visit+"END\n")
 	in(t, d, "one", "for n in www.allowed.example also.allowed.example far.example plain.example silent.example; do getent ahosts $n; done")
@@ -128,14 +128,14 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 	// The proxy's own address, and protocols that it cannot inspect.
 	for _, to := range []string{"127.0.0.1", "::1"} {
 		if got := reach(t, d, "one", to, 843); !refused(got) {
-			t.Errorf("where connections are looked at, %s: %q", to, got)
+			t.Errorf("with network_strict, %s: got %q, want refused(got)", to, got)
 		}
 	}
 	if got := in(t, d, "one", "exec 3<>/dev/udp/"+web4+"/443; echo x >&3; dd bs=512 count=1 status=none <&3"); !refused(got) {
-		t.Errorf("QUIC: %q", got)
+		t.Errorf("QUIC: got %q, want refused(got)", got)
 	}
 	if got := reach(t, d, "one", public4, 80); !refused(got) {
-		t.Errorf("a port that no rule has: %q", got)
+		t.Errorf("a port that no rule has: got %q, want refused(got)", got)
 	}
 	deniedOf(t, d, "one", "a connection to "+web4+" port 443 for forbidden.example is allowed by no rule; network_rules with \"forbidden.example tcp 443\" would allow it",
 		"a connection to "+web4+" port 443 for far.example, which did not resolve to it", "port 443 has no host name (SNI, HTTP Host)",
@@ -146,7 +146,7 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 		boxtest.Eventually(t, "after the end of "+after+" connections go on", func() bool {
 			got := in(t, d, "one", "echo tls "+web4+" www.allowed.example | python3 visit.py 2>&1")
 			if !strings.Contains(got, "large") && !strings.Contains(got, "error:") {
-				t.Errorf("meanwhile: %q", got)
+				t.Errorf(`meanwhile: got %q, want got containing "large" or got containing "error:"`, got)
 			}
 			return strings.Contains(got, "large")
 		})
@@ -173,7 +173,7 @@ func TestStrictnessIsOfNames(t *testing.T) {
 	} {
 		_, _, err := d.CreateSession(t.Context(), &req)
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Field != "network_strict" {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf(`%s: err = %v, want ok == true and e.Field == "network_strict"`, what, err)
 		}
 	}
 }

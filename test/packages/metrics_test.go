@@ -71,11 +71,11 @@ func dashboard(t *testing.T, program string) string {
 func TestPrometheusReadsWhatIsMadeForIt(t *testing.T) {
 	tool := promtool(t)
 	for _, program := range made() {
-		if said, err := check(t, tool, "check", "rules", "../../packaging/metrics/"+program+"-alerts.yaml", dashboard(t, program)); err != nil {
-			t.Errorf("%v: %s", err, said)
+		if printed, err := check(t, tool, "check", "rules", "../../packaging/metrics/"+program+"-alerts.yaml", dashboard(t, program)); err != nil {
+			t.Errorf("%v: %s", err, printed)
 		}
-		if said, err := check(t, tool, "test", "rules", examples(program)); err != nil {
-			t.Errorf("%v: %s", err, said)
+		if printed, err := check(t, tool, "test", "rules", examples(program)); err != nil {
+			t.Errorf("%v: %s", err, printed)
 		}
 	}
 	broken := filepath.Join(t.TempDir(), "broken.yaml")
@@ -83,15 +83,15 @@ func TestPrometheusReadsWhatIsMadeForIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := check(t, tool, "check", "rules", broken); err == nil {
-		t.Error("a broken expression passes")
+		t.Error("promtool accepts an invalid expression")
 	}
 	w := httptest.NewRecorder()
 	relay.NewMetrics("1.2.3", func() relay.MetricsSnapshot { return relay.MetricsSnapshot{Started: time.Now(), Ready: true} }).
 		ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	cmd := exec.CommandContext(t.Context(), tool, "check", "metrics")
 	cmd.Stdin = w.Body
-	if said, err := cmd.CombinedOutput(); err != nil || len(said) > 0 {
-		t.Errorf("%v: %s", err, said)
+	if printed, err := cmd.CombinedOutput(); err != nil || len(printed) > 0 {
+		t.Errorf("%v: printed = %s, want no error and len(printed) == 0", err, printed)
 	}
 }
 

@@ -157,7 +157,7 @@ func TestToolsOfTheDistributionsFindNothing(t *testing.T) {
 			}
 			out, err := check(t, "rpmlint", "-c", "../../packaging/rpm/rpmlint.toml", published(t, "rpm", arch))
 			if err != nil || !strings.Contains(out, "0 errors, 0 warnings") {
-				t.Errorf("rpmlint: %v\n%s", err, out)
+				t.Errorf("rpmlint: err = %v, want no error and out containing \"0 errors, 0 warnings\":\n%s", err, out)
 			}
 		})
 	}
@@ -274,7 +274,8 @@ func TestThePackageOfTheFleet(t *testing.T) {
 	}
 	deb, err := check(t, "dpkg-deb", "--contents", published(t, "deb", "amd64"))
 	if err != nil || strings.Contains(deb, "boxfleet") {
-		t.Errorf("the package of boxd has something of boxfleet: %v", err)
+		t.Errorf(`the package of boxd has something of boxfleet: err = %v, want no error and deb without "boxfleet"`,
+			err)
 	}
 }
 
@@ -307,14 +308,15 @@ func TestThePackageOfTheConsole(t *testing.T) {
 	}
 	const largest = 700 << 10 // the bundle has 460 kB; much more would be a framework
 	if about, err := os.Stat(filepath.Join(dir, "usr/share/cockpit/boxd/boxd.js")); err != nil || about.Size() > largest {
-		t.Errorf("%v: %+v", err, about)
+		t.Errorf("%v: about = %+v, want no error and about.Size() <= largest", err, about)
 	}
 	if out, err := check(t, "appstreamcli", "validate", "--no-net", filepath.Join(dir, "usr/share/metainfo", metainfo)); err != nil {
 		t.Errorf("appstreamcli: %v\n%s", err, out)
 	}
 	rpm, err := check(t, "rpm", "-qp", "--nosignature", "--list", published(t, "rpm", "all"))
 	if err != nil || !strings.Contains(rpm, "/usr/share/cockpit/boxd/boxd.js\n") || !strings.Contains(rpm, "third-party.txt\n") {
-		t.Errorf("the .rpm: %v\n%s", err, rpm)
+		t.Errorf("the .rpm: err = %v, want no error and rpm containing \"/usr/share/cockpit/boxd/boxd.js\\n\" and rpm containing \"third-party.txt\\n\":\n%s",
+			err, rpm)
 	}
 }
 

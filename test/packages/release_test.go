@@ -40,7 +40,8 @@ func TestARelease(t *testing.T) {
 	sums := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "SHA256SUMS")
 	sums.Dir = dir
 	if out, err := sums.CombinedOutput(); err != nil || strings.Count(string(out), ": OK") != len(want)-1 {
-		t.Errorf("checksums: %v: %s", err, out)
+		t.Errorf(`checksums: err = %v, out = %s, want no error and strings.Count(string(out), ": OK") == len(want) - 1`,
+			err, out)
 	}
 	for _, arch := range []string{"amd64", "arm64"} {
 		text, err := os.ReadFile(filepath.Join(dir, "boxd-"+version+"-"+arch+".cdx.json"))
@@ -52,13 +53,15 @@ func TestARelease(t *testing.T) {
 			Components []struct{ Name, Version string }
 		}
 		if err := json.Unmarshal(text, &bom); err != nil || bom.BOMFormat != "CycloneDX" {
-			t.Errorf("%s: %q, %v", arch, bom.BOMFormat, err)
+			t.Errorf(`%s: bom.BOMFormat = %q, err = %v, want no error and bom.BOMFormat == "CycloneDX"`,
+				arch, bom.BOMFormat, err)
 		}
 		if !strings.Contains(string(text), "github.com/BurntSushi/toml") || strings.Contains(string(text), "kin-openapi") {
-			t.Errorf("%s: what boxd links is not what the list has: %d components", arch, len(bom.Components))
+			t.Errorf("%s: the list differs from what boxd links: %d components", arch, len(bom.Components))
 		}
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "CHANGELOG.md")); err != nil || !strings.Contains(string(text), version) {
-		t.Errorf("the changes of no version: %.100q, %v", text, err)
+		t.Errorf("the changes of no version: text = %.100q, err = %v, want no error and text containing version",
+			text, err)
 	}
 }

@@ -41,8 +41,8 @@ type machine struct {
 
 	word string // prefix of the lines of test/vm/guest.sh
 
-	// With -fleet: the two ends of the network between the machines, and a word for each time that one asks for the other's power.
-	// The network is a pair of sockets, which nothing else is connected to: no packet gets to a network of this host.
+	// With -fleet: the two ends of the network between the machines, and a message for each time that one requests to power the
+	// other on. The network is a pair of sockets, which nothing else is connected to: no packet gets to a network of this host.
 	cable   [2]*os.File
 	restore chan struct{}
 }
@@ -55,8 +55,8 @@ const (
 	item    = 30 * time.Minute // the tests of one item
 )
 
-// What a host has to have for machines beside real boxes: bytes of memory, which it also has to have for a third machine, and processors.
-// With two processors it took 1,379 s in all, but in one of two runs two tests met what they had not waited for.
+// The resources that a host needs for machines beside real boxes: bytes of memory, as many again for a third machine, and
+// processors. With two processors it took 1,379 s in all, but in one of two runs two tests met what they had not waited for.
 const (
 	besideMemory     = 7 << 30
 	besideProcessors = 4

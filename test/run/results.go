@@ -188,7 +188,7 @@ func (r *runner) writeTimes() error {
 	return os.WriteFile(r.bench, []byte(text), 0o644)
 }
 
-// ended tells of the end of a package's tests. What it printed itself is told where none of its tests has failed alone.
+// ended reports the end of a package's tests. The package's own output is printed if none of its tests has failed alone.
 func (r *runner) ended(pkg, ground string, e *event, ran int, text string) {
 	if ground != hostGround {
 		pkg += " on " + ground

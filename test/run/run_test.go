@@ -43,13 +43,13 @@ func TestWhatNoGroundHasRunHasFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := r.unproven(); !slices.Equal(got, []test{{"p", "TestLeft"}, {"p", "TestNeverBegun"}}) {
-		t.Errorf("on no ground: %v", got)
+		t.Errorf(`on no ground: got %v, want []test{{"p", "TestLeft"}, {"p", "TestNeverBegun"}}`, got)
 	}
 	if got := r.results[test{"p", "TestLeft"}]; len(got) != 1 || got[0].why != "a disk" {
-		t.Errorf("left: %+v", got)
+		t.Errorf(`left: got %+v, want len(got) == 1 and got[0].why == "a disk"`, got)
 	}
 	if err := r.summary(); err == nil || !strings.Contains(err.Error(), "2 tests have run on no ground") {
-		t.Errorf("the summary ends with %v", err)
+		t.Errorf(`the summary ends with %v, want an error containing "2 tests have run on no ground"`, err)
 	}
 	if err := r.read("machine", groundUML, strings.NewReader(of("pass", "TestLeft")+of("pass", "TestNeverBegun"))); err != nil {
 		t.Fatal(err)
@@ -80,13 +80,13 @@ func TestWhatNoMachineOfTheHostHasMayRunNowhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := r.unproven(); len(got) != 1 {
-			t.Errorf("before the machine: %v", got)
+			t.Errorf("before the machine: got %v, want len(got) == 1", got)
 		}
 		if err := r.read(layerMachine, tc.ground, strings.NewReader(said)); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.unproven(); len(got) != tc.unproven {
-			t.Errorf("%s on %s: %v", tc.needs, tc.ground, got)
+			t.Errorf("%s on %s: got %v, want len(got) == %v", tc.needs, tc.ground, got, tc.unproven)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestAPartThatIsLeftIsNotProven(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := r.unproven(); len(got) != 1 {
-		t.Errorf("on no ground: %v", got)
+		t.Errorf("on no ground: got %v, want len(got) == 1", got)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestMachinesShareTheWork(t *testing.T) {
 		r := newRunner(t)
 		r.fleet = tc.fleet
 		if got := (&machine{runner: r, ground: tc.ground}).count(make([]work, tc.items)); got != tc.want {
-			t.Errorf("%+v: %d", tc, got)
+			t.Errorf("%+v: got %d, want %v", tc, got, tc.want)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func TestTheMachineRunsBesideBoxes(t *testing.T) {
 		r := newRunner(t)
 		r.abuse = tc.abuse
 		if got := (&machine{runner: r, ground: tc.ground}).runsApart(); got != tc.want {
-			t.Errorf("%+v: %v", tc, got)
+			t.Errorf("%+v: got %v, want %v", tc, got, tc.want)
 		}
 	}
 }
@@ -192,10 +192,10 @@ func TestASuiteHasAFilesystemOfItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := r.results[test{"p", "TestScratch"}]; len(got) != 1 || got[0].action != "pass" {
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v, want len(got) == 1 and got[0].action == "pass"`, got)
 	}
 	if left, err := filepath.Glob(filepath.Join(r.dir, "scratch-*")); err != nil || len(left) > 0 {
-		t.Errorf("left: %q, %v", left, err)
+		t.Errorf("left: left = %q, err = %v, want no error and len(left) == 0", left, err)
 	}
 }
 
@@ -205,11 +205,11 @@ func TestOneFailureIsAFailure(t *testing.T) {
 	r := newRunner(t)
 	for _, events := range []string{of("fail", "TestBad"), of("fail", "TestBad/part"), of("fail", "")} {
 		if err := r.read("boxes", hostGround, strings.NewReader(events)); !errors.Is(err, errFailed) {
-			t.Errorf("%s: %v", events, err)
+			t.Errorf("%s: err = %v, want err is errFailed", events, err)
 		}
 	}
 	if err := r.read("boxes", hostGround, strings.NewReader("no event")); err == nil {
-		t.Error("what is no event passes")
+		t.Error("no error for a line that is no event")
 	}
 }
 
@@ -260,7 +260,7 @@ func TestAMachineThatIsCutOffGoesOn(t *testing.T) {
 	t.Parallel()
 	h, err := hearingOf(t, "W begin 3-00-p-0; W cut 5; W all 1; ")
 	if !errors.Is(err, errCut) || h.promised != "5" || h.item != "3-00-p-0" {
-		t.Fatalf("%v, %+v", err, h)
+		t.Fatalf(`err = %v, h = %+v, want err is errCut and h.promised == "5" and h.item == "3-00-p-0"`, err, h)
 	}
 	hear := func(stream string) error {
 		h.lines = bufio.NewReader(strings.NewReader(strings.ReplaceAll(stream, "; ", "\n")))
@@ -268,26 +268,26 @@ func TestAMachineThatIsCutOffGoesOn(t *testing.T) {
 	}
 	pass := strings.TrimSpace(of("pass", "TestGood"))
 	if err := hear("W begin 3-00-p-0; W cut 6; W begin 3-00-p-0; " + pass + "; W end 3-00-p-0 0; W all 0; "); err == nil || !strings.Contains(err.Error(), "asked to be cut off") {
-		t.Errorf("cut off twice: %v", err)
+		t.Errorf(`cut off twice: err = %v, want an error containing "asked to be cut off"`, err)
 	}
 	if !h.done["3-00-p-0"] || len(h.results) != 1 || h.promised != "" {
 		t.Errorf("done %v, results %v, promised %q", h.done, h.results, h.promised)
 	}
 }
 
-// Tests that need two machines are run where there are two, and nowhere else; where they are asked for, none may be missing.
+// Tests that need two machines are run where there are two, and nowhere else; if they are requested, none may be missing.
 func TestTestsOfTwoMachinesAreAskedForByName(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t)
 	if r.asked("test/install", pairTests[0]) || !r.asked("test/install", "TestAFreshInstallation") {
-		t.Error("one machine runs what needs two, or leaves out what does not")
+		t.Error("asked is wrong about tests of one and of two machines")
 	}
 	r.options = options{fleet: true, system: "bookworm", arch: "amd64"}
 	if err := r.options.read("", ""); err != nil {
 		t.Fatal(err)
 	}
 	if !r.asked("test/install", pairTests[0]) || !r.asked("test/install", pairTests[1]) || r.asked("test/install", "TestAFreshInstallation") {
-		t.Error("two machines run something else")
+		t.Error("with -run of the tests of two machines another test is asked for, or one of them is not")
 	}
 	r.want("test/install", pairTests)
 	if err := r.summary(); err == nil {
@@ -295,7 +295,7 @@ func TestTestsOfTwoMachinesAreAskedForByName(t *testing.T) {
 	}
 }
 
-// A machine that was cut off gets its power when the other asks for it.
+// A machine that was powered off is powered on when the other requests it.
 func TestTheOtherMachineGetsItsPowerAgain(t *testing.T) {
 	t.Parallel()
 	m := &machine{runner: newRunner(t)}
@@ -312,14 +312,14 @@ func TestTheOtherMachineGetsItsPowerAgain(t *testing.T) {
 	select {
 	case <-m.restore:
 	default:
-		t.Error("it gets none")
+		t.Error("the machine has not asked for the power of the other one")
 	}
 	packet := make([]byte, 8)
 	if _, err := m.cable[0].Write([]byte("hello")); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := m.cable[1].Read(packet); err != nil || string(packet[:n]) != "hello" {
-		t.Errorf("the other end has %q, %v", packet[:n], err)
+		t.Errorf(`the other end has %q, %v, want no error and packet[:n] == "hello"`, packet[:n], err)
 	}
 }
 
@@ -351,9 +351,9 @@ func (f *lastWords) Read(p []byte) (int, error) {
 func TestTheLastWordsOfAMachineAreRead(t *testing.T) {
 	t.Parallel()
 	f := &lastWords{ended: make(chan struct{})}
-	text, err := io.ReadAll(&tail{file: f, ended: f.ended, silent: func() { t.Error("ended for silence") }})
+	text, err := io.ReadAll(&tail{file: f, ended: f.ended, silent: func() { t.Error("the machine was ended for its silence") }})
 	if err != nil || string(text) != "last words" {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf(`text = %q, err = %v, want no error and text == "last words"`, text, err)
 	}
 }
 
@@ -374,7 +374,7 @@ func TestFlagsAreRefusedByName(t *testing.T) {
 	} {
 		out, err := exec.CommandContext(t.Context(), program, tc.args).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), tc.want) {
-			t.Errorf("%s: %v, %s", tc.args, err, out)
+			t.Errorf("%s: err = %v, out = %s, want an error and out containing %q", tc.args, err, out, tc.want)
 		}
 	}
 }
@@ -398,14 +398,14 @@ func TestAnotherArchitectureHasAListOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := wanted(tc.pkg, tc.name); got != tc.want {
-			t.Errorf("%s runs %s of %s: %v", tc.arch, tc.name, tc.pkg, got)
+			t.Errorf("%s runs %s of %s: got %v, want %v", tc.arch, tc.name, tc.pkg, got, tc.want)
 		}
 	}
 	for _, arch := range []string{"amd64", "arm64"} {
 		m.arch = arch
 		asksKernel := slices.ContainsFunc(m.testPackages(), func(s suite) bool { return s.pkg == "isolation/seccomp" })
 		if want := arch != runtime.GOARCH; asksKernel != want {
-			t.Errorf("%s runs what is pure on this host: %v", arch, asksKernel)
+			t.Errorf("%s runs pure tests on this host: asksKernel = %v, want %v", arch, asksKernel, want)
 		}
 	}
 }
@@ -418,7 +418,7 @@ func TestWhatAFailedTestSaysIsToldAgain(t *testing.T) {
 		strings.Repeat("x", 2*mostSaid): strings.Repeat("x", mostSaid),
 	} {
 		if got := said(text); got != want {
-			t.Errorf("%.60q: %.60q", text, got)
+			t.Errorf("%.60q: got %.60q, want %q", text, got, want)
 		}
 	}
 }
@@ -434,11 +434,11 @@ func TestDurationsAreSorted(t *testing.T) {
 	}
 	const want = "10.00\tmachine\tuml\ttest/b\tTestLong\n2.00\tboxes\tthis host\ttest/b\tTestLong\n0.25\tpure\tthis host\ttest/a\tTestShort\n"
 	if got, err := os.ReadFile(r.durations); err != nil || string(got) != want {
-		t.Errorf("%v, %q", err, got)
+		t.Errorf("err = %v, got %q, want no error and got == want", err, got)
 	}
 }
 
-// What npm fetches is in the suite as it is. Where npm fetches nothing, as without a network, the suite lacks it, and no more.
+// Packages that npm fetches are in the suite unchanged. Without a network, the suite lacks only them.
 func TestPackagesOfNPMAreInTheSuite(t *testing.T) {
 	for name, tc := range map[string]struct{ npm, want string }{
 		"fetched":     {"mkdir -p \"$3/node_modules/$7\" && echo code >\"$3/node_modules/$7/index.js\"", "code\n"},
@@ -457,7 +457,8 @@ func TestPackagesOfNPMAreInTheSuite(t *testing.T) {
 			}
 			got, err := os.ReadFile(filepath.Join(suite, "npm", boxtest.PackagesDir("p@1"), "node_modules/p@1/index.js"))
 			if string(got) != tc.want || tc.want == "" && !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the suite has %q: %v", got, err)
+				t.Errorf(`the suite has %q: err = %v, want got == tc.want and (tc.want != "" or err is fs.ErrNotExist)`,
+					got, err)
 			}
 		})
 	}

@@ -367,8 +367,9 @@ func (r *runner) here(ctx context.Context, pkg string) error {
 	return r.inNamespace(ctx, layerBoxes, pkg, "40m", names, append(env, "BOXD_RUN_SCRATCH="+s.image, "BOXD_RUN_TMPDIR="+s.at)...)
 }
 
-// scratch is a filesystem for the temporary files of a suite: an ext4 with a journal, as the disk of a host has. That of a host may be
-// anything: a tmpfs, or an ext4 without a journal, which takes five times as long to make files where others were removed lately.
+// scratch is a filesystem for the temporary files of a suite: an ext4 with a journal, like the disk of a host. The filesystem of
+// this host may be anything: a tmpfs, or an ext4 without a journal, which takes five times as long to create files where others
+// were removed recently.
 type scratch struct {
 	image string // file
 	at    string // directory where the suite mounts it, in a namespace of its own

@@ -17,8 +17,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A process runs as root whoever starts it again: its policy, the next boxd, or the start of its session. What it makes stays as
-// it is, and is read by those operations that have to see all.
+// A process runs as root after every restart: by its policy, by the next boxd, or by the start of its session. Its files keep their
+// owners, and operations that have to see all files can read them.
 func TestAProcessOfRootStaysOne(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -49,7 +49,7 @@ func TestAProcessOfRootStaysOne(t *testing.T) {
 	d.Kill()
 	d.Restart()
 	if now, err := d.Process(t.Context(), "s", "server", 0); err != nil || now.ID != p.ID {
-		t.Errorf("%+v, %v", now, err)
+		t.Errorf("now = %+v, err = %v, want no error and now.ID == %v", now, err, p.ID)
 	}
 	if err := d.SignalProcess(t.Context(), "s", "server", "SIGKILL"); err != nil {
 		t.Fatal(err)
@@ -58,45 +58,47 @@ func TestAProcessOfRootStaysOne(t *testing.T) {
 
 	asRoot(`umask 077; mkdir /workspace/closed /usr/local/closed; echo kept > /workspace/closed/file; echo kept > /usr/local/closed/file; chown 33:33 /workspace/closed/file; echo home > ~/home; echo user > /home/box/roots`)
 	if got := d.Sh(t, "s", "cat /workspace/closed/file /usr/local/closed/file /home/box/roots 2>&1 || true"); strings.Count(got, "ermission denied") != 3 {
-		t.Errorf("the box user reads %q", got)
+		t.Errorf(`the box user reads %q, want strings.Count(got, "ermission denied") == 3`, got)
 	}
 	if got := archiveOf(t, d, "s", "/workspace"); !strings.Contains(got, "closed/file=kept") {
-		t.Errorf("an archive has %q", got)
+		t.Errorf(`an archive has %q, want got containing "closed/file=kept"`, got)
 	}
 	diff, err := d.DiffRoot(t.Context(), "s", &api.RootDiff{})
 	if text, _ := json.Marshal(diff.Created); err != nil || !strings.Contains(string(text), `"/usr/local/closed/file"`) || diff.Unreadable != 0 {
-		t.Errorf("changes: %s, %+v, %v", text, diff.Counts, err)
+		t.Errorf("changes: text = %s, diff.Counts = %+v, err = %v, want no error and text containing `\"/usr/local/closed/file\"` and diff.Unreadable == 0",
+			text, diff.Counts, err)
 	}
 	is, err := d.Definition(t.Context(), "s")
 	if err != nil || !strings.Contains(string(is.Processes["server"]), `"user":"root"`) {
-		t.Errorf("the definition: %s, %v", is.Processes["server"], err)
+		t.Errorf("the definition: is.Processes[\"server\"] = %s, err = %v, want no error and is.Processes[\"server\"] containing `\"user\":\"root\"`",
+			is.Processes["server"], err)
 	}
 
 	stop(t, d, "s")
 	if got := archiveOf(t, d, "s", "/workspace"); !strings.Contains(got, "closed/file=kept") {
-		t.Errorf("an archive of the stopped session has %q", got)
+		t.Errorf(`an archive of the stopped session has %q, want got containing "closed/file=kept"`, got)
 	}
 	if _, err := d.StartSession(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
 	started("the session runs it as root")
 	if got := asRoot("cat /workspace/closed/file /usr/local/closed/file ~/home /home/box/roots; stat -c %u:%a /workspace/closed /workspace/closed/file /usr/local/closed"); got != "kept\nkept\nhome\nuser\n0:700\n33:600\n0:700\n" {
-		t.Errorf("after a stop: %q", got)
+		t.Errorf(`after a stop: got %q, want "kept\nkept\nhome\nuser\n0:700\n33:600\n0:700\n"`, got)
 	}
 	if _, err := d.DiscardRoot(t.Context(), "s", &api.RootDiscard{}); err != nil {
 		t.Error(err)
 	}
 	if got := d.Sh(t, "s", "ls -d /usr/local/closed 2>&1 || true"); !strings.Contains(got, "No such file") {
-		t.Errorf("not undone: %q", got)
+		t.Errorf(`not undone: got %q, want got containing "No such file"`, got)
 	}
 	if diff, err := d.DiffRoot(t.Context(), "s", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
-		t.Errorf("undone: %+v, %v", diff, err)
+		t.Errorf("undone: diff = %+v, err = %v, want no error and diff.Counts == api.ChangeCounts{}", diff, err)
 	}
 }
 
-// Root adds users, and writes to files of others in /etc, on a host that keeps root from doing that in sticky directories
-// (fs.protected_regular) as well. Links of /etc may be replaced: what stands in their place stays, those that are gone come back with the next start, and
-// a discard brings back all.
+// Root adds users, and writes to files of other users in /etc, also on a host that forbids root that in sticky directories
+// (fs.protected_regular). Links of /etc may be replaced: replacements stay, removed links are restored at the next start, and a
+// discard restores all.
 func TestRootChangesEtc(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -106,18 +108,18 @@ func TestRootChangesEtc(t *testing.T) {
 		return d.Output(t, "s", api.ExecRequest{Argv: []string{"/bin/sh", "-euc", line}, User: "root", Cwd: "/"})
 	}
 	if got := asRoot("echo '# mine' >> /etc/nsswitch.conf; tail -n1 /etc/nsswitch.conf; useradd -m -U -s /bin/sh added; getent passwd added | cut -d: -f1,6,7; stat -c %U /home/added"); got != "# mine\nadded:/home/added:/bin/sh\nadded\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "# mine\nadded:/home/added:/bin/sh\nadded\n"`, got)
 	}
 	// In the directories at the top, the two follow each other's symbolic links, which fs.protected_symlinks forbids where everybody can write.
 	d.Sh(t, "s", "ln -s /usr/bin /opt/users; ln -s /usr/bin /users; cd /bin")
 	asRoot("ls -d /lib/ /opt/users/ /users/ >&2; cd /bin; ln -s /usr/lib /opt/roots; ln -s /usr/lib /roots; ln -s /usr/lib /etc/roots; rm -f /opt/users")
 	if got := d.Sh(t, "s", "ls -d /opt/roots/ /roots/ /etc/roots/; ls /users/true; id -nG root; touch /opt/mine /var/mine /mine"); got != "/etc/roots/\n/opt/roots/\n/roots/\n/users/true\nroot box\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "/etc/roots/\n/opt/roots/\n/roots/\n/users/true\nroot box\n"`, got)
 	}
-	if s.Enforcement["pids"] != "rlimit" { // without cgroups root becomes nobody else
+	if s.Enforcement["pids"] != "rlimit" { // without cgroups root cannot become another user
 		asRoot("setpriv --reuid=added --regid=added --init-groups sh -c '! touch /etc/x; ! touch /x; ! touch /opt/x; ! touch /home/x; ! rm /etc/nsswitch.conf'")
 		if got := asRoot("setpriv --reuid=added --regid=added --init-groups sh -c 'id -un; cd ~added; touch own; stat -c %U own'"); got != "added\nadded\n" {
-			t.Errorf("the user that it has added: %q", got)
+			t.Errorf(`the user that it has added: got %q, want "added\nadded\n"`, got)
 		}
 	}
 	asRoot("userdel -r added; ! getent passwd added")
@@ -140,7 +142,7 @@ func TestRootChangesEtc(t *testing.T) {
 			paths = append(paths, "-"+f.Path)
 		}
 		if got := strings.Join(paths, " "); err != nil || got != want {
-			t.Errorf("%s, what has changed: %q, %v, want %q", what, got, err, want)
+			t.Errorf("%s, the changes: %q, %v, want %q", what, got, err, want)
 		}
 	}
 	changes("undone", "")
@@ -151,26 +153,27 @@ func TestRootChangesEtc(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := d.Sh(t, "s", "cat /etc/hosts; readlink /etc/hostname /etc/mtab; ls /etc/resolv.conf"), "../run/box/hostname\n../proc/self/mounts\nx\n"; !strings.Contains(got, "\there ") || !strings.HasSuffix(got, want) {
-		t.Errorf("after a start: %q", got)
+		t.Errorf(`after a start: got %q, want got containing "\there " and got ending with %q`, got, want)
 	}
 	changes("after a start", "+/etc/resolv.conf/x +/etc/was */etc/hosts */etc/resolv.conf")
 	if _, err := d.DiscardRoot(t.Context(), "s", &api.RootDiscard{Paths: []string{"/etc/hosts"}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.Sh(t, "s", "readlink /etc/hosts"); got != "../run/box/hosts\n" {
-		t.Errorf("one link is undone: %q", got)
+		t.Errorf(`one link is undone: got %q, want "../run/box/hosts\n"`, got)
 	}
 	d.Sh(t, "s", "rm /etc/mtab")
 	if done, err := d.DiscardRoot(t.Context(), "s", &api.RootDiscard{}); err != nil || done != (api.RootDiscarded{Removed: 1, Restored: 2}) {
-		t.Errorf("%+v, %v", done, err)
+		t.Errorf("done = %+v, err = %v, want no error and done == api.RootDiscarded{Removed: 1, Restored: 2}",
+			done, err)
 	}
 	if got := d.Sh(t, "s", look); got != fresh {
-		t.Errorf("undone it is %q, and was %q", got, fresh)
+		t.Errorf("undone it is %q, and was %q, want got == fresh", got, fresh)
 	}
 	changes("all undone", "")
 }
 
-// What root has given away or closed comes back: by a discard, by its owner's call, and with the next start.
+// Files that root has given away or closed are restored: by a discard, by a request of the owner, and at the next start.
 func TestWhatRootHasClosedIsOpened(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -190,7 +193,8 @@ func TestWhatRootHasClosedIsOpened(t *testing.T) {
 	asRoot("cd " + dir + "; chown 33:33 file sub groups; chown -h 33:33 link; rm -r removed")
 	diff, err := d.DiffRoot(t.Context(), "s", &api.RootDiff{})
 	if err != nil || diff.Counts != (api.ChangeCounts{Changed: 4, Removed: 1}) {
-		t.Errorf("%+v, %v", diff, err)
+		t.Errorf("diff = %+v, err = %v, want no error and diff.Counts == api.ChangeCounts{Changed: 4, Removed: 1}",
+			diff, err)
 	}
 	if _, err := d.DiscardRoot(t.Context(), "s", &api.RootDiscard{}); err != nil {
 		t.Fatal(err)
@@ -203,27 +207,28 @@ func TestWhatRootHasClosedIsOpened(t *testing.T) {
 	d.Sh(t, "s", "echo kept > file")
 	asRoot("for at in /workspace /home/box; do chown 33:33 $at; chmod 0 $at; done")
 	if got := archiveOf(t, d, "s", "/workspace"); !strings.Contains(got, "file=kept") {
-		t.Errorf("a closed workspace is %q", got)
+		t.Errorf(`a closed workspace is %q, want got containing "file=kept"`, got)
 	}
 	if err := d.ChmodFile(t.Context(), "s", &api.FileChmod{Path: "/workspace", Mode: "755"}); err != nil {
 		t.Error(err)
 	}
 	if got := d.Sh(t, "s", "cat file"); got != "kept\n" {
-		t.Errorf("opened by its owner: %q", got)
+		t.Errorf(`opened by its owner: got %q, want "kept\n"`, got)
 	}
 	asRoot("mkdir -m 700 /opt/own; chmod 700 /workspace /home/box")
 	if got := d.Output(t, "s", api.ExecRequest{Argv: []string{"pwd"}, User: "root", Cwd: "/opt/own"}); got != "/opt/own\n" {
-		t.Errorf("in a directory of its own: %q", got)
+		t.Errorf(`in a directory of its own: got %q, want "/opt/own\n"`, got)
 	}
 	if r := d.Result(t, "s", api.ExecRequest{Argv: []string{"no-such-program"}, User: "root", Cwd: "/"}); r.Failure == nil || r.Failure.Errno != "ENOENT" {
-		t.Errorf("a program that there is not: %s", boxtest.Show(r))
+		t.Errorf(`a missing program: r = %s, want r.Failure != nil and r.Failure.Errno == "ENOENT"`,
+			boxtest.Show(r))
 	}
 	stop(t, d, "s")
 	if _, err := d.StartSession(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.Sh(t, "s", "echo more >> file; echo x > ~/x; cat file ~/x; stat -c %u:%g . ~"); got != "kept\nmore\nx\n1000:1000\n1000:1000\n" {
-		t.Errorf("after a start: %q", got)
+		t.Errorf(`after a start: got %q, want "kept\nmore\nx\n1000:1000\n1000:1000\n"`, got)
 	}
 }
 
@@ -237,7 +242,8 @@ func TestAPolicyForbidsRoot(t *testing.T) {
 	all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"s","read_only_root":false}`), asRoot("root"), asRoot(""), boxtest.Request("POST", "/v1/sessions/s/fs/diff", `{}`))
 	denied(t, all[1], http.StatusForbidden, "policy", "policy.ci.tools")
 	if all[2].Code != http.StatusOK || !strings.Contains(string(all[2].Body), `"stdout":"1000\n"`) || all[3].Code != http.StatusOK {
-		t.Errorf("%s, %s", all[2].Body, all[3].Body)
+		t.Errorf("all[2].Body = %s, all[3].Body = %s, want all[2].Code == 200 and all[2].Body containing `\"stdout\":\"1000\\n\"` and all[3].Code == 200",
+			all[2].Body, all[3].Body)
 	}
 }
 
@@ -255,16 +261,17 @@ print("up", flush=True); time.sleep(1000)`
 		Command: new("(setsid sh -c 'exec sleep 1000' &); (setsid python3 -c '" + others + "' &); sleep 1000"), User: "root", Timeout: new(quantity.Duration(15 * time.Second)),
 	})
 	if r.Status != "timed_out" || r.Stdout != "up\n" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "timed_out" and r.Stdout == "up\n"`, boxtest.Show(r))
 	}
-	for _, as := range []string{"", "os.setgid(33); os.setuid(33); "} { // whom a process may see is whom it could trace
+	for _, as := range []string{"", "os.setgid(33); os.setuid(33); "} { // a process may see those processes that it could trace
 		got := d.Result(t, "s1", api.ExecRequest{Argv: []string{"python3", "-c", "import os, glob\ntry: " + as + "pass\nexcept OSError: pass\nprint([open(f).read() for f in glob.glob('/proc/[0-9]*/comm')])"}, User: "root"})
 		if got.ExitCode == nil || *got.ExitCode != 0 || strings.Contains(got.Stdout, "sleep") || strings.Count(got.Stdout, "python3") > 1 {
-			t.Errorf("it goes on: %s", boxtest.Show(got))
+			t.Errorf(`the program still runs: got %s, want got.ExitCode != nil and *got.ExitCode == 0 and got.Stdout without "sleep" and strings.Count(got.Stdout, "python3") <= 1`,
+				boxtest.Show(got))
 		}
 	}
 	p := d.NewProcess(t, "s1", "t", &api.ProcessRequest{Argv: []string{"sh", "-c", "tty; echo > $(tty); id -u; exec sleep 1000"}, User: "root", Terminal: &api.Terminal{Rows: 24, Cols: 80}})
-	boxtest.Eventually(t, "the terminal is root's", func() bool {
+	boxtest.Eventually(t, "the terminal belongs to root of the box", func() bool {
 		logs := logsOf(t, d, p.ID, 0)
 		return strings.Contains(logs, "/dev/pts/") && strings.Contains(logs, "0\r\n")
 	})
@@ -274,7 +281,7 @@ print("up", flush=True); time.sleep(1000)`
 	d.NothingLeft(before)
 }
 
-// Whatever programs put in the place of the files of users, and of the links that boxd has in /etc, their session starts again.
+// A session starts again, whatever its programs have put in the place of the files of users and of the links that boxd has in /etc.
 func TestASessionStartsWhateverIsInItsEtc(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -291,7 +298,7 @@ func TestASessionStartsWhateverIsInItsEtc(t *testing.T) {
 	} {
 		line := "cd /etc; rm -rf passwd group hosts hostname mtab resolv.conf; for f in passwd group hosts hostname mtab resolv.conf; do " + make + "\n:; done"
 		if r := d.Result(t, "s", api.ExecRequest{Argv: []string{"/bin/sh", "-euc", line}, User: "root", Cwd: "/"}); r.ExitCode == nil || *r.ExitCode != 0 {
-			t.Errorf("%s: %s", what, boxtest.Show(r))
+			t.Errorf("%s: r = %s, want r.ExitCode != nil and *r.ExitCode == 0", what, boxtest.Show(r))
 		}
 		stop(t, d, "s")
 		if _, err := d.StartSession(t.Context(), "s"); err != nil {
@@ -299,13 +306,13 @@ func TestASessionStartsWhateverIsInItsEtc(t *testing.T) {
 		}
 		// A mount would keep root from replacing a file of users, and a discard from restoring it.
 		if got := d.Sh(t, "s", "grep -c ' /etc/' /proc/self/mountinfo || true"); got != "0\n" {
-			t.Errorf("with %s, mounts in /etc: %q", what, got)
+			t.Errorf(`with %s, mounts in /etc: got %q, want "0\n"`, what, got)
 		}
 	}
 	if _, err := d.DiscardRoot(t.Context(), "s", &api.RootDiscard{}); err != nil {
 		t.Error(err)
 	}
 	if got := d.Sh(t, "s", "id -un; head -n1 /etc/hosts"); got != "user\n127.0.0.1\tlocalhost s\n" {
-		t.Errorf("undone: %q", got)
+		t.Errorf(`undone: got %q, want "user\n127.0.0.1\tlocalhost s\n"`, got)
 	}
 }

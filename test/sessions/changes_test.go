@@ -27,10 +27,10 @@ func watched(line string, with *api.ChangesWith) api.ExecRequest {
 func paths(t *testing.T, c *api.Changes) []string {
 	t.Helper()
 	if c == nil {
-		t.Fatal("no word of changes")
+		t.Fatal("the result has no changes")
 	}
 	if c.Unknown != "" {
-		t.Fatalf("unknown: %s", c.Unknown)
+		t.Fatalf(`unknown: c.Unknown = %s, want ""`, c.Unknown)
 	}
 	list := []string{}
 	for _, f := range c.Created {
@@ -73,7 +73,8 @@ func TestAnExecutionTellsWhatItHasChanged(t *testing.T) {
 	}
 	c := r.Changes
 	if c.Counts != (api.ChangeCounts{Created: 4, Changed: 1, Removed: 1}) || !c.Exact || c.Truncated || c.Unreadable != 0 {
-		t.Errorf("%+v", c)
+		t.Errorf("c = %+v, want c.Counts == api.ChangeCounts{Created: 4, Changed: 1, Removed: 1} and c.Exact == true and c.Truncated == false and c.Unreadable == 0",
+			c)
 	}
 	if c.Created[0].PathBase64 == "" || c.Created[1].Target != "out/r.txt" || c.Created[3].Digest != "sha256:fd559a29e3fff8fd27e8e9b64c4dd5a5fc43ff5ff12c5adc44ecdb4ec4bef2ce" && c.Created[3].Size != 7 {
 		t.Errorf("created %+v", c.Created)
@@ -100,16 +101,17 @@ func TestAnExecutionTellsWhatItHasChanged(t *testing.T) {
 	}
 	for name, kind := range map[string]string{"gone": "not_found", "../x": "bad_path", "/etc": "bad_path", "keep/": "bad_path"} {
 		if _, err := d.DownloadFiles(t.Context(), "s", &api.ArchiveRequest{Paths: []string{"b", name}}); fileKind(t, err) != kind {
-			t.Errorf("with %s: %v", name, err)
+			t.Errorf("with %s: err = %v, want fileKind(t, err) == kind", name, err)
 		}
 	}
 	if r := d.Result(t, "s", watched("true", nil)); len(paths(t, r.Changes)) != 0 {
-		t.Errorf("nothing was done: %+v", r.Changes)
+		t.Errorf("nothing was done: r.Changes = %+v, want len(paths(t, r.Changes)) == 0", r.Changes)
 	}
 	// A file that has become unreadable does not count as removed.
 	r = d.Result(t, "s", watched("chmod 0 secret; echo n >new.txt; echo n >new.md; exit 3", &api.ChangesWith{Include: []string{"*.md", "secret", "y"}}))
 	if got := paths(t, r.Changes); !slices.Equal(got, []string{"+new.md", "~secret"}) || r.Changes.Unreadable != 1 || *r.ExitCode != 3 {
-		t.Errorf("%s: %q, %+v", boxtest.Show(r), got, r.Changes)
+		t.Errorf(`%s: got %q, r.Changes = %+v, want got == []string{"+new.md", "~secret"} and r.Changes.Unreadable == 1 and *r.ExitCode == 3`,
+			boxtest.Show(r), got, r.Changes)
 	}
 }
 
@@ -124,20 +126,23 @@ func TestEveryWayToRunTellsChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := paths(t, r.Changes); !slices.Equal(got, []string{"+f"}) || r.Changes.Created[0].Size != 5 || !r.Changes.Exact {
-		t.Errorf("of a stream: %+v", r.Changes)
+		t.Errorf(`of a stream: r.Changes = %+v, want got == []string{"+f"} and r.Changes.Created[0].Size == 5 and r.Changes.Exact == true`,
+			r.Changes)
 	}
 	one, err := d.Run(t.Context(), &api.OneShotRequest{Exec: watched("echo >g", nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := paths(t, one.Changes); !slices.Equal(got, []string{"+g"}) || !one.Changes.Exact {
-		t.Errorf("of a session of its own: %+v", one.Changes)
+		t.Errorf(`of a session of its own: one.Changes = %+v, want got == []string{"+g"} and one.Changes.Exact == true`,
+			one.Changes)
 	}
 	req = watched("echo >>h", nil)
 	req.ID = "x"
 	for i, known := range []bool{true, false} { // the second joins, so it has no state from before
 		if r, err := d.Exec(t.Context(), "s", &req); err != nil || r.Changes == nil || (r.Changes.Unknown == "") != known || known && !slices.Equal(paths(t, r.Changes), []string{"+h"}) {
-			t.Errorf("with an id, %d: %+v, %v", i, r.Changes, err)
+			t.Errorf(`with an id, %d: r.Changes = %+v, err = %v, want no error and r.Changes != nil and (r.Changes.Unknown == "") == known and (known == false or paths(t, r.Changes) == []string{"+h"})`,
+				i, r.Changes, err)
 		} else if r.Changes.Exact != known {
 			t.Errorf("with an id, %d: exact %v", i, r.Changes.Exact)
 		}
@@ -149,7 +154,7 @@ func TestEveryWayToRunTellsChanges(t *testing.T) {
 	_, err = d.Exec(t.Context(), "s", &req)
 	boxtest.Refused(t, err, 400, "pattern")
 	if _, err := d.StatFile(t.Context(), "s", &api.FileStat{Path: "never"}); fileKind(t, err) != "not_found" {
-		t.Errorf("it ran, though it was refused: %v", err)
+		t.Errorf(`it ran, though it was refused: err = %v, want fileKind(t, err) == "not_found"`, err)
 	}
 }
 
@@ -172,7 +177,7 @@ func TestChangesSayWhetherTheyAreOfOneAlone(t *testing.T) {
 	mine.says(t, "end\n")
 	c := mine.ends(t).Changes
 	if got := paths(t, c); !slices.Equal(got, []string{"+other"}) || c.Exact {
-		t.Errorf("beside another one: %+v", c)
+		t.Errorf(`with another execution at the same time: c = %+v, want got == []string{"+other"} and c.Exact == false`, c)
 	}
 	other.says(t, "end\n")
 	other.ends(t)
@@ -182,7 +187,7 @@ func TestChangesSayWhetherTheyAreOfOneAlone(t *testing.T) {
 	d.Result(t, "s", boxtest.Shell("echo >third"))
 	mine.says(t, "end\n")
 	if c := mine.ends(t).Changes; c.Exact || !slices.Equal(paths(t, c), []string{"+third"}) {
-		t.Errorf("with another one in between: %+v", c)
+		t.Errorf(`with another execution in between: c = %+v, want c.Exact == false and paths(t, c) == []string{"+third"}`, c)
 	}
 }
 
@@ -212,12 +217,13 @@ func TestUnknownChangesLoseNoResult(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s"})
 	r := d.Result(t, "s", watched("echo out; mkdir many; for i in $(seq 100); do : >many/$i; done", nil))
 	if r.Stdout != "out\n" || r.Changes == nil || r.Changes.Unknown == "" || r.Changes.Exact || len(r.Changes.Created) != 0 {
-		t.Errorf("%s: %+v", boxtest.Show(r), r.Changes)
+		t.Errorf(`%s: r.Changes = %+v, want r.Stdout == "out\n" and r.Changes != nil and r.Changes.Unknown != "" and r.Changes.Exact == false and len(r.Changes.Created) == 0`,
+			boxtest.Show(r), r.Changes)
 	}
 	if r := d.Result(t, "s", watched("echo more >more", nil)); r.Changes == nil || r.Changes.Unknown == "" {
-		t.Errorf("%s: %+v", boxtest.Show(r), r.Changes)
+		t.Errorf(`%s: r.Changes = %+v, want r.Changes != nil and r.Changes.Unknown != ""`, boxtest.Show(r), r.Changes)
 	}
 	if r := d.Result(t, "s", watched("echo more >most", &api.ChangesWith{Exclude: []string{"many"}})); !slices.Equal(paths(t, r.Changes), []string{"+most"}) {
-		t.Errorf("without the many: %+v", r.Changes)
+		t.Errorf(`without the many: r.Changes = %+v, want paths(t, r.Changes) == []string{"+most"}`, r.Changes)
 	}
 }

@@ -62,13 +62,13 @@ func TestKilledBoxdTakesEveryBoxWithItAndItsSuccessorCleansUp(t *testing.T) {
 	for _, moment := range []int64{0, 1, 2, 3, 5, 8, 13, 40} {
 		var done atomic.Int64
 		wait := storm(t.Context(), d, 4, &done)
-		boxtest.Eventually(t, "the storm has come that far", func() bool { return done.Load() >= moment })
+		boxtest.Eventually(t, "the load has reached the given number of requests", func() bool { return done.Load() >= moment })
 		d.Kill()
 		wait()
 		noBoxes(t, d)
 		d.Restart()
 		if got := sessions(t, d); len(got) > 0 {
-			t.Fatalf("killed after %d: the next boxd has %q", moment, got)
+			t.Fatalf("killed after %d: the next boxd has %q, want len(got) == 0", moment, got)
 		}
 		d.Warm()
 		d.NothingLeft(before)
@@ -86,7 +86,7 @@ func TestBoxdKilledWhileAProgramRuns(t *testing.T) {
 		_, err := d.Exec(t.Context(), "s1", new(boxtest.Shell("setsid sleep 1000 & trap '' TERM HUP INT; echo x > file; sleep 1000")))
 		failed <- err
 	}()
-	boxtest.Eventually(t, "it runs", func() bool {
+	boxtest.Eventually(t, "the program runs", func() bool {
 		s, err := d.Session(t.Context(), "s1")
 		return err == nil && s.Running == 1
 	})
@@ -116,18 +116,18 @@ func TestAStopIsInOrder(t *testing.T) {
 		r, _ := d.Exec(t.Context(), "s1", new(boxtest.Shell("sleep 1000")))
 		results <- r
 	}()
-	boxtest.Eventually(t, "it runs", func() bool {
+	boxtest.Eventually(t, "the program runs", func() bool {
 		s, err := d.Session(t.Context(), "s1")
 		return err == nil && s.Running == 1
 	})
 	d.Stop()
 	if r := <-results; r.Status != "canceled" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "canceled"`, boxtest.Show(r))
 	}
 	noBoxes(t, d)
 	boxtest.Eventually(t, "no file is left", func() bool { return len(d.Look().Files) == 0 })
 	if _, err := os.Lstat(d.Socket); !os.IsNotExist(err) {
-		t.Errorf("the socket is left: %v", err)
+		t.Errorf("the socket is left: err = %v, want os.IsNotExist(err)", err)
 	}
 	if !strings.Contains(d.Log(), "reason=shutdown") {
 		t.Errorf("the log does not say why the session has ended:\n%s", d.Log())
@@ -175,7 +175,7 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if failed.Load() == 0 {
-		t.Error("there was room for everything: this test proves nothing")
+		t.Error("no request failed for want of descriptors: this test proves nothing")
 	}
 	d.Sh(t, "s1", "true")
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
@@ -208,7 +208,7 @@ func TestHelpersOfTheKeeperKeepFewCapabilities(t *testing.T) {
 	for command, kept := range map[string]uint64{"zygote": both, "errands": both | 1<<unix.CAP_SYS_CHROOT} {
 		var all []int
 		want := fmt.Sprintf("%016x", kept)
-		boxtest.Eventually(t, "the keeper has a "+command+" that has come as far as its work", func() bool { // before that it drops the others
+		boxtest.Eventually(t, "the keeper has a "+command+" that has finished its start", func() bool { // before that it drops the others
 			all = helpers(t, d, command)
 			return len(all) > 0 && !slices.ContainsFunc(all, func(pid int) bool {
 				threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
@@ -221,7 +221,7 @@ func TestHelpersOfTheKeeperKeepFewCapabilities(t *testing.T) {
 		for _, pid := range all {
 			threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 			if err != nil || len(threads) == 0 {
-				t.Fatalf("threads: %v, %v", threads, err)
+				t.Fatalf("threads: threads = %v, err = %v, want no error and len(threads) != 0", threads, err)
 			}
 			for _, thread := range threads {
 				tid, err := strconv.Atoi(thread.Name())
@@ -297,17 +297,17 @@ func TestAOneShotEndsWithItsBoxd(t *testing.T) {
 		_, err := d.Run(context.WithoutCancel(t.Context()), &api.OneShotRequest{Exec: api.ExecRequest{Argv: []string{"sleep", "100"}}})
 		over <- err
 	}()
-	boxtest.Eventually(t, "it runs", func() bool {
+	boxtest.Eventually(t, "the program runs", func() bool {
 		s, err := d.Status(t.Context())
 		return err == nil && s.Running == 1
 	})
 	d.Kill()
 	if err := <-over; err == nil {
-		t.Error("it has ended")
+		t.Error("the program ended by itself")
 	}
 	d.Restart()
 	if left := sessions(t, d); len(left) != 0 {
-		t.Errorf("there are %q", left)
+		t.Errorf("there are %q, want len(left) == 0", left)
 	}
 	d.NothingLeft(before)
 }

@@ -24,7 +24,7 @@ func TestAnArchiveThatIsCutOffLeavesNothing(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "sees", Workspace: "both"})
 	defer func() {
 		if t.Failed() {
-			t.Logf("in the workspace there is:\n%s", d.Sh(t, "sees", "ls -lAR"))
+			t.Logf("the workspace has:\n%s", d.Sh(t, "sees", "ls -lAR"))
 		}
 	}()
 	whole := boxtest.Tar(0o644, map[string]string{"a": strings.Repeat("x", 60<<10)})
@@ -53,10 +53,10 @@ func TestAnArchiveThatIsCutOffLeavesNothing(t *testing.T) {
 			return d.Sh(t, "sees", "ls .boxd-*/content/a 2>/dev/null; true") != ""
 		})
 		end()
-		boxtest.Eventually(t, "nothing is left, "+name, func() bool { return d.Sh(t, "sees", "ls -A") == "" })
+		boxtest.Eventually(t, "no part of the archive is left, "+name, func() bool { return d.Sh(t, "sees", "ls -A") == "" })
 		feed.CloseWithError(errors.New("gone"))
 		if err := <-done; err == nil {
-			t.Errorf("%s: it was taken", name)
+			t.Errorf("%s: the incomplete archive was accepted", name)
 		}
 	}
 }

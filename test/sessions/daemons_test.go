@@ -39,14 +39,14 @@ func TestTwoDaemonsNeverTouchEachOthersBoxes(t *testing.T) {
 		for i := range 3 {
 			id := fmt.Sprintf("b%d", i)
 			if got := b.Sh(t, id, "cat mine"); got != id+"\n" {
-				t.Errorf("after %s %s has %q", what, id, got)
+				t.Errorf(`after %s %s has %q, want got == id + "\n"`, what, id, got)
 			}
 		}
 	}
 	fill(b, "b")
 	fill(a, "a")
 	if got := sessions(t, a); len(got) != 3 || strings.Contains(strings.Join(got, ""), "b") {
-		t.Errorf("one daemon has %q", got)
+		t.Errorf(`one daemon has %q, want len(got) == 3 and strings.Join(got, "") without "b"`, got)
 	}
 	a.Stop()
 	intact("the other's stop")
@@ -65,7 +65,7 @@ func TestTwoDaemonsNeverTouchEachOthersBoxes(t *testing.T) {
 	a.Restart()
 	intact("the other's return")
 	if got := sessions(t, a); len(got) > 0 {
-		t.Errorf("the other has %q", got)
+		t.Errorf("the other has %q, want len(got) == 0", got)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestASecondBoxdKeepsOutOfStateAndSocketOfTheFirst(t *testing.T) {
 	} {
 		out := boxd(t, boxtest.BestEffort+fmt.Sprintf("[daemon]\nstate_dir = %q\nsocket = %q\nruntime_dir = %q\n", tc.state, tc.socket, tc.run))
 		if !strings.Contains(out, tc.want) || strings.Contains(out, "boxd serves") {
-			t.Errorf("%s: %s", tc.name, out)
+			t.Errorf(`%s: out = %s, want out containing %q and out without "boxd serves"`, tc.name, out, tc.want)
 		}
 		d.Sh(t, "s1", "true")
 	}
@@ -133,7 +133,7 @@ func TestBoxdRefusesWhatItCannotServeFrom(t *testing.T) {
 		return strings.ReplaceAll("[daemon]\nsocket = \"%DIR%/s\"\nruntime_dir = \"%DIR%/run\"\nstate_dir = \"%DIR%/state\"\n"+text, "%DIR%", dir)
 	}
 	if out := boxd(t, config("[sessions]\nmaximum = 3\n")); !strings.Contains(out, "sessions.maximum") || !strings.Contains(out, "line 6") {
-		t.Errorf("unknown key: %s", out)
+		t.Errorf(`unknown key: out = %s, want out containing "sessions.maximum" and out containing "line 6"`, out)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "state", "sessions"), 0o700); err != nil {
 		t.Fatal(err)
@@ -143,16 +143,17 @@ func TestBoxdRefusesWhatItCannotServeFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := boxd(t, config("")); !strings.Contains(out, `record "notes.txt": not one of boxd's`) {
-		t.Errorf("a foreign file among the records: %s", out)
+		t.Errorf("a foreign file among the records: out = %s, want out containing `record \"notes.txt\": not one of boxd's`",
+			out)
 	}
 	if _, err := os.Stat(foreign); err != nil {
-		t.Errorf("it is gone: %v", err)
+		t.Errorf("the foreign file was removed: %v", err)
 	}
 	if err := os.Chmod(filepath.Join(dir, "state"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if out := boxd(t, config("")); !strings.Contains(out, "want mode 0700") {
-		t.Errorf("an open state directory: %s", out)
+		t.Errorf(`an open state directory: out = %s, want out containing "want mode 0700"`, out)
 	}
 }
 
@@ -161,14 +162,14 @@ func TestTheSocketIsTheGroups(t *testing.T) {
 	d := boxtest.Start(t)
 	info, err := os.Stat(d.Socket)
 	if err != nil || info.Mode() != os.ModeSocket|0o660 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("info = %v, err = %v, want no error and info.Mode() == os.ModeSocket | 0o660", info, err)
 	}
 	for _, path := range []string{d.State, filepath.Join(d.State, "sessions"), filepath.Join(d.State, "workspaces")} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("%s: %v, %v", path, info, err)
+			t.Errorf("%s: info = %v, err = %v, want no error and info.Mode().Perm() == 0o700", path, info, err)
 		}
 	}
 	if a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/readyz", ""), boxtest.Request("GET", "/v1/status", "")); a[0].Code != 200 || a[1].Code != 200 {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a[0].Code == 200 and a[1].Code == 200", a)
 	}
 }

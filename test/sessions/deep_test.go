@@ -53,7 +53,7 @@ func TestDeepWorkspacesAreRemoved(t *testing.T) {
 	kill(t, int(lost.PID))
 	d.Restart()
 	if list := sessions(t, d); len(list) > 0 {
-		t.Errorf("%+v", list)
+		t.Errorf("list = %+v, want len(list) == 0", list)
 	}
 	d.NothingLeft(before)
 }
@@ -68,7 +68,7 @@ func TestWhatCannotBeRemovedIsTriedAgain(t *testing.T) {
 	d.Sh(t, "lost", "mkdir d; touch d/stays")
 	found, err := filepath.Glob(filepath.Join(d.State, "workspaces", "*", "d"))
 	if err != nil || len(found) != 1 {
-		t.Fatalf("%v, %v", found, err)
+		t.Fatalf("found = %v, err = %v, want no error and len(found) == 1", found, err)
 	}
 	dir, err := os.Open(found[0])
 	if err != nil {
@@ -83,7 +83,7 @@ func TestWhatCannotBeRemovedIsTriedAgain(t *testing.T) {
 	kill(t, int(lost.PID))
 	d.Restart()
 	if list := sessions(t, d); len(list) != 1 || list[0] != "good" {
-		t.Errorf("%+v", list)
+		t.Errorf(`list = %+v, want len(list) == 1 and list[0] == "good"`, list)
 	}
 	if err := unix.IoctlSetPointerInt(int(dir.Fd()), unix.FS_IOC_SETFLAGS, 0); err != nil {
 		t.Fatal(err)

@@ -51,24 +51,27 @@ func TestASkillHasAnEnvironment(t *testing.T) {
 	wg.Wait()
 	e := all[0]
 	if e.Path != all[1].Path || e.Made == all[1].Made || !strings.HasPrefix(e.Path, "/workspace/.skill-envs/greets/") || e.Python == "" {
-		t.Fatalf("%+v", all)
+		t.Fatalf(`all = %+v, want e.Path == all[1].Path and e.Made != all[1].Made and e.Path starting with "/workspace/.skill-envs/greets/" and e.Python != ""`,
+			all)
 	}
 	if got := d.Sh(t, "b", e.Path+"/bin/python -c 'import sys; print(sys.prefix)'"); got != e.Path+"\n" {
-		t.Errorf("it is %q", got)
+		t.Errorf(`it is %q, want e.Path + "\n"`, got)
 	}
 	d.Sh(t, "a", "rm "+e.Path+"/.boxd-environment; touch "+e.Path+"/half")
 	if again, err := c.MakeSkillEnvironment(t.Context(), "a", "greets", nil); err != nil || !again.Made || again.Path != e.Path {
-		t.Errorf("after half: %+v, %v", again, err)
+		t.Errorf("after half: again = %+v, err = %v, want no error and again.Made == true and again.Path == %v",
+			again, err, e.Path)
 	}
 	if got := d.Sh(t, "a", "ls -A "+e.Path+" | grep -c half; ls -A /workspace/.skill-envs/greets | wc -l; cd /workspace; git status --porcelain 2>/dev/null; true"); got != "0\n2\n" {
-		t.Errorf("left: %q", got)
+		t.Errorf(`left: got %q, want "0\n2\n"`, got)
 	}
 	if err := reword(t, d, "greets", "other"); err != nil {
 		t.Fatal(err)
 	}
 	activate(t, d, "b", "greets", false)
 	if other, err := c.MakeSkillEnvironment(t.Context(), "b", "greets", nil); err != nil || !other.Made || other.Path == e.Path {
-		t.Errorf("of another version: %+v, %v", other, err)
+		t.Errorf("of another version: other = %+v, err = %v, want no error and other.Made == true and other.Path != %v",
+			other, err, e.Path)
 	}
 }
 
@@ -84,27 +87,30 @@ func TestASkillsPackagesAreInstalled(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"greets", "plain"}, Env: map[string]string{"PIP_NO_INDEX": "1"}})
 	_, err := c.MakeSkillEnvironment(t.Context(), "s", "plain", nil)
 	if e := problemOf(t, err); e.Status != 409 || e.Field != "skill" || !strings.Contains(e.Detail, "requirements.txt") {
-		t.Errorf("without a file: %+v", e.Problem)
+		t.Errorf(`without a file: e.Problem = %+v, want e.Status == 409 and e.Field == "skill" and e.Detail containing "requirements.txt"`,
+			e.Problem)
 	}
 	_, err = c.MakeSkillEnvironment(t.Context(), "s", "greets", nil)
 	e := problemOf(t, err)
 	if d.Result(t, "s", boxtest.Shell("python3 -I -c 'import pip'")).Stderr != "" && d.Result(t, "s", boxtest.Shell("python3 -I -c 'import ensurepip'")).Stderr != "" {
 		if e.Status != 501 || !strings.Contains(e.Hint, "python3-pip") {
-			t.Errorf("without pip: %+v", e.Problem)
+			t.Errorf(`without pip: e.Problem = %+v, want e.Status == 501 and e.Hint containing "python3-pip"`,
+				e.Problem)
 		}
 		return
 	}
 	if e.Status != 409 || !strings.Contains(e.Detail, "hello-box") || !strings.Contains(e.Hint, "network") {
-		t.Errorf("without the package: %+v", e.Problem)
+		t.Errorf(`without the package: e.Problem = %+v, want e.Status == 409 and e.Detail containing "hello-box" and e.Hint containing "network"`,
+			e.Problem)
 	}
 	if got := d.Sh(t, "s", "find /workspace/.skill-envs -name pyvenv.cfg"); got != "" {
-		t.Errorf("left: %q", got)
+		t.Errorf(`left: got %q, want ""`, got)
 	}
 	made, err := c.MakeSkillEnvironment(t.Context(), "s", "greets", &api.SkillEnvironmentRequest{Env: map[string]string{"PIP_FIND_LINKS": "/skills/greets/wheels"}})
 	if err != nil || !made.Made {
-		t.Fatalf("%+v, %v", made, err)
+		t.Fatalf("made = %+v, err = %v, want no error and made.Made == true", made, err)
 	}
 	if got := d.Sh(t, "s", made.Path+"/bin/python -m hello_box"); got != "hello\n" {
-		t.Errorf("it says %q", got)
+		t.Errorf(`the program prints %q, want "hello\n"`, got)
 	}
 }

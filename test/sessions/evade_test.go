@@ -134,18 +134,19 @@ func TestNoTrickOutlivesAnExecution(t *testing.T) {
 			begun.Timeout = boxtest.Duration("2m")
 			r := d.Result(t, "s1", begun)
 			if r.Status != "exited" || r.LeftoversKilled == 0 {
-				t.Errorf("%s, left running, round %d: %s", trick, i, boxtest.Show(r))
+				t.Errorf(`%s, left running, round %d: r = %s, want r.Status == "exited" and r.LeftoversKilled != 0`,
+					trick, i, boxtest.Show(r))
 			}
 			if counts(t, d, "s1") {
-				t.Fatalf("%s, left running, round %d: it lives", trick, i)
+				t.Fatalf("%s, left running, round %d: a process still runs", trick, i)
 			}
 			req := boxtest.Shell("./evade " + trick + "; sleep 1000")
 			req.Timeout = boxtest.Duration("300ms")
 			if r := d.Result(t, "s1", req); r.Status != "timed_out" {
-				t.Errorf("%s, out of time, round %d: %s", trick, i, boxtest.Show(r))
+				t.Errorf(`%s, out of time, round %d: r = %s, want r.Status == "timed_out"`, trick, i, boxtest.Show(r))
 			}
 			if counts(t, d, "s1") {
-				t.Fatalf("%s, out of time, round %d: it lives", trick, i)
+				t.Fatalf("%s, out of time, round %d: a process still runs", trick, i)
 			}
 		}
 	}
@@ -181,17 +182,17 @@ func TestNeighboursOfAForkChainGoOn(t *testing.T) {
 		req := boxtest.Shell("./evade chain; sleep 1000")
 		req.Timeout = boxtest.Duration("200ms")
 		if r := d.Result(t, "s1", req); r.Status != "timed_out" {
-			t.Errorf("%s", boxtest.Show(r))
+			t.Errorf(`r = %s, want r.Status == "timed_out"`, boxtest.Show(r))
 		}
 	}
-	boxtest.Eventually(t, "the dead ones are reaped", func() bool { // until then the session has as many processes as it may, and programs cannot fork
+	boxtest.Eventually(t, "the dead processes are reaped", func() bool { // until then the session has as many processes as it may, and programs cannot fork
 		r := d.Result(t, "s1", boxtest.Shell("set -- /proc/[0-9]*; test $# -lt 100"))
 		return r.Status == "exited" && r.ExitCode != nil && *r.ExitCode == 0
 	})
 	c.says(t, "on\n")
 	c.hears(t, "State:\tT (stopped)\non\n") // what was stopped before is still stopped
 	if r := c.ends(t); r.Status != "exited" {
-		t.Errorf("%s", boxtest.Show(*r))
+		t.Errorf(`*r = %s, want r.Status == "exited"`, boxtest.Show(*r))
 	}
 }
 
@@ -210,7 +211,7 @@ func TestAProgramThatStopsTheOthersEndsItsSessionAtMost(t *testing.T) {
 	d.Output(t, "s1", build)
 	r := d.Result(t, "s1", api.ExecRequest{Command: new("(setsid ./evade stop &); i=0; while :; do /bin/true; done"), Timeout: boxtest.Duration("1s")})
 	if r.Status != "timed_out" && r.Status != "lost" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "timed_out" or r.Status == "lost"`, boxtest.Show(r))
 	}
 	// Streams end too, as do requests whose client does not wait.
 	stop := api.ExecRequest{Command: new("exec ./evade stop"), Timeout: boxtest.Duration("30s")}

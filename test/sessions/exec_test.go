@@ -76,7 +76,7 @@ func TestEveryEndOfAProgramIsTold(t *testing.T) {
 		}
 	}
 	if got := d.Sh(t, "s1", "ls -A"); got != "script\ntext\n" {
-		t.Errorf("left in the workspace: %q", got)
+		t.Errorf(`left in the workspace: got %q, want "script\ntext\n"`, got)
 	}
 }
 
@@ -100,7 +100,8 @@ func TestManyExecutionsTakeNoMemory(t *testing.T) {
 		d.Output(t, "s1", api.ExecRequest{Argv: []string{"true"}})
 	}
 	if now := boxtest.Memory(t, int(s.PID), "RssAnon"); now > most {
-		t.Errorf("PID 1 has %d KiB after %d executions, and may have %d", now>>10, executions, most>>10)
+		t.Errorf("PID 1 has %d KiB after %d executions, and may have %d, want now <= most",
+			now>>10, executions, most>>10)
 	}
 }
 
@@ -144,13 +145,13 @@ func TestACommandOfAnyAllowedLengthRuns(t *testing.T) {
 			code := lang.comment + strings.Repeat("x", size-len(lang.comment)-len(lang.code)) + lang.code
 			got := d.Output(t, "s1", api.ExecRequest{Code: &code, Language: lang.name, Stdin: "input\n"})
 			if got != "0 42\ninput\n" {
-				t.Errorf("%s of %d bytes: %q", lang.name, size, got)
+				t.Errorf(`%s of %d bytes: got %q, want "0 42\ninput\n"`, lang.name, size, got)
 			}
 		}
 	}
 	long := strings.Repeat("x", 1<<20)
 	if got := d.Sh(t, "s1", "wc -c <<'END'\n"+long[:1<<20-100]+"\nEND\n"); strings.TrimSpace(got) != fmt.Sprint(1<<20-99) {
-		t.Errorf("a here-document: %q", got)
+		t.Errorf("a here-document: got %q, want strings.TrimSpace(got) == fmt.Sprint(1<<20 - 99)", got)
 	}
 	if got := d.Sh(t, "s1", "ls -A /workspace /tmp /home/box"); strings.Count(got, "\n") > 5 {
 		t.Errorf("scripts are left:\n%s", got)
@@ -202,7 +203,7 @@ func TestATimeoutKillsAllOfOneExecutionAndNothingElse(t *testing.T) {
 		r, _ := d.Exec(t.Context(), "s1", &req)
 		others <- r
 	}()
-	boxtest.Eventually(t, "the other is up", func() bool {
+	boxtest.Eventually(t, "the other execution runs", func() bool {
 		r := d.Result(t, "s1", api.ExecRequest{Argv: []string{"test", "-e", "up"}})
 		return r.Status == "exited" && r.ExitCode != nil && *r.ExitCode == 0
 	})
@@ -213,18 +214,19 @@ func TestATimeoutKillsAllOfOneExecutionAndNothingElse(t *testing.T) {
 	sleep 1008`
 	r := d.Result(t, "s1", api.ExecRequest{Command: &line, Timeout: boxtest.Duration("700ms")})
 	if r.Status != "timed_out" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "timed_out"`, boxtest.Show(r))
 	}
 	left := d.Result(t, "s1", boxtest.Shell("pgrep -fa 'sleep 100[1-8]'"))
 	if left.Stdout != "" {
-		t.Errorf("alive after the timeout:\n%s", left.Stdout)
+		t.Errorf("processes that run after the timeout:\n%s", left.Stdout)
 	}
 	d.Sh(t, "s1", "touch done")
 	if r := <-others; r.Status != "exited" || !strings.HasPrefix(r.Stdout, "lived\n") || r.LeftoversKilled != 1 {
-		t.Errorf("the other execution: %s", boxtest.Show(r))
+		t.Errorf(`the other execution: r = %s, want r.Status == "exited" and r.Stdout starting with "lived\n" and r.LeftoversKilled == 1`,
+			boxtest.Show(r))
 	}
 	if got := d.Result(t, "s1", boxtest.Shell("pgrep -c sleep")).Stdout; got != "0\n" {
-		t.Errorf("alive at the end: %s", got)
+		t.Errorf(`processes that run at the end: got %s, want "0\n"`, got)
 	}
 }
 
@@ -243,19 +245,20 @@ func TestWhatACommandLeavesRunningIsKilledAndCounted(t *testing.T) {
 	} {
 		// Leftovers hold the pipes open: the answer does not wait for them.
 		if r := d.Result(t, "kill", boxtest.Shell(tc.line)); r.Status != "exited" || r.LeftoversKilled != tc.count {
-			t.Errorf("%s: %s", tc.line, boxtest.Show(r))
+			t.Errorf(`%s: r = %s, want r.Status == "exited" and r.LeftoversKilled == %v`,
+				tc.line, boxtest.Show(r), tc.count)
 		}
 	}
 	if got := d.Result(t, "kill", boxtest.Shell("pgrep -c sleep")).Stdout; got != "0\n" {
-		t.Errorf("alive: %s", got)
+		t.Errorf(`processes that still run: got %s, want "0\n"`, got)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "keep", Profile: "keeper"})
 	if r := d.Result(t, "keep", boxtest.Shell("sleep 1000 & echo on")); r.LeftoversKilled != 0 {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf("r = %s, want r.LeftoversKilled == 0", boxtest.Show(r))
 	}
 	// It may still be the shell before its execve.
 	if got := d.Sh(t, "keep", "until pgrep sleep >/dev/null; do :; done; pgrep -c sleep"); got != "1\n" {
-		t.Errorf("kept: %s", got)
+		t.Errorf(`left in the background: got %s, want "1\n"`, got)
 	}
 }
 
@@ -311,7 +314,8 @@ func TestExecutionsOfASessionRunAtOnce(t *testing.T) {
 			line := fmt.Sprintf("touch here.%d; until [ $(ls here.* | wc -l) = %d ]; do sleep 0.2; done; echo %d", i, n, i)
 			r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Command: &line, Timeout: boxtest.Duration("2m")})
 			if err != nil || r.Stdout != fmt.Sprintf("%d\n", i) {
-				t.Errorf("%d: %s, %v", i, boxtest.Show(r), err)
+				t.Errorf(`%d: r = %s, err = %v, want no error and r.Stdout == fmt.Sprintf("%%d\n", i)`,
+					i, boxtest.Show(r), err)
 			}
 		})
 	}
@@ -349,10 +353,11 @@ func TestAClientMayEndWhatItSends(t *testing.T) {
 	defer resp.Body.Close()
 	var result api.ExecResult
 	if err := json.NewDecoder(resp.Body).Decode(&result); err != nil || resp.StatusCode != http.StatusOK || result.Stdout != "done\n" {
-		t.Errorf("%s %+v, %v", resp.Status, result, err)
+		t.Errorf(`resp.Status = %s, result = %+v, err = %v, want no error and resp.StatusCode == 200 and result.Stdout == "done\n"`,
+			resp.Status, result, err)
 	}
 	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("boxd waits for more: %d, %v", n, err)
+		t.Errorf("boxd waits for more: n = %d, err = %v, want err is io.EOF", n, err)
 	}
 	running := func(want int) func() bool {
 		return func() bool {
@@ -361,9 +366,9 @@ func TestAClientMayEndWhatItSends(t *testing.T) {
 		}
 	}
 	conn = send("sleep 1000")
-	boxtest.Eventually(t, "it runs", running(1))
+	boxtest.Eventually(t, "the program runs", running(1))
 	conn.Close()
-	boxtest.Eventually(t, "it has ended with its client", running(0))
+	boxtest.Eventually(t, "the program has ended with the connection of its client", running(0))
 }
 
 func TestAClientThatGoesEndsItsProgram(t *testing.T) {
@@ -379,20 +384,20 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 			_, err := d.Exec(ctx, "s1", &api.ExecRequest{Command: new("trap '' TERM INT HUP; setsid sleep 1000 & sleep 1000"), Timeout: boxtest.Duration("2m")})
 			failed <- err
 		}()
-		boxtest.Eventually(t, "it runs", func() bool {
+		boxtest.Eventually(t, "the program runs", func() bool {
 			s, err := d.Session(t.Context(), "s1")
 			return err == nil && s.Running == 1
 		})
 		cancel()
 		if err := <-failed; !errors.Is(err, context.Canceled) {
-			t.Errorf("%v", err)
+			t.Errorf("err = %v, want err is context.Canceled", err)
 		}
-		boxtest.Eventually(t, "nothing runs any more", func() bool {
+		boxtest.Eventually(t, "no program runs", func() bool {
 			s, err := d.Session(t.Context(), "s1")
 			return err == nil && s.Running == 0
 		})
 		if got := d.Result(t, "s1", boxtest.Shell("pgrep -c sleep")).Stdout; got != "0\n" {
-			t.Errorf("alive: %s", got)
+			t.Errorf(`processes that still run: got %s, want "0\n"`, got)
 		}
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
@@ -405,7 +410,7 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 		_, err := d.Run(ctx, &api.OneShotRequest{Exec: api.ExecRequest{Command: new("sleep 1000"), Timeout: boxtest.Duration("2m")}})
 		failed <- err
 	}()
-	boxtest.Eventually(t, "it runs", func() bool { return len(sessions(t, d)) == 1 })
+	boxtest.Eventually(t, "the program runs", func() bool { return len(sessions(t, d)) == 1 })
 	cancel()
 	<-failed
 	boxtest.Eventually(t, "the session is gone", func() bool { return len(sessions(t, d)) == 0 })
@@ -421,7 +426,7 @@ func TestStandardStreamsCanBeOpenedByName(t *testing.T) {
 	req := boxtest.Shell("echo one > /dev/stdout; echo two > /dev/stderr; cat /dev/stdin; echo three >> /proc/self/fd/1")
 	req.Stdin = "input\n"
 	if r := d.Result(t, "s1", req); r.Stdout != "one\ninput\nthree\n" || r.Stderr != "two\n" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Stdout == "one\ninput\nthree\n" and r.Stderr == "two\n"`, boxtest.Show(r))
 	}
 	c := converse(t.Context(), d, "s1", boxtest.Shell("cat /dev/stdin > /dev/stderr"))
 	c.says(t, "input")
@@ -436,11 +441,11 @@ func TestOutputThatIsNoTextComesAsAsked(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	req := boxtest.Shell(`printf 'a\377\0b'`)
 	if got := d.Output(t, "s1", req); got != "a\ufffd\x00b" {
-		t.Errorf("as text: %q", got)
+		t.Errorf(`as text: got %q, want "a\ufffd\x00b"`, got)
 	}
 	req.Encoding = "base64"
 	if got := d.Output(t, "s1", req); got != base64.StdEncoding.EncodeToString([]byte("a\xff\x00b")) {
-		t.Errorf("as base64: %q", got)
+		t.Errorf(`as base64: got %q, want base64.StdEncoding.EncodeToString([]byte("a\xff\x00b"))`, got)
 	}
 }
 
@@ -451,18 +456,18 @@ func TestValuesOfTheEnvironmentStaySecret(t *testing.T) {
 	secret := map[string]string{"TOKEN": "hush-4711"}
 	d.NewSession(t, api.SessionRequest{ID: "s1", Env: secret})
 	if got := d.Sh(t, "s1", "echo $TOKEN"); got != "hush-4711\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "hush-4711\n"`, got)
 	}
 	d.Result(t, "s1", api.ExecRequest{Argv: []string{"no-such-program"}, Env: secret})
 	shown := string(d.Raw(t, "GET", "/v1/sessions/s1", "").Body) + string(d.Raw(t, "GET", "/v1/sessions", "").Body)
 	if _, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1", Env: map[string]string{"TOKEN": "hush-4712"}}); err == nil {
-		t.Error("another value is no conflict")
+		t.Error("no error for another value of a secret variable")
 	} else {
 		shown += fmt.Sprintf("%+v", err)
 	}
 	records, err := filepath.Glob(filepath.Join(d.State, "sessions", "*"))
 	if err != nil || len(records) == 0 {
-		t.Fatalf("records: %v, %v", records, err)
+		t.Fatalf("records: records = %v, err = %v, want no error and len(records) != 0", records, err)
 	}
 	for _, path := range records {
 		text, err := os.ReadFile(path)

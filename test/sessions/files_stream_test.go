@@ -48,7 +48,8 @@ func TestDirectoriesAreMadeAndDescribed(t *testing.T) {
 		}
 	}
 	if again, err := d.MakeDirectory(ctx, "s", &api.FileMkdir{Path: "a/b", ExistOK: true, Mode: "0700"}); err != nil || again.Created || again.File.Mode != "0755" {
-		t.Errorf("made again: %+v, %v", again, err)
+		t.Errorf(`made again: again = %+v, err = %v, want no error and again.Created == false and again.File.Mode == "0755"`,
+			again, err)
 	}
 	_, err = d.MakeDirectory(ctx, "s", &api.FileMkdir{Path: "c", Mode: "1777"})
 	boxtest.Refused(t, err, 400, "mode")
@@ -71,7 +72,8 @@ func TestDirectoriesAreMadeAndDescribed(t *testing.T) {
 	}
 	root, err := d.StatFile(ctx, "s", &api.FileStat{Path: "/etc/passwd"})
 	if err != nil || root.User == "box" || root.UID == nil || *root.UID == 1000 { // owned by a host user, who is unmapped here
-		t.Errorf("/etc/passwd: %+v, %v", root, err)
+		t.Errorf(`/etc/passwd: root = %+v, err = %v, want no error and root.User != "box" and root.UID != nil and *root.UID != 1000`,
+			root, err)
 	}
 }
 
@@ -101,13 +103,13 @@ func TestAttributesComeWithAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := told(); len(got) != 1 || got["user.app.author"] != b64("you") {
-		t.Errorf("replaced, the attributes are %v", got)
+		t.Errorf(`replaced, the attributes are %v, want len(got) == 1 and got["user.app.author"] == b64("you")`, got)
 	}
 	_, err := d.WriteFile(ctx, "s", &api.FileWrite{Path: "f", Content: "x", Xattrs: map[string]string{"user.a": ""}})
 	boxtest.Refused(t, err, 400, "xattrs_prefix")
 	_, err = d.PutFile(ctx, "s", client.PutFile{Path: "f", XattrsPrefix: "security."}, strings.NewReader("x"))
 	if k := fileKind(t, err); k != "bad_request" {
-		t.Errorf("attributes that are not the user's: %q", k)
+		t.Errorf(`attributes that are not the user's: k = %q, want "bad_request"`, k)
 	}
 }
 
@@ -151,10 +153,11 @@ func TestAFileOfAnySizeIsStreamed(t *testing.T) {
 	}
 	d.Sh(t, "s", "chmod 700 new/one; ln new/one other")
 	if done, err = d.PutFile(t.Context(), "s", client.PutFile{Path: "other"}, strings.NewReader("short")); err != nil || done.Created || done.File.Mode != "0700" {
-		t.Errorf("wrote again: %+v, %v", done, err)
+		t.Errorf(`wrote again: done = %+v, err = %v, want no error and done.Created == false and done.File.Mode == "0700"`,
+			done, err)
 	}
 	if got := d.Sh(t, "s", "cat new/one"); got != "short" {
-		t.Errorf("by its other name it is %q", got)
+		t.Errorf(`by its other name it is %q, want "short"`, got)
 	}
 	nothingRuns(t, d)
 }
@@ -204,13 +207,14 @@ func TestAFileIsSentIfItHasChanged(t *testing.T) {
 			body = ""
 		}
 		if a.Code != tc.code || body != tc.body || a.Header.Get("Last-Modified") != seen || a.Header.Get("ETag") != tag {
-			t.Errorf("%s: %d %q %v", name, a.Code, a.Body, a.Header)
+			t.Errorf(`%s: a.Code = %d, a.Body = %q, a.Header = %v, want a.Code == %v and body == tc.body and a.Header.Get("Last-Modified") == seen and a.Header.Get("ETag") == tag`,
+				name, a.Code, a.Body, a.Header, tc.code)
 		}
 	}
 	nothingRuns(t, d)
 	d.Sh(t, "s", "printf 9876543210 > f")
 	if a := d.Raw(t, "GET", "/v1/sessions/s/file?path=f", "", "If-None-Match: "+tag); a.Code != 200 || string(a.Body) != "9876543210" {
-		t.Errorf("changed: %d %q", a.Code, a.Body)
+		t.Errorf(`changed: a.Code = %d, a.Body = %q, want a.Code == 200 and a.Body == "9876543210"`, a.Code, a.Body)
 	}
 }
 
@@ -222,7 +226,8 @@ func TestAFileIsReadInRanges(t *testing.T) {
 	const at = "/v1/sessions/s/file?path=f"
 	whole := d.Raw(t, "GET", at, "")
 	if whole.Code != 200 || string(whole.Body) != "0123456789" || whole.Header.Get("Accept-Ranges") != "bytes" {
-		t.Fatalf("all of it: %d %v %q", whole.Code, whole.Header, whole.Body)
+		t.Fatalf(`all of it: whole.Code = %d, whole.Header = %v, whole.Body = %q, want whole.Code == 200 and whole.Body == "0123456789" and whole.Header.Get("Accept-Ranges") == "bytes"`,
+			whole.Code, whole.Header, whole.Body)
 	}
 	modified := whole.Header.Get("Last-Modified")
 	for header, want := range map[string]string{
@@ -240,17 +245,19 @@ func TestAFileIsReadInRanges(t *testing.T) {
 		}
 	}
 	if a := d.Raw(t, "GET", at, "", "Range: bytes=2-4", "If-Range: "+modified); a.Code != 206 {
-		t.Errorf("of the same file: %d", a.Code)
+		t.Errorf("of the same file: a.Code = %d, want 206", a.Code)
 	}
 	if a := d.Raw(t, "GET", at, "", "Range: bytes=2-4", "If-Range: Sat, 01 Jan 2000 00:00:00 GMT"); a.Code != 200 || string(a.Body) != "0123456789" {
-		t.Errorf("of another file: %d %q", a.Code, a.Body)
+		t.Errorf(`of another file: a.Code = %d, a.Body = %q, want a.Code == 200 and a.Body == "0123456789"`,
+			a.Code, a.Body)
 	}
 	if a := d.Raw(t, "GET", "/v1/sessions/s/file?path=empty", "", "Range: bytes=0-"); a.Code != 200 || len(a.Body) != 0 {
-		t.Errorf("a part of nothing: %d %q", a.Code, a.Body)
+		t.Errorf("a part of nothing: a.Code = %d, a.Body = %q, want a.Code == 200 and len(a.Body) == 0", a.Code, a.Body)
 	}
 	for path, want := range map[string]string{"fifo": "not_regular", "none": "not_found", "/workspace": "is_directory", "/proc/self/status": "not_regular"} {
 		if a := d.Raw(t, "GET", "/v1/sessions/s/file?path="+path, ""); a.Problem(t).File == nil || a.Problem(t).File.Kind != want {
-			t.Errorf("%s: %d %s", path, a.Code, a.Body)
+			t.Errorf("%s: a.Code = %d, a.Body = %s, want a.Problem(t).File != nil and a.Problem(t).File.Kind == want",
+				path, a.Code, a.Body)
 		}
 	}
 	nothingRuns(t, d)
@@ -269,11 +276,11 @@ func TestAClientThatVanishesLeavesNoProgram(t *testing.T) {
 	if _, err := io.WriteString(conn, "PUT /v1/sessions/s/file?path=half HTTP/1.1\r\nHost: boxd\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "the first half is there", func() bool { return d.Sh(t, "s", "cat half 2>&-; :") == "first" })
+	boxtest.Eventually(t, "the first half of the file is there", func() bool { return d.Sh(t, "s", "cat half 2>&-; :") == "first" })
 	conn.Close()
 	nothingRuns(t, d)
 	if got := d.Sh(t, "s", "cat half"); got != "first" {
-		t.Errorf("it has left %q", got)
+		t.Errorf(`it has left %q, want "first"`, got)
 	}
 
 	d.Sh(t, "s", "truncate -s 1G big")
@@ -306,10 +313,11 @@ func TestAFullDiskIsTold(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s"})
 	_, err := d.PutFile(t.Context(), "s", client.PutFile{Path: "/tmp/f"}, io.LimitReader(zeros{}, 16<<20))
 	if k := fileKind(t, err); k != "no_space" || boxtest.StatusOf(err) != http.StatusTooManyRequests {
-		t.Errorf("%v: %q, %d", err, k, boxtest.StatusOf(err))
+		t.Errorf(`%v: k = %q, boxtest.StatusOf(err) = %d, want k == "no_space" and boxtest.StatusOf(err) == 429`,
+			err, k, boxtest.StatusOf(err))
 	}
 	if got := d.Sh(t, "s", "[ $(stat -c %s /tmp/f) -gt 100000 ] && echo some of it"); got != "some of it\n" {
-		t.Errorf("what fits is not there: %q", got)
+		t.Errorf(`the file that fits is missing: got %q, want "some of it\n"`, got)
 	}
 	nothingRuns(t, d)
 }
@@ -339,7 +347,7 @@ func watch(t *testing.T, d *boxtest.Daemon, o client.WatchFiles) *watcher {
 	select {
 	case e := <-w.events:
 		if e.Event != "watching" {
-			t.Fatalf("the first event is %+v", e)
+			t.Fatalf(`the first event is %+v, want e.Event == "watching"`, e)
 		}
 	case err := <-w.over:
 		t.Fatalf("watch %+v: %v", o, err)
@@ -381,7 +389,8 @@ func TestADirectoryIsWatched(t *testing.T) {
 	}
 	e := <-w.events
 	if e.Event != "create" || e.Path != "put" || e.File == nil || e.File.User != "box" || e.File.Mode != "0644" {
-		t.Errorf("boxd has written a file: %+v", e)
+		t.Errorf(`boxd has written a file: e = %+v, want e.Event == "create" and e.Path == "put" and e.File != nil and e.File.User == "box" and e.File.Mode == "0644"`,
+			e)
 	}
 	d.Sh(t, "s", "mkdir m2; mv new old; rm old/deep/file; mkdir m3")
 	w.until(t, "m2")
@@ -419,7 +428,7 @@ func TestAWatchStaysInItsDirectory(t *testing.T) {
 		d.Sh(t, "s", "echo x >/tmp/out/secret; echo x >/tmp/out/sub/secret; rm /tmp/out/secret /tmp/out/sub/secret")
 		for range 100 {
 			if e := <-w.events; strings.Contains(e.Path, "secret") {
-				t.Fatalf("it tells of %+v", e)
+				t.Fatalf("unexpected event %+v", e)
 			}
 		}
 		w.stop()
@@ -438,7 +447,7 @@ func TestWatchesAreBoundedAndEnd(t *testing.T) {
 	}
 	err := d.WatchFiles(t.Context(), "s", client.WatchFiles{Path: "w"}, func(*api.FileEvent) error { return nil })
 	if boxtest.StatusOf(err) != http.StatusTooManyRequests || !strings.Contains(err.Error(), "16 watches") {
-		t.Errorf("one more: %v", err)
+		t.Errorf(`one more: err = %v, want boxtest.StatusOf(err) == 429 and err containing "16 watches"`, err)
 	}
 	for _, w := range all[1:] {
 		w.stop()
@@ -455,7 +464,7 @@ func TestWatchesAreBoundedAndEnd(t *testing.T) {
 			last = e.Event + " " + e.Path
 		case err := <-all[0].over:
 			if over = true; err != nil || last != "remove ." {
-				t.Errorf("the directory is gone: %v after %q", err, last)
+				t.Errorf("after the removal of the directory: %v after %q", err, last)
 			}
 		}
 	}
@@ -498,18 +507,18 @@ func TestAWatchEndsWithItsBoxd(t *testing.T) {
 	w := watch(t, d, client.WatchFiles{})
 	helpers := func() int { return strings.Count(strings.Join(d.Look().Processes, "\n"), "boxfiles") }
 	if helpers() != 1 {
-		t.Fatalf("%q", d.Look().Processes)
+		t.Fatalf("d.Look().Processes = %q, want helpers() == 1", d.Look().Processes)
 	}
 	d.Kill()
 	if err := <-w.over; err == nil {
-		t.Error("boxd was killed, and the watch has ended as if the directory were gone")
+		t.Error("boxd was killed, and the watch ended without an error")
 	}
 	d.Restart()
-	boxtest.Eventually(t, "its program is gone", func() bool { return helpers() == 0 })
+	boxtest.Eventually(t, "the worker process of the watch is gone", func() bool { return helpers() == 0 })
 	nothingRuns(t, d)
 }
 
-// What the host changes in a directory that is mounted into a box is reported by a watch in the box.
+// Changes by the host in a directory that is mounted into a box are reported by a watch in the box.
 func TestAWatchSeesWhatTheHostDoesToAMount(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.MountSources)
@@ -522,6 +531,6 @@ func TestAWatchSeesWhatTheHostDoesToAMount(t *testing.T) {
 		}
 	}
 	if got := w.until(t, "mark"); !slices.Equal(got, []string{"create sub directory"}) {
-		t.Errorf("told %q", got)
+		t.Errorf("events %q", got)
 	}
 }

@@ -25,7 +25,7 @@ func fileKind(t *testing.T, err error) string {
 	}
 	e, ok := errors.AsType[*client.Error](err)
 	if !ok || e.File == nil {
-		t.Fatalf("not about a file: %v", err)
+		t.Fatalf("not about a file: err = %v, want ok == true and e.File != nil", err)
 	}
 	return e.File.Kind
 }
@@ -134,14 +134,15 @@ func TestFilesOfTheHostAreNotReached(t *testing.T) {
 	}
 	for verb, got := range verbs(t, d, "root") {
 		if got != "not_found" && got != "not_permitted" {
-			t.Errorf("%s of the root of PID 1: %q", verb, got)
+			t.Errorf(`%s of the root of PID 1: got %q, want got == "not_found" or got == "not_permitted"`, verb, got)
 		}
 	}
 	if got, k := readFile(t, d, "proc/etc/hostname"); k != "" || got != "s\n" {
-		t.Errorf("the root of the program is not that of the box: %q %s", got, k)
+		t.Errorf(`the root of the program is not that of the box: got %q, k = %s, want k == "" and got == "s\n"`,
+			got, k)
 	}
 	if got, k := readFile(t, d, "link"); got != "x\n" || k != "" {
-		t.Errorf("a link within is %q %s", got, k)
+		t.Errorf(`a link within is %q %s, want got == "x\n" and k == ""`, got, k)
 	}
 	// No user in the box can change the image.
 	for _, path := range []string{"/etc/hostname2", "/usr/bin/sh2", "/var/lib/boxd/boxfiles", "/proc/sys/kernel/hostname", "/sys/x"} {
@@ -197,12 +198,12 @@ func TestStrangeFilesHaveDefinedAnswers(t *testing.T) {
 			want = base64.StdEncoding.EncodeToString([]byte("caf\xe9"))
 		}
 		if e.PathBase64 != want {
-			t.Errorf("%q has %q beside it", e.Path, e.PathBase64)
+			t.Errorf("%q has the path_base64 %q", e.Path, e.PathBase64)
 		}
 	}
 	got, err := d.ReadFile(t.Context(), "s", &api.FileRead{PathBase64: base64.StdEncoding.EncodeToString([]byte("caf\xe9"))})
 	if err != nil || got.Content != "x" {
-		t.Errorf("by its bytes: %+v, %v", got, err)
+		t.Errorf(`by its bytes: got %+v, err = %v, want no error and got.Content == "x"`, got, err)
 	}
 }
 
@@ -217,7 +218,7 @@ func TestTheFilesProgramIsOutOfReach(t *testing.T) {
 	}
 	// Even a user that starts it cannot see it: /proc shows a user only processes it may trace.
 	if out := d.Sh(t, "s", "sleep 60 | /var/lib/boxd/boxfiles & p=$!; while [ -e /proc/$p ]; do :; done; kill $p && echo unseen"); out != "unseen\n" {
-		t.Errorf("it is not there: %q", out)
+		t.Errorf(`it is not there: out = %q, want "unseen\n"`, out)
 	}
 }
 
@@ -249,23 +250,23 @@ func TestArchivesAreRefusedWhole(t *testing.T) {
 	hungUp := errors.New("hung up")
 	_, err := d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, io.MultiReader(bytes.NewReader(whole[:30<<10]), failing{hungUp}))
 	if err == nil {
-		t.Error("half an archive was taken")
+		t.Error("no error for an incomplete archive")
 	}
-	boxtest.Eventually(t, "nothing is left", func() bool { return d.Sh(t, "s", "ls -A /workspace; ls -d /tmp/b 2>/dev/null; true") == "" })
+	boxtest.Eventually(t, "no part of the archive is left", func() bool { return d.Sh(t, "s", "ls -A /workspace; ls -d /tmp/b 2>/dev/null; true") == "" })
 	// Existing files are not overwritten unless requested.
 	d.Sh(t, "s", "echo mine >a")
 	_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, bytes.NewReader(boxtest.Tar(0o644, map[string]string{"a": "1", "b": "2"})))
 	if k := fileKind(t, err); k != "exists" {
-		t.Errorf("something in the way: %q", k)
+		t.Errorf(`something in the way: k = %q, want "exists"`, k)
 	}
 	if got := d.Sh(t, "s", "cat a; ls -A"); got != "mine\na\n" {
-		t.Errorf("there is %q", got)
+		t.Errorf(`the workspace has %q, want "mine\na\n"`, got)
 	}
 	if _, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace", Overwrite: true}, bytes.NewReader(boxtest.Tar(0o644, map[string]string{"a": "1", "b": "2"}))); err != nil {
 		t.Error(err)
 	}
 	if got := d.Sh(t, "s", "cat a; ls -A"); got != "1a\nb\n" {
-		t.Errorf("there is %q", got)
+		t.Errorf(`the workspace has %q, want "1a\nb\n"`, got)
 	}
 }
 
@@ -308,7 +309,7 @@ func TestFilesObeyTheSession(t *testing.T) {
 	}
 	_, err = d.EditFile(t.Context(), "s", &api.FileEdit{Path: "large", Edits: []api.FileReplacement{{Old: "x", New: "y", All: true}}})
 	if k := fileKind(t, err); k != "too_large" {
-		t.Errorf("edited: %q", k)
+		t.Errorf(`edited: k = %q, want "too_large"`, k)
 	}
 	if n := len(unpacked(t, d, "large")["large"]); n != 3000000 {
 		t.Errorf("fetched %d bytes", n)
@@ -317,7 +318,7 @@ func TestFilesObeyTheSession(t *testing.T) {
 	boxtest.Refused(t, err, 404, "")
 	for _, a := range d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions/s/fs/read", `{"path":"large"}`), boxtest.Request("GET", "/v1/sessions/s/archive", "")) {
 		if a.Code != 404 {
-			t.Errorf("somebody else: %d %s", a.Code, a.Body)
+			t.Errorf("another caller: a.Code = %d, a.Body = %s, want a.Code == 404", a.Code, a.Body)
 		}
 	}
 }
@@ -330,14 +331,15 @@ func TestAClosedWorkspaceCanBeOpened(t *testing.T) {
 	d.Sh(t, "s", "echo x > f; chmod 000 /workspace")
 	r := d.Result(t, "s", boxtest.Shell("true"))
 	if f := r.Failure; f == nil || f.Step != "directory" || f.Errno != "EACCES" || !strings.Contains(f.Hint, "boxctl fs chmod") {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want f != nil and f.Step == "directory" and f.Errno == "EACCES" and f.Hint containing "boxctl fs chmod"`,
+			boxtest.Show(r))
 	}
 	_, err := d.StatFile(t.Context(), "s", &api.FileStat{Path: "/workspace/f"})
 	if e := boxtest.Refused(t, err, 409, ""); !strings.Contains(e.Hint, "boxctl fs chmod s 755 /workspace") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Hint containing "boxctl fs chmod s 755 /workspace"`, e)
 	}
 	if r := d.Result(t, "s", api.ExecRequest{Argv: []string{"pwd"}, Cwd: "/"}); r.Stdout != "/\n" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Stdout == "/\n"`, boxtest.Show(r))
 	}
 	for _, mode := range []string{"", "x", "1777", "8", "-1"} {
 		boxtest.Refused(t, d.ChmodFile(t.Context(), "s", &api.FileChmod{Path: "/workspace", Mode: mode}), 400, "mode")
@@ -349,10 +351,10 @@ func TestAClosedWorkspaceCanBeOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := d.Sh(t, "s", "stat -c %a . f"); got != "755\n640\n" {
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "755\n640\n"`, got)
 	}
 	err = d.ChmodFile(t.Context(), "s", &api.FileChmod{Path: "/etc/passwd", Mode: "666"})
 	if got := boxtest.StatusOf(err); got < 400 || got > 499 {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want got >= 400 and got <= 499", err)
 	}
 }

@@ -21,7 +21,7 @@ import (
 func decode[T any](t *testing.T, a boxtest.Answer) (v T) {
 	t.Helper()
 	if a.Code >= http.StatusBadRequest {
-		t.Fatalf("%d %s", a.Code, a.Body)
+		t.Fatalf("a.Code = %d, a.Body = %s, want a.Code < 400", a.Code, a.Body)
 	}
 	if err := json.Unmarshal(a.Body, &v); err != nil {
 		t.Fatalf("%v: %s", err, a.Body)
@@ -41,26 +41,28 @@ func TestTwoPrincipalsMayHaveTheSameID(t *testing.T) {
 		boxtest.Request("POST", "/v1/sessions/s1/exec", `{"command":"cat whose; echo other > whose; id -u"}`),
 		boxtest.Request("GET", "/v1/sessions", ""))
 	if theirs[0].Code != http.StatusNotFound || len(decode[api.SessionList](t, theirs[1]).Sessions) != 0 {
-		t.Errorf("before: %s, %s", theirs[0].Body, theirs[1].Body)
+		t.Errorf("before: theirs[0].Body = %s, theirs[1].Body = %s, want theirs[0].Code == 404 and len(decode[api.SessionList](t, theirs[1]).Sessions) == 0",
+			theirs[0].Body, theirs[1].Body)
 	}
 	s := decode[api.Session](t, theirs[2])
 	if theirs[2].Code != http.StatusCreated || s.Owner != "uid:4242" || s.OwnerUID != boxtest.OtherUID || s.PID == mine.PID || s.IDBase == mine.IDBase {
-		t.Errorf("%+v", s)
+		t.Errorf(`s = %+v, want theirs[2].Code == 201 and s.Owner == "uid:4242" and s.OwnerUID == boxtest.OtherUID and s.PID != %v and s.IDBase != %v`,
+			s, mine.PID, mine.IDBase)
 	}
 	if r := decode[api.ExecResult](t, theirs[3]); r.Stdout != "1000\n" || !strings.Contains(r.Stderr, "whose") {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Stdout == "1000\n" and r.Stderr containing "whose"`, boxtest.Show(r))
 	}
 	if list := decode[api.SessionList](t, theirs[4]).Sessions; len(list) != 1 || list[0].PID != s.PID {
-		t.Errorf("%+v", list)
+		t.Errorf("list = %+v, want len(list) == 1 and list[0].PID == s.PID", list)
 	}
 	if got := d.Sh(t, "s1", "cat whose"); got != "root\n" {
-		t.Errorf("root's session has %q", got)
+		t.Errorf(`root's session has %q, want "root\n"`, got)
 	}
 	if a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("DELETE", "/v1/sessions/s1", "")); a[0].Code != http.StatusNoContent {
-		t.Errorf("%s", a[0].Body)
+		t.Errorf("a[0].Body = %s, want a[0].Code == 204", a[0].Body)
 	}
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != mine.PID {
-		t.Errorf("root's session: %+v, %v", now, err)
+		t.Errorf("root's session: now = %+v, err = %v, want no error and now.PID == %v", now, err, mine.PID)
 	}
 }
 
@@ -71,28 +73,28 @@ func TestRootSeesAndActsForOthers(t *testing.T) {
 	theirs := decode[api.Session](t, d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"theirs"}`))[0])
 	own, err := d.Sessions(t.Context(), false)
 	if err != nil || len(own) != 1 || own[0].ID != "mine" {
-		t.Errorf("%+v, %v", own, err)
+		t.Errorf(`own = %+v, err = %v, want no error and len(own) == 1 and own[0].ID == "mine"`, own, err)
 	}
 	if got := sessions(t, d); !slices.Equal(got, []string{"mine", "theirs"}) {
-		t.Errorf("all are %q", got)
+		t.Errorf(`all are %q, want []string{"mine", "theirs"}`, got)
 	}
 	if _, err := d.Session(t.Context(), "theirs"); err == nil {
-		t.Error("root has a session of another without naming the owner")
+		t.Error("root gets a foreign session without naming its owner")
 	}
 	d.Owner = "uid:4242"
 	defer func() { d.Owner = "" }()
 	if s, err := d.Session(t.Context(), "theirs"); err != nil || s.PID != theirs.PID {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf("s = %+v, err = %v, want no error and s.PID == %v", s, err, theirs.PID)
 	}
 	if got := d.Sh(t, "theirs", "echo hello"); got != "hello\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "hello\n"`, got)
 	}
 	if err := d.DeleteSession(t.Context(), "theirs"); err != nil {
 		t.Error(err)
 	}
 	d.Owner = ""
 	if got := sessions(t, d); !slices.Equal(got, []string{"mine"}) {
-		t.Errorf("all are %q", got)
+		t.Errorf(`all are %q, want []string{"mine"}`, got)
 	}
 }
 
@@ -107,15 +109,15 @@ func TestOthersDoNotActForRoot(t *testing.T) {
 		boxtest.Request("POST", "/v1/sessions/mine/exec?owner=uid:0", `{"argv":["true"]}`),
 		boxtest.Request("GET", "/v1/sessions/mine/exec/stream?owner=uid:0", "", boxtest.Upgrade()...)) {
 		if p := a.Problem(t); p.Status != http.StatusForbidden || p.Field != "all" && p.Field != "owner" {
-			t.Errorf("request %d: %+v", i, p)
+			t.Errorf(`request %d: p = %+v, want p.Status == 403 and (p.Field == "all" or p.Field == "owner")`, i, p)
 		}
 	}
 	// Naming oneself as the owner needs no privilege.
 	if a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/sessions?all=false", ""), boxtest.Request("GET", "/v1/sessions/none?owner=uid:4242", "")); a[0].Code != http.StatusOK || a[1].Code != http.StatusNotFound {
-		t.Errorf("%s, %s", a[0].Body, a[1].Body)
+		t.Errorf("a[0].Body = %s, a[1].Body = %s, want a[0].Code == 200 and a[1].Code == 404", a[0].Body, a[1].Body)
 	}
 	if got := sessions(t, d); !slices.Equal(got, []string{"mine"}) {
-		t.Errorf("all are %q", got)
+		t.Errorf(`all are %q, want []string{"mine"}`, got)
 	}
 }
 
@@ -146,7 +148,8 @@ func TestAForeignSessionIsLikeAMissingOne(t *testing.T) {
 				a[i].Header.Del("Date")
 				a[i].Header.Del("X-Request-Id") // each has its own
 				if a[i].Code < http.StatusBadRequest {
-					t.Errorf("%s with %q: %d %s", pattern, body, a[i].Code, a[i].Body)
+					t.Errorf("%s with %q: a[i].Code = %d, a[i].Body = %s, want a[i].Code >= 400",
+						pattern, body, a[i].Code, a[i].Body)
 				}
 			}
 			a[0].Body = bytes.ReplaceAll(a[0].Body, []byte(foreign), []byte(missing))
@@ -160,9 +163,9 @@ func TestAForeignSessionIsLikeAMissingOne(t *testing.T) {
 		t.Errorf("only %d requests were tried", tried)
 	}
 	if got := sessions(t, d); !slices.Equal(got, []string{foreign}) {
-		t.Errorf("all are %q", got)
+		t.Errorf("all are %q, want []string{foreign}", got)
 	}
 	if a := d.Raw(t, "GET", "/v1/sessions/"+foreign, ""); !bytes.Contains(a.Body, []byte(fmt.Sprintf("%q", foreign))) {
-		t.Errorf("%s", a.Body)
+		t.Errorf(`a.Body = %s, want a.Body containing []byte(fmt.Sprintf("%%q", foreign))`, a.Body)
 	}
 }

@@ -33,7 +33,7 @@ func TestForwardingAPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != at {
-		t.Fatalf("it says %q, %v", line, err)
+		t.Fatalf("boxctl prints %q, %v, want strings.TrimSpace(line) == at", line, err)
 	}
 	text := strings.Repeat("many words ", 100_000)
 	conn, err := new(net.Dialer).DialContext(t.Context(), "unix", at)
@@ -48,7 +48,7 @@ func TestForwardingAPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := io.ReadAll(conn); string(got) != strings.ToUpper(text) {
-		t.Errorf("%d bytes come back of %d: %v", len(got), len(text), err)
+		t.Errorf("%d bytes were returned of %d: err = %v, want got == strings.ToUpper(text)", len(got), len(text), err)
 	}
 	if err := forward.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)

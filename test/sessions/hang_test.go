@@ -112,7 +112,7 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 	for _, source := range []string{deaf.at, silent.at} {
 		id := filepath.Base(source)
 		var refused error
-		boxtest.Eventually(t, "a session starts while that with the one that hangs waits", func() bool {
+		boxtest.Eventually(t, "another session starts while the one with the hanging filesystem waits", func() bool {
 			go start("hangs", source)
 			d.NewSession(t, api.SessionRequest{ID: id, Mounts: []api.Mount{{Source: ok, Target: "/mnt/x", Mode: "ro"}}})
 			d.Sh(t, id, "cat /mnt/x/name")
@@ -128,18 +128,19 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 			}
 		})
 		if e := problemOf(t, refused); e.Status != 503 || e.Field != "mounts[0].source" || e.Value != source || !strings.Contains(e.Detail, "15s") {
-			t.Errorf("%s: %+v", source, e.Problem)
+			t.Errorf(`%s: e.Problem = %+v, want e.Status == 503 and e.Field == "mounts[0].source" and e.Value == source and e.Detail containing "15s"`,
+				source, e.Problem)
 		}
 		_, _, err := d.AddMount(t.Context(), id, &api.MountRequest{Source: source, Target: "/mnt/y", Mode: "ro"})
 		if e := problemOf(t, err); e.Status != 503 || e.Field != "source" {
-			t.Errorf("live, %s: %+v", source, e.Problem)
+			t.Errorf(`added to a running session, %s: e.Problem = %+v, want e.Status == 503 and e.Field == "source"`, source, e.Problem)
 		}
 	}
-	boxtest.Eventually(t, "the one that cannot be killed is told", func() bool { return strings.Contains(d.Log(), "cannot kill a worker that waits for a filesystem") })
+	boxtest.Eventually(t, "the log names the worker that cannot be killed", func() bool { return strings.Contains(d.Log(), "cannot kill a worker that waits for a filesystem") })
 	go start("hangs", silent.at)
 	d.Kill()
 	if err := <-starting; err == nil {
-		t.Error("a session has started with a filesystem that hangs")
+		t.Error("no error for a session with a filesystem that hangs")
 	}
 	d.Restart()
 	d.Sh(t, "deaf", "cat /mnt/x/name")
@@ -160,7 +161,7 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 	for _, h := range []*hanging{deaf, silent, later} {
 		h.end()
 	}
-	boxtest.Eventually(t, "no process waits any more", func() bool {
+	boxtest.Eventually(t, "no process is blocked by the filesystem", func() bool {
 		for _, pid := range boxtest.Children(t, d.Keeper()) {
 			if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(text), ") S ") {
 				return false

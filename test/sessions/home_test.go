@@ -49,28 +49,31 @@ func TestAUserHasTheNameAndTheHomeOfItsProfile(t *testing.T) {
 		req.ID = id
 		s := d.NewSession(t, req)
 		if s.UserName != tc.user || s.Home != tc.home {
-			t.Errorf("%s: it says %s and %s, want %s and %s", id, s.UserName, s.Home, tc.user, tc.home)
+			t.Errorf("%s: user and home are %s and %s, want %s and %s", id, s.UserName, s.Home, tc.user, tc.home)
 		}
 		if got := d.Sh(t, id, look); got != saw(tc.user, tc.home) {
 			t.Errorf("%s: %q, want %q", id, got, saw(tc.user, tc.home))
 		}
 		const spoil = `rmdir $HOME; mv $HOME /tmp/away; rm -rf /etc/passwd; echo "evil:x:0:0::/:/bin/sh" >> /etc/passwd; echo evil >> /etc/group; ln -sfn /etc $HOME; umount $HOME /etc/passwd; chmod 777 /etc/passwd; id -un; readlink -f ~; grep -c evil /etc/passwd`
 		if got := d.Output(t, id, boxtest.Shell(spoil+" || true")); s.ReadOnlyRoot && tc.user != "box" && got != tc.user+"\n"+tc.home+"\n0\n" {
-			t.Errorf("%s: a program has changed who it is: %q", id, got)
+			t.Errorf(`%s: a program has another user name: got %q, want s.ReadOnlyRoot == false or tc.user == "box" or got == tc.user + "\n" + tc.home + "\n0\n"`,
+				id, got)
 		} else if !s.ReadOnlyRoot && !strings.HasSuffix(got, tc.home+"\n1\n") {
-			t.Errorf("%s: the users of a root that can be written to are not changed: %q", id, got)
+			t.Errorf(`%s: the users of a root that can be written to are not changed: got %q, want s.ReadOnlyRoot == true or got ending with tc.home + "\n1\n"`,
+				id, got)
 		}
 		if got := d.Result(t, id, api.ExecRequest{Argv: []string{"pwd"}, Cwd: tc.home + "/a/b"}); got.Stdout != tc.home+"/a/b\n" {
-			t.Errorf("%s: a directory in the home is not made: %s", id, boxtest.Show(got))
+			t.Errorf(`%s: a directory in the home is not made: got %s, want got.Stdout == tc.home + "/a/b\n"`,
+				id, boxtest.Show(got))
 		}
 	}
 	d.Kill()
 	d.Restart()
 	if got := d.Sh(t, "profile", "rm here; "+look); got != saw("user", "/home/user") {
-		t.Errorf("after a restart: %q", got)
+		t.Errorf(`after a restart: got %q, want saw("user", "/home/user")`, got)
 	}
 	if _, isNew, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "profile", Profile: "sandbox", UserName: new("user"), Home: new("/home/user")}); isNew || err != nil {
-		t.Errorf("it is asked for again: %v, %v", isNew, err)
+		t.Errorf("the same request again: isNew = %v, err = %v, want isNew == false and no error", isNew, err)
 	}
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "profile", Profile: "sandbox", UserName: new("box"), Home: new("/root")})
 	boxtest.Refused(t, err, http.StatusConflict, "user_name, home")
@@ -119,12 +122,12 @@ func TestProgramsStartInAnyDirectoryOfTheBox(t *testing.T) {
 	} {
 		for _, id := range []string{"s", "w"} {
 			if got := d.Result(t, id, api.ExecRequest{Argv: []string{"/bin/pwd", "-P"}, Cwd: dir}); got.Stdout != want {
-				t.Errorf("%s, %s: %s", id, dir, boxtest.Show(got))
+				t.Errorf("%s, %s: got %s, want got.Stdout == %v", id, dir, boxtest.Show(got), want)
 			}
 		}
 	}
 	if got := d.Sh(t, "w", "cd /root && stat -c %a . && echo here > f && ls"); got != "700\nf\n" {
-		t.Errorf("/root of a root that can be written to: %q", got)
+		t.Errorf(`/root of a root that can be written to: got %q, want "700\nf\n"`, got)
 	}
 	failed := func(id string, req api.ExecRequest, errno string) {
 		t.Helper()
@@ -150,24 +153,25 @@ func TestProgramsStartInAnyDirectoryOfTheBox(t *testing.T) {
 	for fd := range 64 { // of PID 1
 		dir := "/proc/self/fd/" + strconv.Itoa(fd)
 		if got := d.Result(t, "s", api.ExecRequest{Argv: []string{"/bin/pwd", "-P"}, Cwd: dir}); got.Status != "start_failed" && got.Stdout != "/\n" {
-			t.Errorf("%s: %s", dir, boxtest.Show(got))
+			t.Errorf(`%s: got %s, want got.Status == "start_failed" or got.Stdout == "/\n"`, dir, boxtest.Show(got))
 		}
 	}
 	if got := d.Sh(t, "s", "ls -d missing nowhere /tmp/missing ~/missing 2>/dev/null; ls -d /home/user /nonexist 2>/dev/null; echo done"); got != "done\n" {
-		t.Errorf("something was made: %q", got)
+		t.Errorf(`something was made: got %q, want "done\n"`, got)
 	}
 	if got := d.Sh(t, "w", "ls -d /home/user /nonexist /usr/lib/nonexist 2>/dev/null; echo done"); got != "done\n" {
-		t.Errorf("something was made: %q", got)
+		t.Errorf(`something was made: got %q, want "done\n"`, got)
 	}
 	d.NewProcess(t, "s", "p", &api.ProcessRequest{Argv: []string{"pwd"}, Cwd: "/workspace/later", CwdMustExist: true})
 	if p := d.Ended(t, "s", "p"); p.Result.Status != "start_failed" || p.Result.Failure.Text != `cwd = "/workspace/later": must be an existing directory (no such file or directory)` {
-		t.Errorf("%+v", p.Result)
+		t.Errorf("p.Result = %+v, want p.Result.Status == \"start_failed\" and p.Result.Failure.Text == `cwd = \"/workspace/later\": must be an existing directory (no such file or directory)`",
+			p.Result)
 	}
 	_, _, err := d.StartProcess(t.Context(), "s", "p", &api.ProcessRequest{Argv: []string{"pwd"}, Cwd: "/workspace/later"})
 	boxtest.Refused(t, err, http.StatusConflict, "cwd_must_exist")
 	d.NewProcess(t, "s", "q", &api.ProcessRequest{Argv: []string{"pwd"}, Cwd: "/usr"})
 	if p := d.Ended(t, "s", "q"); p.Result.Stdout != "/usr\n" {
-		t.Errorf("%+v", p.Result)
+		t.Errorf(`p.Result = %+v, want p.Result.Stdout == "/usr\n"`, p.Result)
 	}
 	for _, dir := range []string{"usr", "/usr/", "/usr/../etc", "/usr\x00", "/./usr"} {
 		_, err := d.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"pwd"}, Cwd: dir})

@@ -42,12 +42,12 @@ func TestOddIDsReachExactlyOneSession(t *testing.T) {
 		d.Sh(t, id, "echo "+strconv.Itoa(i)+" > mine")
 	}
 	if got := sessions(t, d); !slices.Equal(got, ids) {
-		t.Errorf("the list is %q", got)
+		t.Errorf("the list is %q, want %q", got, ids)
 	}
 	for i, id := range ids {
 		s, err := d.Session(t.Context(), id)
 		if err != nil || s.ID != id {
-			t.Errorf("%q is %q, %v", id, s.ID, err)
+			t.Errorf("%q is %q, %v, want no error and s.ID == id", id, s.ID, err)
 		}
 		if got := d.Sh(t, id, "cat mine"); got != strconv.Itoa(i)+"\n" {
 			t.Errorf("%q has the file of %s", id, got)
@@ -108,11 +108,12 @@ func TestWhatIsNoIDIsRefused(t *testing.T) {
 	for name, id := range notIDs() {
 		a := d.Raw(t, "POST", "/v1/sessions", `{"id":`+id+`}`)
 		if p := a.Problem(t); p.Status != http.StatusBadRequest || p.Field != "id" || p.Allowed == "" || len(a.Body) > 1000 {
-			t.Errorf("%s: %+v", name, p)
+			t.Errorf(`%s: p = %+v, want p.Status == 400 and p.Field == "id" and p.Allowed != "" and len(a.Body) <= 1000`,
+				name, p)
 		}
 		a = d.Raw(t, "POST", "/v1/exec", `{"session":{"id":`+id+`},"exec":{"argv":["true"]}}`)
 		if p := a.Problem(t); p.Status != http.StatusBadRequest || !strings.HasSuffix(p.Field, "id") {
-			t.Errorf("%s: %+v", name, p)
+			t.Errorf(`%s: p = %+v, want p.Status == 400 and p.Field ending with "id"`, name, p)
 		}
 	}
 	// In a path ids are percent-encoded, and an id may be missing altogether.
@@ -122,7 +123,7 @@ func TestWhatIsNoIDIsRefused(t *testing.T) {
 			body := map[string]string{"POST": `{"argv":["true"]}`}[tc[0]]
 			a := d.Raw(t, tc[0], "/v1/sessions/"+s+tc[1], body)
 			if p := a.Problem(t); p.Status != http.StatusBadRequest || p.Field != "id" {
-				t.Errorf("%s %q%s: %+v", tc[0], s, tc[1], p)
+				t.Errorf(`%s %q%s: p = %+v, want p.Status == 400 and p.Field == "id"`, tc[0], s, tc[1], p)
 			}
 		}
 	}
@@ -143,13 +144,14 @@ func TestOneIDHasManySpellingsInAPath(t *testing.T) {
 		a := d.Raw(t, "GET", "/v1/sessions/"+path, "")
 		var s api.Session
 		if err := json.Unmarshal(a.Body, &s); err != nil || a.Code != http.StatusOK || s.ID != want {
-			t.Errorf("%s: %d %s", path, a.Code, a.Body)
+			t.Errorf("%s: a.Code = %d, a.Body = %s, want no error and a.Code == 200 and s.ID == want",
+				path, a.Code, a.Body)
 		}
 	}
 	for _, path := range []string{"a/b", "a%252Fb", "%252e%252e", ".", "a//b", "x/../a%2Fb"} {
 		a := d.Raw(t, "GET", "/v1/sessions/"+path, "")
 		if a.Problem(t); a.Code != http.StatusNotFound {
-			t.Errorf("%s: %d %s", path, a.Code, a.Body)
+			t.Errorf("%s: a.Code = %d, a.Body = %s, want a.Code == 404", path, a.Code, a.Body)
 		}
 	}
 }

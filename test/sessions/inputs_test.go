@@ -22,10 +22,11 @@ func TestASessionReadsItsInputs(t *testing.T) {
 	d.Sh(t, "fills", "echo text > file; mkdir dir; echo deep > dir/file; ln -s file link; ln -s dir dirlink; ln -s /etc/passwd out; cp /bin/sh sh; chmod 4755 sh; mkfifo fifo")
 	s := d.NewSession(t, api.SessionRequest{ID: "reads", Workspace: "results", Inputs: []api.Input{{Workspace: "data"}, {Workspace: "data", Target: "/srv/a/b"}}})
 	if !slices.Equal(s.Inputs, []api.Input{{Workspace: "data", Target: "/mnt/data"}, {Workspace: "data", Target: "/srv/a/b"}}) {
-		t.Errorf("%+v", s.Inputs)
+		t.Errorf(`s.Inputs = %+v, want []api.Input{{Workspace: "data", Target: "/mnt/data"}, {Workspace: "data", Target: "/srv/a/b"}}`,
+			s.Inputs)
 	}
 	if got := d.Sh(t, "reads", "cat /mnt/data/file /srv/a/b/dir/file; stat -c '%u %g' /mnt/data/file; echo out > made; ls"); got != "text\ndeep\n1000 1000\nmade\n" {
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "text\ndeep\n1000 1000\nmade\n"`, got)
 	}
 	for _, at := range []string{"/mnt/data", "/srv/a/b"} {
 		fields := strings.Split(strings.TrimSpace(d.Sh(t, "reads", "grep ' "+at+" ' /proc/self/mounts")), " ")
@@ -37,16 +38,17 @@ func TestASessionReadsItsInputs(t *testing.T) {
 		}
 		for _, try := range []string{"echo x > %/file", "echo x > %/new", "rm -f %/file", "mkdir %/new", "chmod 600 %/file", "mv %/file %/other", "ln %/file made2", "cat %/link", "ls %/dirlink/", "cat %/out", "touch %/file"} {
 			if r := d.Result(t, "reads", boxtest.Shell(strings.ReplaceAll(try, "%", at))); r.ExitCode == nil || *r.ExitCode == 0 {
-				t.Errorf("%s: %s", strings.ReplaceAll(try, "%", at), boxtest.Show(r))
+				t.Errorf("%s: r = %s, want r.ExitCode != nil and *r.ExitCode != 0",
+					strings.ReplaceAll(try, "%", at), boxtest.Show(r))
 			}
 		}
 		if got := d.Sh(t, "reads", at+"/sh -p -c 'id -u'"); got != "1000\n" {
-			t.Errorf("%s", got)
+			t.Errorf(`got %s, want "1000\n"`, got)
 		}
 	}
 	d.Sh(t, "fills", "test ! -e new && cat file && echo more >> file")
 	if got := d.Sh(t, "reads", "cat /mnt/data/file"); got != "text\nmore\n" {
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "text\nmore\n"`, got)
 	}
 	if err := d.DeleteSession(t.Context(), "fills"); err != nil {
 		t.Fatal(err)
@@ -54,13 +56,13 @@ func TestASessionReadsItsInputs(t *testing.T) {
 	d.Kill()
 	d.Restart()
 	if list := usersOf(t, d, "data"); !slices.Equal(list, []string{"reads"}) {
-		t.Errorf("%v", list)
+		t.Errorf(`list = %v, want []string{"reads"}`, list)
 	}
 	if err := d.DeleteWorkspace(t.Context(), "data"); boxtest.StatusOf(err) != 409 {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want boxtest.StatusOf(err) == 409", err)
 	}
 	if got := d.Sh(t, "reads", "cat /mnt/data/dir/file"); got != "deep\n" {
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "deep\n"`, got)
 	}
 	if err := d.DeleteSession(t.Context(), "reads"); err != nil {
 		t.Fatal(err)
@@ -91,11 +93,12 @@ func TestInputsAreRefusedByField(t *testing.T) {
 	boxtest.Refused(t, err, 400, "inputs[0].target")
 	foreign := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"s","inputs":[{"workspace":"data"}]}`))[0]
 	if p := foreign.Problem(t); foreign.Code != 404 || p.Field != "inputs[0].workspace" {
-		t.Errorf("%d %s", foreign.Code, foreign.Body)
+		t.Errorf(`foreign.Code = %d, foreign.Body = %s, want foreign.Code == 404 and p.Field == "inputs[0].workspace"`,
+			foreign.Code, foreign.Body)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data"}}})
 	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data", Target: "/mnt/other"}}})
 	if boxtest.StatusOf(err) != 409 {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want boxtest.StatusOf(err) == 409", err)
 	}
 }

@@ -23,26 +23,26 @@ func TestAWorkspaceIsKeptWhenItsSessionEnds(t *testing.T) {
 	d.Sh(t, "own", "umask 077; echo text > file; (sleep 1000 &)")
 	space(t, d, "taken")
 	if _, err := d.KeepWorkspace(t.Context(), "own", "taken"); boxtest.StatusOf(err) != 409 {
-		t.Errorf("a name that is taken: %v", err)
+		t.Errorf("a name in use: err = %v, want boxtest.StatusOf(err) == 409", err)
 	}
 	if got := d.Sh(t, "own", "cat file"); got != "text\n" {
-		t.Errorf("what is refused has changed %q", got)
+		t.Errorf("the refused request has changed the file to %q", got)
 	}
 	w, err := d.KeepWorkspace(t.Context(), "own", "kept")
 	if err != nil || w.Quota != was.WorkspaceQuota || w.Inodes != was.WorkspaceInodes || len(w.Sessions) != 0 {
 		t.Fatalf("%+v of %+v, %v", w, was, err)
 	}
 	if _, err := d.Session(t.Context(), "own"); boxtest.StatusOf(err) != 404 {
-		t.Errorf("the session has not ended: %v", err)
+		t.Errorf("the session has not ended: err = %v, want boxtest.StatusOf(err) == 404", err)
 	}
 	for _, id := range []string{"a", "b"} {
 		d.NewSession(t, api.SessionRequest{ID: id, Workspace: "kept"})
 		if got := d.Sh(t, id, "stat -c '%u %a' file && cat file && echo >> "+id); got != "1000 600\ntext\n" {
-			t.Errorf("%q", got)
+			t.Errorf(`got %q, want "1000 600\ntext\n"`, got)
 		}
 	}
 	if _, err := d.KeepWorkspace(t.Context(), "a", "more"); boxtest.StatusOf(err) != 409 {
-		t.Errorf("one that has a name: %v", err)
+		t.Errorf("a workspace that has a name: err = %v, want boxtest.StatusOf(err) == 409", err)
 	}
 	for _, id := range []string{"a", "b"} {
 		if err := d.DeleteSession(t.Context(), id); err != nil {
@@ -81,7 +81,7 @@ func TestWhatWasToBeKeptIsKept(t *testing.T) {
 	d.Kill()
 	records, err := filepath.Glob(filepath.Join(d.State, "named-workspaces", "*.json"))
 	if err != nil || len(records) != 3 {
-		t.Fatalf("%v, %v", records, err)
+		t.Fatalf("records = %v, err = %v, want no error and len(records) == 3", records, err)
 	}
 	for _, at := range records {
 		var r map[string]any
@@ -111,15 +111,16 @@ func TestWhatWasToBeKeptIsKept(t *testing.T) {
 	d.Restart()
 	list, err := d.Workspaces(t.Context())
 	if err != nil || len(list) != 2 || list[0].Name != "after" || list[1].Name != "before" {
-		t.Fatalf("%+v, %v", list, err)
+		t.Fatalf(`list = %+v, err = %v, want no error and len(list) == 2 and list[0].Name == "after" and list[1].Name == "before"`,
+			list, err)
 	}
 	for _, name := range []string{"before", "after"} {
 		if _, err := d.Session(t.Context(), name); boxtest.StatusOf(err) != 404 {
-			t.Errorf("session %s lives: %v", name, err)
+			t.Errorf("session %s still exists: err = %v, want boxtest.StatusOf(err) == 404", name, err)
 		}
 		d.NewSession(t, api.SessionRequest{ID: "reads-" + name, Workspace: name})
 		if got := d.Sh(t, "reads-"+name, "cat file"); got != name+"\n" {
-			t.Errorf("%s has %q", name, got)
+			t.Errorf(`%s has %q, want got == name + "\n"`, name, got)
 		}
 	}
 	space(t, d, "gone") // the name is free

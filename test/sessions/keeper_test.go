@@ -31,7 +31,7 @@ import (
 // orphans returns the keeper's own processes that must end with it: its zygote, the preforked boxes, and the workers.
 func orphans(t *testing.T, keeper int, boxes ...int) (list []int) {
 	t.Helper()
-	boxtest.Eventually(t, "there are a zygote and a box ahead of need", func() bool {
+	boxtest.Eventually(t, "a zygote and a preforked box run", func() bool {
 		var workers []int
 		list = nil
 		for _, child := range boxtest.Children(t, keeper) {
@@ -87,12 +87,12 @@ func TestBoxesLiveWithoutTheirKeeper(t *testing.T) {
 		keeper := d.Keeper()
 		kill(t, keeper, orphans(t, keeper, int(s.PID))...)
 		if got := d.Sh(t, "s1", "cat file"); got != "kept\n" {
-			t.Errorf("the session has %q", got)
+			t.Errorf(`the session has %q, want "kept\n"`, got)
 		}
 		id := fmt.Sprintf("new%d", round)
 		other := d.NewSession(t, api.SessionRequest{ID: id})
 		if other.IDBase == s.IDBase {
-			t.Error("a new box has the ids of one that lives")
+			t.Error("a new box has the ids of a running one")
 		}
 		d.Sh(t, id, "true")
 		if err := d.DeleteSession(t.Context(), id); err != nil {
@@ -101,7 +101,7 @@ func TestBoxesLiveWithoutTheirKeeper(t *testing.T) {
 	}
 	d.Sh(t, "s1", "touch /tmp/go")
 	if r := <-running; r.Stdout != "begun\ndone\n" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Stdout == "begun\ndone\n"`, boxtest.Show(r))
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func nothingInRunDir(t *testing.T, d *boxtest.Daemon) {
 			t.Logf("left in the run directory: %v, %v", left, err)
 		}
 	}()
-	boxtest.Eventually(t, "nothing is left of boxes in the run directory", func() bool {
+	boxtest.Eventually(t, "the run directory has no files of boxes", func() bool {
 		left, err = os.ReadDir(filepath.Join(d.Dir, "run", "boxes"))
 		return err == nil && len(left) == 0
 	})
@@ -164,10 +164,10 @@ func TestKeepersThatDieInTheMiddleLeaveNothing(t *testing.T) {
 		})
 	}
 	for round := range int64(15) {
-		boxtest.Eventually(t, "they have come further", func() bool { return done.Load() >= 7*round })
+		boxtest.Eventually(t, "the rounds go on", func() bool { return done.Load() >= 7*round })
 		old := d.Keeper()
 		kill(t, old)
-		boxtest.Eventually(t, "another keeper is at work", func() bool { return d.Keeper() != old })
+		boxtest.Eventually(t, "another keeper runs", func() bool { return d.Keeper() != old })
 	}
 	close(end)
 	all.Wait()
@@ -191,10 +191,10 @@ func TestAKeeperWithoutBoxdAndBoxesEnds(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	keeper := d.Keeper()
 	d.Kill()
-	boxtest.Eventually(t, "it has ended", func() bool { return !boxtest.Lives(keeper) })
+	boxtest.Eventually(t, "the keeper has ended", func() bool { return !boxtest.Lives(keeper) })
 	noBoxes(t, d)
 	if _, err := os.Lstat(filepath.Join(d.Dir, "run", "keeper", "socket")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its socket is left: %v", err)
+		t.Errorf("its socket is left: err = %v, want err is fs.ErrNotExist", err)
 	}
 	d.Restart()
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
@@ -229,13 +229,14 @@ func TestAKeeperOfItsOwnUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := startKeeper(t, append(flags, "-allow=/srv/other")...)
-	boxtest.Eventually(t, "a keeper with other flags is there", func() bool {
+	boxtest.Eventually(t, "a keeper with other flags runs", func() bool {
 		_, err := os.Lstat(filepath.Join(d.Dir, "run", "keeper", "socket"))
 		return err == nil
 	})
 	out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxd"), "-config", d.Config).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "restart it: its flags are not those of the configuration: \"-allow=/srv/other\" instead of \"-etc=") {
-		t.Errorf("with it boxd says %s", out)
+		t.Errorf(`with the other flags boxd prints %s, want an error and out containing "restart it: its flags are not those of the configuration: \"-allow=/srv/other\" instead of \"-etc="`,
+			out)
 	}
 	stop := func(cmd *exec.Cmd) {
 		t.Helper()
@@ -259,9 +260,9 @@ func TestAKeeperOfItsOwnUnit(t *testing.T) {
 		d.Sh(t, id, "true")
 	}
 	d.Stop()
-	boxtest.Eventually(t, "the boxes are dead, but for one ahead of need", func() bool { return len(d.Look().Processes) <= 1 })
+	boxtest.Eventually(t, "all boxes but the preforked one are dead", func() bool { return len(d.Look().Processes) <= 1 })
 	if !boxtest.Lives(second.Process.Pid) {
-		t.Error("it has ended with boxd")
+		t.Error("the keeper has ended with boxd")
 	}
 	d.Restart()
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
@@ -364,7 +365,7 @@ func (tr *troupe) works(b *client.Box) {
 	}
 	defer p.Close()
 	if x, err := p.Wait(tr.t.Context()); err != nil || x.Code != 0 {
-		tr.t.Errorf("a program: %+v, %v", x, err)
+		tr.t.Errorf("a program: x = %+v, err = %v, want no error and x.Code == 0", x, err)
 	}
 }
 
@@ -380,7 +381,7 @@ func (tr *troupe) wantList(k *client.Keeper, letters ...string) {
 			tr.t.Logf("boxes: %q, want %q", got, want)
 		}
 	}()
-	boxtest.Eventually(tr.t, "the keeper has the boxes that live", func() bool { // dead boxes may still be in clean-up
+	boxtest.Eventually(tr.t, "the keeper lists the running boxes", func() bool { // dead boxes may still be in clean-up
 		var err error
 		got, err = k.List(tr.t.Context())
 		return err == nil && slices.Equal(got, want)
@@ -414,14 +415,14 @@ func TestKeepersFollowEachOther(t *testing.T) {
 	if third == second {
 		t.Errorf("the keeper is %d still, whatever the configuration", third)
 	}
-	boxtest.Eventually(t, "the second has ended", func() bool { return !boxtest.Lives(second) }) // maybe only its lock is released so far
+	boxtest.Eventually(t, "the second keeper has ended", func() bool { return !boxtest.Lives(second) }) // maybe only its lock is released so far
 	k.Detach()
 	tr.update()
 	k = tr.enter()
 	if fourth := tr.pid(); fourth == third {
 		t.Errorf("the keeper is %d still, after an update", fourth)
 	}
-	boxtest.Eventually(t, "the third has ended", func() bool { return !boxtest.Lives(third) })
+	boxtest.Eventually(t, "the third keeper has ended", func() bool { return !boxtest.Lives(third) })
 	tr.wantList(k, "a", "b", "c")
 	for _, box := range []*client.Box{a, b, c} {
 		tr.works(box)
@@ -432,25 +433,26 @@ func TestKeepersFollowEachOther(t *testing.T) {
 	<-b.Done()
 	tr.wantList(k, "a", "c")
 	if _, err := os.Stat(filepath.Join(tr.cfg.StateDir, "workspaces", key("b"))); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its workspace is left: %v", err)
+		t.Errorf("its workspace is left: err = %v, want err is fs.ErrNotExist", err)
 	}
 	again := tr.launch(k, "b")
 	if slices.Contains([]uint32{a.IDBase, c.IDBase}, again.IDBase) {
-		t.Errorf("a new box has the ids of one that lives: %d", again.IDBase)
+		t.Errorf("a new box has the ids of a running one: again.IDBase = %d, want []uint32{a.IDBase, c.IDBase} without again.IDBase",
+			again.IDBase)
 	}
 	last := tr.pid()
 	if err := k.Close(); err != nil {
 		t.Error(err)
 	}
-	boxtest.Eventually(t, "the last has ended", func() bool { return !boxtest.Lives(last) })
+	boxtest.Eventually(t, "the last keeper has ended", func() bool { return !boxtest.Lives(last) })
 	if boxtest.Lives(int(a.PID)) || boxtest.Lives(int(c.PID)) {
-		t.Error("something has outlived Close")
+		t.Error("a box outlived Close of its keeper")
 	}
 	for _, box := range []*client.Box{a, b, c, again} {
 		box.Close()
 	}
 	if left, err := os.ReadDir(filepath.Join(tr.cfg.RunDir, "boxes")); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
+		t.Errorf("left: left = %v, err = %v, want no error and len(left) == 0", left, err)
 	}
 }
 
@@ -478,26 +480,28 @@ func TestAKeeperFindsWhatIsLeft(t *testing.T) {
 	k = tr.enter()
 	tr.wantList(k, "a")
 	if said := tr.said(); !strings.Contains(said, "DAMAGED RECORD: record of box "+key("c")) {
-		t.Errorf("not a word of the damaged one:\n%s", said)
+		t.Errorf("the log does not name the damaged record:\n%s", said)
 	}
 	if err := k.End(t.Context(), key("c"), true); !errors.Is(err, unix.EUCLEAN) {
-		t.Errorf("the end of a box that is not understood: %v", err)
+		t.Errorf("the end of a box that is not understood: err = %v, want err is unix.EUCLEAN", err)
 	}
 	if _, err := k.Launch(t.Context(), &isolation.Spec{Key: key("c"), Hostname: "c", Scratch: isolation.Scratch{Bytes: 1 << 20, Inodes: 1 << 10}}); !errors.Is(err, unix.EEXIST) {
-		t.Errorf("a second box in its place: %v", err)
+		t.Errorf("a second box in its place: err = %v, want err is unix.EEXIST", err)
 	}
 	tr.works(a)
 	tr.works(c) // no keeper has touched it
 	d := tr.launch(k, "d")
 	if slices.Contains([]uint32{a.IDBase, c.IDBase}, d.IDBase) {
-		t.Errorf("a new box has the ids of one that lives: %d", d.IDBase)
+		t.Errorf("a new box has the ids of a running one: d.IDBase = %d, want []uint32{a.IDBase, c.IDBase} without d.IDBase",
+			d.IDBase)
 	}
 	if err := k.Close(); err != nil {
 		t.Error(err)
 	}
 	left, err := os.ReadDir(boxes)
 	if err != nil || len(left) != 1 || left[0].Name() != key("c") {
-		t.Errorf("left: %v, %v", left, err)
+		t.Errorf(`left: left = %v, err = %v, want no error and len(left) == 1 and left[0].Name() == key("c")`,
+			left, err)
 	}
 	for _, box := range []*client.Box{a, b, c, d} {
 		box.Close()
@@ -505,8 +509,8 @@ func TestAKeeperFindsWhatIsLeft(t *testing.T) {
 	boxtest.Eventually(t, "the last box has ended with its connection", func() bool { return !boxtest.Lives(int(c.PID)) })
 }
 
-// A boxd that has been taken over may leave the workspace of each box that it ends: there are only so many, whatever it calls
-// them, and the next keeper counts those that are there. What an honest boxd does with those that it has goes on.
+// A compromised boxd may leave the workspace of each box that it ends: their number is limited, whatever they are called, and the
+// next keeper counts the existing ones. An honest boxd goes on with those that it has.
 func TestAnErringBoxdLeavesOnlySoManyWorkspaces(t *testing.T) {
 	t.Parallel()
 	tr := newTroupe(t)
@@ -556,7 +560,7 @@ func TestAnErringBoxdLeavesOnlySoManyWorkspaces(t *testing.T) {
 	leave("c")
 	refused("with as many as there may be")
 	if err := k.ChangeSpace(t.Context(), &isolation.ChangeSpace{Key: key("w")}); err != nil {
-		t.Errorf("a named workspace that is there: %v", err)
+		t.Errorf("a named workspace that exists: %v", err)
 	}
 	kill(t, tr.pid())
 	refused("by the next keeper")
@@ -564,7 +568,7 @@ func TestAnErringBoxdLeavesOnlySoManyWorkspaces(t *testing.T) {
 		Key: key("c"), Hostname: "c", Scratch: isolation.Scratch{Bytes: 1 << 20, Inodes: 1 << 10}, ManagedWork: true, Resume: true,
 	})
 	if err != nil {
-		t.Fatalf("a box whose workspace is there: %v", err)
+		t.Fatalf("a box whose workspace exists: %v", err)
 	}
 	tr.works(b)
 	b.Close()
@@ -591,7 +595,7 @@ func (tr *troupe) left() (list []string) {
 	return list
 }
 
-// What the keeper refuses, callers are told: which limit it is, and what to remove.
+// Callers get the reason of a refusal by the keeper: which limit it is, and what to remove.
 func TestAHostHasSoManyWorkspaces(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[sessions]\nmax = 2\n[workspaces]\nmax = 2\n")
@@ -602,7 +606,8 @@ func TestAHostHasSoManyWorkspaces(t *testing.T) {
 		t.Helper()
 		e := boxtest.Refused(t, err, http.StatusTooManyRequests, "")
 		if !strings.Contains(e.Detail, "at most 2 (workspaces.max)") || !strings.Contains(e.Hint, "workspaces.max") {
-			t.Errorf("%+v", e)
+			t.Errorf(`e = %+v, want e.Detail containing "at most 2 (workspaces.max)" and e.Hint containing "workspaces.max"`,
+				e)
 		}
 	}
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s2"})

@@ -58,7 +58,7 @@ func TestARunningProgramKeepsItsSession(t *testing.T) {
 	ended(t, d, "other", "idle")
 	// If the TTL had counted while the program ran, the program would have been canceled.
 	if _, r := running.Release(); r.Status != "exited" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "exited"`, boxtest.Show(r))
 	}
 	ended(t, d, "s1", "idle")
 }
@@ -84,7 +84,7 @@ func TestProcessesThatWereKeptKeepTheirSession(t *testing.T) {
 		ended(t, d, id, "idle")
 	}
 	if got := d.Sh(t, "s1", "pgrep -c sleep; kill $(pgrep -fx 'sleep 1000')"); got != "2\n" {
-		t.Errorf("%s processes were kept", got)
+		t.Errorf("%s background processes still run", got)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "other", Patch: limits.Patch{TTL: boxtest.Duration("4s")}})
 	ended(t, d, "other", "idle")
@@ -99,13 +99,13 @@ func TestMaxLifetimeEndsEvenWhatIsUsed(t *testing.T) {
 	before := d.Look()
 	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{MaxLifetime: boxtest.Duration("30m"), TTL: boxtest.Duration("1h")}})
 	if life := s.ExpiresAt.Sub(s.CreatedAt); quantity.Duration(life) != *boxtest.Duration("30m") {
-		t.Errorf("it says it lives for %v", life)
+		t.Errorf("the lifetime of the session is %v", life)
 	}
 	running := d.Hold(t, "s1", waits())
 	shorten(t, d, "s1", limits.Patch{MaxLifetime: new(quantity.Duration(time.Since(s.CreatedAt).Round(time.Millisecond) + 2*time.Second))})
 	ended(t, d, "s1", "lifetime")
 	if _, r := running.Release(); r.Status != "canceled" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "canceled"`, boxtest.Show(r))
 	}
 	d.NothingLeft(before)
 }
@@ -132,11 +132,12 @@ func TestThereAreOnlySoManySessions(t *testing.T) {
 	for _, tc := range [][2]string{{"/v1/sessions", `{"id":"s3"}`}, {"/v1/exec", `{"session":{},"exec":{"argv":["true"]}}`}} {
 		a := d.Raw(t, "POST", tc[0], tc[1])
 		if p := a.Problem(t); p.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || !strings.Contains(p.Detail, "sessions.max") {
-			t.Errorf("%s: %v %+v", tc[0], a.Header, p)
+			t.Errorf(`%s: a.Header = %v, p = %+v, want p.Status == 429 and a.Header.Get("Retry-After") != "" and p.Detail containing "sessions.max"`,
+				tc[0], a.Header, p)
 		}
 	}
 	if _, isNew, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
-		t.Errorf("one that exists: %v, %v", isNew, err)
+		t.Errorf("a session that exists: isNew = %v, err = %v, want no error and isNew == false", isNew, err)
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
@@ -158,7 +159,7 @@ func TestManyCreatesAtOnceKeepToTheLimit(t *testing.T) {
 			if e, ok := errors.AsType[*client.Error](err); err == nil {
 				made++
 			} else if !ok || e.Status != http.StatusTooManyRequests {
-				t.Errorf("%v", err)
+				t.Errorf("err = %v, want ok == true and e.Status == 429", err)
 			}
 		})
 	}
@@ -179,19 +180,19 @@ func TestOneSessionRunsOnlySoMuchAtOnce(t *testing.T) {
 	first, second := d.Hold(t, "s1", waits()), d.Hold(t, "s1", waits())
 	a := d.Raw(t, "POST", "/v1/sessions/s1/exec", `{"argv":["true"]}`)
 	if p := a.Problem(t); p.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" {
-		t.Errorf("%v %+v", a.Header, p)
+		t.Errorf(`a.Header = %v, p = %+v, want p.Status == 429 and a.Header.Get("Retry-After") != ""`, a.Header, p)
 	}
 	_, err := d.ExecStream(t.Context(), "s1", new(boxtest.Shell("true")), client.Stdio{}, nil)
 	boxtest.Refused(t, err, http.StatusTooManyRequests, "")
 	d.Sh(t, "s2", "true")
 	if s, err := d.Session(t.Context(), "s1"); err != nil || s.Running != 2 || s.ExpiresAt == nil {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf("s = %+v, err = %v, want no error and s.Running == 2 and s.ExpiresAt != nil", s, err)
 	}
 	first.Release()
 	d.Sh(t, "s1", "true")
 	second.Release()
 	if s, err := d.Session(t.Context(), "s1"); err != nil || s.Running != 0 || s.Executions != 3 {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf("s = %+v, err = %v, want no error and s.Running == 0 and s.Executions == 3", s, err)
 	}
 }
 
@@ -214,7 +215,7 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 				results <- r
 			}()
 		}
-		boxtest.Eventually(t, "both run", func() bool {
+		boxtest.Eventually(t, "both programs run", func() bool {
 			r := d.Result(t, "s1", boxtest.Shell("test -e run0 -a -e run1"))
 			return r.ExitCode != nil && *r.ExitCode == 0
 		})
@@ -222,7 +223,7 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := <-results; r.Status != "lost" || r.ExitCode != nil {
-			t.Errorf("%s", boxtest.Show(r))
+			t.Errorf(`r = %s, want r.Status == "lost" and r.ExitCode == nil`, boxtest.Show(r))
 		}
 		// Works at once, whether or not boxd has noticed the death.
 		again := d.NewSession(t, api.SessionRequest{ID: "s1"})
@@ -231,7 +232,7 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 		}
 		d.Sh(t, "s1", "true")
 		if r := <-results; r.Status != "lost" {
-			t.Errorf("%s", boxtest.Show(r))
+			t.Errorf(`r = %s, want r.Status == "lost"`, boxtest.Show(r))
 		}
 		if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 			t.Fatal(err)
@@ -268,7 +269,7 @@ func TestABoxThatEndsWithoutABoxdIsLost(t *testing.T) {
 	if !slices.ContainsFunc(happened(t, d, ""), func(e api.Event) bool {
 		return e.Type == "session.ended" && e.Session == "s1" && e.Reason == "lost" && e.Owner == "uid:0"
 	}) {
-		t.Error("no event tells of the end")
+		t.Error("there is no session.ended event")
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
@@ -325,7 +326,7 @@ func TestAStartThatFailsLeavesNothing(t *testing.T) {
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s1", Mounts: read("/data", "/mnt/a/b", "/opt")})
 	if got := d.Sh(t, "s1", "ls /data /mnt/a/b /opt"); strings.Count(got, "file") != 3 {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want strings.Count(got, "file") == 3`, got)
 	}
 }
 
@@ -336,7 +337,7 @@ func TestAWorkspaceThatIsThereAlreadyIsNotUsed(t *testing.T) {
 	works := filepath.Join(d.State, "workspaces")
 	list, err := os.ReadDir(works)
 	if err != nil || len(list) != 1 {
-		t.Fatalf("%v, %v", list, err)
+		t.Fatalf("list = %v, err = %v, want no error and len(list) == 1", list, err)
 	}
 	key := filepath.Join(works, list[0].Name())
 	if err := d.DeleteSession(t.Context(), s.ID); err != nil {
@@ -352,7 +353,7 @@ func TestAWorkspaceThatIsThereAlreadyIsNotUsed(t *testing.T) {
 		t.Errorf("%v (%+v)", err, e)
 	}
 	if err := os.Remove(key); err != nil {
-		t.Fatalf("what was there before is gone or used: %v", err)
+		t.Fatalf("the earlier file was removed or used: %v", err)
 	}
 	d.NothingLeft(before)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
@@ -365,7 +366,7 @@ func TestIDsOfTheHostRunOut(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s3"})
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Hint, "ids.count") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Hint containing "ids.count"`, e)
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)

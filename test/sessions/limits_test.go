@@ -45,7 +45,8 @@ func TestABodyTakesHardlyMoreMemoryThanItsBytes(t *testing.T) {
 				}
 				var p api.Problem
 				if err := json.Unmarshal(a.Body, &p); err != nil || p.Status != http.StatusBadRequest || p.Field != field || !strings.HasPrefix(p.Allowed, "at most ") || !strings.HasSuffix(p.Value, " elements") {
-					t.Errorf("%s: %+v", field, p)
+					t.Errorf(`%s: p = %+v, want no error and p.Status == 400 and p.Field == field and p.Allowed starting with "at most " and p.Value ending with " elements"`,
+						field, p)
 				}
 			})
 		}
@@ -72,13 +73,13 @@ func TestABodyThatWillNotBeUsedIsNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p := a.Problem(t); p.Status != status || status == 400 && p.Field != "body" {
-			t.Errorf("%s: %+v", path, p)
+			t.Errorf(`%s: p = %+v, want p.Status == %v and (status != 400 or p.Field == "body")`, path, p, status)
 		}
 	}
 	long := `{"id":"` + strings.Repeat("x", 1<<20) + `"}`
 	a := d.Raw(t, "POST", "/v1/sessions", long)
 	if p := a.Problem(t); p.Status != 400 || p.Field != "body" || p.Allowed != "at most 1MiB" {
-		t.Errorf("%+v", p)
+		t.Errorf(`p = %+v, want p.Status == 400 and p.Field == "body" and p.Allowed == "at most 1MiB"`, p)
 	}
 }
 
@@ -95,20 +96,22 @@ func TestOneUserLeavesSessionsForOthers(t *testing.T) {
 	}
 	p := theirs[2].Problem(t)
 	if p.Detail != "you have 2 of 2 sessions (sessions.max_per_owner); held by s1, s2" || p.Hint == "" || theirs[2].Header.Get("Retry-After") == "" {
-		t.Errorf("%+v", p)
+		t.Errorf(`p = %+v, want p.Detail == "you have 2 of 2 sessions (sessions.max_per_owner); held by s1, s2" and p.Hint != "" and theirs[2].Header.Get("Retry-After") != ""`,
+			p)
 	}
 	if third := d.AsUser(t, boxtest.ThirdUID, once, make("s1")); third[0].Code != http.StatusOK || third[1].Code != http.StatusCreated {
-		t.Errorf("a third user: %s, %s", third[0].Body, third[1].Body)
+		t.Errorf("a third user: third[0].Body = %s, third[1].Body = %s, want third[0].Code == 200 and third[1].Code == 201",
+			third[0].Body, third[1].Body)
 	}
 	for i := range 2 { // up to sessions.max
 		d.NewSession(t, api.SessionRequest{ID: fmt.Sprint(i)})
 	}
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{})
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "(sessions.max)") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "(sessions.max)"`, e)
 	}
 	if again := d.AsUser(t, boxtest.OtherUID, boxtest.Request("DELETE", "/v1/sessions/s1", ""), make("s3")); again[1].Code != http.StatusCreated {
-		t.Errorf("after one has ended: %s", again[1].Body)
+		t.Errorf("after one has ended: again[1].Body = %s, want again[1].Code == 201", again[1].Body)
 	}
 }
 
@@ -159,14 +162,14 @@ func TestOneUserLeavesConnectionsForOthers(t *testing.T) {
 	release := d.Stay(t, boxtest.OtherUID, &got, "hold")
 	defer release()
 	if got != (held{Kept: 256, TurnedAway: 44}) {
-		t.Errorf("of 300 connections: %+v", got)
+		t.Errorf("of 300 connections: got %+v, want held{Kept: 256, TurnedAway: 44}", got)
 	}
 	if _, err := d.Status(t.Context()); err != nil {
 		t.Errorf("root: %v", err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	if a := d.AsUser(t, boxtest.ThirdUID, boxtest.Request("GET", "/v1/status", "")); a[0].Code != http.StatusOK {
-		t.Errorf("a third user: %s", a[0].Body)
+		t.Errorf("a third user: a[0].Body = %s, want a[0].Code == 200", a[0].Body)
 	}
 }
 

@@ -29,7 +29,7 @@ func hears(t *testing.T, m *boxtest.Manager, want string) string {
 		case strings.HasPrefix(heard, want):
 			return heard
 		case heard != "WATCHDOG=1":
-			t.Fatalf("boxd says %q, want %q", heard, want)
+			t.Fatalf("boxd notifies systemd with %q, want %q", heard, want)
 		}
 	}
 }
@@ -39,14 +39,14 @@ func TestTheWatchdogHearsOfABoxdThatIsWell(t *testing.T) {
 	d := boxtest.Start(t)
 	m := d.Managed(200 * time.Millisecond)
 	if heard := m.Hear(); heard != "READY=1" {
-		t.Fatalf("first it says %q", heard)
+		t.Fatalf(`the first notification is %q, want "READY=1"`, heard)
 	}
 	alive := func(while string) {
 		t.Helper()
 		m.Drain()
 		for range 3 {
 			if heard := m.Hear(); heard != "WATCHDOG=1" {
-				t.Fatalf("%s it says %q", while, heard)
+				t.Fatalf(`%s the notification is %q, want heard == "WATCHDOG=1"`, while, heard)
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func TestTheWatchdogHearsOfABoxdThatIsWell(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := m.Heard.Read(make([]byte, 100)); err == nil {
-		t.Errorf("stopped, it has said %d bytes", n)
+		t.Errorf("boxd, stopped by SIGSTOP, has sent %d bytes", n)
 	}
 	if err := syscall.Kill(d.PID(), syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestAnIdleBoxdEndsAndTheNextCallerFindsAnother(t *testing.T) {
 	}
 	d.Restart()
 	if a, err := boxtest.ReadAnswer(conn); err != nil || a.Code != 200 {
-		t.Errorf("%v %v", a, err)
+		t.Errorf("a = %v, err = %v, want no error and a.Code == 200", a, err)
 	}
 	conn.Close()
 	d.Close()
@@ -164,10 +164,10 @@ func TestAReloadIsForNewSessionsAndOnlyIfAllIsInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		if heard := m.Hear(); !strings.HasPrefix(heard, "RELOADING=1\nMONOTONIC_USEC=") {
-			t.Fatalf("it says %q", heard)
+			t.Fatalf(`the notification is %q, want heard starting with "RELOADING=1\nMONOTONIC_USEC="`, heard)
 		}
 		if heard := m.Hear(); heard != "READY=1" {
-			t.Fatalf("then it says %q", heard)
+			t.Fatalf(`the next notification is %q, want "READY=1"`, heard)
 		}
 		all := d.Log()
 		log, logged = all[logged:], len(all)
@@ -202,7 +202,7 @@ func TestAReloadIsForNewSessionsAndOnlyIfAllIsInOrder(t *testing.T) {
 	colour("old", "red")
 	colour("new", "green")
 	if _, isNew, err := d.CreateSession(t.Context(), &asked); isNew || err != nil {
-		t.Errorf("the request that made it does not find it again: %v", err)
+		t.Errorf("the request that made it does not find it again: err = %v, want isNew == false and no error", err)
 	}
 
 	// A file with one invalid value changes nothing, not even by its valid ones.
@@ -230,7 +230,7 @@ func TestAReloadIsForNewSessionsAndOnlyIfAllIsInOrder(t *testing.T) {
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "more"})
 	boxtest.Refused(t, err, 429, "")
 	if s, err := d.Status(t.Context()); err != nil || s.MaxSessions != 4 || s.Sessions != 4 {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf("s = %+v, err = %v, want no error and s.MaxSessions == 4 and s.Sessions == 4", s, err)
 	}
 }
 
@@ -239,26 +239,28 @@ func TestTheStatusSaysWhatIsTheMatter(t *testing.T) {
 	d := boxtest.Start(t, "[host]\nkeep_free_memory = \"16TiB\"\n")
 	s, err := d.Status(t.Context())
 	if err != nil || len(s.Degraded) != 1 || !strings.HasPrefix(s.Degraded[0], "no box can start: ") || !strings.Contains(s.Degraded[0], "host.keep_free_memory") {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf(`s = %+v, err = %v, want no error and len(s.Degraded) == 1 and s.Degraded[0] starting with "no box can start: " and s.Degraded[0] containing "host.keep_free_memory"`,
+			s, err)
 	}
 	memory := "rlimit"
 	if boxtest.Grouped() {
 		memory = "cgroup2"
 	}
 	if s.Enforced["memory"] != memory || s.Enforced["tmp"] != "tmpfs" || s.Enforced["workspace"] == "" {
-		t.Errorf("limits are kept by %v", s.Enforced)
+		t.Errorf("limits are enforced by %v", s.Enforced)
 	}
 	rewrite(t, d, "16TiB", "1MiB")
 	if err := syscall.Kill(d.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "nothing is the matter", func() bool {
+	boxtest.Eventually(t, "the status reports no problem", func() bool {
 		s, err = d.Status(t.Context())
 		return err == nil && len(s.Degraded) == 0
 	})
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	process(t, d, "s1", "p1", &api.ProcessRequest{Argv: []string{"sleep", "1000"}})
 	if s, err = d.Status(t.Context()); err != nil || s.Processes != 1 || s.MaxProcesses != 64 || s.Running != 1 {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf("s = %+v, err = %v, want no error and s.Processes == 1 and s.MaxProcesses == 64 and s.Running == 1",
+			s, err)
 	}
 }

@@ -47,7 +47,8 @@ func TestBothStreamsComeInTheOrderOfTheWrites(t *testing.T) {
 		change(&req)
 		r := d.Result(t, "s1", req)
 		if r.Status != "exited" || r.Stdout != want || r.Stderr != "" || r.Output[0].Bytes != uint64(len(want)) || r.Output[1].Bytes != 0 {
-			t.Errorf("%s: %s", name, boxtest.Show(r))
+			t.Errorf(`%s: r = %s, want r.Status == "exited" and r.Stdout == %v and r.Stderr == "" and r.Output[0].Bytes == uint64(len(want)) and r.Output[1].Bytes == 0`,
+				name, boxtest.Show(r), want)
 		}
 		if req.ID != "" {
 			req.ID = "streamed"
@@ -55,16 +56,18 @@ func TestBothStreamsComeInTheOrderOfTheWrites(t *testing.T) {
 		var out, err bytes.Buffer
 		streamed, failed := d.ExecStream(t.Context(), "s1", &req, client.Stdio{Stdout: &out, Stderr: &err}, nil)
 		if failed != nil || streamed.Status != "exited" || out.String() != want || err.Len() > 0 {
-			t.Errorf("%s, streamed: %q and %q, %+v, %v", name, out.String(), err.String(), streamed, failed)
+			t.Errorf(`%s, streamed: out = %q and err = %q, streamed = %+v, failed = %v, want failed == nil and streamed.Status == "exited" and out.String() == %q and err.Len() <= 0`,
+				name, out.String(), err.String(), streamed, failed, want)
 		}
 	}
 	req := boxtest.Shell("cat >&2; echo; echo out")
 	req.MergeOutput, req.Stdin = true, "in"
 	if r := d.Result(t, "s1", req); r.Stdout != "in\nout\n" || r.Stderr != "" {
-		t.Errorf("with an input: %s", boxtest.Show(r))
+		t.Errorf(`with an input: r = %s, want r.Stdout == "in\nout\n" and r.Stderr == ""`, boxtest.Show(r))
 	}
 	if r := d.Result(t, "s1", boxtest.Shell(alternate)); len(r.Stdout) != len(want)/2 || len(r.Stderr) != len(want)/2 {
-		t.Errorf("not asked for: %s", boxtest.Show(r))
+		t.Errorf("without merge_output: r = %s, want len(r.Stdout) == len(want) / 2 and len(r.Stderr) == len(want) / 2",
+			boxtest.Show(r))
 	}
 }
 
@@ -77,7 +80,7 @@ func TestAProcessKeepsItsStreamsMerged(t *testing.T) {
 	req.MergeOutput, req.Restart = true, &api.Restart{Policy: "always", Delay: length(10 * time.Millisecond)}
 	d.NewProcess(t, "s1", "p", req)
 	half, all := alternated(0, 500), alternated(0, 1000)
-	boxtest.Eventually(t, "it has written half of it", func() bool {
+	boxtest.Eventually(t, "the process has written half of its output", func() bool {
 		p, err := d.Process(t.Context(), "s1", "p", 0)
 		return err == nil && p.Output[0].Bytes == int64(len(half)) && p.Output[1].Bytes == 0
 	})
@@ -87,7 +90,7 @@ func TestAProcessKeepsItsStreamsMerged(t *testing.T) {
 		for i, name := range []string{"stdout", "stderr"} {
 			a := d.Raw(t, "GET", "/v1/sessions/s1/processes/p/logs?stream="+name, "")
 			if a.Code != http.StatusOK {
-				t.Errorf("%s: %d %s", name, a.Code, a.Body)
+				t.Errorf("%s: a.Code = %d, a.Body = %s, want a.Code == 200", name, a.Code, a.Body)
 			}
 			streams[i].Write(a.Body)
 		}
@@ -108,7 +111,7 @@ func TestAProcessKeepsItsStreamsMerged(t *testing.T) {
 	d.Restart()
 	d.Sh(t, "s1", "touch go")
 	twice := all + all
-	boxtest.Eventually(t, "it has been started again and has written all of it", func() bool {
+	boxtest.Eventually(t, "the process was started again and has written all its output", func() bool {
 		p, err := d.Process(t.Context(), "s1", "p", 0)
 		return err == nil && p.Starts == 2 && p.Output[0].Bytes+p.Output[1].Bytes == int64(len(twice))
 	})
@@ -116,7 +119,7 @@ func TestAProcessKeepsItsStreamsMerged(t *testing.T) {
 		t.Errorf("all of it is %q and %q", out, err)
 	}
 	if again, isNew, err := d.StartProcess(t.Context(), "s1", "p", req); err != nil || isNew || again.Starts != 2 {
-		t.Errorf("asked for again: %+v, new %v, %v", again, isNew, err)
+		t.Errorf("the same request again: %+v, new %v, %v", again, isNew, err)
 	}
 	apart := *req
 	apart.MergeOutput = false
@@ -126,7 +129,8 @@ func TestAProcessKeepsItsStreamsMerged(t *testing.T) {
 		t.Error(err)
 	}
 	if failed := <-attached; failed != nil || out.String() != twice || err.String() != "" {
-		t.Errorf("attached: %q and %q, %v", out.String(), err.String(), failed)
+		t.Errorf(`attached: out = %q and err = %q, failed = %v, want failed == nil and out.String() == %q and err.String() == ""`,
+			out.String(), err.String(), failed, twice)
 	}
 }
 
@@ -144,7 +148,7 @@ func TestOneStreamIsNotMerged(t *testing.T) {
 		change(req)
 		_, _, err := d.StartProcess(t.Context(), "s1", "p", req)
 		if e := boxtest.Refused(t, err, http.StatusBadRequest, "merge_output"); e.Value != "true" || !strings.HasPrefix(e.Allowed, "left out with ") {
-			t.Errorf("%s: %+v", name, e)
+			t.Errorf(`%s: e = %+v, want e.Value == "true" and e.Allowed starting with "left out with "`, name, e)
 		}
 	}
 	for _, id := range []string{"", "named"} {

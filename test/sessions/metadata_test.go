@@ -38,7 +38,7 @@ func TestMetadataIsKeptAndFindsSessions(t *testing.T) {
 		for _, s := range list {
 			got = append(got, s.ID)
 			if told := s.Metadata != nil; told != (f.WithMetadata && s.ID != "c") || s.ID == "a" && told && !maps.Equal(s.Metadata, want) {
-				t.Errorf("%+v: of %s is told %q", f, s.ID, s.Metadata)
+				t.Errorf("%+v: session %s is listed with metadata %q", f, s.ID, s.Metadata)
 			}
 		}
 		slices.Sort(got)
@@ -49,7 +49,7 @@ func TestMetadataIsKeptAndFindsSessions(t *testing.T) {
 	check := func() {
 		t.Helper()
 		if s, err := d.Session(t.Context(), "a"); err != nil || !maps.Equal(s.Metadata, want) {
-			t.Errorf("%q, %v", s.Metadata, err)
+			t.Errorf("s.Metadata = %q, err = %v, want no error and s.Metadata == %q", s.Metadata, err, want)
 		}
 		find(client.SessionFilter{}, "a", "b", "c")
 		find(client.SessionFilter{WithMetadata: true}, "a", "b", "c")
@@ -66,10 +66,11 @@ func TestMetadataIsKeptAndFindsSessions(t *testing.T) {
 	check()
 	want["task"] = "19"
 	if s, err := d.ChangeSession(t.Context(), "a", &api.SessionChange{Metadata: want}); err != nil || !maps.Equal(s.Metadata, want) {
-		t.Errorf("%q, %v", s.Metadata, err)
+		t.Errorf("s.Metadata = %q, err = %v, want no error and s.Metadata == %q", s.Metadata, err, want)
 	}
 	if s, err := d.ChangeSession(t.Context(), "a", &api.SessionChange{Labels: map[string]string{"team": "web", "x": "1"}}); err != nil || !maps.Equal(s.Metadata, want) {
-		t.Errorf("a change of something else: %q, %v", s.Metadata, err)
+		t.Errorf("a change of something else: s.Metadata = %q, err = %v, want no error and s.Metadata == %q",
+			s.Metadata, err, want)
 	}
 	d.Kill()
 	d.Restart()
@@ -83,20 +84,21 @@ func TestMetadataIsKeptAndFindsSessions(t *testing.T) {
 	}
 	check()
 	if s, err := d.ChangeSession(t.Context(), "a", &api.SessionChange{Metadata: map[string]string{}}); err != nil || s.Metadata != nil {
-		t.Errorf("%q, %v", s.Metadata, err)
+		t.Errorf("s.Metadata = %q, err = %v, want no error and s.Metadata == nil", s.Metadata, err)
 	}
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "b", Metadata: want})
 	boxtest.Refused(t, err, http.StatusConflict, "metadata")
 	for _, query := range []string{"label=a", "label==x", "metadata=yes", "metadata==", "label=a%3D1&label=a%3D2"} {
 		if a := d.Raw(t, "GET", "/v1/sessions?"+query, ""); a.Code != http.StatusBadRequest {
-			t.Errorf("%s: %d", query, a.Code)
+			t.Errorf("%s: a.Code = %d, want 400", query, a.Code)
 		}
 	}
 	if a := d.Raw(t, "GET", "/v1/sessions?metadata=true&metadata="+url.QueryEscape("task=18"), ""); a.Code != http.StatusOK || !strings.Contains(string(a.Body), `"metadata":{"task":"18"}`) || strings.Contains(string(a.Body), `"id":"a"`) {
-		t.Errorf("%d, %s", a.Code, a.Body)
+		t.Errorf("a.Code = %d, a.Body = %s, want a.Code == 200 and a.Body containing `\"metadata\":{\"task\":\"18\"}` and a.Body without `\"id\":\"a\"`",
+			a.Code, a.Body)
 	}
 	if text := d.Log(); strings.Contains(text, "c&d=e") {
-		t.Error("it is in the log")
+		t.Error("the log has the value of the metadata")
 	}
 }
 
@@ -113,7 +115,7 @@ func TestMetadataIsBounded(t *testing.T) {
 	d.Kill()
 	d.Restart()
 	if s, err := d.Session(t.Context(), "s"); err != nil || !maps.Equal(s.Metadata, most) {
-		t.Errorf("%d, %v", len(s.Metadata), err)
+		t.Errorf("len(s.Metadata) = %d, err = %v, want no error and s.Metadata == most", len(s.Metadata), err)
 	}
 	more := maps.Clone(most)
 	more["0000"] += "x"
@@ -126,7 +128,8 @@ func TestMetadataIsBounded(t *testing.T) {
 	_, err = d.ChangeSession(t.Context(), "s", &api.SessionChange{Metadata: many})
 	boxtest.Refused(t, err, http.StatusBadRequest, "metadata")
 	if s, err := d.Session(t.Context(), "s"); err != nil || !maps.Equal(s.Metadata, most) {
-		t.Errorf("after refused changes: %d, %v", len(s.Metadata), err)
+		t.Errorf("after refused changes: len(s.Metadata) = %d, err = %v, want no error and s.Metadata == most",
+			len(s.Metadata), err)
 	}
 }
 
@@ -155,15 +158,15 @@ func TestListsHavePages(t *testing.T) {
 		return list.Next
 	}
 	if next := page("", "b", "a", "c.d"); next != "" {
-		t.Errorf("after all of it comes %q", next)
+		t.Errorf("after the last page the token is %q", next)
 	}
 	next := page("limit=2&metadata=true", "b", "a")
 	if next = page("limit=1&after="+url.QueryEscape(next), "c.d"); next != "" {
-		t.Errorf("after the last one comes %q", next)
+		t.Errorf("after the last session the token is %q", next)
 	}
 	for _, query := range []string{"limit=0", "limit=x", "limit=10001", "after=x", "after=1", "after=1.", "after=x.y"} {
 		if a := d.Raw(t, "GET", "/v1/sessions?"+query, ""); a.Code != http.StatusBadRequest {
-			t.Errorf("%s: %d %s", query, a.Code, a.Body)
+			t.Errorf("%s: a.Code = %d, a.Body = %s, want a.Code == 400", query, a.Code, a.Body)
 		}
 	}
 }

@@ -67,7 +67,8 @@ func agree(t *testing.T, d *boxtest.Daemon, s *api.Session, when string) (listed
 		listed[m.Target] = m
 		name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(s.PID)), "root", m.Target, "name"))
 		if err != nil || string(name) != filepath.Base(m.Source) || !slices.Equal(m.Attributes, []string{"ro", "nosuid", "nodev"}) {
-			t.Errorf("%s: %+v is in the list, and there is %q, %v", when, m, name, err)
+			t.Errorf(`%s: %+v is in the list, and the box has %q, %v, want no error and name == filepath.Base(m.Source) and m.Attributes == []string{"ro", "nosuid", "nodev"}`,
+				when, m, name, err)
 		}
 	}
 	at, over := tableOf(t, s.PID)
@@ -164,7 +165,7 @@ func TestChangesOfMountsSurviveTheirMakers(t *testing.T) {
 			d.Restart()
 			agree(t, d, &s, when) // before any other change
 		}
-		boxtest.Eventually(t, "mounts are changed again", func() bool {
+		boxtest.Eventually(t, "mounts can be changed again", func() bool {
 			_, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: source, Target: "/mnt/again", Mode: "ro"})
 			return err == nil
 		})
@@ -176,7 +177,7 @@ func TestChangesOfMountsSurviveTheirMakers(t *testing.T) {
 			unmount(t, d, "s", target)
 		}
 		if got := d.Sh(t, "s", "ls -A /mnt /workspace"); got != "/mnt:\n\n/workspace:\n" {
-			t.Errorf("%s: left is %q", when, got)
+			t.Errorf(`%s: left is %q, want got == "/mnt:\n\n/workspace:\n"`, when, got)
 		}
 		agree(t, d, &s, when)
 		if t.Failed() {
@@ -224,7 +225,7 @@ func putBelow(t *testing.T, pid uint32, source, target string) {
 	}
 }
 
-// What a killed boxd has done and not recorded is recovered from what it has recorded before doing it.
+// A change that a killed boxd has made and not recorded is recovered from the record that it wrote before.
 func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
 	t.Parallel()
 	type record = map[string]json.RawMessage
@@ -232,7 +233,7 @@ func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
 		t.Helper()
 		path := d.Record(t, "s")
 		if all, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*.json")); err != nil || len(all) != 1 {
-			t.Fatalf("%q, %v", all, err)
+			t.Fatalf("all = %q, err = %v, want no error and len(all) == 1", all, err)
 		}
 		text, err := os.ReadFile(path)
 		if err == nil {
@@ -303,21 +304,22 @@ func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
 			d.Restart()
 			listed := agree(t, d, &s, name)
 			if m, found := listed[target]; found != (tc.left != "") || found && filepath.Base(m.Source) != tc.left {
-				t.Errorf("there is %+v", listed)
+				t.Errorf(`the mounts are %+v, want found == (tc.left != "") and (found == false or filepath.Base(m.Source) == tc.left)`,
+					listed)
 			}
 			if _, still := read(t, d)["mounting"]; still {
-				t.Error("the change is in the record still")
+				t.Error("the record still has the interrupted change")
 			}
 			if tc.left == "" {
 				if got := d.Sh(t, "s", "ls -A /workspace"); got != "" {
-					t.Errorf("left is %q", got)
+					t.Errorf(`left is %q, want ""`, got)
 				}
 				mount(t, d, "s", api.MountRequest{Source: one, Target: target})
 			}
 			unmount(t, d, "s", target)
 			unmount(t, d, "s", "/mnt/other")
 			if got := d.Sh(t, "s", "ls -A /mnt /workspace"); got != "/mnt:\n\n/workspace:\n" {
-				t.Errorf("left is %q", got)
+				t.Errorf(`left is %q, want "/mnt:\n\n/workspace:\n"`, got)
 			}
 		})
 	}

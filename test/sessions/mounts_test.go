@@ -47,7 +47,7 @@ func problemOf(t *testing.T, err error) *client.Error {
 	t.Helper()
 	e, ok := errors.AsType[*client.Error](err)
 	if !ok {
-		t.Fatalf("not refused by boxd: %v", err)
+		t.Fatalf("not refused by boxd: err = %v, want ok == true", err)
 	}
 	return e
 }
@@ -66,7 +66,7 @@ func TestALivingSessionIsGivenMounts(t *testing.T) {
 			t.Errorf("mounted %+v", m)
 		}
 		if got := d.Sh(t, "s", "cat "+target+"/name; ! touch "+target+"/x; grep -c ' "+target+" ro,nosuid,nodev' /proc/self/mountinfo"); !strings.HasPrefix(got, "one1\n") {
-			t.Errorf("%s in the box: %q", target, got)
+			t.Errorf(`%s in the box: got %q, want got starting with "one1\n"`, target, got)
 		}
 		if _, isNew, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: source, Target: target, Mode: "ro", NoSymlinks: true}); err != nil || isNew {
 			t.Errorf("once more: new %v, %v", isNew, err)
@@ -80,7 +80,7 @@ func TestALivingSessionIsGivenMounts(t *testing.T) {
 			t.Errorf("%s has left something: before %q, after %q", target, before, after)
 		}
 		if e := problemOf(t, d.RemoveMount(t.Context(), "s", target, false)); e.Status != 404 {
-			t.Errorf("removed twice: %+v", e.Problem)
+			t.Errorf("removed twice: e.Problem = %+v, want e.Status == 404", e.Problem)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(source, "name")); err != nil {
@@ -107,7 +107,7 @@ func TestAMountIsReplacedAtOnce(t *testing.T) {
 		done; touch /workspace/stopped`}})
 	other := api.MountRequest{Source: one, Target: "/mnt/x", Mode: "ro"}
 	if _, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: two, Target: "/mnt/x", Mode: "ro"}); problemOf(t, err).Status != 409 {
-		t.Errorf("replaced without a word: %v", err)
+		t.Errorf("replaced without replace = true: err = %v, want problemOf(t, err).Status == 409", err)
 	}
 	const rounds = 50 // fewer than can be stacked on an old kernel
 	for i := range rounds {
@@ -124,12 +124,13 @@ func TestAMountIsReplacedAtOnce(t *testing.T) {
 	d.Sh(t, "s", "touch /workspace/stop")
 	boxtest.Eventually(t, "the reader stops", func() bool { return strings.Contains(d.Sh(t, "s", "ls /workspace"), "stopped") })
 	if got := d.Sh(t, "s", "cat /workspace/gaps 2>&1; ls /workspace"); !strings.Contains(got, "two\n") || strings.Contains(got, "gap\n") || strings.Contains(got, "\ngaps\n") {
-		t.Errorf("the reader has found %q", got)
+		t.Errorf(`the reader has found %q, want got containing "two\n" and got without "gap\n" and got without "\ngaps\n"`,
+			got)
 	}
 	// The process in the first directory keeps it, and no process holds up the removal.
 	unmount(t, d, "s", "/mnt/x")
 	if got := d.Sh(t, "s", "grep -c /mnt/x /proc/self/mountinfo || ls -A /mnt"); got != "0\n" {
-		t.Errorf("left of all mounts: %q", got)
+		t.Errorf(`left of all mounts: got %q, want "0\n"`, got)
 	}
 }
 
@@ -158,7 +159,7 @@ func TestABusyMountNamesWhoUsesIt(t *testing.T) {
 		process(t, d, "s", tc.name, &api.ProcessRequest{Argv: []string{"sh", "-c", tc.run}})
 		boxtest.Eventually(t, "the mount is in use", func() bool { return strings.Contains(d.Sh(t, "s", "ls /workspace"), "ready") })
 		var users []api.MountUser
-		boxtest.Eventually(t, "it is in use by what is to use it", func() bool {
+		boxtest.Eventually(t, "the mount is in use by the expected process", func() bool {
 			err := d.RemoveMount(t.Context(), "s", "/mnt/x", false)
 			if e := problemOf(t, err); e.Status != 409 {
 				t.Fatal(err)
@@ -173,11 +174,11 @@ func TestABusyMountNamesWhoUsesIt(t *testing.T) {
 			t.Errorf("%s: by force: %v", tc.name, err)
 		}
 		if got := d.Sh(t, "s", "ls -A /mnt"); got != "" {
-			t.Errorf("%s: left is %q", tc.name, got)
+			t.Errorf(`%s: left is %q, want got == ""`, tc.name, got)
 		}
 		if tc.name == "file" {
 			d.Sh(t, "s", "echo >/workspace/go")
-			boxtest.Eventually(t, "what was open is read", func() bool { return d.Sh(t, "s", "cat /workspace/got || true") == "one" })
+			boxtest.Eventually(t, "the open file was read to its end", func() bool { return d.Sh(t, "s", "cat /workspace/got || true") == "one" })
 		}
 		if err := d.DeleteProcess(t.Context(), "s", tc.name); err != nil {
 			t.Fatal(err)
@@ -216,17 +217,17 @@ func TestLiveMountsOutliveBoxd(t *testing.T) {
 	if err := syscall.Kill(d.Keeper(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "another keeper", func() bool {
+	boxtest.Eventually(t, "another keeper runs", func() bool {
 		_, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: filepath.Join(filepath.Dir(source), "two"), Target: "/mnt/b", Mode: "ro", Replace: true})
 		return err == nil
 	})
 	if got := d.Sh(t, "s", "cat /mnt/b/name /workspace/in/c/name"); got != "twoone" {
-		t.Errorf("found %q", got)
+		t.Errorf(`found %q, want "twoone"`, got)
 	}
 	unmount(t, d, "s", "/mnt/b")
 	unmount(t, d, "s", "/workspace/in/c")
 	if got := d.Sh(t, "s", "ls -A /mnt /workspace"); got != "/mnt:\n\n/workspace:\n" {
-		t.Errorf("left is %q", got)
+		t.Errorf(`left is %q, want "/mnt:\n\n/workspace:\n"`, got)
 	}
 }
 
@@ -262,12 +263,12 @@ func TestMountsLeaveNothingInDirectoriesOfTheHost(t *testing.T) {
 		mount(t, d, "s", api.MountRequest{Source: source, Target: "/workspace/.in/deep/a"})
 		mount(t, d, "s", api.MountRequest{Source: source, Target: "/workspace/.in/deep/b"})
 		if got := files(); !slices.Equal(got, []string{".in", "name"}) {
-			t.Errorf("%s: while it is mounted there is %q", name, got)
+			t.Errorf(`%s: while it is mounted the directory has %q, want got == []string{".in", "name"}`, name, got)
 		}
 		// The first has created parents that the second needs too.
 		unmount(t, d, "s", "/workspace/.in/deep/a")
 		if got := d.Sh(t, "s", "cat /workspace/.in/deep/b/name; ls /workspace/.in/deep"); got != "oneb\n" {
-			t.Errorf("%s: left is %q", name, got)
+			t.Errorf(`%s: left is %q, want got == "oneb\n"`, name, got)
 		}
 		end(s)
 		boxtest.Eventually(t, "the directory is as it was: "+name, func() bool { return slices.Equal(files(), clean) })
@@ -324,7 +325,7 @@ func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 			d.Kill()
 			found, err := filepath.Glob(filepath.Join(d.Dir, "state", "sessions", "*.json"))
 			if err != nil || len(found) != 1 {
-				t.Fatalf("records: %q, %v", found, err)
+				t.Fatalf("records: found = %q, err = %v, want no error and len(found) == 1", found, err)
 			}
 			record, err := os.ReadFile(found[0])
 			if err == nil {
@@ -345,7 +346,7 @@ func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 	} {
 		s := d.NewSession(t, request)
 		if got := d.Sh(t, "s", "cat /workspace/.in/deep/a/name /workspace/.in/b/name /workspace/there/x/name"); got != "oneoneone" {
-			t.Errorf("%s: mounted is %q", name, got)
+			t.Errorf(`%s: mounted is %q, want got == "oneoneone"`, name, got)
 		}
 		end(s)
 		boxtest.Eventually(t, "the directory is as it was: "+name, before)
@@ -360,10 +361,10 @@ func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 	}
 	request.Mounts[3].Target = "/workspace/file/x"
 	if s, _, err := d.CreateSession(t.Context(), &request); err == nil {
-		t.Errorf("mounted below a file: %+v", s)
+		t.Errorf("mounted below a file: s = %+v, want an error", s)
 	}
 	if got := entriesOf(t, work); !slices.Equal(got, []string{"file", "name", "there"}) {
-		t.Errorf("after a start that has failed: %q", got)
+		t.Errorf(`after a start that has failed: got %q, want []string{"file", "name", "there"}`, got)
 	}
 }
 
@@ -402,7 +403,7 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	mount(t, d, "d", api.MountRequest{Source: source, Target: "/data/d/.in/z"})
 	end("a")
 	if got := entriesOf(t, work+"/.in/x"); len(got) != 0 {
-		t.Errorf("of what the first alone has needed there is %q", got)
+		t.Errorf("directories that only the first session needed: %q, want len(got) == 0", got)
 	}
 	has("b", ".in/x")
 	has("c", ".in/x")
@@ -414,7 +415,7 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	has("c", ".in/x")
 	unmount(t, d, "c", "/data/c/.in/x")
 	if got := entriesOf(t, work+"/.in"); !slices.Equal(got, []string{"z"}) {
-		t.Errorf("there is %q when d alone is left", got)
+		t.Errorf("the directory has %q when only session d is left", got)
 	}
 	has("d", ".in/z")
 	// The box that was to remove it dies while no boxd runs.
@@ -432,10 +433,10 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	var left []string
 	defer func() {
 		if t.Failed() {
-			t.Logf("there is %q", left)
+			t.Logf("the directory has %q", left)
 		}
 	}()
-	boxtest.Eventually(t, "the last has left nothing", func() bool { // what was c may still be in clean-up
+	boxtest.Eventually(t, "the last session has left no mount point", func() bool { // what was c may still be in clean-up
 		left = entriesOf(t, work)
 		return slices.Equal(left, []string{"name"})
 	})
@@ -446,7 +447,7 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	has("e", ".in/x")
 	end("e")
 	if got := entriesOf(t, work); !slices.Equal(got, []string{"name"}) {
-		t.Errorf("who may only read has left %q", got)
+		t.Errorf(`the read-only session has left %q, want []string{"name"}`, got)
 	}
 }
 
@@ -473,7 +474,7 @@ func TestLiveMountsObeyTheRules(t *testing.T) {
 		boxtest.Request("POST", "/v1/sessions", `{"id":"bare","profile":"bare"}`), add("s", dir+"/lent/ok", "/mnt/x"))
 	for _, a := range all {
 		if a.Code != http.StatusCreated {
-			t.Fatalf("%s", a.Body)
+			t.Fatalf("a.Body = %s, want a.Code == 201", a.Body)
 		}
 	}
 	for _, a := range d.AsUser(t, boxtest.OtherUID, add("s", dir+"/other", "/mnt/y"), add("s", dir+"/lent/link", "/mnt/y")) {
@@ -500,17 +501,17 @@ func TestLiveMountsObeyTheRules(t *testing.T) {
 	} {
 		a := d.AsUser(t, boxtest.OtherUID, add(tc.id, dir+tc.source, tc.target))[0]
 		if p := a.Problem(t); p.Status != tc.status || p.Field != tc.field {
-			t.Errorf("%d: %+v: %+v", i, tc, p)
+			t.Errorf("%d: tc = %+v, p = %+v, want p.Status == %v and p.Field == %v", i, tc, p, tc.status, tc.field)
 		}
 	}
 	// A foreign session is not found.
 	if a := d.AsUser(t, 4343, add("s", dir+"/lent/ok", "/mnt/y"))[0]; a.Code != http.StatusNotFound {
-		t.Errorf("another caller: %s", a.Body)
+		t.Errorf("another caller: a.Body = %s, want a.Code == 404", a.Body)
 	}
 }
 
 // Names of directories are bytes. One that is not UTF-8 is mounted at creation and in a running session, at targets that are not
-// UTF-8 either, is listed as what it is, comes back with a stopped session and with the next boxd, and goes with its directories.
+// UTF-8 either, is listed unchanged, is restored with a stopped session and by the next boxd, and is removed with its directories.
 func TestPathsOfMountsAreBytes(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.MountSources+boxtest.Kept)
@@ -527,15 +528,17 @@ func TestPathsOfMountsAreBytes(t *testing.T) {
 		Inputs: []api.Input{{Workspace: "in", Target: "/data/i\xea"}},
 	})
 	if m := s.Mounts[0]; client.PathOf(m.Source, m.SourceBase64) != one || client.PathOf(m.Target, m.TargetBase64) != "/mnt/t\xe8" || !utf8.ValidString(m.Source+m.Target) {
-		t.Errorf("%+v", m)
+		t.Errorf(`m = %+v, want client.PathOf(m.Source, m.SourceBase64) == one and client.PathOf(m.Target, m.TargetBase64) == "/mnt/t\xe8" and utf8.ValidString(m.Source + m.Target)`,
+			m)
 	}
 	if in := s.Inputs[0]; client.PathOf(in.Target, in.TargetBase64) != "/data/i\xea" {
-		t.Errorf("%+v", in)
+		t.Errorf(`in = %+v, want client.PathOf(in.Target, in.TargetBase64) == "/data/i\xea"`, in)
 	}
 	const live = "/workspace/l\xeb/t" // directories of the host are made for it
 	m := mount(t, d, "s", api.MountRequest{Source: two, Target: live})
 	if client.PathOf(m.Source, m.SourceBase64) != two || client.PathOf(m.Target, m.TargetBase64) != live {
-		t.Errorf("%+v", m)
+		t.Errorf("m = %+v, want client.PathOf(m.Source, m.SourceBase64) == two and client.PathOf(m.Target, m.TargetBase64) == live",
+			m)
 	}
 	if _, isNew, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: two, Target: live, Mode: "ro"}); err != nil || isNew {
 		t.Errorf("the same again: new %v, %v", isNew, err)
@@ -543,7 +546,7 @@ func TestPathsOfMountsAreBytes(t *testing.T) {
 	has := func(when string) {
 		t.Helper()
 		if got := d.Sh(t, "s", "(cat /mnt/t\xe8/file /workspace/l\xeb/t/file; ls -d /data/i\xea) | LC_ALL=C tr '\\351\\352' EI"); got != "cafEcafE2/data/iI\n" {
-			t.Errorf("%s it has %q", when, got)
+			t.Errorf(`%s it has %q, want got == "cafEcafE2/data/iI\n"`, when, got)
 		}
 		list, err := d.Mounts(t.Context(), "s")
 		if err != nil {
@@ -579,17 +582,17 @@ func TestPathsOfMountsAreBytes(t *testing.T) {
 	}
 	mount(t, d, "s", api.MountRequest{Source: two, Target: live})
 	if a := d.Raw(t, "DELETE", "/v1/sessions/s/mounts?target_base64="+url.QueryEscape(base64.StdEncoding.EncodeToString([]byte(live))), ""); a.Code != http.StatusNoContent {
-		t.Errorf("%d %s", a.Code, a.Body)
+		t.Errorf("a.Code = %d, a.Body = %s, want a.Code == 204", a.Code, a.Body)
 	}
 	if left, err := os.ReadDir(work); err != nil || len(left) > 0 {
-		t.Errorf("directories made for it are left: %v, %v", left, err)
+		t.Errorf("directories made for it are left: left = %v, err = %v, want no error and len(left) == 0", left, err)
 	}
 	a := d.Raw(t, "PUT", "/v1/sessions/s/mounts", `{"source":"/x","source_base64":"L3g=","target":"/mnt/x"}`)
 	if p := a.Problem(t); p.Field != "source_base64" {
-		t.Errorf("%+v", p)
+		t.Errorf(`p = %+v, want p.Field == "source_base64"`, p)
 	}
 	a = d.Raw(t, "POST", "/v1/sessions", `{"mounts":[{"source":"","source_base64":"?","target":"/mnt/x"}]}`)
 	if p := a.Problem(t); p.Field != "mounts[0].source_base64" {
-		t.Errorf("%+v", p)
+		t.Errorf(`p = %+v, want p.Field == "mounts[0].source_base64"`, p)
 	}
 }

@@ -73,7 +73,7 @@ func records(t *testing.T, d *boxtest.Daemon, query string) api.AuditList {
 	_, text := fetch(t, d, http.MethodGet, "/v1/audit?"+query, "", nil)
 	var list api.AuditList
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
-		t.Fatal(err, text)
+		t.Fatalf("err = %v, text = %v, want no error", err, text)
 	}
 	return list
 }
@@ -88,7 +88,7 @@ func TestARequestIsFoundAgainEverywhere(t *testing.T) {
 	fetch(t, d, http.MethodPost, "/v1/sessions", `{"id":"s"}`, nil)
 	resp, text := fetch(t, d, http.MethodPost, "/v1/sessions/s/exec", `{"argv":["sh","-c","exit 3"],"env":{"TOKEN":"hush"}}`, named)
 	if resp.status != http.StatusOK || resp.head.Get("X-Request-Id") != "mine-17" {
-		t.Fatal(resp, text)
+		t.Fatalf(`resp = %v, text = %v, want resp.status == 200 and resp.head.Get("X-Request-Id") == "mine-17"`, resp, text)
 	}
 	if resp, _ := fetch(t, d, http.MethodGet, "/v1/sessions/none", "", map[string]string{"X-Request-Id": "not\tlegal"}); resp.head.Get("X-Request-Id") == "" || strings.Contains(resp.head.Get("X-Request-Id"), "legal") {
 		t.Errorf("an id that is not legal is answered with %q", resp.head.Get("X-Request-Id"))
@@ -97,7 +97,8 @@ func TestARequestIsFoundAgainEverywhere(t *testing.T) {
 	for _, e := range happened(t, d, "&session=s") {
 		types = append(types, e.Type)
 		if strings.HasPrefix(e.Type, "exec.") && (e.Request != "mine-17" || e.Parent != someTrace || e.Principal != "uid:0") {
-			t.Errorf("%+v", e)
+			t.Errorf(`e = %+v, want e.Type not starting with "exec." or e.Request == "mine-17" and e.Parent == someTrace and e.Principal == "uid:0"`,
+				e)
 		}
 	}
 	if want := []string{"session.started", "exec.started", "exec.ended"}; !slices.Equal(types, want) {
@@ -105,27 +106,29 @@ func TestARequestIsFoundAgainEverywhere(t *testing.T) {
 	}
 	found := records(t, d, "request=mine-17").Records
 	if len(found) != 1 {
-		t.Fatalf("records: %+v", found)
+		t.Fatalf("records: found = %+v, want len(found) == 1", found)
 	}
 	r := found[0]
 	if r.Parent != someTrace || r.Session != "s" || r.Principal != "uid:0" || *r.UID != 0 || r.PID != os.Getpid() || r.Via != "socket" || r.Status != 200 || r.Outcome != "exited" ||
 		r.Route != "POST /v1/sessions/{id}/exec" || !slices.Equal(r.What.Argv, []string{"sh", "-c", "exit 3"}) || !slices.Equal(r.What.Env, []string{"TOKEN"}) {
-		t.Errorf("%+v, %+v", r, r.What)
+		t.Errorf("r = %+v, r.What = %+v", r, r.What)
 	}
 	if log := d.Log(); !strings.Contains(log, `"request":"mine-17"`) || !strings.Contains(log, `"traceparent":"`+someTrace) || strings.Contains(log, "hush") {
-		t.Errorf("the log says %s", log)
+		t.Errorf("the log has %s, want log containing `\"request\":\"mine-17\"` and log containing `\"traceparent\":\"` + someTrace and log without \"hush\"",
+			log)
 	}
 	for line := range strings.Lines(d.Log()) {
 		if strings.HasPrefix(line, "{") && !json.Valid([]byte(line)) {
-			t.Errorf("no JSON: %s", line)
+			t.Errorf(`no JSON: line = %s, want line not starting with "{" or json.Valid([]byte(line))`, line)
 		}
 	}
 	files, err := filepath.Glob(filepath.Join(d.State, "audit", "*"))
 	if err != nil || len(files) != 1 {
-		t.Fatal(files, err)
+		t.Fatalf("files = %v, err = %v, want no error and len(files) == 1", files, err)
 	}
 	if data, err := os.ReadFile(files[0]); err != nil || strings.Contains(string(data), "hush") {
-		t.Errorf("%v; the audit log has the value of a variable: %s", err, data)
+		t.Errorf(`%v; the audit log has the value of a variable: data = %s, want no error and data without "hush"`,
+			err, data)
 	}
 }
 
@@ -145,7 +148,7 @@ func TestAnEndHasHappenedWhenItIsAnswered(t *testing.T) {
 			{method, path, ""},
 		} {
 			if resp, text := fetch(t, d, call.method, call.path, call.body, nil); resp.status >= http.StatusBadRequest {
-				t.Fatal(call, resp.status, text)
+				t.Fatalf("call = %v, resp.status = %v, text = %v, want resp.status < 400", call, resp.status, text)
 			}
 		}
 		var types []string
@@ -179,7 +182,8 @@ func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
 			t.Errorf("%s %s %s: %d %s; the record is %+v", call.method, call.path, call.body, resp.status, text, r)
 		}
 		if r.What != nil && (len(r.What.Argv) > 0 || (r.What.SHA256 != "") != (r.What.Argc > 0)) {
-			t.Errorf("of the command it has %+v", r.What)
+			t.Errorf(`of the command it has %+v, want r.What == nil or len(r.What.Argv) == 0 and (r.What.SHA256 != "") == (r.What.Argc > 0)`,
+				r.What)
 		}
 	}
 	fetch(t, d, http.MethodGet, "/v1/sessions", "", nil)
@@ -193,7 +197,7 @@ func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
 	}
 	report, err := hashchain.Verify(os.DirFS(filepath.Join(d.State, "audit")), &place)
 	if err != nil || len(report.Problems) > 0 {
-		t.Errorf("%v, %+v", err, report)
+		t.Errorf("err = %v, report = %+v, want no error and len(report.Problems) == 0", err, report)
 	}
 }
 
@@ -225,19 +229,19 @@ func TestACallThatIsCutOffIsNotDone(t *testing.T) {
 				t.Fatal(err)
 			}
 		} else {
-			boxtest.Eventually(t, "it runs", func() bool {
+			boxtest.Eventually(t, "the program runs", func() bool {
 				s, err := d.Session(t.Context(), "s")
 				return err == nil && s.Running > 0
 			})
 		}
 		conn.Close()
 		var list api.AuditList
-		boxtest.Eventually(t, name+" has its record", func() bool {
+		boxtest.Eventually(t, name+" has its audit record", func() bool {
 			list = records(t, d, "request="+id)
 			return len(list.Records) > 0 && list.Records[len(list.Records)-1].Kind == "call"
 		})
 		if r := list.Records[len(list.Records)-1]; r.Outcome != call.outcome || r.Status != call.status {
-			t.Errorf("%s: %+v", name, r)
+			t.Errorf("%s: r = %+v, want r.Outcome == %v and r.Status == %v", name, r, call.outcome, call.status)
 		}
 	}
 }
@@ -251,10 +255,10 @@ func TestSeeingGoesOnOverAKill(t *testing.T) {
 	before := happened(t, d, "")
 	place := before[len(before)-1].ID
 	if more := happened(t, d, "&after="+place); len(more) != 0 {
-		t.Errorf("after the last there is %+v", more)
+		t.Errorf("events after the last one: %+v, want len(more) == 0", more)
 	}
 	if _, text := fetch(t, d, http.MethodGet, "/v1/events?follow=false&after=latest&type=session.adopted", "", nil); text != "id: "+place+"\n\n" { // where to resume without any event yet
-		t.Errorf("before the first event it says %q", text)
+		t.Errorf(`before the first event the stream has %q, want "id: " + place + "\n\n"`, text)
 	}
 	head := records(t, d, "n=1").Head
 	d.Kill()
@@ -273,9 +277,11 @@ func TestSeeingGoesOnOverAKill(t *testing.T) {
 	}
 	report, err := hashchain.Verify(os.DirFS(filepath.Join(d.State, "audit")), &expect)
 	if err != nil || len(report.Problems) > 0 || report.Records < 4 {
-		t.Errorf("%v, %+v", err, report)
+		t.Errorf("err = %v, report = %+v, want no error and len(report.Problems) == 0 and report.Records >= 4",
+			err, report)
 	}
 	if _, text := fetch(t, d, http.MethodGet, "/metrics", "", nil); !strings.Contains(text, `boxd_sessions{profile="default",state="ready"} 1`) || !strings.Contains(text, `boxd_leaks{kind="box"} 0`) {
-		t.Errorf("metrics: %s", text)
+		t.Errorf("metrics: text = %s, want text containing `boxd_sessions{profile=\"default\",state=\"ready\"} 1` and text containing `boxd_leaks{kind=\"box\"} 0`",
+			text)
 	}
 }

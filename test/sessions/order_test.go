@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// Events of sessions of one name are in order, however fast these follow each other: each start comes before its end, and the
-// next start after that. What a session uses is counted until its end.
+// Events of sessions with the same name are in order, however fast these follow each other: each start comes before its end, and
+// the next start after that. Usage of a session is counted until its end.
 func TestSessionsOfOneNameAreToldInOrder(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -85,7 +85,7 @@ func TestSessionsOfOneNameAreToldInOrder(t *testing.T) {
 			t.Logf("what they have had were %v, then %v seconds", before, now)
 		}
 	}()
-	boxtest.Eventually(t, "none lives, and what they have had does not grow", func() bool { // a request that nobody waits for any more may make another
+	boxtest.Eventually(t, "no session runs, and the counted usage does not grow", func() bool { // a request that nobody waits for any more may make another
 		err := d.DeleteSession(t.Context(), "one")
 		if err != nil && !errors.Is(err, client.NotFound) {
 			t.Error(err)

@@ -49,27 +49,27 @@ func TestACallerAtItsLimitWhileAnotherWorks(t *testing.T) {
 		executing("a", "ulimit -u"),
 		executing("b", "true"))
 	if s := decode[api.Session](t, all[0]); s.Pids != 33 || s.CPUs != 0.25 || len(s.Clamped) != 2 {
-		t.Errorf("%+v", s)
+		t.Errorf("s = %+v, want s.Pids == 33 and s.CPUs == 0.25 and len(s.Clamped) == 2", s)
 	}
 	if n := denied(t, all[2], http.StatusTooManyRequests, "quota", "policy.ci.sessions"); n.Used != "2" || n.Allowed != "2" {
-		t.Errorf("%+v", n)
+		t.Errorf(`n = %+v, want n.Used == "2" and n.Allowed == "2"`, n)
 	}
 	decode[api.Process](t, all[3])
 	denied(t, all[4], http.StatusTooManyRequests, "quota", "policy.ci.processes")
 	decode[api.ExecResult](t, all[5])
 	if n := denied(t, all[6], http.StatusTooManyRequests, "quota", "policy.ci.executions_per_minute"); n.RetryAfter < 1 || n.RetryAfter > 31 {
-		t.Errorf("%+v", n)
+		t.Errorf("n = %+v, want n.RetryAfter >= 1 and n.RetryAfter <= 31", n)
 	}
 	for _, a := range d.AsUser(t, 4343, boxtest.Request("POST", "/v1/sessions", `{"id":"a"}`), executing("a", "true"), executing("a", "true"), executing("a", "true")) {
 		if a.Code >= http.StatusBadRequest {
-			t.Errorf("another caller: %d %s", a.Code, a.Body)
+			t.Errorf("another caller: a.Code = %d, a.Body = %s, want a.Code < 400", a.Code, a.Body)
 		}
 	}
 	again := d.AsUser(t, boxtest.OtherUID,
 		boxtest.Request("DELETE", "/v1/sessions/b", ""), boxtest.Request("POST", "/v1/sessions", `{"id":"c"}`),
 		boxtest.Request("DELETE", "/v1/sessions/a/processes/p", ""), boxtest.Request("GET", "/v1/usage", ""))
 	if again[1].Code != http.StatusCreated {
-		t.Errorf("what was given back cannot be had: %s", again[1].Body)
+		t.Errorf("a place that was given back cannot be used: again[1].Body = %s, want again[1].Code == 201", again[1].Body)
 	}
 	for _, h := range decode[api.UsageList](t, again[3]).Holdings {
 		want := map[string]float64{"policy.ci.sessions": 2, "policy.ci.processes": 0, "policy.ci.total_cpus": 0.5}[h.Rule]
@@ -88,7 +88,7 @@ func TestAPersonIsOneHoweverWritten(t *testing.T) {
 	for uid, rule := range map[uint32]string{boxtest.OtherUID: "policy.a.sessions", daemon: "policy.b.sessions"} {
 		all := d.AsUser(t, uid, boxtest.Request("POST", "/v1/sessions", `{"id":"s"}`), boxtest.Request("POST", "/v1/sessions", `{"id":"t"}`), boxtest.Request("POST", "/v1/sessions", `{"id":"u"}`))
 		if all[0].Code != http.StatusCreated {
-			t.Errorf("%d: %s", uid, all[0].Body)
+			t.Errorf("%d: all[0].Body = %s, want all[0].Code == 201", uid, all[0].Body)
 		}
 		denied(t, all[1], http.StatusTooManyRequests, "quota", rule)
 	}
@@ -96,15 +96,18 @@ func TestAPersonIsOneHoweverWritten(t *testing.T) {
 		c := *d.Client
 		c.Owner = written
 		if s, err := c.Session(t.Context(), "s"); err != nil || s.Owner != name {
-			t.Errorf("the session of %s: %+v, %v", written, s.Owner, err)
+			t.Errorf("the session of %s: s.Owner = %+v, err = %v, want no error and s.Owner == %+v",
+				written, s.Owner, err, name)
 		}
 		u, err := c.Usage(t.Context(), 1, false)
 		if err != nil || len(u.Days) != 1 || u.Days[0].Principal != name || u.Days[0].Sessions != 1 || u.Days[0].Refused != 2 || u.Policy == "" {
-			t.Errorf("what %s has used: %+v, %v", written, u, err)
+			t.Errorf(`the usage of %s: u = %+v, err = %v, want no error and len(u.Days) == 1 and u.Days[0].Principal == %v and u.Days[0].Sessions == 1 and u.Days[0].Refused == 2 and u.Policy != ""`,
+				written, u, err, name)
 		}
 	}
 	if all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/usage?owner=daemon", "")); all[0].Code != http.StatusForbidden {
-		t.Errorf("what another has used: %d %s", all[0].Code, all[0].Body)
+		t.Errorf("the usage of another caller: all[0].Code = %d, all[0].Body = %s, want all[0].Code == 403",
+			all[0].Code, all[0].Body)
 	}
 }
 
@@ -128,15 +131,15 @@ func TestWhoIsShutOutHasNoProcesses(t *testing.T) {
 	}
 	hers := *d.Client
 	hers.Owner = "alice"
-	boxtest.Eventually(t, "her process has ended", func() bool {
+	boxtest.Eventually(t, "the process of the locked-out caller has ended", func() bool {
 		p, err := hers.Process(t.Context(), "s", "p", 0)
 		return err == nil && p.State == "ended" && p.Reason == "revoked"
 	})
 	if _, err := hers.Session(t.Context(), "s"); err != nil {
-		t.Errorf("her session: %v", err)
+		t.Errorf("the session of the locked-out caller: %v", err)
 	}
 	if p, err := d.Process(t.Context(), "mine", "p", 0); err != nil || p.State != "running" {
-		t.Errorf("somebody else's process: %+v, %v", p, err)
+		t.Errorf(`the process of another caller: p = %+v, err = %v, want no error and p.State == "running"`, p, err)
 	}
 }
 
@@ -147,9 +150,9 @@ func TestADayOfExecutionsOutlivesAKilledBoxd(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting, "[policy.ci]\nprincipals = [\"uid:4242\"]\nexecutions_per_day = 3\nsessions = 1\n")
 	all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"s"}`), executing("s", "true"), executing("s", "true"), executing("s", "true"), executing("s", "true"))
 	if n := denied(t, all[4], http.StatusTooManyRequests, "quota", "policy.ci.executions_per_day"); n.Used != "3" || n.Allowed != "3" || n.RetryAfter < 1 {
-		t.Errorf("%+v", n)
+		t.Errorf(`n = %+v, want n.Used == "3" and n.Allowed == "3" and n.RetryAfter >= 1`, n)
 	}
-	boxtest.Eventually(t, "the day is on disk", func() bool {
+	boxtest.Eventually(t, "the usage of the day is on disk", func() bool {
 		files, err := filepath.Glob(filepath.Join(d.State, "usage", "*.json"))
 		if err != nil || len(files) == 0 {
 			return false
@@ -163,7 +166,7 @@ func TestADayOfExecutionsOutlivesAKilledBoxd(t *testing.T) {
 	denied(t, all[0], http.StatusTooManyRequests, "quota", "policy.ci.executions_per_day")
 	list := decode[api.UsageList](t, all[1])
 	if len(list.Days) != 1 || list.Days[0].Executions != 3 || list.Days[0].Refused < 1 || list.Days[0].Sessions != 1 || list.Days[0].SessionSeconds <= 0 || list.Days[0].MemoryByteHours <= 0 {
-		t.Errorf("%+v", list)
+		t.Errorf("list = %+v", list)
 	}
 	denied(t, all[2], http.StatusTooManyRequests, "quota", "policy.ci.sessions") // the adopted session counts
 }
@@ -173,7 +176,7 @@ func TestAPolicyThatChangesHoldsLivingSessions(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	if all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"s"}`), executing("s", "true")); all[1].Code != http.StatusOK {
-		t.Fatalf("%s", all[1].Body)
+		t.Fatalf("all[1].Body = %s, want all[1].Code == 200", all[1].Body)
 	}
 	text, err := os.ReadFile(d.Config)
 	if err != nil {
@@ -213,13 +216,13 @@ func TestAPolicyNarrowsWhatIsLent(t *testing.T) {
 	}
 	all := d.AsUser(t, boxtest.OtherUID, mount("a", dir+"/lent/ok"), mount("b", dir+"/other"), mount("c", dir+"/lent/link"))
 	if all[0].Code != http.StatusCreated {
-		t.Errorf("%s", all[0].Body)
+		t.Errorf("all[0].Body = %s, want all[0].Code == 201", all[0].Body)
 	}
 	for _, a := range all[1:] {
 		denied(t, a, http.StatusForbidden, "mount", "policy.ci.mounts")
 	}
 	if a := d.AsUser(t, 4343, mount("b", dir+"/other")); a[0].Code != http.StatusCreated {
-		t.Errorf("another caller: %s", a[0].Body)
+		t.Errorf("another caller: a[0].Body = %s, want a[0].Code == 201", a[0].Body)
 	}
 	if a := d.AsUser(t, 4343, mount("c", "/etc")); true {
 		denied(t, a[0], http.StatusForbidden, "mount", "mounts.allow")
@@ -248,13 +251,14 @@ func TestTenantsOfACaller(t *testing.T) {
 		t.Helper()
 		e, ok := errors.AsType[*client.Error](err)
 		if !ok || e.Denial == nil || e.Denial.Rule != "policy.root.tenant.sessions" {
-			t.Errorf("%v", err)
+			t.Errorf(`err = %v, want ok == true and e.Denial != nil and e.Denial.Rule == "policy.root.tenant.sessions"`,
+				err)
 		}
 	}
 	denied(create("a3", "a"))
 	denied(create("n3", ""))
 	if _, err := d.ChangeSession(t.Context(), "a1", &api.SessionChange{Labels: map[string]string{"of": "b"}}); err == nil || boxtest.StatusOf(err) != 403 {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want an error and boxtest.StatusOf(err) == 403", err)
 	}
 	if _, err := d.ChangeSession(t.Context(), "a1", &api.SessionChange{Labels: map[string]string{"of": "a", "more": "x"}}); err != nil {
 		t.Error(err)
@@ -263,13 +267,13 @@ func TestTenantsOfACaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := d.StartProcess(t.Context(), "a2", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); boxtest.StatusOf(err) != 429 {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want boxtest.StatusOf(err) == 429", err)
 	}
 	d.Kill()
 	d.Restart()
 	denied(create("a3", "a"))
 	if _, _, err := d.StartProcess(t.Context(), "a2", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); boxtest.StatusOf(err) != 429 {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want boxtest.StatusOf(err) == 429", err)
 	}
 	if _, _, err := d.StartProcess(t.Context(), "b1", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); err != nil {
 		t.Error(err)

@@ -75,17 +75,17 @@ func TestAPortOfABoxIsReached(t *testing.T) {
 	long := strings.Repeat("many words ", 100_000)
 	for _, text := range []string{"hello", long} {
 		if got := says(t, d, "s1", text); got != strings.ToUpper(text) {
-			t.Errorf("%d bytes come back of %d", len(got), len(text))
+			t.Errorf("%d bytes were returned of %d", len(got), len(text))
 		}
 	}
 	serving(t, d, "six", "six") // on ::1 only
 	if got := says(t, d, "six", "hello"); got != "HELLO" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "HELLO"`, got)
 	}
 	for session, want := range map[string]string{"s1": "conflict", "none": "not_found"} {
 		_, err := d.OpenPort(t.Context(), session, 8001)
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Type != api.ProblemType+want {
-			t.Errorf("%s: %v", session, err)
+			t.Errorf("%s: err = %v, want ok == true and e.Type == api.ProblemType + want", session, err)
 		}
 	}
 	var held []client.PortConn
@@ -93,7 +93,8 @@ func TestAPortOfABoxIsReached(t *testing.T) {
 		conn, err := d.OpenPort(t.Context(), "s1", 8000)
 		if err != nil {
 			if e, ok := errors.AsType[*client.Error](err); !ok || e.Type != api.ProblemType+"exhausted" || len(held) != 64 {
-				t.Errorf("after %d: %v", len(held), err)
+				t.Errorf(`after %d: err = %v, want ok == true and e.Type == api.ProblemType + "exhausted" and len(held) == 64`,
+					len(held), err)
 			}
 			break
 		}
@@ -107,7 +108,7 @@ func TestAPortOfABoxIsReached(t *testing.T) {
 		held = append(held, conn)
 	}
 	held[0].Close()
-	boxtest.Eventually(t, "there is room for another", func() bool {
+	boxtest.Eventually(t, "another connection is accepted", func() bool {
 		conn, err := d.OpenPort(t.Context(), "s1", 8000)
 		if err == nil {
 			conn.Close()
@@ -119,7 +120,7 @@ func TestAPortOfABoxIsReached(t *testing.T) {
 	}
 	for _, conn := range held[1:] {
 		if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil {
-			t.Error("a connection outlives its session")
+			t.Error("the connection was not closed with its session")
 		}
 	}
 }

@@ -85,7 +85,7 @@ func TestAPreviewIsForWhoHasItsToken(t *testing.T) {
 	a := visits(t, d, p.Host+":5410", "/a//b?x=1&boxd_token="+p.Token)
 	set := a.Header.Values("Set-Cookie")
 	if a.Code != 303 || a.Header.Get("Location") != "http://"+p.Host+":5410/a//b?x=1" || len(set) != 1 || !strings.Contains(set[0], "HttpOnly") || strings.Contains(set[0], "Domain") {
-		t.Fatalf("%d %v", a.Code, a.Header)
+		t.Fatalf("a.Code = %d, a.Header = %v", a.Code, a.Header)
 	}
 	a = visits(t, d, p.Host, "//evil.example/?boxd_token="+p.Token)
 	if to := a.Header.Get("Location"); !strings.HasPrefix(to, "http://"+p.Host+"/") {
@@ -94,24 +94,25 @@ func TestAPreviewIsForWhoHasItsToken(t *testing.T) {
 	cookie := "Cookie: mine=2; boxd_preview=" + p.Token
 	a = visits(t, d, p.Host, "/page?q=1", cookie, "Authorization: Bearer boxd_SECRET", "Boxd-Preview: x", "Connection: X-Hop", "X-Hop: 1", "X-Forwarded-For: 1.2.3.4")
 	if a.Code != 401 { // the header takes precedence over the cookie
-		t.Errorf("%d %s", a.Code, a.Body)
+		t.Errorf("a.Code = %d, a.Body = %s, want a.Code == 401", a.Code, a.Body)
 	}
 	a = visits(t, d, p.Host, "/page?q=1", cookie, "Authorization: Bearer boxd_SECRET", "Connection: X-Hop", "X-Hop: 1", "X-Forwarded-For: 1.2.3.4")
 	body := string(a.Body)
 	if a.Code != 200 || !strings.HasPrefix(body, "GET /page?q=1 HTTP/1.1\r\nHost: "+p.Host+"\r\n") || !strings.Contains(body, "\r\nCookie: mine=2\r\n") {
-		t.Errorf("%d %s", a.Code, body)
+		t.Errorf(`a.Code = %d, body = %s, want a.Code == 200 and body starting with "GET /page?q=1 HTTP/1.1\r\nHost: " + p.Host + "\r\n" and body containing "\r\nCookie: mine=2\r\n"`,
+			a.Code, body)
 	}
 	for _, secret := range []string{p.Token, "SECRET", "X-Hop", "1.2.3.4"} {
 		if strings.Contains(body, secret) {
-			t.Errorf("the box hears of %s", secret)
+			t.Errorf("the box got %s", secret)
 		}
 	}
 	if got := fmt.Sprint(a.Header.Values("Set-Cookie"), a.Header.Get("Alt-Svc")); got != "[own=1]" {
-		t.Errorf("the browser gets %s", got)
+		t.Errorf(`the browser gets %s, want "[own=1]"`, got)
 	}
 	for path, status := range map[string]int{"/switch": 503, "/junk": 503, "/huge": 503, "/socket": 503} {
 		if a := visits(t, d, p.Host, path, cookie); a.Code != status {
-			t.Errorf("%s: %d %.200s", path, a.Code, a.Body)
+			t.Errorf("%s: a.Code = %d, a.Body = %.200s, want a.Code == %v", path, a.Code, a.Body, status)
 		}
 	}
 	for name, try := range map[string][]string{
@@ -121,26 +122,27 @@ func TestAPreviewIsForWhoHasItsToken(t *testing.T) {
 		"with a bit of another": {p.Host, cookie + "A"},
 	} {
 		if a := visits(t, d, try[0], "/", try[1:]...); a.Code != 401 {
-			t.Errorf("%s: %d %s", name, a.Code, a.Body)
+			t.Errorf("%s: a.Code = %d, a.Body = %s, want a.Code == 401", name, a.Code, a.Body)
 		}
 	}
 	if a := visits(t, d, p.Host, "/v1/sessions", cookie); a.Header.Get("X-Request-Id") == "" || a.Code != 200 { // the page of the box
-		t.Errorf("%d", a.Code)
+		t.Errorf(`a.Code = %d, want a.Header.Get("X-Request-Id") != "" and a.Code == 200`, a.Code)
 	}
 	if a := visits(t, d, "boxd", "/v1/sessions/s1", "Authorization: Bearer "+p.Token); a.Code != 401 {
-		t.Errorf("the token holds for the API: %d %s", a.Code, a.Body)
+		t.Errorf("the token holds for the API: a.Code = %d, a.Body = %s, want a.Code == 401", a.Code, a.Body)
 	}
 	d.Stop()
 	d.Restart()
 	if a := visits(t, d, p.Host, "/", cookie); a.Code != 404 { // boxtest ends sessions with boxd
-		t.Errorf("after its session: %d %s", a.Code, a.Body)
+		t.Errorf("after its session: a.Code = %d, a.Body = %s, want a.Code == 404", a.Code, a.Body)
 	}
 	again := preview(t, d, "s1")
 	if a := visits(t, d, p.Host, "/", cookie); a.Code != 404 || again.Host == p.Host {
-		t.Errorf("another session of that id: %d %s", a.Code, a.Body)
+		t.Errorf("another session of that id: a.Code = %d, a.Body = %s, want a.Code == 404 and again.Host != p.Host",
+			a.Code, a.Body)
 	}
 	if a := visits(t, d, again.Host, "/", "Boxd-Preview: "+again.Token); a.Code != 200 {
-		t.Errorf("by the header: %d %s", a.Code, a.Body)
+		t.Errorf("by the header: a.Code = %d, a.Body = %s, want a.Code == 200", a.Code, a.Body)
 	}
 }
 
@@ -158,7 +160,7 @@ func visitsSocket(t *testing.T, d *boxtest.Daemon, p *api.PortToken, path string
 	in := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil || resp.StatusCode != 101 {
-		t.Fatalf("%v, %v", resp, err)
+		t.Fatalf("resp = %v, err = %v, want no error and resp.StatusCode == 101", resp, err)
 	}
 	resp.Body.Close()
 	return conn, in
@@ -170,9 +172,9 @@ func TestAVisitorWhoReadsNothingHoldsNothingUp(t *testing.T) {
 	d := boxtest.Start(t)
 	p := preview(t, d, "s1")
 	conn, _ := visitsSocket(t, d, &p, "/flood")
-	boxtest.Eventually(t, "nobody takes more of the program", func() bool { return d.Sh(t, "s1", "ls stalled 2>&- || true") != "" })
+	boxtest.Eventually(t, "the program cannot write more", func() bool { return d.Sh(t, "s1", "ls stalled 2>&- || true") != "" })
 	late := time.AfterFunc(time.Minute, func() {
-		t.Error("boxd waits for the visitor")
+		t.Error("boxd still waits for the visitor after a minute")
 		conn.Close()
 	})
 	d.Stop()
@@ -188,13 +190,13 @@ func TestAPreviewHasWebSockets(t *testing.T) {
 	if _, err := io.WriteString(conn, "hello\n"); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := in.ReadString('\n'); said != "HELLO\n" {
-		t.Fatalf("%q, %v", said, err)
+	if printed, err := in.ReadString('\n'); printed != "HELLO\n" {
+		t.Fatalf(`printed = %q, err = %v, want printed == "HELLO\n"`, printed, err)
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := in.ReadByte(); err == nil {
-		t.Error("it outlives its session")
+		t.Error("the WebSocket was not closed with its session")
 	}
 }

@@ -36,7 +36,7 @@ func TestAProcessIsStartedOnce(t *testing.T) {
 	req.Env = map[string]string{"TOKEN": "s3cret"}
 	first := d.NewProcess(t, "s1", p, req)
 	if first.ID != p || first.Session != "s1" || first.State != "running" || first.PID == 0 || first.Starts != 1 || !slices.Equal(first.Env, []string{"TOKEN"}) || first.Timeout != nil {
-		t.Errorf("%+v", first)
+		t.Errorf("first = %+v", first)
 	}
 	again, isNew, err := d.StartProcess(t.Context(), "s1", p, req)
 	if err != nil || isNew || again.PID != first.PID {
@@ -46,22 +46,25 @@ func TestAProcessIsStartedOnce(t *testing.T) {
 	other.Env, other.Cwd = map[string]string{"TOKEN": "another"}, "/tmp"
 	_, _, err = d.StartProcess(t.Context(), "s1", p, &other)
 	if e := boxtest.Refused(t, err, http.StatusConflict, "cwd, env"); strings.Contains(e.Detail, "s3cret") || strings.Contains(e.Detail, "another ") && strings.Contains(e.Detail, "TOKEN") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail without "s3cret" and (e.Detail without "another " or e.Detail without "TOKEN")`,
+			e)
 	}
 	if state, err := d.Process(t.Context(), "s1", p, 10*time.Millisecond); err != nil || state.State != "running" {
-		t.Errorf("%+v, %v", state, err)
+		t.Errorf(`state = %+v, err = %v, want no error and state.State == "running"`, state, err)
 	}
 	d.Sh(t, "s1", "touch go")
 	end := d.Ended(t, "s1", p)
 	if r := end.Result; r.Status != "exited" || *r.ExitCode != 3 || r.Stdout != "out\n" || r.Stderr != "err\n" || end.EndedAt == nil || end.Output[0].Bytes != 4 {
-		t.Errorf("%+v", end)
+		t.Errorf(`end = %+v, want r.Status == "exited" and *r.ExitCode == 3 and r.Stdout == "out\n" and r.Stderr == "err\n" and end.EndedAt != nil and end.Output[0].Bytes == 4`,
+			end)
 	}
 	if again, isNew, err := d.StartProcess(t.Context(), "s1", p, req); err != nil || isNew || again.State != "ended" || again.Result == nil || *again.Result.ExitCode != 3 {
 		t.Errorf("after its end: %+v, new %v, %v", again, isNew, err)
 	}
 	list, err := d.Processes(t.Context(), "s1")
 	if err != nil || len(list) != 1 || list[0].Result == nil || *list[0].Result.ExitCode != 3 || list[0].Result.Stdout != "" {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf(`list = %+v, err = %v, want no error and len(list) == 1 and list[0].Result != nil and *list[0].Result.ExitCode == 3 and list[0].Result.Stdout == ""`,
+			list, err)
 	}
 	if n := d.Sh(t, "s1", "wc -l < starts"); n != "1\n" {
 		t.Errorf("it was started %s times", n)
@@ -87,7 +90,8 @@ func TestAnExecWithAnIDIsJoined(t *testing.T) {
 	a := d.Raw(t, "POST", "/v1/sessions/s1/exec", detached)
 	var state api.Process
 	if err := json.Unmarshal(a.Body, &state); err != nil || a.Code != http.StatusAccepted || state.ID != "e1" || state.State != "running" || state.Timeout == nil {
-		t.Fatalf("%d %s, %v", a.Code, a.Body, err)
+		t.Fatalf(`a.Code = %d, a.Body = %s, err = %v, want no error and a.Code == 202 and state.ID == "e1" and state.State == "running" and state.Timeout != nil`,
+			a.Code, a.Body, err)
 	}
 	conn, err := net.Dial("unix", d.Socket) // this client disconnects before it has its answer
 	if err != nil {
@@ -110,11 +114,11 @@ func TestAnExecWithAnIDIsJoined(t *testing.T) {
 	d.Sh(t, "s1", "touch go")
 	for range 2 {
 		if r := <-results; r.Status != "exited" || r.Stdout != "in\ndone\n" {
-			t.Errorf("%s", boxtest.Show(r))
+			t.Errorf(`r = %s, want r.Status == "exited" and r.Stdout == "in\ndone\n"`, boxtest.Show(r))
 		}
 	}
 	if r := d.Result(t, "s1", req); r.Stdout != "in\ndone\n" {
-		t.Errorf("later: %s", boxtest.Show(r))
+		t.Errorf(`later: r = %s, want r.Stdout == "in\ndone\n"`, boxtest.Show(r))
 	}
 	if n := d.Sh(t, "s1", "wc -l < runs"); n != "1\n" {
 		t.Errorf("it ran %s times", n)
@@ -122,13 +126,13 @@ func TestAnExecWithAnIDIsJoined(t *testing.T) {
 	req.Stdin = "other"
 	_, err = d.Exec(t.Context(), "s1", &req)
 	if e, ok := err.(*client.Error); !ok || e.Status != http.StatusConflict { //nolint:errorlint // as it is
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want ok == true and e.Status == 409", err)
 	}
 	for path, body := range map[string]string{
 		"/v1/sessions/s1/exec": `{"argv":["true"],"detach":true}`, "/v1/exec": `{"exec":{"argv":["true"],"id":"x"}}`,
 	} {
 		if p := d.Raw(t, "POST", path, body); p.Code != http.StatusBadRequest {
-			t.Errorf("%s %s: %d %s", path, body, p.Code, p.Body)
+			t.Errorf("%s %s: p.Code = %d, p.Body = %s, want p.Code == 400", path, body, p.Code, p.Body)
 		}
 	}
 }
@@ -160,7 +164,8 @@ func TestAStreamGoesOnWhereItWas(t *testing.T) {
 			m := c.Hear()
 			switch {
 			case m.Closed != nil || m.Control != nil && m.Control.StdinTaken == 0:
-				t.Fatalf("round %d: %+v %s", round, m, m.Data)
+				t.Fatalf("round %d: m = %+v, m.Data = %s, want m.Closed == nil and (m.Control == nil or m.Control.StdinTaken != 0)",
+					round, m, m.Data)
 			case m.Control != nil:
 				taken = int64(m.Control.StdinTaken)
 			default:
@@ -179,7 +184,8 @@ func TestAStreamGoesOnWhereItWas(t *testing.T) {
 	c, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{Write: true, TakeOver: true})
 	c.Send(api.ChannelStdin, nil)
 	if end := c.Next().Exit; end == nil || end.Status != "exited" || end.Output[0].Bytes != uint64(len(sent)) || end.Stdout != "" {
-		t.Errorf("%+v", end)
+		t.Errorf(`end = %+v, want end != nil and end.Status == "exited" and end.Output[0].Bytes == uint64(len(sent)) and end.Stdout == ""`,
+			end)
 	}
 }
 
@@ -195,13 +201,13 @@ func TestAReplacedWriterIsToldBeforeTheEnd(t *testing.T) {
 		second, _ := d.AttachPeer(t, "s", id, api.StreamAttach{Write: true, TakeOver: true})
 		second.Send(api.ChannelStdin, nil)
 		if m := first.Next(); !m.WriterLost {
-			t.Fatalf("the first hears %+v", m)
+			t.Fatalf("the first client gets %+v, want m.WriterLost == true", m)
 		}
 		if end := first.Next().Exit; end == nil || end.Status != "exited" {
 			t.Fatalf("and then %+v", end)
 		}
 		if end := second.Next().Exit; end == nil || end.Status != "exited" {
-			t.Fatalf("the second hears %+v", end)
+			t.Fatalf(`the second client gets %+v, want end != nil and end.Status == "exited"`, end)
 		}
 	}
 }
@@ -220,7 +226,7 @@ func TestAWriterGoesOnWhereBoxdStillHasItsLostConnection(t *testing.T) {
 	reading, output := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := through.Attach(t.Context(), "s", "p", client.AttachOptions{Write: true, Lossless: true, WriterLost: func() { t.Error("it is replaced") }}, client.Stdio{Stdin: input, Stdout: output}, nil)
+		_, err := through.Attach(t.Context(), "s", "p", client.AttachOptions{Write: true, Lossless: true, WriterLost: func() { t.Error("the writer was replaced by another client") }}, client.Stdio{Stdin: input, Stdout: output}, nil)
 		output.CloseWithError(io.EOF)
 		ended <- err
 	}()
@@ -231,7 +237,7 @@ func TestAWriterGoesOnWhereBoxdStillHasItsLostConnection(t *testing.T) {
 			t.Fatalf("of %d bytes %d are the same, %v", len(text), commonPrefix(text, string(got)), err)
 		}
 		if _, a := d.AttachPeer(t, "s", "p", api.StreamAttach{Write: true, WriterID: "another", Lossless: new(false)}); a.Writer {
-			t.Error("another becomes the writer")
+			t.Error("another client became the writer")
 		}
 		cut()
 	}
@@ -305,24 +311,25 @@ func TestOneWritesAndManyRead(t *testing.T) {
 	d.NewProcess(t, "s1", "p", req)
 	first, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Replay: true, Write: true})
 	if !a.Writer || a.Process.ID != "p" || !a.Process.Writer || a.Process.Readers != 1 {
-		t.Errorf("%+v", a)
+		t.Errorf(`a = %+v, want a.Writer == true and a.Process.ID == "p" and a.Process.Writer == true and a.Process.Readers == 1`,
+			a)
 	}
 	first.Hears("up\n")
 	first.Send(api.ChannelStdin, []byte("one\n"))
 	first.Hears("one\n")
 	second, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Write: true})
 	if a.Writer || a.Stdout != 7 || a.Stdin > 4 { // input of the first counts once boxd knows that it was written
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.Writer == false and a.Stdout == 7 and a.Stdin <= 4", a)
 	}
 	first.Send(api.ChannelStdin, []byte("two\n"))
 	first.Hears("two\n")
 	second.Hears("two\n")
 	third, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Write: true, TakeOver: true})
 	if !a.Writer || a.Stdin != 8 {
-		t.Errorf("%+v", a)
+		t.Errorf("a = %+v, want a.Writer == true and a.Stdin == 8", a)
 	}
 	if !first.Next().WriterLost {
-		t.Error("the first writer does not hear that it is none any more")
+		t.Error("the first writer got no message that it lost the write access")
 	}
 	first.Send(api.ChannelStdin, []byte("late\n")) // from a writer that has been replaced
 	third.Send(api.ChannelStdin, []byte("three\n"))
@@ -333,18 +340,19 @@ func TestOneWritesAndManyRead(t *testing.T) {
 	reader.Hears("up\none\ntwo\nthree\n")
 	reader.Send(api.ChannelStdin, []byte("x"))
 	if m := reader.Hear(); websocket.CloseStatus(m.Closed) != websocket.StatusPolicyViolation {
-		t.Errorf("a reader that writes: %v", m.Closed)
+		t.Errorf("a reader that writes: m.Closed = %v, want websocket.CloseStatus(m.Closed) == websocket.StatusPolicyViolation",
+			m.Closed)
 	}
 	third.Send(api.ChannelStdin, nil)
 	for _, c := range []*boxtest.Peer{first, second, third} {
 		if end := c.Next().Exit; end == nil || end.Status != "exited" || *end.ExitCode != 0 {
-			t.Errorf("%+v", end)
+			t.Errorf(`end = %+v, want end != nil and end.Status == "exited" and *end.ExitCode == 0`, end)
 		}
 	}
 	if state := d.Ended(t, "s1", "p"); state.Writer || state.Result.Stdout != "up\none\ntwo\nthree\n" {
-		t.Errorf("%+v", state)
+		t.Errorf(`state = %+v, want state.Writer == false and state.Result.Stdout == "up\none\ntwo\nthree\n"`, state)
 	}
-	boxtest.Eventually(t, "the reader that wrote has gone too", func() bool { return d.Ended(t, "s1", "p").Readers == 0 })
+	boxtest.Eventually(t, "the reader that was the writer is detached too", func() bool { return d.Ended(t, "s1", "p").Readers == 0 })
 }
 
 // However many executions end after a process, a caller that lost its connection finds it. Of executions only the last are kept.
@@ -358,7 +366,7 @@ func TestExecutionsForgetNoProcess(t *testing.T) {
 	d.NewProcess(t, "s1", "goes", boxtest.ShellProcess("sleep 1; touch go"))
 	d.Kill()
 	d.Restart()
-	boxtest.Eventually(t, "all have ended", func() bool { // a list has no results
+	boxtest.Eventually(t, "all executions have ended", func() bool { // a list has no results
 		list, err := d.Processes(t.Context(), "s1")
 		return err == nil && len(list) == 3 && !slices.ContainsFunc(list, func(p api.Process) bool { return p.State != "ended" })
 	})
@@ -369,7 +377,8 @@ func TestExecutionsForgetNoProcess(t *testing.T) {
 		var out strings.Builder
 		r, err := d.Attach(t.Context(), "s1", id, client.AttachOptions{Replay: true}, client.Stdio{Stdout: &out, Stderr: io.Discard}, nil)
 		if err != nil || out.String() != "out\n" || *r.ExitCode != 3 {
-			t.Errorf("%s: %q, %+v, %v", id, &out, r, err)
+			t.Errorf(`%s: out = %q, r = %+v, err = %v, want no error and out.String() == "out\n" and *r.ExitCode == 3`,
+				id, &out, r, err)
 		}
 	}
 	if _, err := d.Process(t.Context(), "s1", "e69", 0); err != nil {
@@ -403,7 +412,8 @@ func TestWhoTakesOverLosesNothing(t *testing.T) {
 		d.Sh(t, "s1", "touch go-"+name)
 		second.Hears(strings.Repeat("a", int(a.Stdin)-1) + "second's\n")
 		if end := second.Next().Exit; !a.Writer || end == nil || end.Status != "exited" || *end.ExitCode != 0 {
-			t.Errorf("%+v %+v", a, end)
+			t.Errorf(`a = %+v, end = %+v, want a.Writer == true and end != nil and end.Status == "exited" and *end.ExitCode == 0`,
+				a, end)
 		}
 	}
 }
@@ -419,7 +429,8 @@ func TestAGapIsTold(t *testing.T) {
 	d.NewProcess(t, "s1", "p", req)
 	state := d.Ended(t, "s1", "p")
 	if state.Output[0].Bytes != lines*width || state.Output[0].From < 4<<20 {
-		t.Fatalf("%+v", state.Output)
+		t.Fatalf("state.Output = %+v, want state.Output[0].Bytes == lines * width and state.Output[0].From >= 4 << 20",
+			state.Output)
 	}
 	for _, tc := range []struct {
 		asked api.StreamAttach
@@ -442,17 +453,17 @@ func TestAGapIsTold(t *testing.T) {
 				at += m.Control.Gap.Bytes
 			case m.Control != nil:
 				if end = true; m.Control.Exit == nil {
-					t.Fatalf("%s", m.Data)
+					t.Fatalf("m.Data = %s, want m.Control.Exit != nil", m.Data)
 				}
 			case tc.asked.Lines:
 				if want := fmt.Sprintf("%07d", at/width); at%width != 0 || string(m.Data) != want {
-					t.Fatalf("at %d is %q", at, m.Data)
+					t.Fatalf("at %d is %q, want at %% width == 0 and m.Data == want", at, m.Data)
 				}
 				at += width
 			default:
 				for i, b := range m.Data {
 					if n := at + int64(i); b != fmt.Sprintf("%07d\n", n/width)[n%width] {
-						t.Fatalf("at %d is %q", n, b)
+						t.Fatalf(`at %d is %q, want b == fmt.Sprintf("%%07d\n", n/width)[n%%width]`, n, b)
 					}
 				}
 				at += int64(len(m.Data))
@@ -465,7 +476,7 @@ func TestAGapIsTold(t *testing.T) {
 	c := d.DialProcess(t, "s1", "p")
 	c.Control(api.ClientControl{Attach: &api.StreamAttach{Stdout: new(state.Output[0].Bytes + 1)}})
 	if p := c.Next().Error; p == nil || p.Status != 400 || p.Field != "attach.stdout" {
-		t.Errorf("%+v", p)
+		t.Errorf(`p = %+v, want p != nil and p.Status == 400 and p.Field == "attach.stdout"`, p)
 	}
 }
 
@@ -481,10 +492,10 @@ func TestASlowReaderHoldsUpNothing(t *testing.T) {
 	before := boxtest.Memory(t, d.PID(), "RssAnon")
 	d.Sh(t, "s1", "touch go")
 	var state api.Process
-	boxtest.Eventually(t, "it has ended", func() bool { // requested without its output
+	boxtest.Eventually(t, "the process has ended", func() bool { // requested without its output
 		list, err := d.Processes(t.Context(), "s1")
 		if err != nil || len(list) != 1 {
-			t.Fatalf("%+v, %v", list, err)
+			t.Fatalf("list = %+v, err = %v, want no error and len(list) == 1", list, err)
 		}
 		state = list[0]
 		return state.State == "ended"
@@ -532,7 +543,8 @@ func TestMessagesOfMCPAreLines(t *testing.T) {
 				return
 			}
 			if m.Closed != nil || m.Control != nil && m.Control.StdinTaken == 0 {
-				t.Fatalf("%+v %s", m, m.Data)
+				t.Fatalf("m = %+v, m.Data = %s, want m.Closed == nil and (m.Control == nil or m.Control.StdinTaken != 0)",
+					m, m.Data)
 			}
 		}
 	}
@@ -548,14 +560,14 @@ func TestMessagesOfMCPAreLines(t *testing.T) {
 	c.Send(api.ChannelStdin, []byte("both"))
 	line("<both>")
 	if m := late.Hear(); string(m.Data) != "<both>" || a.Stdout == 0 {
-		t.Errorf("%+v %s", m, m.Data)
+		t.Errorf(`m = %+v, m.Data = %s, want m.Data == "<both>" and a.Stdout != 0`, m, m.Data)
 	}
 	c.Send(api.ChannelStdin, nil)
 	if msg := c.Next(); msg.Gap == nil || msg.Gap.Bytes != int64(len("unfinished")) {
-		t.Errorf("%+v", msg)
+		t.Errorf(`msg = %+v, want msg.Gap != nil and msg.Gap.Bytes == int64(len("unfinished"))`, msg)
 	}
 	if msg := c.Next(); msg.Exit == nil {
-		t.Errorf("%+v", msg)
+		t.Errorf("msg = %+v, want msg.Exit != nil", msg)
 	}
 	two, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{Write: true, Lines: true})
 	two.Send(api.ChannelStdin, []byte("two\nlines"))
@@ -569,12 +581,13 @@ func TestWhoBreaksTheRulesLeavesTheProcessAlone(t *testing.T) {
 	for _, path := range []string{"/v1/sessions/s1/processes/none/stream", "/v1/sessions/none/processes/p/stream"} {
 		a := d.Raw(t, "GET", path, "")
 		if a.Problem(t); a.Code != http.StatusNotFound {
-			t.Errorf("%s: %d", path, a.Code)
+			t.Errorf("%s: a.Code = %d, want 404", path, a.Code)
 		}
 	}
 	for _, a := range d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/sessions/s1/processes/p", ""), boxtest.Request("DELETE", "/v1/sessions/s1/processes/p", ""), boxtest.Request("GET", "/v1/sessions/s1/processes/p/logs", "")) {
 		if p := a.Problem(t); a.Code != http.StatusNotFound || !strings.Contains(p.Detail, "no session") {
-			t.Errorf("%d %s", a.Code, a.Body)
+			t.Errorf(`a.Code = %d, a.Body = %s, want a.Code == 404 and p.Detail containing "no session"`,
+				a.Code, a.Body)
 		}
 	}
 	attach := `{"attach":{}}`
@@ -600,7 +613,8 @@ func TestWhoBreaksTheRulesLeavesTheProcessAlone(t *testing.T) {
 		c.Send(api.ChannelControl, []byte(tc.first))
 		if tc.close == 0 {
 			if p := c.Next().Error; p == nil || p.Status != 400 || tc.field != "" && p.Field != tc.field {
-				t.Errorf("%s: %+v", name, p)
+				t.Errorf(`%s: p = %+v, want p != nil and p.Status == 400 and (tc.field == "" or p.Field == %v)`,
+					name, p, tc.field)
 			}
 			continue
 		}
@@ -609,26 +623,27 @@ func TestWhoBreaksTheRulesLeavesTheProcessAlone(t *testing.T) {
 			t.Error(err)
 		}
 		if m := c.Hear(); websocket.CloseStatus(m.Closed) != tc.close {
-			t.Errorf("%s: %+v %s", name, m, m.Data)
+			t.Errorf("%s: m = %+v, m.Data = %s, want websocket.CloseStatus(m.Closed) == tc.close", name, m, m.Data)
 		}
 	}
 	for path, body := range map[string]string{
 		"signal": `{"signal":"HUP"}`, "resize": `{"rows":0,"cols":80}`, "stop": `{"signal":"SIGINT"}`,
 	} {
 		if a := d.Raw(t, "POST", "/v1/sessions/s1/processes/p/"+path, body); a.Code != http.StatusBadRequest {
-			t.Errorf("%s: %d %s", path, a.Code, a.Body)
+			t.Errorf("%s: a.Code = %d, a.Body = %s, want a.Code == 400", path, a.Code, a.Body)
 		}
 	}
 	for _, query := range []string{"wait=x", "wait=11m", "wait=-1s", "follow=true"} {
 		if a := d.Raw(t, "GET", "/v1/sessions/s1/processes/p?"+query, ""); a.Code != http.StatusBadRequest {
-			t.Errorf("%s: %d %s", query, a.Code, a.Body)
+			t.Errorf("%s: a.Code = %d, a.Body = %s, want a.Code == 400", query, a.Code, a.Body)
 		}
 	}
 	if state, err := d.Process(t.Context(), "s1", "p", 0); err != nil || state.State != "running" {
-		t.Errorf("%+v, %v", state, err)
+		t.Errorf(`state = %+v, err = %v, want no error and state.State == "running"`, state, err)
 	}
 	if state, err := d.StopProcess(t.Context(), "s1", "p"); err != nil || state.State != "ended" || state.Reason != "stopped" || state.Result.Signal != "SIGTERM" {
-		t.Errorf("%+v, %v", state, err)
+		t.Errorf(`state = %+v, err = %v, want no error and state.State == "ended" and state.Reason == "stopped" and state.Result.Signal == "SIGTERM"`,
+			state, err)
 	}
 }
 
@@ -641,7 +656,7 @@ func TestAStreamWithATerminal(t *testing.T) {
 		c := d.Dial(t, "/v1/sessions/s1/exec/stream")
 		c.Send(api.ChannelControl, fmt.Appendf(nil, `{"start":{"exec":{"command":"stty size; read x; stty size; trap 'echo int; exit 4' INT; echo on; while :; do sleep 0.02; done"%s},"stdin":true,"terminal":{"rows":33,"cols":99}}}`, id))
 		if msg := c.Next(); msg.Started == nil {
-			t.Fatalf("%+v", msg)
+			t.Fatalf("msg = %+v, want msg.Started != nil", msg)
 		}
 		c.Hears("33 99\r\n")
 		c.Control(api.ClientControl{Resize: &api.Terminal{Rows: 40, Cols: 100}})
@@ -649,7 +664,7 @@ func TestAStreamWithATerminal(t *testing.T) {
 		c.Hears("\r\n40 100\r\non\r\n")
 		c.Send(api.ChannelStdin, []byte{3})
 		if end := c.Next().Exit; end == nil || end.Status != "exited" || *end.ExitCode != 4 {
-			t.Errorf("%+v", end)
+			t.Errorf(`end = %+v, want end != nil and end.Status == "exited" and *end.ExitCode == 4`, end)
 		}
 	}
 	c := d.Dial(t, "/v1/sessions/s1/exec/stream")
@@ -657,7 +672,7 @@ func TestAStreamWithATerminal(t *testing.T) {
 	c.Next()
 	c.Hears("up\r\n")
 	_ = c.WS.CloseNow()
-	boxtest.Eventually(t, "what nobody can come back to is hung up", func() bool {
+	boxtest.Eventually(t, "the program is ended whose terminal nobody can attach to again", func() bool {
 		list, err := d.Processes(t.Context(), "s1")
 		return err == nil && len(list) == 1 && list[0].ID == "e1"
 	})
@@ -670,7 +685,7 @@ func TestLogsAreWhatWasWritten(t *testing.T) {
 	d.NewProcess(t, "s1", "p", boxtest.ShellProcess(`goes() { until [ -e "$1" ]; do sleep 0.02; done; }
 		echo one; goes 1; sleep 0.3; echo two >&2; goes 2; sleep 0.3; echo thrée; goes go; echo four`))
 	for i, bytes := range [][2]int64{{4, 0}, {4, 4}, {11, 4}} { // a busy host might otherwise read both at once, in no order
-		boxtest.Eventually(t, fmt.Sprintf("it has written %d lines", i+1), func() bool {
+		boxtest.Eventually(t, fmt.Sprintf("the process has written %d lines", i+1), func() bool {
 			s, err := d.Process(t.Context(), "s1", "p", 0)
 			return err == nil && [2]int64{s.Output[0].Bytes, s.Output[1].Bytes} == bytes
 		})
@@ -682,7 +697,7 @@ func TestLogsAreWhatWasWritten(t *testing.T) {
 		t.Helper()
 		a := d.Raw(t, "GET", "/v1/sessions/s1/processes/p/logs?"+query, "")
 		if a.Code != http.StatusOK {
-			t.Errorf("%s: %d %s", query, a.Code, a.Body)
+			t.Errorf("%s: a.Code = %d, a.Body = %s, want a.Code == 200", query, a.Code, a.Body)
 		}
 		return string(a.Body)
 	}
@@ -705,14 +720,14 @@ func TestLogsAreWhatWasWritten(t *testing.T) {
 			t.Errorf("since %s: %q, want %q", since[i], got, want)
 		}
 		if got := get("lines=1&since=" + since[i]); got != want[max(len(want)-len("thrée\n"), 0):] {
-			t.Errorf("the last line since %s: %q", since[i], got)
+			t.Errorf(`the last line since %s: got %q, want want[max(len(want)-len("thrée\n"), 0):]`, since[i], got)
 		}
 	}
 	if got := get("lines=5&stream=stderr&since=" + since[3]); got != "" {
-		t.Errorf("of standard error since the third line: %q", got)
+		t.Errorf(`of standard error since the third line: got %q, want ""`, got)
 	}
 	if got := get("timestamps=true&lines=2"); strings.Count(got, "Z t") != 2 || strings.Count(got, time.Now().UTC().Format("2006-")) != 2 {
-		t.Errorf("%q", got)
+		t.Errorf("got %q", got)
 	}
 	conn, err := net.Dial("unix", d.Socket)
 	if err != nil {
@@ -724,7 +739,8 @@ func TestLogsAreWhatWasWritten(t *testing.T) {
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil || resp.Header.Get("Content-Type") != "text/event-stream" {
-		t.Fatalf("%+v, %v", resp, err)
+		t.Fatalf(`resp = %+v, err = %v, want no error and resp.Header.Get("Content-Type") == "text/event-stream"`,
+			resp, err)
 	}
 	defer resp.Body.Close()
 	events := bufio.NewReader(resp.Body)
@@ -744,12 +760,14 @@ func TestLogsAreWhatWasWritten(t *testing.T) {
 	d.Sh(t, "s1", "touch go")
 	rest, err := io.ReadAll(events)
 	if err != nil || !strings.Contains(string(rest), `"data":"four\n"`) || !strings.HasSuffix(string(rest), "event: end\nid: 16.4\ndata: {}\n\n") {
-		t.Errorf("%q, %v", rest, err)
+		t.Errorf("rest = %q, err = %v, want no error and rest containing `\"data\":\"four\\n\"` and rest ending with \"event: end\\nid: 16.4\\ndata: {}\\n\\n\"",
+			rest, err)
 	}
 	for last, want := range map[string]string{"4.4": `"offset":4,`, "11.4": `"offset":11,`, "16.4": ""} {
 		a, err := boxtest.Ask(t.Context(), d.Socket, boxtest.Request("GET", "/v1/sessions/s1/processes/p/logs?follow=true&format=sse", "", "Last-Event-ID: "+last))
 		if _, first, _ := strings.Cut(string(a.Body), "stdout\","); err != nil || !strings.HasPrefix(first, want) || (a.Code == http.StatusNoContent) != (want == "") {
-			t.Errorf("%s: %d %s, %v", last, a.Code, a.Body, err)
+			t.Errorf(`%s: a.Code = %d, a.Body = %s, err = %v, want no error and first starting with %q and (a.Code == http.StatusNoContent) == (want == "")`,
+				last, a.Code, a.Body, err, want)
 		}
 	}
 	var all strings.Builder
@@ -764,11 +782,11 @@ func TestLogsAreWhatWasWritten(t *testing.T) {
 		return nil
 	})
 	if err != nil || all.String() != "one\ntwo\nthrée\nfour\n" {
-		t.Errorf("%q, %v", all.String(), err)
+		t.Errorf(`all = %q, err = %v, want no error and all.String() == "one\ntwo\nthrée\nfour\n"`, all.String(), err)
 	}
 }
 
-// Whoever follows one of the streams of a process that has ended has all of it then, whatever is in the other.
+// A client that follows one stream of an ended process gets all of it at once, whatever the other stream has.
 func TestTheLogsOfOneStreamEnd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Beside(t)
@@ -781,7 +799,7 @@ func TestTheLogsOfOneStreamEnd(t *testing.T) {
 			return nil
 		})
 		if err != nil || got != want {
-			t.Errorf("%s: %q, %v", stream, got, err)
+			t.Errorf("%s: got %q, err = %v, want no error and got == %q", stream, got, err, want)
 		}
 	}
 }
@@ -799,7 +817,7 @@ func TestLogsOfMuchTakeNoMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer body.Close()
-	boxtest.Eventually(t, "it has written it all", func() bool {
+	boxtest.Eventually(t, "the process has written all its output", func() bool {
 		s, err := d.Process(t.Context(), "s1", "p", 0)
 		return err == nil && s.Output[0].Bytes == 100_000_000
 	})
@@ -825,14 +843,16 @@ func TestThePIDOfAProgramThatHasEndedIsKnown(t *testing.T) {
 		t.Helper()
 		p := d.Ended(t, "s", "p")
 		if p.PID == 0 || p.Result.PID != p.PID || fmt.Sprintln(p.PID) != p.Result.Stdout {
-			t.Errorf("%s: %d, %d, and it has said %q", when, p.PID, p.Result.PID, p.Result.Stdout)
+			t.Errorf("%s: %d, %d, and it has said %q, want p.PID != 0 and p.Result.PID == p.PID and fmt.Sprintln(p.PID) == p.Result.Stdout",
+				when, p.PID, p.Result.PID, p.Result.Stdout)
 		}
 		if r := d.Result(t, "s", api.ExecRequest{ID: "x", Command: new(say)}); r.PID == 0 || fmt.Sprintln(r.PID) != r.Stdout {
-			t.Errorf("%s: %d, and it has said %q", when, r.PID, r.Stdout)
+			t.Errorf("%s: %d, and it has said %q, want r.PID != 0 and fmt.Sprintln(r.PID) == r.Stdout",
+				when, r.PID, r.Stdout)
 		}
 	}
 	if p := d.Ended(t, "s", "none"); p.PID != 0 || p.Result.PID != 0 {
-		t.Errorf("what has not started has %d and %d", p.PID, p.Result.PID)
+		t.Errorf("a process that has not started has the PIDs %d and %d", p.PID, p.Result.PID)
 	}
 	check("at once")
 	d.Kill()
@@ -840,11 +860,12 @@ func TestThePIDOfAProgramThatHasEndedIsKnown(t *testing.T) {
 	check("after a restart")
 	again, _, err := d.StartProcess(t.Context(), "s", "again", &api.ProcessRequest{Command: new("echo $$; sleep 0.01; exit 1"), Restart: &api.Restart{Policy: "on-failure", Delay: boxtest.Duration("10ms"), Limit: new(2)}})
 	if err != nil || again.PID == 0 {
-		t.Fatalf("%+v, %v", again, err)
+		t.Fatalf("again = %+v, err = %v, want no error and again.PID != 0", again, err)
 	}
 	p := d.Ended(t, "s", "again")
 	if said := strings.Fields(p.Result.Stdout); len(said) != 3 || said[2] != fmt.Sprint(p.PID) || p.Result.PID != p.PID {
-		t.Errorf("%d, and they have said %q", p.PID, said)
+		t.Errorf("PID %d, and the programs printed %q, want len(said) == 3 and said[2] == fmt.Sprint(p.PID) and p.Result.PID == p.PID",
+			p.PID, said)
 	}
 }
 
@@ -861,7 +882,7 @@ func TestALateReaderBeginsNowAndLosesNothing(t *testing.T) {
 	})
 	c, a := d.AttachPeer(t, "s", "quiet", api.StreamAttach{Write: true, Lossless: new(true)})
 	if a.Stdout != 4 || a.Stderr != 0 {
-		t.Fatalf("it begins at %d and %d", a.Stdout, a.Stderr)
+		t.Fatalf("the output begins at %d and %d", a.Stdout, a.Stderr)
 	}
 	c.Send(api.ChannelStdin, []byte("go\n"))
 	var want strings.Builder
@@ -878,7 +899,8 @@ func TestALateReaderBeginsNowAndLosesNothing(t *testing.T) {
 		for len(got) < 64<<10 {
 			m := c.Hear()
 			if m.Closed != nil || m.Control != nil || m.Channel != api.ChannelStdout {
-				t.Fatalf("after %d bytes: %+v %s", len(got), m, m.Data)
+				t.Fatalf("after %d bytes: m = %+v, m.Data = %s, want m.Closed == nil and m.Control == nil and m.Channel == api.ChannelStdout",
+					len(got), m, m.Data)
 			}
 			got = append(got, m.Data...)
 		}
@@ -903,46 +925,49 @@ func TestWhatRunsInTheBackgroundIsKept(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s", Profile: "keeper"})
 	behind := func(n int) string { return fmt.Sprintf("sleep %d & echo $!", 1000+n) }
 	if r := d.Result(t, "s", boxtest.Shell(behind(1))); r.Status != "exited" || r.LeftoversKilled != 0 {
-		t.Errorf("an execution: %s", boxtest.Show(r))
+		t.Errorf(`an execution: r = %s, want r.Status == "exited" and r.LeftoversKilled == 0`, boxtest.Show(r))
 	}
 	if r := d.Result(t, "s", api.ExecRequest{ID: "x", Command: new(behind(2))}); r.Status != "exited" || r.LeftoversKilled != 0 {
-		t.Errorf("an execution with an id: %s", boxtest.Show(r))
+		t.Errorf(`an execution with an id: r = %s, want r.Status == "exited" and r.LeftoversKilled == 0`,
+			boxtest.Show(r))
 	}
 	d.NewProcess(t, "s", "p", boxtest.ShellProcess(behind(3)))
 	if p := d.Ended(t, "s", "p"); p.Result.Status != "exited" || p.Result.LeftoversKilled != 0 {
-		t.Errorf("a process: %+v", p.Result)
+		t.Errorf(`a process: p.Result = %+v, want p.Result.Status == "exited" and p.Result.LeftoversKilled == 0`,
+			p.Result)
 	}
 	// The end of the shell sends SIGHUP to what is left in its session.
 	d.NewProcess(t, "s", "terminal", &api.ProcessRequest{Command: new("setsid sleep 1004 & until pgrep -fx 'sleep 1004'; do :; done"), Terminal: &api.Terminal{Rows: 24, Cols: 80}})
 	if p := d.Ended(t, "s", "terminal"); p.Result.Status != "exited" || p.Result.LeftoversKilled != 0 {
-		t.Errorf("a process with a terminal: %+v", p.Result)
+		t.Errorf(`a process with a terminal: p.Result = %+v, want p.Result.Status == "exited" and p.Result.LeftoversKilled == 0`,
+			p.Result)
 	}
 	peer := d.Dial(t, "/v1/sessions/s/exec/stream")
 	peer.Control(api.ClientControl{Start: &api.StreamStart{Exec: api.ExecRequest{Command: new(behind(5))}}})
 	for end := peer.Next(); ; end = peer.Next() {
 		if r := end.Exit; r != nil {
 			if r.Status != "exited" || r.LeftoversKilled != 0 {
-				t.Errorf("a stream: %s", boxtest.Show(*r))
+				t.Errorf(`a stream: *r = %s, want r.Status == "exited" and r.LeftoversKilled == 0`, boxtest.Show(*r))
 			}
 			break
 		}
 	}
 	const alive = "pgrep -fx 'sleep 10..' | wc -l"
-	boxtest.Eventually(t, "all five run", func() bool { return d.Sh(t, "s", alive) == "5\n" }) // one may still be a shell before its execve
+	boxtest.Eventually(t, "all five programs run", func() bool { return d.Sh(t, "s", alive) == "5\n" }) // one may still be a shell before its execve
 	d.Kill()
 	d.Restart()
 	if got := d.Sh(t, "s", alive); got != "5\n" {
-		t.Errorf("after a restart there are %s", got)
+		t.Errorf(`after a restart there are %s, want "5\n"`, got)
 	}
 	d.NewProcess(t, "s", "stopped", boxtest.ShellProcess("sleep 2000 & sleep 2001"))
-	boxtest.Eventually(t, "both run", func() bool { return d.Sh(t, "s", "pgrep -fx 'sleep 200.' | wc -l") == "2\n" })
+	boxtest.Eventually(t, "both programs run", func() bool { return d.Sh(t, "s", "pgrep -fx 'sleep 200.' | wc -l") == "2\n" })
 	if _, err := d.StopProcess(t.Context(), "s", "stopped"); err != nil {
 		t.Fatal(err)
 	}
 	if r := d.Result(t, "s", api.ExecRequest{Command: new("setsid sleep 2002 & sleep 2003"), Timeout: boxtest.Duration("1s")}); r.Status != "timed_out" {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "timed_out"`, boxtest.Show(r))
 	}
 	if got := d.Sh(t, "s", "pgrep -fx 'sleep 200.'; "+alive); got != "5\n" {
-		t.Errorf("of what was stopped, and of what was kept, there are %s", got)
+		t.Errorf(`programs that run (stopped process, kept process): %s, want "5\n"`, got)
 	}
 }

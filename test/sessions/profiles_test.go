@@ -61,7 +61,8 @@ func TestTheBuiltInProfiles(t *testing.T) {
 		}
 		s := d.NewSession(t, api.SessionRequest{ID: "of " + name, Profile: name, Network: new("off")})
 		if s.Memory != want.Memory || s.Pids != want.Pids || s.CPUs != want.CPUs || s.TTL != want.TTL || s.MaxLifetime != want.MaxLifetime || s.Network != "off" || s.ReadOnlyRoot != want.ReadOnlyRoot {
-			t.Errorf("%q: %+v", name, s)
+			t.Errorf(`%q: s = %+v, want s.Memory == %v and s.Pids == %v and s.CPUs == %v and s.TTL == %v and s.MaxLifetime == %v and s.Network == "off" and s.ReadOnlyRoot == %v`,
+				name, s, want.Memory, want.Pids, want.CPUs, want.TTL, want.MaxLifetime, want.ReadOnlyRoot)
 		}
 		if r := d.Result(t, s.ID, boxtest.Shell("true")); r.Timeout != want.Timeout {
 			t.Errorf("%q: timeout %v", name, r.Timeout)
@@ -96,7 +97,8 @@ func TestLockedFields(t *testing.T) {
 		_, _, err := d.CreateSession(t.Context(), &tc.req)
 		e := boxtest.Refused(t, err, http.StatusForbidden, tc.field)
 		if e.Value != tc.value || e.Allowed != tc.allowed || !strings.Contains(e.Detail, `profile "closed" locks`) {
-			t.Errorf("%+v", e)
+			t.Errorf("e = %+v, want e.Value == %v and e.Allowed == %v and e.Detail containing `profile \"closed\" locks`",
+				e, tc.value, tc.allowed)
 		}
 	}
 	if got := sessions(t, d); len(got) > 0 {
@@ -108,7 +110,7 @@ func TestLockedFields(t *testing.T) {
 	req.Timeout = boxtest.Duration("1s")
 	_, err := d.Exec(t.Context(), "s1", &req)
 	if e := boxtest.Refused(t, err, http.StatusForbidden, "timeout"); e.Allowed != "30s" {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Allowed == "30s"`, e)
 	}
 	req.Timeout = boxtest.Duration("30000ms")
 	d.Output(t, "s1", req)
@@ -122,16 +124,16 @@ func TestATimeoutIsCutToTheMostAndTheAnswerSaysSo(t *testing.T) {
 	req.Timeout = boxtest.Duration("1h")
 	want := []api.Clamp{{Field: "timeout", Asked: "1h", Got: "3s", By: "profiles.default.max_timeout"}}
 	if r := d.Result(t, "s1", req); r.Timeout != *boxtest.Duration("3s") || !cmp.Equal(r.Clamped, want) {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Timeout == *boxtest.Duration("3s") and r.Clamped == %v`, boxtest.Show(r), want)
 	}
 	var out bytes.Buffer
 	r, err := d.ExecStream(t.Context(), "s1", &req, client.Stdio{Stdout: &out, Stderr: &out}, nil)
 	if err != nil || !cmp.Equal(r.Clamped, want) {
-		t.Errorf("in a stream: %+v, %v", r, err)
+		t.Errorf("in a stream: r = %+v, err = %v, want no error and r.Clamped == %v", r, err, want)
 	}
 	req.Timeout = nil
 	if r := d.Result(t, "s1", req); r.Timeout != *boxtest.Duration("2s") || r.Clamped != nil {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Timeout == *boxtest.Duration("2s") and r.Clamped == nil`, boxtest.Show(r))
 	}
 }
 
@@ -151,7 +153,7 @@ func TestLimitsThatCannotBeKeptAreRefusedAndDoctorSaysTheSame(t *testing.T) {
 			_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 			doctor, derr := d.Doctor(t.Context())
 			if derr != nil || doctor.OK != (tc.missing == "") {
-				t.Fatalf("%+v, %v", doctor, derr)
+				t.Fatalf(`doctor = %+v, derr = %v, want no error and doctor.OK == (tc.missing == "")`, doctor, derr)
 			}
 			if tc.missing == "" {
 				if err != nil {
@@ -161,14 +163,15 @@ func TestLimitsThatCannotBeKeptAreRefusedAndDoctorSaysTheSame(t *testing.T) {
 			}
 			e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort")
 			if !strings.Contains(e.Detail, tc.missing+" limit cannot be enforced") || !strings.Contains(e.Hint, strconv.Quote(tc.missing)) {
-				t.Errorf("%+v", e)
+				t.Errorf(`e = %+v, want e.Detail containing tc.missing + " limit cannot be enforced" and e.Hint containing strconv.Quote(tc.missing)`,
+					e)
 			}
 			if got := sessions(t, d); len(got) > 0 {
 				t.Errorf("sessions %q", got)
 			}
 			for _, c := range doctor.Checks {
 				if c.Name == tc.missing+" limit" && (c.Level != "fail" || c.Detail != e.Detail || c.Hint != e.Hint) {
-					t.Errorf("doctor says %+v, a start %+v", c, e)
+					t.Errorf("the check of doctor is %+v, the error of a start %+v", c, e)
 				}
 			}
 		})
@@ -182,7 +185,7 @@ func TestDoctorLooksAtWhatBoxesNeed(t *testing.T) {
 	before := d.Look()
 	doctor, err := d.Doctor(t.Context())
 	if err != nil || !doctor.OK {
-		t.Fatalf("%+v, %v", doctor, err)
+		t.Fatalf("doctor = %+v, err = %v, want no error and doctor.OK == true", doctor, err)
 	}
 	found := map[string]api.Check{}
 	for _, c := range doctor.Checks {
@@ -190,7 +193,7 @@ func TestDoctorLooksAtWhatBoxesNeed(t *testing.T) {
 	}
 	for _, name := range []string{"kernel", "user namespaces", "capabilities", "id ranges", "file locks", "test box", "cgroups", "memory limit", "cpu limit", "pids limit", "workspace limit", "disk"} {
 		if c := found[name]; c.Level != "ok" && c.Level != "warn" || c.Detail == "" {
-			t.Errorf("%s: %+v", name, c)
+			t.Errorf(`%s: c = %+v, want (c.Level == "ok" or c.Level == "warn") and c.Detail != ""`, name, c)
 		}
 	}
 	level, detail := "warn", "best effort: by rlimit"
@@ -198,7 +201,7 @@ func TestDoctorLooksAtWhatBoxesNeed(t *testing.T) {
 		level, detail = "ok", "enforced by cgroup"
 	}
 	if c := found["pids limit"]; c.Level != level || !strings.Contains(c.Detail, detail) {
-		t.Errorf("%+v", c)
+		t.Errorf("c = %+v, want c.Level == %v and c.Detail containing %q", c, level, detail)
 	}
 	d.NothingLeft(before)
 }
@@ -245,11 +248,13 @@ func TestBadRequestsMakeNothing(t *testing.T) {
 	} {
 		a := d.Raw(t, "POST", "/v1/exec", `{"session":`+tc.session+`,"exec":{"argv":["true"]}}`)
 		if p := a.Problem(t); p.Status != tc.status || p.Field != tc.field || p.Allowed == "" {
-			t.Errorf("%s: %+v", tc.name, p)
+			t.Errorf(`%s: p = %+v, want p.Status == %v and p.Field == %v and p.Allowed != ""`,
+				tc.name, p, tc.status, tc.field)
 		}
 		a = d.Raw(t, "POST", "/v1/sessions", tc.session)
 		if p := a.Problem(t); p.Status != tc.status || p.Field != strings.TrimPrefix(tc.field, "session.") {
-			t.Errorf("%s: %+v", tc.name, p)
+			t.Errorf(`%s: p = %+v, want p.Status == %v and p.Field == strings.TrimPrefix(tc.field, "session.")`,
+				tc.name, p, tc.status)
 		}
 	}
 	d.NothingLeft(before)

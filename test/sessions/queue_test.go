@@ -23,7 +23,7 @@ import (
 // waiting waits until n requests are queued for a session.
 func waiting(t *testing.T, d *boxtest.Daemon, n int) (s api.Status) {
 	t.Helper()
-	boxtest.Eventually(t, fmt.Sprintf("%d wait", n), func() bool {
+	boxtest.Eventually(t, fmt.Sprintf("%d requests wait", n), func() bool {
 		var err error
 		if s, err = d.Status(t.Context()); err != nil {
 			t.Fatal(err)
@@ -49,31 +49,32 @@ func TestAStartWaitsForRoom(t *testing.T) {
 	second := wait(t.Context(), "s2")
 	s := waiting(t, d, 2)
 	if len(s.Queue.Places) != 2 || s.Queue.Places[0].ID != "goes" || s.Queue.Places[0].Position != 1 || s.Queue.Places[1].ID != "s2" || s.Queue.Places[1].Position != 2 || s.Queue.Places[1].Reason != "sessions" {
-		t.Errorf("%+v", s.Queue)
+		t.Errorf("s.Queue = %+v", s.Queue)
 	}
 	// A request that does not want to wait, and one that finds the queue full.
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s3", Wait: boxtest.Duration("0s")})
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "the queue of 2 is full") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "the queue of 2 is full"`, e)
 	}
 	if _, isNew, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
-		t.Errorf("one that exists waits: %v, %v", isNew, err)
+		t.Errorf("a request for an existing session waits: isNew = %v, err = %v, want no error and isNew == false", isNew, err)
 	}
 	leave()
 	waiting(t, d, 1)
 	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s3", Wait: boxtest.Duration("1ms")})
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "gave up after ") || !strings.Contains(e.Detail, "sessions.max") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "gave up after " and e.Detail containing "sessions.max"`, e)
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	all.Wait()
 	if !errors.Is(*first, context.Canceled) || *second != nil {
-		t.Errorf("who went: %v; who waited: %v", *first, *second)
+		t.Errorf("the canceled request: %v; the waiting request: second = %v, want *first is context.Canceled and *second == nil",
+			*first, *second)
 	}
 	if got := strings.Join(sessions(t, d), " "); got != "s2" {
-		t.Errorf("there are %s", got)
+		t.Errorf(`there are %s, want "s2"`, got)
 	}
 }
 
@@ -100,11 +101,12 @@ func TestOneAtItsLimitKeepsNobodyWaiting(t *testing.T) {
 		})
 	}
 	if s := waiting(t, d, 3); s.Queue.Places[0].Reason != "owner" {
-		t.Errorf("%+v", s.Queue)
+		t.Errorf(`s.Queue = %+v, want s.Queue.Places[0].Reason == "owner"`, s.Queue)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "mine"})
 	if third := d.AsUser(t, boxtest.ThirdUID, boxtest.Request("GET", "/v1/status", ""), make("s1")); strings.Contains(string(third[0].Body), "more1") || third[1].Code != http.StatusCreated {
-		t.Errorf("a third user: %s, %s", third[0].Body, third[1].Body)
+		t.Errorf(`a third user: third[0].Body = %s, third[1].Body = %s, want third[0].Body without "more1" and third[1].Code == 201`,
+			third[0].Body, third[1].Body)
 	}
 }
 
@@ -118,7 +120,7 @@ func TestAnExecutionWaitsForOneToEnd(t *testing.T) {
 		_, err := d.Exec(context.WithoutCancel(t.Context()), "s1", &api.ExecRequest{Argv: []string{"true"}})
 		got <- err
 	}()
-	boxtest.Eventually(t, "it waits", func() bool {
+	boxtest.Eventually(t, "the execution waits in the queue", func() bool {
 		s, err := d.Status(t.Context())
 		return err == nil && s.Queue.Executions == 1
 	})
@@ -141,7 +143,7 @@ func TestAWaitingExecutionOutlivesBoxd(t *testing.T) {
 			d.NewSession(t, api.SessionRequest{ID: "s1"})
 			first := d.Raw(t, "POST", "/v1/sessions/s1/exec", `{"id":"first","command":"while [ ! -e go ]; do sleep 0.05; done; echo first >> ran","detach":true,"timeout":"2m"}`)
 			if first.Code != http.StatusAccepted {
-				t.Fatalf("%d %s", first.Code, first.Body)
+				t.Fatalf("first.Code = %d, first.Body = %s, want first.Code == 202", first.Code, first.Body)
 			}
 			second := api.ExecRequest{ID: "second", Command: new("echo $S >> ran; cat"), Env: map[string]string{"S": secret}, Stdin: "in"}
 			gone, leave := context.WithCancel(t.Context())
@@ -150,7 +152,7 @@ func TestAWaitingExecutionOutlivesBoxd(t *testing.T) {
 				_, err := d.Exec(gone, "s1", &second)
 				left <- err
 			}()
-			boxtest.Eventually(t, "it waits", func() bool {
+			boxtest.Eventually(t, "the execution waits in the queue", func() bool {
 				s, err := d.Status(t.Context())
 				return err == nil && s.Queue.Executions == 1
 			})
@@ -159,7 +161,7 @@ func TestAWaitingExecutionOutlivesBoxd(t *testing.T) {
 			holds(t, d.State, secret)
 			end(d)
 			d.Restart()
-			boxtest.Eventually(t, "it waits again", func() bool {
+			boxtest.Eventually(t, "the execution waits in the queue again", func() bool {
 				s, err := d.Status(t.Context())
 				return err == nil && s.Queue.Executions == 1
 			})
@@ -171,15 +173,15 @@ func TestAWaitingExecutionOutlivesBoxd(t *testing.T) {
 			succeedsIn("touch go")
 			r, err := d.Exec(t.Context(), "s1", &second) // joins it
 			if err != nil || r.Status != "exited" || r.Stdout != "in" {
-				t.Fatalf("%+v, %v", r, err)
+				t.Fatalf(`r = %+v, err = %v, want no error and r.Status == "exited" and r.Stdout == "in"`, r, err)
 			}
 			end(d)
 			d.Restart()
 			if r, err := d.Exec(t.Context(), "s1", &second); err != nil || r.Stdout != "in" {
-				t.Errorf("%+v, %v", r, err)
+				t.Errorf(`r = %+v, err = %v, want no error and r.Stdout == "in"`, r, err)
 			}
 			if got := d.Sh(t, "s1", "cat ran"); got != "first\n"+secret+"\n" {
-				t.Errorf("they ran: %q", got)
+				t.Errorf(`they ran: got %q, want "first\n" + secret + "\n"`, got)
 			}
 		})
 	}
@@ -193,11 +195,11 @@ func TestTheLeastRecentlyUsedMakesRoom(t *testing.T) {
 	d.Sh(t, "old", "true") // so young is the least recently used
 	d.NewSession(t, api.SessionRequest{ID: "more"})
 	if got := strings.Join(sessions(t, d), " "); got != "old more" && got != "more old" {
-		t.Errorf("there are %s", got)
+		t.Errorf(`there are %s, want got == "old more" or got == "more old"`, got)
 	}
 	_, err := d.Session(t.Context(), "young")
 	if e := boxtest.Refused(t, err, http.StatusNotFound, ""); !strings.Contains(e.Detail, "(evicted)") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "(evicted)"`, e)
 	}
 	defer d.Hold(t, "old", waits()).Release()
 	defer d.Hold(t, "more", waits()).Release()
@@ -205,7 +207,7 @@ func TestTheLeastRecentlyUsedMakesRoom(t *testing.T) {
 	boxtest.Refused(t, err, http.StatusTooManyRequests, "")
 	// Nor is a session of another owner.
 	if theirs := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", "{}")); theirs[0].Code != http.StatusTooManyRequests {
-		t.Errorf("%s", theirs[0].Body)
+		t.Errorf("theirs[0].Body = %s, want theirs[0].Code == 429", theirs[0].Body)
 	}
 }
 
@@ -213,7 +215,7 @@ func TestRenewBeginsTheIdleTimeAnew(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{TTL: boxtest.Duration("1h")}})
-	boxtest.Eventually(t, "it ends later", func() bool {
+	boxtest.Eventually(t, "the renewed session expires later", func() bool {
 		now, err := d.RenewSession(t.Context(), "s1")
 		if err != nil {
 			t.Fatal(err)
@@ -234,18 +236,20 @@ func TestADrainedBoxdTakesNoNewSessions(t *testing.T) {
 	for _, what := range []string{"drained", "started again"} {
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{})
 		if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, `drained by root at `) || !strings.Contains(e.Detail, "new disk") || !strings.Contains(e.Hint, "undrain") {
-			t.Errorf("%s: %+v", what, e)
+			t.Errorf("%s: e = %+v, want e.Detail containing `drained by root at ` and e.Detail containing \"new disk\" and e.Hint containing \"undrain\"",
+				what, e)
 		}
 		boxtest.Refused(t, d.Ready(t.Context()), http.StatusServiceUnavailable, "")
 		if s, err := d.Status(t.Context()); err != nil || s.State != "off" || !strings.Contains(s.Off, "new disk") || len(s.Degraded) > 0 {
-			t.Errorf("%s: %+v, %v", what, s, err)
+			t.Errorf(`%s: s = %+v, err = %v, want no error and s.State == "off" and s.Off containing "new disk" and len(s.Degraded) == 0`,
+				what, s, err)
 		}
 		if _, isNew, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
-			t.Errorf("%s: one that lives: %v", what, err)
+			t.Errorf("%s: a running session: err = %v, want no error and isNew == false", what, err)
 		}
 		d.Sh(t, "s1", "true")
 		if theirs := d.AsUser(t, boxtest.OtherUID, boxtest.Request("DELETE", "/v1/drain", "")); theirs[0].Code != http.StatusForbidden {
-			t.Errorf("%s: another user: %s", what, theirs[0].Body)
+			t.Errorf("%s: another user: theirs[0].Body = %s, want theirs[0].Code == 403", what, theirs[0].Body)
 		}
 		if what == "drained" {
 			d.Kill()
@@ -256,7 +260,7 @@ func TestADrainedBoxdTakesNoNewSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s, err := d.Status(t.Context()); err != nil || s.State != "ok" || s.Off != "" {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf(`s = %+v, err = %v, want no error and s.State == "ok" and s.Off == ""`, s, err)
 	}
 	d.NewSession(t, api.SessionRequest{})
 }
@@ -282,17 +286,18 @@ func TestASessionThatDoesNotAnswerIsUnhealthy(t *testing.T) {
 				return s.State
 			}
 			if policy == "keep" {
-				boxtest.Eventually(t, "it is unhealthy", func() bool { return state() == "unhealthy" })
+				boxtest.Eventually(t, "the session is unhealthy", func() bool { return state() == "unhealthy" })
 				if err := syscall.Kill(int(s.PID), syscall.SIGCONT); err != nil {
 					t.Fatal(err)
 				}
-				boxtest.Eventually(t, "it is well again", func() bool { return state() == "ready" })
+				boxtest.Eventually(t, "the session is ready again", func() bool { return state() == "ready" })
 				d.Sh(t, "s1", "true")
 				return
 			}
-			boxtest.Eventually(t, "it has ended", func() bool { return strings.Contains(state(), "(unhealthy)") })
+			boxtest.Eventually(t, "the session has ended", func() bool { return strings.Contains(state(), "(unhealthy)") })
 			if now, err := d.Session(t.Context(), "s2"); err != nil || now.State != "ready" || now.PID != other.PID {
-				t.Errorf("another: %+v, %v", now, err)
+				t.Errorf(`another: now = %+v, err = %v, want no error and now.State == "ready" and now.PID == %v`,
+					now, err, other.PID)
 			}
 			if err := d.DeleteSession(t.Context(), "s2"); err != nil {
 				t.Error(err)
@@ -320,6 +325,7 @@ func TestOwnersAreToldHowASessionHasEnded(t *testing.T) {
 	}
 	theirs := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/sessions/s1", ""), boxtest.Request("GET", "/v1/sessions/never", ""))
 	if a, b := theirs[0].Problem(t), theirs[1].Problem(t); a.Detail != `no session "s1"` || a.Hint != b.Hint || b.Detail != `no session "never"` {
-		t.Errorf("%+v, %+v", a, b)
+		t.Errorf("a = %+v, b = %+v, want a.Detail == `no session \"s1\"` and a.Hint == %v and b.Detail == `no session \"never\"`",
+			a, b, b.Hint)
 	}
 }

@@ -47,7 +47,7 @@ func TestAProcessIsStartedOnceAndAgainAsItsPolicySays(t *testing.T) {
 		})
 	}
 	all.Wait()
-	boxtest.Eventually(t, "it has begun", func() bool {
+	boxtest.Eventually(t, "the process has started", func() bool {
 		r := d.Result(t, "s1", boxtest.Shell("test -s once"))
 		return r.ExitCode != nil && *r.ExitCode == 0
 	})
@@ -63,20 +63,21 @@ func TestAProcessIsStartedOnceAndAgainAsItsPolicySays(t *testing.T) {
 	process(t, d, "s1", "fails", fails)
 	p := becomes(t, d, "fails", "over", isOver)
 	if p.Starts != 3 || p.Reason != "" || p.Result == nil || *p.Result.ExitCode != 0 || p.Result.Stdout != "out\nout\nout\n" {
-		t.Errorf("%+v, %+v", p, p.Result)
+		t.Errorf(`p = %+v, p.Result = %+v, want p.Starts == 3 and p.Reason == "" and p.Result != nil and *p.Result.ExitCode == 0 and p.Result.Stdout == "out\nout\nout\n"`,
+			p, p.Result)
 	}
 	process(t, d, "s1", "loop", &api.ProcessRequest{Argv: []string{"true"}, Restart: &api.Restart{Policy: "always", Delay: length(10 * time.Millisecond), Limit: new(3)}})
 	if p := becomes(t, d, "loop", "over", isOver); p.Starts != 4 || p.Reason != "crash loop" {
-		t.Errorf("%+v", p)
+		t.Errorf(`p = %+v, want p.Starts == 4 and p.Reason == "crash loop"`, p)
 	}
 	wrong := process(t, d, "s1", "wrong", &api.ProcessRequest{Argv: []string{"no-such-program"}, Restart: &api.Restart{Policy: "always"}})
 	if !isOver(wrong) || wrong.Starts != 0 {
-		t.Errorf("%+v", wrong)
+		t.Errorf("wrong = %+v, want isOver(wrong) and wrong.Starts == 0", wrong)
 	}
 	if err := d.DeleteProcess(t.Context(), "s1", "once"); err != nil {
 		t.Error(err)
 	}
-	boxtest.Eventually(t, "nothing runs", func() bool { // a process has ended before it is no longer counted
+	boxtest.Eventually(t, "no process runs", func() bool { // a process has ended before it is no longer counted
 		s, err := d.Session(t.Context(), "s1")
 		return err == nil && s.Running == 0
 	})
@@ -105,7 +106,7 @@ time.sleep(1000)`
 	}
 	process(t, d, "s1", "late", &api.ProcessRequest{Argv: []string{"sleep", "1000"}, Ready: &api.Ready{Port: new(1), Timeout: length(100 * time.Millisecond)}})
 	if p := becomes(t, d, "late", "over", isOver); p.Reason != "not ready" || p.Result.Status != "canceled" {
-		t.Errorf("%+v, %+v", p, p.Result)
+		t.Errorf(`p = %+v, p.Result = %+v, want p.Reason == "not ready" and p.Result.Status == "canceled"`, p, p.Result)
 	}
 }
 
@@ -124,21 +125,22 @@ func TestAProcessIsAskedToEndAndThenMade(t *testing.T) {
 		becomes(t, d, name, "ready", isReady)
 		p, err := d.StopProcess(t.Context(), "s1", name)
 		if err != nil || p.State != "ended" || p.Reason != "stopped" || !want(p.Result) {
-			t.Errorf("%+v, %+v, %v", p, p.Result, err)
+			t.Errorf(`p = %+v, p.Result = %+v, err = %v, want no error and p.State == "ended" and p.Reason == "stopped" and want(p.Result)`,
+				p, p.Result, err)
 		}
 	}
 	p := process(t, d, "s1", "leased", &api.ProcessRequest{Argv: []string{"sleep", "1000"}, Lease: length(time.Hour)})
 	if p.ExpiresAt == nil || p.ExpiresAt.Sub(p.StartedAt) < 59*time.Minute {
-		t.Errorf("%+v", p)
+		t.Errorf("p = %+v, want p.ExpiresAt != nil and p.ExpiresAt.Sub(p.StartedAt) >= 59 * time.Minute", p)
 	}
 	before := *p.ExpiresAt
 	if p, err := d.RenewProcess(t.Context(), "s1", "leased"); err != nil || !p.ExpiresAt.After(before) {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf("p = %+v, err = %v, want no error and p.ExpiresAt.After(before)", p, err)
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Error(err)
 	}
 	if _, err := d.Processes(t.Context(), "s1"); err == nil || !strings.Contains(err.Error(), "no session") {
-		t.Errorf("%v", err)
+		t.Errorf(`err = %v, want an error containing "no session"`, err)
 	}
 }

@@ -68,27 +68,27 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	was := surface(t, dir)
 	d.NewSession(t, api.SessionRequest{ID: "a", Profile: "ready"}) // taken from the warm boxes
 	if took(d) != 1 {
-		t.Errorf("it was not: %s", d.Log())
+		t.Errorf("it was not: d.Log() = %s, want took(d) == 1", d.Log())
 	}
 	d.NewSession(t, api.SessionRequest{ID: "b", ReadOnlyRoot: new(false)})
 	if _, _, err := d.AddMount(t.Context(), "a", &api.MountRequest{Source: lent, Target: "/srv", Mode: "ro"}); err != nil {
 		t.Error(err)
 	}
 	if got := d.Sh(t, "a", "cat /srv/name"); got != "one" {
-		t.Errorf("a mount of a session that lives: %q", got)
+		t.Errorf(`a mount added to a running session: got %q, want "one"`, got)
 	}
 	d.Sh(t, "a", `set -e; cd `+dir+`; test "$(stat -c %u .)" = 1000
 		echo new > lib/new; echo more >> lib/old; rm lib/other; mkdir -p /usr/lib/boxd-test; echo x > /usr/lib/boxd-test/x; mv tool tool2; chmod 700 tool2
 		echo x > /etc/new; echo x >> /etc/passwd; ln -sf /bin/true /usr/local/bin/boxd-test; boxd-test; ls /etc/ld.so.cache /dev/null /proc/self/exe; cat /etc/hostname; /bin/sh -c true; python3 -c 1`)
 	if got := d.Sh(t, "a", "cd "+dir+"; cat lib/*; ls"); got != "new\ntext of old\nmore\nlib\ntool2\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "new\ntext of old\nmore\nlib\ntool2\n"`, got)
 	}
 	if got := d.Sh(t, "b", "cd "+dir+"; cat lib/*; ls; ls /etc/new /usr/local/bin/boxd-test 2>/dev/null; true"); got != "text of old\ntext of other\nlib\ntool\n" {
-		t.Errorf("in another session: %q", got)
+		t.Errorf(`in another session: got %q, want "text of old\ntext of other\nlib\ntool\n"`, got)
 	}
 	c := d.Client
 	if diff, err := c.DiffRoot(t.Context(), "b", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
-		t.Errorf("%+v, %v", diff, err)
+		t.Errorf("diff = %+v, err = %v, want no error and diff.Counts == api.ChangeCounts{}", diff, err)
 	}
 	if now := surface(t, dir); now != was {
 		t.Errorf("the host had\n%s\nand has\n%s", was, now)
@@ -96,7 +96,7 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	d.Kill()
 	d.Restart()
 	if got := d.Sh(t, "a", "cat "+dir+"/lib/new && rm -r "+dir+"/lib && ls "+dir); got != "new\ntool2\n" {
-		t.Errorf("after boxd was killed: %q", got)
+		t.Errorf(`after boxd was killed: got %q, want "new\ntool2\n"`, got)
 	}
 	diff, err := c.DiffRoot(t.Context(), "a", &api.RootDiff{})
 	paths := map[string]string{}
@@ -119,16 +119,18 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 		t.Error(err)
 	}
 	if got := d.Sh(t, "a", "cd "+dir+"; cat lib/*; ls; ls /etc/new /usr/lib/boxd-test 2>/dev/null; tail -n1 /etc/passwd"); got != "text of old\ntext of other\nlib\ntool\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n" {
-		t.Errorf("undone: %q", got)
+		t.Errorf(`undone: got %q, want "text of old\ntext of other\nlib\ntool\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"`,
+			got)
 	}
 	if diff, err := c.DiffRoot(t.Context(), "a", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
-		t.Errorf("undone: %+v, %v", diff, err)
+		t.Errorf("undone: diff = %+v, err = %v, want no error and diff.Counts == api.ChangeCounts{}", diff, err)
 	}
 	if now := surface(t, dir); now != was {
 		t.Errorf("the host had\n%s\nand has\n%s", was, now)
 	}
 	if _, err := c.CommitImage(t.Context(), "a", &api.ImageCommit{Name: "mine:1"}); boxtest.StatusOf(err) != 409 || !strings.Contains(err.Error(), "its root is the host's") {
-		t.Errorf("an image of it: %v", err)
+		t.Errorf(`an image of it: err = %v, want boxtest.StatusOf(err) == 409 and err containing "its root is the host's"`,
+			err)
 	}
 	if err := errors.Join(d.DeleteSession(t.Context(), "a"), d.DeleteSession(t.Context(), "b")); err != nil {
 		t.Fatal(err)
@@ -177,7 +179,7 @@ func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 	attack := func(id string, files ...string) string {
 		r := d.Result(t, id, api.ExecRequest{Argv: append([]string{"/bin/sh", "-c", attacks, "sh"}, files...), Timeout: new(quantity.Duration(boxtest.Longest))})
 		if r.Status != "exited" {
-			t.Errorf("not all of it was tried: %s", r.Status)
+			t.Errorf(`not all of it was tried: r.Status = %s, want "exited"`, r.Status)
 		}
 		return r.Stdout + r.Stderr
 	}
@@ -186,23 +188,25 @@ func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 		secrets = append(secrets, dir+"/"+name)
 	}
 	if got := attack("a", secrets...); strings.Contains(strings.ReplaceAll(strings.ReplaceAll(got, "text of open", ""), "text of suid", ""), "text of") {
-		t.Errorf("the host's secrets: %s", got)
+		t.Errorf(`the host's secrets: got %s, want strings.ReplaceAll(strings.ReplaceAll(got, "text of open", ""), "text of suid", "") without "text of"`,
+			got)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "b", ReadOnlyRoot: new(false)})
 	for _, f := range []string{dir + "/open", dir + "/blind/open", dir + "/suid"} { // the attacks do find readable files
 		if got := attack("b", f); strings.Count(got, "text of") < 15 {
-			t.Errorf("%s: %s", f, got)
+			t.Errorf(`%s: got %s, want strings.Count(got, "text of") >= 15`, f, got)
 		}
 	}
 	// Setuid bits give the box user nothing, and it cannot create a device.
 	if got := d.Sh(t, "a", `cp /bin/cat /usr/local/cat; chmod 6777 /usr/local/cat; /usr/local/cat /proc/self/status | grep -c '^Uid:.*1000.1000.1000.1000'; mknod /usr/local/null c 1 3 2>/dev/null; ls /usr/local/null 2>/dev/null; true`); got != "1\n" {
-		t.Errorf("bits: %q", got)
+		t.Errorf(`bits: got %q, want "1\n"`, got)
 	}
 	for line := range strings.Lines(d.Sh(t, "a", "cat /proc/self/mountinfo")) {
 		f := strings.Fields(line)
 		ours := f[4] == "/" || strings.HasPrefix(f[4], "/usr") || strings.HasPrefix(f[4], "/var/lib/boxd")
 		if ours && (!strings.Contains(f[5], "nosuid") || !strings.Contains(f[5], "nodev")) || strings.HasPrefix(f[4], "/var/lib/boxd") && !strings.HasPrefix(f[5], "ro,") {
-			t.Errorf("mounted is %s", line)
+			t.Errorf(`mounted is %s, want (ours == false or f[5] containing "nosuid" and f[5] containing "nodev") and (f[4] not starting with "/var/lib/boxd" or f[5] starting with "ro,")`,
+				line)
 		}
 	}
 	// The upper directory of overlayfs has no secret text either.
@@ -213,7 +217,7 @@ func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 		data, err := os.ReadFile(name)
 		for _, secret := range []string{"secret", "group", "run", "script", "theirs", "theirgroup", "in"} {
 			if strings.Contains(string(data), "text of "+secret+"\n") {
-				t.Errorf("%s has %q", name, data)
+				t.Errorf(`%s has %q, want data without "text of " + secret + "\n"`, name, data)
 			}
 		}
 		return err
@@ -233,21 +237,22 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	own := d.NewSession(t, api.SessionRequest{ID: "own", ReadOnlyRoot: new(false), Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB)}})
 	fill := func(id string, s *api.Session) { // with quotas on the host, the root's changes have one
 		if got := d.Result(t, id, boxtest.Shell("cd /usr/lib && head -c 64M /dev/zero > big; rm -f big")).Stderr; s.Enforcement["workspace"] != "none" && !strings.Contains(got, "quota") && !strings.Contains(got, "No space") {
-			t.Errorf("64 MiB in the root of %s: %q", id, got)
+			t.Errorf(`64 MiB in the root of %s: got %q, want s.Enforcement["workspace"] == "none" or got containing "quota" or got containing "No space"`,
+				id, got)
 		}
 	}
 	fill("own", &own)
 	d.Sh(t, "own", "mkdir upper work; echo text > file; echo x > /usr/local/boxd-test")
 	if w, err := d.KeepWorkspace(t.Context(), "own", "kept"); err != nil || w.Name != "kept" {
-		t.Fatalf("%+v, %v", w, err)
+		t.Fatalf(`w = %+v, err = %v, want no error and w.Name == "kept"`, w, err)
 	}
 	if left, err := filepath.Glob(filepath.Join(d.State, "workspaces", "*")); err != nil || len(left) != 0 {
-		t.Errorf("left are %q, %v", left, err)
+		t.Errorf("left are %q, %v, want no error and len(left) == 0", left, err)
 	}
 	a := d.NewSession(t, api.SessionRequest{ID: "a", Workspace: "kept", ReadOnlyRoot: new(false), Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB)}})
 	fill("a", &a)
 	if got := d.Sh(t, "a", "ls; ls /usr/local/boxd-test 2>/dev/null; echo x > /usr/local/boxd-test; echo more >> file"); got != "file\nupper\nwork\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "file\nupper\nwork\n"`, got)
 	}
 	// The workspace of a session with a read-only root that happens to have directories of those names is kept whole.
 	d.NewSession(t, api.SessionRequest{ID: "plain"})
@@ -261,7 +266,7 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	for name, want := range map[string]string{"kept": "file\nupper\nwork\ntext\nmore\n", "whole": "file\nupper\nwork\nworkspace\ntext\n"} {
 		d.NewSession(t, api.SessionRequest{ID: name, Workspace: name})
 		if got := d.Sh(t, name, "ls; cat file"); got != want {
-			t.Errorf("%s: %q", name, got)
+			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 		if err := errors.Join(d.DeleteSession(t.Context(), name), d.DeleteWorkspace(t.Context(), name)); err != nil {
 			t.Error(err)
@@ -270,8 +275,8 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// What such roots have of the host's /etc is one copy for all of them, in which nothing can be changed. Boxes that live keep
-// theirs when the keeper is replaced, and it is gone when a keeper starts without boxes.
+// Such roots share one copy of the host's /etc, which cannot be changed. Running boxes keep theirs when the keeper is replaced, and
+// it is removed when a keeper starts without boxes.
 func TestRootsShareTheirCopyOfTheHost(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.default]\nread_only_root = false\n")
@@ -288,7 +293,7 @@ func TestRootsShareTheirCopyOfTheHost(t *testing.T) {
 		if err := unix.Kill(keeper, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		boxtest.Eventually(t, "another keeper is at work", func() bool { return d.Keeper() != keeper })
+		boxtest.Eventually(t, "another keeper runs", func() bool { return d.Keeper() != keeper })
 	}
 	for _, id := range []string{"a", "b"} {
 		d.NewSession(t, api.SessionRequest{ID: id})
@@ -296,12 +301,13 @@ func TestRootsShareTheirCopyOfTheHost(t *testing.T) {
 	before := d.Sh(t, "b", "cat /etc/services")
 	d.Sh(t, "a", "echo more >> /etc/services; rm -r /etc/alternatives; cd /var/lib/boxd/image/etc; ! touch new; ! touch services; ! chmod 600 services")
 	if got := d.Sh(t, "b", "ls -d /etc/alternatives; cat /etc/services"); got != "/etc/alternatives\n"+before {
-		t.Errorf("in another session: %d bytes are %d", len(before), len(got))
+		t.Errorf(`in another session: %d bytes are %d, want got == "/etc/alternatives\n" + before`,
+			len(before), len(got))
 	}
 	same := func(id string) string { return d.Sh(t, id, "stat -c %i /var/lib/boxd/image/etc/services") }
 	for n := 1; same("a") != same("b"); n++ { // what another test has changed below /etc in between makes a new copy
 		if n == 5 {
-			t.Fatal("each session has its own copy")
+			t.Fatal("every session has a copy of its own, want a shared one")
 		}
 		for _, id := range []string{"a", "b"} {
 			if err := d.DeleteSession(t.Context(), id); err != nil {
@@ -315,13 +321,13 @@ func TestRootsShareTheirCopyOfTheHost(t *testing.T) {
 import fcntl
 try: fcntl.fcntl(open('/var/lib/boxd/image/etc/services'), 1024, 1)
 except OSError as e: print(e.errno)"`); got != "22\n" {
-		t.Errorf("a lease: %q", got)
+		t.Errorf(`a lease: got %q, want "22\n"`, got)
 	}
 	killed()
 	d.NewSession(t, api.SessionRequest{ID: "c"})
 	for _, id := range []string{"b", "c"} {
 		if got := d.Sh(t, id, "cat /etc/services"); got != before {
-			t.Errorf("%s, after the keeper was killed: %d bytes are %d", id, len(before), len(got))
+			t.Errorf("%s, after the keeper was killed: %d bytes are %d, want got == before", id, len(before), len(got))
 		}
 	}
 	for _, id := range []string{"a", "b", "c"} {
@@ -330,5 +336,5 @@ except OSError as e: print(e.errno)"`); got != "22\n" {
 		}
 	}
 	killed()
-	boxtest.Eventually(t, "no copy is left", func() bool { return copies() == 0 })
+	boxtest.Eventually(t, "no copy of the host's files is left", func() bool { return copies() == 0 })
 }

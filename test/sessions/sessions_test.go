@@ -48,7 +48,7 @@ func TestConcurrentCreatesOfOneIDJoin(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || s.State != "ready" {
-				t.Errorf("%+v, %v", s, err)
+				t.Errorf(`s = %+v, err = %v, want no error and s.State == "ready"`, s, err)
 			}
 			pids[s.PID]++
 			if isNew {
@@ -99,11 +99,13 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 		}
 		e := boxtest.Refused(t, err, http.StatusConflict, tc.want)
 		if !strings.Contains(e.Detail, "a different "+tc.want) || strings.Contains(fmt.Sprint(e), "s3cret") {
-			t.Errorf("%s: %+v", tc.name, e)
+			t.Errorf(`%s: e = %+v, want e.Detail containing "a different " + tc.want and fmt.Sprint(e) without "s3cret"`,
+				tc.name, e)
 		}
 	}
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != before.PID || now.Memory != 512*quantity.MiB {
-		t.Errorf("the session has changed: %+v, %v", now, err)
+		t.Errorf("the session has changed: now = %+v, err = %v, want no error and now.PID == %v and now.Memory == 512 * quantity.MiB",
+			now, err, before.PID)
 	}
 }
 
@@ -119,14 +121,14 @@ func TestInspectSaysAllThatIsKnown(t *testing.T) {
 	if s.Hostname != "team-42" || s.Labels["a"] != "b" || !slices.Equal(s.Env, []string{"TOKEN"}) || s.Executions != 1 || s.Running != 0 ||
 		s.PID != made.PID || s.IDBase != made.IDBase || s.IDBase%65536 != 0 || s.ExpiresAt == nil || !s.ExpiresAt.After(s.LastUsedAt) ||
 		s.LastUsedAt.Before(s.CreatedAt) || s.Enforcement["tmp"] != "tmpfs" || s.Enforcement["cpu"] != map[bool]string{true: "cgroup2", false: "none"}[boxtest.Grouped()] || s.Mounts == nil {
-		t.Errorf("%+v", s)
+		t.Errorf("s = %+v", s)
 	}
 	if got := d.Sh(t, made.ID, "hostname"); got != "team-42\n" {
 		t.Errorf("hostname %q", got)
 	}
 	list, err := d.Sessions(t.Context(), false)
 	if err != nil || len(list) != 1 || list[0].ID != made.ID {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 1 and list[0].ID == made.ID", list, err)
 	}
 }
 
@@ -138,15 +140,15 @@ func TestDeleteLeavesNothing(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.Sh(t, "s1", "mkdir -p a/b; ln -s /etc/passwd a/link; echo x > a/b/file; mkfifo a/pipe; chmod 000 a/b; (setsid sleep 1000 &)")
 	if a := d.Raw(t, "DELETE", "/v1/sessions/s1", ""); a.Code != http.StatusNoContent || len(a.Body) > 0 {
-		t.Errorf("%d %s", a.Code, a.Body)
+		t.Errorf("a.Code = %d, a.Body = %s, want a.Code == 204 and len(a.Body) == 0", a.Code, a.Body)
 	}
 	d.NothingLeft(before)
 	if _, err := d.Session(t.Context(), "s1"); !errors.Is(err, client.NotFound) {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want err is client.NotFound", err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	if got := d.Sh(t, "s1", "ls -A"); got != "" {
-		t.Errorf("the workspace of a new session has %q", got)
+		t.Errorf(`the workspace of a new session has %q, want ""`, got)
 	}
 }
 
@@ -160,7 +162,8 @@ func TestDeleteOfWhatIsNotThereIsAProblem(t *testing.T) {
 	for _, id := range []string{"s1", "never"} {
 		a := d.Raw(t, "DELETE", "/v1/sessions/"+id, "")
 		if p := a.Problem(t); p.Status != http.StatusNotFound || p.Type != api.ProblemType+"not_found" || !strings.Contains(p.Detail, id) || p.Hint == "" {
-			t.Errorf("%+v", p)
+			t.Errorf(`p = %+v, want p.Status == 404 and p.Type == api.ProblemType + "not_found" and p.Detail containing %q and p.Hint != ""`,
+				p, id)
 		}
 	}
 }
@@ -190,15 +193,15 @@ func TestDeleteCancelsWhatRuns(t *testing.T) {
 	}
 	deletes.Wait()
 	if r := <-results; r.Status != "canceled" || r.ExitCode != nil {
-		t.Errorf("%s", boxtest.Show(r))
+		t.Errorf(`r = %s, want r.Status == "canceled" and r.ExitCode == nil`, boxtest.Show(r))
 	}
 	for _, code := range codes {
 		if code != http.StatusNoContent && code != http.StatusNotFound {
-			t.Errorf("%v", codes)
+			t.Errorf("codes = %v, want code == 204 or code == 404", codes)
 		}
 	}
 	if !slices.Contains(codes, http.StatusNoContent) {
-		t.Errorf("%v", codes)
+		t.Errorf("codes = %v, want codes containing 204", codes)
 	}
 	d.NothingLeft(before)
 }
@@ -217,7 +220,7 @@ func TestUnknownRoutesAndMethodsAreProblems(t *testing.T) {
 	} {
 		a := d.Raw(t, tc[0], tc[1], "")
 		if p := a.Problem(t); p.Status != http.StatusNotFound {
-			t.Errorf("%s %s: %+v", tc[0], tc[1], p)
+			t.Errorf("%s %s: p = %+v, want p.Status == 404", tc[0], tc[1], p)
 		}
 	}
 	for _, tc := range [][3]string{
@@ -228,19 +231,20 @@ func TestUnknownRoutesAndMethodsAreProblems(t *testing.T) {
 	} {
 		a := d.Raw(t, tc[0], tc[1], "")
 		if p := a.Problem(t); p.Status != http.StatusMethodNotAllowed || a.Header.Get("Allow") != tc[2] {
-			t.Errorf("%s %s: %v %+v", tc[0], tc[1], a.Header, p)
+			t.Errorf(`%s %s: a.Header = %v, p = %+v, want p.Status == 405 and a.Header.Get("Allow") == tc[2]`,
+				tc[0], tc[1], a.Header, p)
 		}
 	}
 	for _, path := range []string{"/v1/sessions?al=true", "/v1/sessions?all=yes", "/v1/sessions?all=true&all=true", "/v1/status?x=1", "/v1/sessions/x?all=true"} {
 		a := d.Raw(t, "GET", path, "")
 		if p := a.Problem(t); p.Status != http.StatusBadRequest {
-			t.Errorf("GET %s: %+v", path, p)
+			t.Errorf("GET %s: p = %+v, want p.Status == 400", path, p)
 		}
 	}
 	for _, path := range []string{"/v1/exec/stream", "/v1/sessions/x/exec/stream"} {
 		a := d.Raw(t, "GET", path, "")
 		if p := a.Problem(t); p.Status != http.StatusBadRequest && p.Status != http.StatusNotFound {
-			t.Errorf("GET %s without an upgrade: %+v", path, p)
+			t.Errorf("GET %s without an upgrade: p = %+v, want p.Status == 400 or p.Status == 404", path, p)
 		}
 	}
 }

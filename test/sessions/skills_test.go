@@ -72,27 +72,30 @@ func TestASessionIsMadeWithSkills(t *testing.T) {
 	req := api.SessionRequest{ID: "s", Skills: []string{"one", "gone", "create-skill", "one"}}
 	s := d.NewSession(t, req)
 	if len(s.Skills) != 3 || s.Skills[0].Name != "create-skill" || s.Skills[1].Name != "gone" || s.Skills[2].Name != "one" {
-		t.Fatalf("%+v", s.Skills)
+		t.Fatalf(`s.Skills = %+v, want len(s.Skills) == 3 and s.Skills[0].Name == "create-skill" and s.Skills[1].Name == "gone" and s.Skills[2].Name == "one"`,
+			s.Skills)
 	}
 	if k := s.Skills[1]; !k.Missing || k.Target != "" || k.Digest != "" {
-		t.Errorf("missing: %+v", k)
+		t.Errorf(`missing: k = %+v, want k.Missing == true and k.Target == "" and k.Digest == ""`, k)
 	}
 	if k := s.Skills[2]; k.Missing || k.Target != "/skills/one" || !strings.HasPrefix(k.Digest, "sha256:") || !slices.Equal(k.Attributes, []string{"ro", "nosuid", "nodev", "nosymfollow"}) {
 		t.Errorf("mounted: %+v", k)
 	}
 	if got := d.Sh(t, "s", "ls -A /skills /workspace; cat /skills/one/text; head -c3 /skills/create-skill/SKILL.md"); got != "/skills:\ncreate-skill\none\n\n/workspace:\nfirst---" {
-		t.Errorf("in the box: %q", got)
+		t.Errorf(`in the box: got %q, want "/skills:\ncreate-skill\none\n\n/workspace:\nfirst---"`, got)
 	}
 	if again, isNew, err := d.CreateSession(t.Context(), &req); err != nil || isNew || len(again.Skills) != 3 {
-		t.Errorf("again: %+v, %v, %v", again, isNew, err)
+		t.Errorf("again: again = %+v, isNew = %v, err = %v, want no error and isNew == false and len(again.Skills) == 3",
+			again, isNew, err)
 	}
 	req.Skills = []string{"two"}
 	if _, _, err := d.CreateSession(t.Context(), &req); problemOf(t, err).Status != 409 || problemOf(t, err).Field != "skills" {
-		t.Errorf("with others: %v", err)
+		t.Errorf(`with others: err = %v, want problemOf(t, err).Status == 409 and problemOf(t, err).Field == "skills"`,
+			err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "none"})
 	if got := d.Sh(t, "none", "ls -A /skills"); got != "" {
-		t.Errorf("a session without any has %q", got)
+		t.Errorf(`a session without any has %q, want ""`, got)
 	}
 }
 
@@ -110,12 +113,12 @@ func TestAProfileHasSkills(t *testing.T) {
 			names = append(names, k.Name)
 		}
 		if got := strings.Join(names, ", "); a.Code != 201 || got != want {
-			t.Errorf("%s: %q, %s", id, got, a.Body)
+			t.Errorf("%s: got %q, a.Body = %s, want a.Code == 201 and got == %q", id, got, a.Body, want)
 		}
 	}
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{Profile: "strict", Skills: []string{"create-skill"}})
 	if e := problemOf(t, err); e.Status != 403 || e.Field != "skills" {
-		t.Errorf("%+v", e.Problem)
+		t.Errorf(`e.Problem = %+v, want e.Status == 403 and e.Field == "skills"`, e.Problem)
 	}
 }
 
@@ -127,10 +130,10 @@ func TestAWarmBoxIsGivenSkills(t *testing.T) {
 	warm(t, d, 1)
 	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"one"}})
 	if got := d.Sh(t, "s", "cat /skills/one/text"); got != "first" {
-		t.Errorf("in the box: %q", got)
+		t.Errorf(`in the box: got %q, want "first"`, got)
 	}
 	if !strings.Contains(d.Log(), "a pre-started box") {
-		t.Error("the box was not warm")
+		t.Error("the session did not get a pre-started box")
 	}
 }
 
@@ -145,35 +148,36 @@ func TestSkillsComeAndGo(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "ro"}}})
 	process(t, d, "s", "sits", &api.ProcessRequest{Argv: []string{"sh", "-c", "until cd /skills/one; do sleep 0.1; done; touch /tmp/in; while ! [ -e /skills/two/text ]; do sleep 0.1; done; touch /tmp/seen; exec sleep 10000"}})
 	if k := activate(t, d, "s", "one", true); k.Target != "/skills/one" || !slices.Contains(k.Attributes, "ro") {
-		t.Errorf("%+v", k)
+		t.Errorf(`k = %+v, want k.Target == "/skills/one" and k.Attributes containing "ro"`, k)
 	}
 	activate(t, d, "s", "one", false)
 	if got := d.Sh(t, "s", "ls /skills"); got != "one\n" {
-		t.Errorf("not activated and there: %q", got)
+		t.Errorf(`not activated and there: got %q, want "one\n"`, got)
 	}
 	activate(t, d, "s", "two", true)
 	boxtest.Eventually(t, "the program sees both", func() bool { return strings.Contains(d.Sh(t, "s", "ls /tmp"), "seen") })
 	err := deactivate(t, d, "s", "one", false)
 	if users := client.MountUsersOf(err); problemOf(t, err).Status != 409 || len(users) == 0 || users[0].Path != "/skills/one" {
-		t.Errorf("in use: %v, %+v", err, users)
+		t.Errorf(`in use: err = %v, users = %+v, want problemOf(t, err).Status == 409 and len(users) != 0 and users[0].Path == "/skills/one"`,
+			err, users)
 	}
 	if err := deactivate(t, d, "s", "one", true); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.Sh(t, "s", "ls /skills; cat /skills/two/text; ls -A /workspace"); got != "two\nsecondname\n" {
-		t.Errorf("left is %q", got)
+		t.Errorf(`left is %q, want "two\nsecondname\n"`, got)
 	}
 	if e := problemOf(t, deactivate(t, d, "s", "one", false)); e.Status != 404 || e.Field != "skill" {
-		t.Errorf("twice: %+v", e.Problem)
+		t.Errorf(`twice: e.Problem = %+v, want e.Status == 404 and e.Field == "skill"`, e.Problem)
 	}
 	if err := deactivate(t, d, "s", "two", false); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.Sh(t, "s", "ls -A /skills; grep -c ' /skills/' /proc/self/mountinfo || true"); got != "0\n" {
-		t.Errorf("left is %q", got)
+		t.Errorf(`left is %q, want "0\n"`, got)
 	}
 	if _, _, err := d.ActivateSkill(t.Context(), "s", "none"); problemOf(t, err).Status != 404 {
-		t.Errorf("one that is not there: %v", err)
+		t.Errorf("a missing skill: err = %v, want problemOf(t, err).Status == 404", err)
 	}
 }
 
@@ -190,7 +194,7 @@ func TestASessionKeepsItsVersionOfASkill(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := read("s"); got != "first" {
-		t.Errorf("after a change: %q", got)
+		t.Errorf(`after a change: got %q, want "first"`, got)
 	}
 	activate(t, d, "s", "one", false)
 	if got := read("s") + read("other"); got != "secondfirst" || trees(t, d) != 2 {
@@ -200,7 +204,7 @@ func TestASessionKeepsItsVersionOfASkill(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := read("s") + read("other"); got != "secondfirst" {
-		t.Errorf("after its end: %q", got)
+		t.Errorf(`after its end: got %q, want "secondfirst"`, got)
 	}
 	if err := deactivate(t, d, "s", "one", false); err != nil || trees(t, d) != 1 {
 		t.Errorf("%v, %d trees", err, trees(t, d))
@@ -208,7 +212,7 @@ func TestASessionKeepsItsVersionOfASkill(t *testing.T) {
 	if err := d.DeleteSession(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "nothing is left of it", func() bool { return trees(t, d) == 0 })
+	boxtest.Eventually(t, "no version of the skill is left", func() bool { return trees(t, d) == 0 })
 }
 
 // Versions that sessions use are kept by the next boxd too, and recognized by the next keeper; all others are removed.
@@ -234,22 +238,23 @@ func TestSkillsOfSessionsOutliveBoxd(t *testing.T) {
 	}
 	s, err := d.Session(t.Context(), "s")
 	if err != nil || len(s.Skills) != 2 || !s.Skills[0].Missing || s.Skills[1].Target != "/skills/one" {
-		t.Fatalf("%+v, %v", s.Skills, err)
+		t.Fatalf(`s.Skills = %+v, err = %v, want no error and len(s.Skills) == 2 and s.Skills[0].Missing == true and s.Skills[1].Target == "/skills/one"`,
+			s.Skills, err)
 	}
 	if got := d.Sh(t, "s", "cat /skills/one/text") + d.Sh(t, "other", "cat /skills/two/text; grep -c ' /skills/' /proc/self/mountinfo"); got != "firstsecond1\n" {
-		t.Errorf("found %q", got)
+		t.Errorf(`found %q, want "firstsecond1\n"`, got)
 	}
 	if err := syscall.Kill(d.Keeper(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "another keeper takes it away", func() bool { return deactivate(t, d, "s", "one", false) == nil })
+	boxtest.Eventually(t, "another keeper unmounts the skill", func() bool { return deactivate(t, d, "s", "one", false) == nil })
 	if got := d.Sh(t, "s", "ls -A /skills"); got != "" || trees(t, d) != 1 {
 		t.Errorf("left is %q, %d trees", got, trees(t, d))
 	}
 	if err := d.DeleteSession(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "nothing is left of the others", func() bool { return trees(t, d) == 0 })
+	boxtest.Eventually(t, "no other version of a skill is left", func() bool { return trees(t, d) == 0 })
 }
 
 // If a boxd dies after it has recorded that a session is to have a skill, and before that is mounted, the next boxd mounts it.
@@ -262,7 +267,8 @@ func TestWhatTheRecordHasIsMounted(t *testing.T) {
 	list, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))
 	there, terr := filepath.Glob(filepath.Join(d.State, "skills", "u-*", "trees", "*"))
 	if err != nil || terr != nil || len(list) != 1 || len(there) != 1 {
-		t.Fatalf("%q, %v; %q, %v", list, err, there, terr)
+		t.Fatalf("list = %q, err = %v; there = %q, terr = %v, want no error and no error and len(list) == 1 and len(there) == 1",
+			list, err, there, terr)
 	}
 	data, err := os.ReadFile(list[0])
 	if err != nil {
@@ -282,7 +288,7 @@ func TestWhatTheRecordHasIsMounted(t *testing.T) {
 	}
 	d.Restart()
 	if got := d.Sh(t, "s", "cat /skills/one/text"); got != "first" {
-		t.Errorf("in the box: %q", got)
+		t.Errorf(`in the box: got %q, want "first"`, got)
 	}
 	if err := deactivate(t, d, "s", "one", false); err != nil {
 		t.Error(err)
@@ -296,7 +302,7 @@ func TestSkillsOfOthersAreNotThere(t *testing.T) {
 	skill(t, d, "one", "first")
 	here, err := filepath.Glob(filepath.Join(d.State, "skills", "u-*", "trees", "*"))
 	if err != nil || len(here) != 1 {
-		t.Fatalf("%v, %v", here, err)
+		t.Fatalf("here = %v, err = %v, want no error and len(here) == 1", here, err)
 	}
 	tree := strings.TrimPrefix(here[0], filepath.Join(d.State, "skills")+"/")
 	names, err := json.Marshal([]string{"one", "../one", "../../" + tree, tree, here[0], "."})
@@ -312,14 +318,15 @@ func TestSkillsOfOthersAreNotThere(t *testing.T) {
 		boxtest.Request("POST", "/v1/sessions/s1/exec", `{"command":"ls -A /skills"}`))
 	s := decode[api.Session](t, theirs[0])
 	if theirs[0].Code != 201 || len(s.Skills) != 6 || slices.ContainsFunc(s.Skills, func(k api.SessionSkill) bool { return !k.Missing }) {
-		t.Errorf("%s", theirs[0].Body)
+		t.Errorf("theirs[0].Body = %s", theirs[0].Body)
 	}
 	for _, a := range theirs[1:4] {
 		if a.Code != 404 {
-			t.Errorf("%d: %s", a.Code, a.Body)
+			t.Errorf("%d: a.Body = %s, want a.Code == 404", a.Code, a.Body)
 		}
 	}
 	if r := decode[api.ExecResult](t, theirs[5]); theirs[4].Code != 201 || r.Stdout != "create-skill\n" {
-		t.Errorf("%s, %s", theirs[4].Body, boxtest.Show(r))
+		t.Errorf(`theirs[4].Body = %s, r = %s, want theirs[4].Code == 201 and r.Stdout == "create-skill\n"`,
+			theirs[4].Body, boxtest.Show(r))
 	}
 }

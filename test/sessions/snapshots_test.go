@@ -53,7 +53,7 @@ func nothingOfSnapshots(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(d.State, "snapshots", "*"))
 	if err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
+		t.Errorf("left: left = %v, err = %v, want no error and len(left) == 0", left, err)
 	}
 }
 
@@ -83,13 +83,14 @@ func TestAStoppedSessionGoesBackToASnapshot(t *testing.T) {
 					stop(t, d, "s")
 					one := snapshot(t, d, "s", "one")
 					if one.Name != "one" || time.Since(one.CreatedAt).Abs() > time.Hour || one.Size == 0 || one.Size > 16*quantity.MiB || one.Files < 3 {
-						t.Errorf("it is %+v", one)
+						t.Errorf(`it is %+v, want one.Name == "one" and time.Since(one.CreatedAt).Abs() <= time.Hour and one.Size != 0 and one.Size <= 16 * quantity.MiB and one.Files >= 3`,
+							one)
 					}
 					startAgain(t, d, "s")
 					d.Sh(t, "s", change)
 					is := d.Sh(t, "s", all)
 					if is == was {
-						t.Fatalf("nothing has changed: %q", is)
+						t.Fatalf("nothing has changed: is = %q, want is != %q", is, was)
 					}
 					stop(t, d, "s")
 					snapshot(t, d, "s", "two")
@@ -97,7 +98,8 @@ func TestAStoppedSessionGoesBackToASnapshot(t *testing.T) {
 					d.Restart()
 					for _, back := range []struct{ name, want string }{{"one", was}, {"two", is}, {"one", was}} {
 						if s, err := d.RestoreSnapshot(t.Context(), "s", back.name); err != nil || s.State != "stopped" || s.ID != "s" {
-							t.Fatalf("%+v, %v", s, err)
+							t.Fatalf(`s = %+v, err = %v, want no error and s.State == "stopped" and s.ID == "s"`,
+								s, err)
 						}
 						startAgain(t, d, "s")
 						if got := d.Sh(t, "s", all); got != back.want {
@@ -107,7 +109,7 @@ func TestAStoppedSessionGoesBackToASnapshot(t *testing.T) {
 						stop(t, d, "s")
 					}
 					if got := snapshots(t, d, "s"); got != "one two" {
-						t.Errorf("there are %s", got)
+						t.Errorf(`there are %s, want "one two"`, got)
 					}
 					if err := d.DeleteSession(t.Context(), "s"); err != nil {
 						t.Fatal(err)
@@ -126,7 +128,7 @@ func TestSnapshotsAreRefusedWithWhatToDo(t *testing.T) {
 	running := func(what string, err error) {
 		t.Helper()
 		if e := boxtest.Refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Hint, "boxctl stop") {
-			t.Errorf("%s of a session that runs: %+v", what, e)
+			t.Errorf(`%s of a session that runs: e = %+v, want e.Hint containing "boxctl stop"`, what, e)
 		}
 	}
 	_, err := d.CreateSnapshot(t.Context(), "s", "a")
@@ -142,7 +144,7 @@ func TestSnapshotsAreRefusedWithWhatToDo(t *testing.T) {
 	snapshot(t, d, "s", "b")
 	_, err = d.CreateSnapshot(t.Context(), "s", "c")
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); e.Denial == nil || e.Denial.Rule != "sessions.max_snapshots" {
-		t.Errorf("one too many: %+v", e)
+		t.Errorf(`one too many: e = %+v, want e.Denial != nil and e.Denial.Rule == "sessions.max_snapshots"`, e)
 	}
 	_, err = d.RestoreSnapshot(t.Context(), "s", "none")
 	boxtest.Refused(t, err, http.StatusNotFound, "")
@@ -155,7 +157,7 @@ func TestSnapshotsAreRefusedWithWhatToDo(t *testing.T) {
 		t.Errorf("while it runs: %v", err)
 	}
 	if got := snapshots(t, d, "s"); got != "b" {
-		t.Errorf("there are %s", got)
+		t.Errorf(`there are %s, want "b"`, got)
 	}
 	_, err = d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "shared"})
 	if err != nil {
@@ -179,15 +181,15 @@ func TestASnapshotOnAnotherFilesystemIsRefused(t *testing.T) {
 	stop(t, d, "s")
 	_, err := d.CreateSnapshot(t.Context(), "s", "a")
 	if e := boxtest.Refused(t, err, http.StatusNotImplemented, ""); !strings.Contains(e.Detail, "ext4") || !strings.Contains(e.Detail, "reflink") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "ext4" and e.Detail containing "reflink"`, e)
 	}
 	if got := snapshots(t, d, "s"); got != "" {
-		t.Errorf("there are %s", got)
+		t.Errorf(`there are %s, want ""`, got)
 	}
 	nothingOfSnapshots(t, d)
 	startAgain(t, d, "s")
 	if got := d.Sh(t, "s", "cat /workspace/a"); got != "one\n" {
-		t.Errorf("it has %q", got)
+		t.Errorf(`it has %q, want "one\n"`, got)
 	}
 }
 
@@ -215,7 +217,7 @@ func TestASnapshotOutlivesItsKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := snapshots(t, d, "s"); got != "a" || partial() {
-		t.Errorf("there are %q", got)
+		t.Errorf(`there are %q, want got == "a" and not partial()`, got)
 	}
 	d.Sh(t, startAgain(t, d, "s").ID, "rm -r /workspace/*")
 	stop(t, d, "s")
@@ -256,7 +258,7 @@ func TestSnapshotsAndStartsAtOnce(t *testing.T) {
 		all.Wait()
 		startAgain(t, d, "s")
 		if got := d.Sh(t, "s", "cat /workspace/a"); got != "one\n" {
-			t.Errorf("it has %q", got)
+			t.Errorf(`it has %q, want "one\n"`, got)
 		}
 		stop(t, d, "s")
 		all.Go(func() { _, _ = d.CreateSnapshot(t.Context(), "s", "last") })
@@ -267,7 +269,7 @@ func TestSnapshotsAndStartsAtOnce(t *testing.T) {
 		all.Wait()
 		nothingOfSnapshots(t, d)
 		if left, err := os.ReadDir(filepath.Join(d.State, "workspaces")); err != nil || len(left) > 0 {
-			t.Errorf("workspaces left: %v, %v", left, err)
+			t.Errorf("workspaces left: left = %v, err = %v, want no error and len(left) == 0", left, err)
 		}
 	}
 }

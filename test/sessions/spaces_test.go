@@ -47,7 +47,7 @@ func TestSessionsShareAWorkspace(t *testing.T) {
 	space(t, d, "project")
 	a := d.NewSession(t, api.SessionRequest{ID: "a", Workspace: "project"})
 	if b := d.NewSession(t, api.SessionRequest{ID: "b", Workspace: "project"}); a.WorkspaceName != "project" || a.IDBase == b.IDBase {
-		t.Fatalf("%+v, %+v", a, b)
+		t.Fatalf(`a = %+v, b = %+v, want a.WorkspaceName == "project" and a.IDBase != %v`, a, b, b.IDBase)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "own"})
 	for _, step := range []struct{ session, script, want string }{
@@ -57,29 +57,31 @@ func TestSessionsShareAWorkspace(t *testing.T) {
 		{"own", "ls -A | wc -l", "0\n"},
 	} {
 		if r := d.Result(t, step.session, api.ExecRequest{Argv: []string{"sh", "-c", step.script}}); r.Stdout != step.want || r.ExitCode == nil || *r.ExitCode != 0 {
-			t.Fatalf("%s: %+v", step.script, r)
+			t.Fatalf("%s: r = %+v, want r.Stdout == %v and r.ExitCode != nil and *r.ExitCode == 0",
+				step.script, r, step.want)
 		}
 	}
 	if r := d.Result(t, "a", watched("touch kept", nil)); r.Changes == nil || r.Changes.Exact || len(r.Changes.Changed) != 1 {
-		t.Errorf("what others may have done is said to be the execution's: %s", boxtest.Show(r))
+		t.Errorf("changes that others may have made are reported for the execution: r = %s, want r.Changes != nil and r.Changes.Exact == false and len(r.Changes.Changed) == 1",
+			boxtest.Show(r))
 	}
 	if list := usersOf(t, d, "project"); !slices.Equal(list, []string{"a", "b"}) {
-		t.Errorf("%v", list)
+		t.Errorf(`list = %v, want []string{"a", "b"}`, list)
 	}
 	for _, id := range []string{"a", "b"} {
 		if err := d.DeleteWorkspace(t.Context(), "project"); boxtest.StatusOf(err) != 409 || !strings.Contains(err.Error(), `"b"`) {
-			t.Errorf("%v", err)
+			t.Errorf("err = %v, want boxtest.StatusOf(err) == 409 and err containing `\"b\"`", err)
 		}
 		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if list := usersOf(t, d, "project"); len(list) != 0 {
-		t.Errorf("%v", list)
+		t.Errorf("list = %v, want len(list) == 0", list)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "a", Workspace: "project"})
 	if r := d.Result(t, "a", api.ExecRequest{Argv: []string{"cat", "kept"}}); r.Stdout != "last\n" {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Stdout == "last\n"`, r)
 	}
 	if err := d.DeleteSession(t.Context(), "a"); err != nil {
 		t.Fatal(err)
@@ -88,9 +90,9 @@ func TestSessionsShareAWorkspace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := d.Workspace(t.Context(), "project"); boxtest.StatusOf(err) != 404 {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want boxtest.StatusOf(err) == 404", err)
 	}
-	boxtest.Eventually(t, "no file of it is left", func() bool {
+	boxtest.Eventually(t, "no file of the workspace is left", func() bool {
 		left, err := filepath.Glob(filepath.Join(d.State, "*", "*", "kept"))
 		return err == nil && len(left) == 0
 	})
@@ -111,22 +113,22 @@ func TestAWorkspaceOutlivesBoxd(t *testing.T) {
 	}
 	d.Restart()
 	if r := d.Result(t, "lives", api.ExecRequest{Argv: []string{"cat", "file"}}); r.Stdout != "text\n" {
-		t.Errorf("%+v", r)
+		t.Errorf(`r = %+v, want r.Stdout == "text\n"`, r)
 	}
 	if err := d.DeleteWorkspace(t.Context(), "project"); boxtest.StatusOf(err) != 409 {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want boxtest.StatusOf(err) == 409", err)
 	}
 	if err := d.DeleteWorkspace(t.Context(), "other"); err != nil {
 		t.Error(err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "joins", Workspace: "project"})
 	if list := usersOf(t, d, "project"); !slices.Equal(list, []string{"joins", "lives"}) {
-		t.Errorf("%v", list)
+		t.Errorf(`list = %v, want []string{"joins", "lives"}`, list)
 	}
 	d.Kill() // this time the keeper lives on
 	d.Restart()
 	if list := usersOf(t, d, "project"); !slices.Equal(list, []string{"joins", "lives"}) {
-		t.Errorf("%v", list)
+		t.Errorf(`list = %v, want []string{"joins", "lives"}`, list)
 	}
 	for _, id := range []string{"joins", "lives"} {
 		if err := d.DeleteSession(t.Context(), id); err != nil {
@@ -137,7 +139,7 @@ func TestAWorkspaceOutlivesBoxd(t *testing.T) {
 		t.Error(err)
 	}
 	if list, err := d.Workspaces(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 0", list, err)
 	}
 }
 
@@ -161,14 +163,15 @@ func TestAWorkspaceIsRemovedOrUsed(t *testing.T) {
 			id := fmt.Sprintf("%s-%d", name, i)
 			switch {
 			case err != nil && boxtest.StatusOf(err) != 404:
-				t.Errorf("%v", err)
+				t.Errorf("err = %v, want no error or boxtest.StatusOf(err) == 404", err)
 			case err != nil && removed != nil && boxtest.StatusOf(removed) != 409:
-				t.Errorf("%v, %v", err, removed)
+				t.Errorf("err = %v, removed = %v, want no error or removed == nil or boxtest.StatusOf(removed) == 409",
+					err, removed)
 			case err == nil && removed == nil:
 				t.Errorf("%s has been removed, and %s has it", name, id)
 			case err == nil:
 				if r := d.Result(t, id, api.ExecRequest{Argv: []string{"touch", "file"}}); r.ExitCode == nil || *r.ExitCode != 0 {
-					t.Errorf("%+v", r)
+					t.Errorf("r = %+v, want r.ExitCode != nil and *r.ExitCode == 0", r)
 				}
 			}
 			if err == nil {
@@ -195,24 +198,26 @@ func TestWorkspacesOfOthersAreNotThere(t *testing.T) {
 	for i := range foreign {
 		own := strings.ReplaceAll(string(foreign[i].Body), "mine", "none")
 		if foreign[i].Code != 404 || missing[i].Code != 404 || requestIDs.ReplaceAllString(own, "") != requestIDs.ReplaceAllString(string(missing[i].Body), "") {
-			t.Errorf("%d %s\n%d %s", foreign[i].Code, foreign[i].Body, missing[i].Code, missing[i].Body)
+			t.Errorf("foreign[i].Code = %d, foreign[i].Body = %s, want foreign[i].Code == 404 and missing[i].Code == 404 and requestIDs.ReplaceAllString(own, \"\") == requestIDs.ReplaceAllString(string(missing[i].Body), \"\"):\n%d, missing[i].Body = %s",
+				foreign[i].Code, foreign[i].Body, missing[i].Code, missing[i].Body)
 		}
 	}
 	for i, a := range d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/workspaces?owner=uid%3A0", ""), boxtest.Request("DELETE", "/v1/workspaces/mine?owner=uid%3A0", "")) {
 		if a.Code != 403 {
-			t.Errorf("%d: %d %s", i, a.Code, a.Body)
+			t.Errorf("%d: a.Code = %d, a.Body = %s, want a.Code == 403", i, a.Code, a.Body)
 		}
 	}
 	both := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/workspaces", `{"name":"mine"}`), boxtest.Request("POST", "/v1/sessions", `{"id":"s","workspace":"mine"}`),
 		boxtest.Request("POST", "/v1/sessions/s/exec", `{"argv":["sh","-c","ls -A; touch theirs"]}`), boxtest.Request("DELETE", "/v1/sessions/s", ""), boxtest.Request("DELETE", "/v1/workspaces/mine", ""))
 	for i, want := range []int{201, 201, 200, 204, 204} {
 		if both[i].Code != want || strings.Contains(string(both[i].Body), "secret") {
-			t.Errorf("%d: %d %s", i, both[i].Code, both[i].Body)
+			t.Errorf(`%d: both[i].Code = %d, both[i].Body = %s, want both[i].Code == %v and both[i].Body without "secret"`,
+				i, both[i].Code, both[i].Body, want)
 		}
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s", Workspace: "mine"})
 	if got := d.Sh(t, "s", "ls -A | wc -l"); got != "0\n" {
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "0\n"`, got)
 	}
 }
 
@@ -234,7 +239,7 @@ func TestWorkspacesAreRefusedByName(t *testing.T) {
 	space(t, d, strings.Repeat("x", 64))
 	_, err := d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "third"})
 	if e := boxtest.Refused(t, err, 429, ""); e.Denial == nil || e.Denial.Rule != "sessions.max_workspaces" {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Denial != nil and e.Denial.Rule == "sessions.max_workspaces"`, e)
 	}
 	small := quantity.Size(quantity.KiB)
 	_, err = d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "third", Quota: &small})
@@ -246,7 +251,7 @@ func TestWorkspacesAreRefusedByName(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s", Workspace: "a"})
 	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Workspace: strings.Repeat("x", 64)})
 	if boxtest.StatusOf(err) != 409 {
-		t.Errorf("%v", err)
+		t.Errorf("err = %v, want boxtest.StatusOf(err) == 409", err)
 	}
 	size := quantity.Size(quantity.GiB)
 	_, err = d.ChangeSession(t.Context(), "s", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: &size}})
@@ -270,7 +275,7 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 	keys := map[string]string{}
 	files, err := filepath.Glob(filepath.Join(d.State, "named-workspaces", "*.json"))
 	if err != nil || len(files) != 6 {
-		t.Fatalf("%v, %v", files, err)
+		t.Fatalf("files = %v, err = %v, want no error and len(files) == 6", files, err)
 	}
 	for _, at := range files {
 		data, err := os.ReadFile(at)
@@ -303,20 +308,21 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 	d.Restart()
 	list, err := d.Workspaces(t.Context())
 	if err != nil || len(list) != 2 || list[0].Name != "lost" || list[1].Name != "stays" {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf(`list = %+v, err = %v, want no error and len(list) == 2 and list[0].Name == "lost" and list[1].Name == "stays"`,
+			list, err)
 	}
 	for name, there := range map[string]bool{"making": false, "removing": false, "lost": false, "stays": true, "orphan": true, "torn": true} {
 		if _, err := os.Stat(filepath.Join(keys[name], "file")); (err == nil) != there {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: err = %v, want (err == nil) == there", name, err)
 		}
 	}
 	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Workspace: "lost"})
 	boxtest.Refused(t, err, 503, "")
 	if _, err := d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "torn"}); boxtest.StatusOf(err) != 409 {
-		t.Errorf("the name of one that cannot be read: %v", err)
+		t.Errorf("a new workspace with the name of an unreadable one: err = %v, want boxtest.StatusOf(err) == 409", err)
 	}
 	if err := d.DeleteWorkspace(t.Context(), "torn"); boxtest.StatusOf(err) != 404 {
-		t.Errorf("the end of one that cannot be read: %v", err)
+		t.Errorf("the removal of an unreadable workspace: err = %v, want boxtest.StatusOf(err) == 404", err)
 	}
 	if err := d.DeleteWorkspace(t.Context(), "lost"); err != nil {
 		t.Error(err)
@@ -326,6 +332,6 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s", Workspace: "stays"})
 	if got := d.Sh(t, "s", "cat file"); got != "text\n" {
-		t.Errorf("%s", got)
+		t.Errorf(`got %s, want "text\n"`, got)
 	}
 }

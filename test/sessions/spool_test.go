@@ -38,7 +38,7 @@ func logsOf(t *testing.T, d *boxtest.Daemon, process string, from int) string {
 	t.Helper()
 	a := d.Raw(t, "GET", "/v1/sessions/s1/processes/"+process+"/logs?stream=stdout&stderr=0&stdout="+strconv.Itoa(from), "")
 	if a.Code != http.StatusOK {
-		t.Fatalf("%d %s", a.Code, a.Body)
+		t.Fatalf("a.Code = %d, a.Body = %s, want a.Code == 200", a.Code, a.Body)
 	}
 	return string(a.Body)
 }
@@ -54,7 +54,8 @@ func TestOutputIsSpooledToDisk(t *testing.T) {
 	req.ID, req.Spool, req.OutputLimit = "e", &size, new(quantity.Size(1000))
 	plan, err := d.PlanExec(t.Context(), "s1", &req)
 	if err != nil || plan.Refused != nil || plan.Exec.Spool != size || plan.Exec.OutputLimit != 1000 {
-		t.Errorf("planned: %+v, %v", plan, err)
+		t.Errorf("planned: plan = %+v, err = %v, want no error and plan.Refused == nil and plan.Exec.Spool == %v and plan.Exec.OutputLimit == 1000",
+			plan, err, size)
 	}
 	r := d.Result(t, "s1", req)
 	if head, tail, cut := strings.Cut(r.Stdout, "\n... ["); r.Status != "exited" || !cut || head != want[:600] || !strings.HasSuffix(tail, want[len(want)-400:]) || r.Output[0].Bytes != uint64(len(want)) || r.Output[0].Omitted != uint64(len(want)-1000) {
@@ -64,7 +65,7 @@ func TestOutputIsSpooledToDisk(t *testing.T) {
 	process.Spool, process.Restart = &size, &api.Restart{Policy: "always", Delay: length(10 * time.Millisecond)}
 	d.NewProcess(t, "s1", "p", process)
 	twice := want + want
-	boxtest.Eventually(t, "the process has been started again and has written all of it", func() bool {
+	boxtest.Eventually(t, "the process was started again and has written all its output", func() bool {
 		p, err := d.Process(t.Context(), "s1", "p", 0)
 		return err == nil && p.Starts == 2 && p.Output[0].Bytes == int64(len(twice))
 	})
@@ -75,11 +76,12 @@ func TestOutputIsSpooledToDisk(t *testing.T) {
 				t.Errorf("%s, %s: the output is not what was written", when, id)
 			}
 			if p, err := d.Process(t.Context(), "s1", id, 0); err != nil || p.Spool == nil || *p.Spool != size || p.Output[0] != (api.StreamState{Bytes: int64(len(all))}) {
-				t.Errorf("%s, %s: %+v, %v", when, id, p, err)
+				t.Errorf("%s, %s: p = %+v, err = %v, want no error and p.Spool != nil and *p.Spool == %v and p.Output[0] == api.StreamState{Bytes: int64(len(all))}",
+					when, id, p, err, size)
 			}
 		}
 		if again := d.Result(t, "s1", req); again.Stdout != r.Stdout {
-			t.Errorf("%s: asked for again it is %s", when, boxtest.Show(again))
+			t.Errorf("%s: read again it is %s, want again.Stdout == %v", when, boxtest.Show(again), r.Stdout)
 		}
 	}
 	check("before")
@@ -87,7 +89,7 @@ func TestOutputIsSpooledToDisk(t *testing.T) {
 		t.Errorf("%d files on disk have the output of two programs", n)
 	}
 	if left := d.Sh(t, "s1", "ls -A"); left != "again\n" {
-		t.Errorf("the workspace has %q", left)
+		t.Errorf(`the workspace has %q, want "again\n"`, left)
 	}
 	d.Kill()
 	d.Restart()
@@ -97,7 +99,8 @@ func TestOutputIsSpooledToDisk(t *testing.T) {
 	_, _, failed := d.StartProcess(t.Context(), "s1", "p", &other)
 	boxtest.Refused(t, failed, http.StatusConflict, "spool")
 	if p, err := d.StopProcess(t.Context(), "s1", "p"); err != nil || p.Result == nil || p.Result.Stdout != "\n... ["+strconv.Itoa(len(twice)-1<<20)+" bytes omitted] ...\n"+twice[len(twice)-1<<20:] {
-		t.Errorf("the end of the process: %+v, %v", p.Output, err)
+		t.Errorf(`the end of the process: p.Output = %+v, err = %v, want no error and p.Result != nil and p.Result.Stdout == "\n... [" + strconv.Itoa(len(twice)-1<<20) + " bytes omitted] ...\n" + twice[len(twice)-1<<20:]`,
+			p.Output, err)
 	}
 }
 
@@ -180,12 +183,12 @@ func TestSpoolsAreRefusedByField(t *testing.T) {
 	one.ID, one.Spool = "e", new(quantity.Size(policyMinSpool))
 	_, err = d.Exec(t.Context(), "s1", &one)
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, "spool"); e.Denial == nil || e.Denial.Rule != "processes.max_spool" {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Denial != nil and e.Denial.Rule == "processes.max_spool"`, e)
 	}
 	if err := d.DeleteProcess(t.Context(), "s1", "merged"); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "what is removed leaves nothing on disk", func() bool { return openFiles(t, s.PID, "/workspace/#") == 4 })
+	boxtest.Eventually(t, "the removed processes have no spool files", func() bool { return openFiles(t, s.PID, "/workspace/#") == 4 })
 	d.Result(t, "s1", one)
 }
 
@@ -207,7 +210,7 @@ func TestAFullDiskDropsSpooledOutput(t *testing.T) {
 	process := boxtest.ShellProcess(numbered + "; until [ -e go ]; do sleep 0.01; done; echo last; until [ -e over ]; do sleep 0.01; done")
 	process.Spool, process.Stop = new(quantity.Size(16*quantity.MiB)), &api.Stop{Signal: "SIGKILL"}
 	d.NewProcess(t, "s1", "p", process)
-	boxtest.Eventually(t, "all of it is written, without room for it", func() bool {
+	boxtest.Eventually(t, "the process has written all its output to the full disk", func() bool {
 		p, err := d.Process(t.Context(), "s1", "p", 0)
 		return err == nil && p.Output[0].Bytes == int64(len(want)) && p.State == "running"
 	})
@@ -217,10 +220,11 @@ func TestAFullDiskDropsSpooledOutput(t *testing.T) {
 	d.Sh(t, "s1", "touch go over")
 	end := d.Ended(t, "s1", "p")
 	if end.Result == nil {
-		t.Fatalf("the end: %+v", end)
+		t.Fatalf("the end: end = %+v, want end.Result != nil", end)
 	}
 	if end.Result.Status != "exited" || *end.Result.ExitCode != 0 || end.Result.Output[0].Omitted == 0 || !strings.HasSuffix(end.Result.Stdout, "last\n") {
-		t.Errorf("the end: %s", boxtest.Show(*end.Result))
+		t.Errorf(`the end: *end.Result = %s, want end.Result.Status == "exited" and *end.Result.ExitCode == 0 and end.Result.Output[0].Omitted != 0 and end.Result.Stdout ending with "last\n"`,
+			boxtest.Show(*end.Result))
 	}
 	a := d.Raw(t, "GET", "/v1/sessions/s1/processes/p/logs?stream=stdout&format=ndjson&stdout=0&stderr=0", "")
 	all := want + "last\n"
@@ -231,15 +235,15 @@ func TestAFullDiskDropsSpooledOutput(t *testing.T) {
 			t.Fatal(err)
 		}
 		if l.Offset != at || l.Gap == 0 && l.Data != all[at:at+int64(len(l.Data))] {
-			t.Fatalf("at %d comes %+v", at, l)
+			t.Fatalf("at %d the message is %+v", at, l)
 		}
 		at, gone = at+l.Gap+int64(len(l.Data)), gone+l.Gap
 	}
 	if at != int64(len(all)) || gone == 0 || gone > int64(len(want)) {
-		t.Errorf("%d bytes of %d, of which %d are gone", at, len(all), gone)
+		t.Errorf("%d bytes of %d, of which %d are missing", at, len(all), gone)
 	}
 	if got := d.Sh(t, "s1", "cat file"); got != "kept\n" {
-		t.Errorf("the file has %q", got)
+		t.Errorf(`the file has %q, want "kept\n"`, got)
 	}
 }
 
@@ -271,14 +275,14 @@ func TestSpooledOutputEndsWithItsBox(t *testing.T) {
 	process := boxtest.ShellProcess("[ -e again ] || seq 100000; touch again; echo begun; exec sleep 100000")
 	process.Spool, process.Restart = new(quantity.Size(8*quantity.MiB)), &api.Restart{Policy: "always"}
 	d.NewProcess(t, "s1", "p", process)
-	boxtest.Eventually(t, "it has begun", func() bool { return strings.HasSuffix(logsOf(t, d, "p", 0), "begun\n") })
+	boxtest.Eventually(t, "the process has started", func() bool { return strings.HasSuffix(logsOf(t, d, "p", 0), "begun\n") })
 	if _, err := d.StopSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.StartSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "it has begun again", func() bool {
+	boxtest.Eventually(t, "the process has started again", func() bool {
 		p, err := d.Process(t.Context(), "s1", "p", 0)
 		return err == nil && p.Output[0].Bytes > 0
 	})

@@ -51,7 +51,7 @@ func chat(t *testing.T, files [3]*os.File, out *bufio.Reader, lines int) {
 			t.Fatal(err)
 		}
 		if got, err := out.ReadString('\n'); got != line || err != nil {
-			t.Fatalf("%q, %v", got, err)
+			t.Fatalf("got %q, err = %v, want got == %q and no error", got, err, line)
 		}
 	}
 }
@@ -62,10 +62,12 @@ func TestStdioIsTheClientsAlone(t *testing.T) {
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	state := d.NewProcess(t, "s1", "p", direct("cat; echo the end >&2; exit 8"))
 	if state.Stdio != "direct" || state.Stdin || state.State != "running" {
-		t.Errorf("%+v", state)
+		t.Errorf(`state = %+v, want state.Stdio == "direct" and state.Stdin == false and state.State == "running"`,
+			state)
 	}
 	if again, isNew, err := d.StartProcess(t.Context(), "s1", "p", direct("cat; echo the end >&2; exit 8")); err != nil || isNew || again.PID != state.PID {
-		t.Errorf("%+v, %v, %v", again, isNew, err)
+		t.Errorf("again = %+v, isNew = %v, err = %v, want no error and isNew == false and again.PID == %v",
+			again, isNew, err, state.PID)
 	}
 	_, _, err := d.StartProcess(t.Context(), "s1", "p", boxtest.ShellProcess("cat; echo the end >&2; exit 8"))
 	boxtest.Refused(t, err, http.StatusConflict, "stdio")
@@ -75,7 +77,7 @@ func TestStdioIsTheClientsAlone(t *testing.T) {
 	chat(t, files, out, 100)
 	_, err = d.Stdio(t.Context(), "s1", "p")
 	if e := boxtest.Refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "have been taken") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "have been taken"`, e)
 	}
 	chat(t, files, out, 1)
 
@@ -86,7 +88,8 @@ func TestStdioIsTheClientsAlone(t *testing.T) {
 	}
 	has := descriptors(t, children[0])
 	if len(has) != 3 || !strings.HasPrefix(has["0"], "pipe:") || !strings.HasPrefix(has["1"], "pipe:") || !strings.HasPrefix(has["2"], "pipe:") {
-		t.Errorf("the program has %v", has)
+		t.Errorf(`the program has %v, want len(has) == 3 and has["0"] starting with "pipe:" and has["1"] starting with "pipe:" and has["2"] starting with "pipe:"`,
+			has)
 	}
 	ours := descriptors(t, os.Getpid())
 	for fd, link := range has {
@@ -103,11 +106,12 @@ func TestStdioIsTheClientsAlone(t *testing.T) {
 	files[0].Close()
 	for i, want := range []string{"", "the end\n"} {
 		if got, err := io.ReadAll([]io.Reader{out, files[2]}[i]); string(got) != want || err != nil {
-			t.Errorf("%q, %v", got, err)
+			t.Errorf("got %q, err = %v, want got == want and no error", got, err)
 		}
 	}
 	if end := d.Ended(t, "s1", "p"); *end.Result.ExitCode != 8 || end.Result.Stdout+end.Result.Stderr != "" || end.Stdio != "direct" {
-		t.Errorf("%+v", end)
+		t.Errorf(`end = %+v, want *end.Result.ExitCode == 8 and end.Result.Stdout + end.Result.Stderr == "" and end.Stdio == "direct"`,
+			end)
 	}
 }
 
@@ -148,18 +152,18 @@ func TestStdioGoesOnWithoutBoxd(t *testing.T) {
 	chat(t, files, out, 10)
 	d.Restart()
 	chat(t, files, out, 10)
-	boxtest.Eventually(t, "the next boxd has found it", func() bool {
+	boxtest.Eventually(t, "the next boxd has restored the process", func() bool {
 		state, err := d.Process(t.Context(), "s1", "taken", 0)
 		return err == nil && state.State == "running" && state.Stdio == "direct"
 	})
 	for _, p := range []string{"taken", "left"} {
 		_, err := d.Stdio(t.Context(), "s1", p)
 		if e := boxtest.Refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "earlier boxd") {
-			t.Errorf("%s: %+v", p, e)
+			t.Errorf(`%s: e = %+v, want e.Detail containing "earlier boxd"`, p, e)
 		}
 	}
 	if end := d.Ended(t, "s1", "left"); *end.Result.ExitCode != 9 { // it has seen EOF on its input
-		t.Errorf("%+v", end)
+		t.Errorf("end = %+v, want *end.Result.ExitCode == 9", end)
 	}
 	if err := d.SignalProcess(t.Context(), "s1", "taken", "SIGCONT"); err != nil {
 		t.Error(err)
@@ -167,7 +171,7 @@ func TestStdioGoesOnWithoutBoxd(t *testing.T) {
 	chat(t, files, out, 10)
 	files[0].Close()
 	if end := d.Ended(t, "s1", "taken"); *end.Result.ExitCode != 8 {
-		t.Errorf("%+v", end)
+		t.Errorf("end = %+v, want *end.Result.ExitCode == 8", end)
 	}
 }
 
@@ -219,15 +223,16 @@ func TestStdioIsRefused(t *testing.T) {
 		"body": plain("GET", append(forStdio(), "Content-Length: 1")...) + "x",
 	} {
 		if p := ask(text); p.Code/100 != 4 || p.Problem(t).Field != field {
-			t.Errorf("%s: %d %s", field, p.Code, p.Body)
+			t.Errorf("%s: p.Code = %d, p.Body = %s, want p.Code / 100 == 4 and p.Problem(t).Field == field",
+				field, p.Code, p.Body)
 		}
 	}
 	if p := ask(plain("GET", boxtest.Upgrade()...)); p.Problem(t).Field != "Upgrade" {
-		t.Errorf("%d %s", p.Code, p.Body)
+		t.Errorf(`p.Code = %d, p.Body = %s, want p.Problem(t).Field == "Upgrade"`, p.Code, p.Body)
 	}
 	for code, query := range map[int]string{http.StatusNotFound: "", http.StatusForbidden: "?owner=uid:0"} {
 		if a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", path+query, "", forStdio()...)); a[0].Code != code {
-			t.Errorf("another user: %d %s", a[0].Code, a[0].Body)
+			t.Errorf("another user: a[0].Code = %d, a[0].Body = %s, want a[0].Code == %v", a[0].Code, a[0].Body, code)
 		}
 	}
 	// boxd has no output of it to show.
@@ -239,7 +244,8 @@ func TestStdioIsRefused(t *testing.T) {
 	files := take(t, d, "p")
 	chat(t, files, bufio.NewReader(files[1]), 1)
 	if state, err := d.StopProcess(t.Context(), "s1", "p"); err != nil || state.Reason != "stopped" || state.Result.Signal != "SIGTERM" {
-		t.Errorf("%+v, %v", state, err)
+		t.Errorf(`state = %+v, err = %v, want no error and state.Reason == "stopped" and state.Result.Signal == "SIGTERM"`,
+			state, err)
 	}
 }
 
@@ -276,7 +282,7 @@ func TestStdioOfAClientThatGoes(t *testing.T) {
 				}
 			}
 			if end := d.Ended(t, "s1", "p"); *end.Result.ExitCode != 8 {
-				t.Errorf("%+v", end)
+				t.Errorf("end = %+v, want *end.Result.ExitCode == 8", end)
 			}
 			if err := d.DeleteProcess(t.Context(), "s1", "p"); err != nil {
 				t.Fatal(err)

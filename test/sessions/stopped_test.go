@@ -40,7 +40,7 @@ func stop(t *testing.T, d *boxtest.Daemon, id string) api.Session {
 		t.Fatal(err)
 	}
 	if s.State != "stopped" || s.PID != 0 || s.StoppedAt == nil || s.ID != id {
-		t.Fatalf("it is %+v", s)
+		t.Fatalf(`it is %+v, want s.State == "stopped" and s.PID == 0 and s.StoppedAt != nil and s.ID == %v`, s, id)
 	}
 	return s
 }
@@ -53,7 +53,7 @@ func startAgain(t *testing.T, d *boxtest.Daemon, id string) api.Session {
 		t.Fatal(err)
 	}
 	if s.State != "ready" || s.PID == 0 || s.StoppedAt != nil || s.ID != id {
-		t.Fatalf("it is %+v", s)
+		t.Fatalf(`it is %+v, want s.State == "ready" and s.PID != 0 and s.StoppedAt == nil and s.ID == %v`, s, id)
 	}
 	return s
 }
@@ -89,15 +89,16 @@ func TestAStoppedSessionComesBackAsItWas(t *testing.T) {
 
 			stop(t, d, "s")
 			if boxtest.Lives(int(was.PID)) {
-				t.Error("PID 1 of its box lives")
+				t.Error("PID 1 of the stopped session still runs")
 			}
-			boxtest.Eventually(t, "no process and no group of it is there", func() bool { // except of a preforked box that is being created now
+			boxtest.Eventually(t, "no process and no cgroup of the session is left", func() bool { // except of a preforked box that is being created now
 				now := d.Look()
 				return len(now.Processes) <= len(before.Processes) && len(now.Groups) <= len(before.Groups)
 			})
 			listed, err := d.Sessions(t.Context(), false)
 			if err != nil || len(listed) != 1 || listed[0].State != "stopped" {
-				t.Errorf("the list has %+v, %v", listed, err)
+				t.Errorf(`the list has %+v, %v, want no error and len(listed) == 1 and listed[0].State == "stopped"`,
+					listed, err)
 			}
 
 			now := startAgain(t, d, "s")
@@ -114,32 +115,32 @@ func TestAStoppedSessionComesBackAsItWas(t *testing.T) {
 				user = *req.UserName
 			}
 			if got := d.Sh(t, "s", "cat /workspace/f; stat -c %a%U /workspace/d; ls /tmp"); got != "work\n700"+user+"\n" {
-				t.Errorf("in workspace and /tmp is %q", got)
+				t.Errorf(`in workspace and /tmp is %q, want "work\n700" + user + "\n"`, got)
 			}
 			home := "1\n"
 			if req.HomeOnDisk != nil {
 				home = "home\n0\n"
 			}
 			if got := d.Sh(t, "s", "cat $HOME/f 2>/dev/null; echo $?"); got != home {
-				t.Errorf("in the home is %q", got)
+				t.Errorf("in the home is %q, want %q", got, home)
 			}
 			if req.ReadOnlyRoot != nil {
 				if got := d.Sh(t, "s", "cat /usr/local/bin/mine /etc/mine /own/f; ls /usr/bin/env 2>&1 | grep -c 'No such'; echo again > /etc/again; cat /etc/again"); got != "root\netc\ntop\n1\nagain\n" {
-					t.Errorf("in its root is %q", got)
+					t.Errorf(`in its root is %q, want "root\netc\ntop\n1\nagain\n"`, got)
 				}
 			}
 			boxtest.Eventually(t, "the process has started again", func() bool { return d.Sh(t, "s", "wc -l < /workspace/started") == "2\n" })
 			if p, err := d.Process(t.Context(), "s", "always", 0); err != nil || p.State != "running" {
-				t.Errorf("the process is %+v, %v", p, err)
+				t.Errorf(`the process is %+v, %v, want no error and p.State == "running"`, p, err)
 			}
 			if _, err := d.Process(t.Context(), "s", "once", 0); boxtest.StatusOf(err) != http.StatusNotFound {
-				t.Errorf("the other process: %v", err)
+				t.Errorf("the other process: err = %v, want boxtest.StatusOf(err) == 404", err)
 			}
 			// A second time: what a resumed box has written is kept just as what the first one has.
 			stop(t, d, "s")
 			startAgain(t, d, "s")
 			if got := d.Sh(t, "s", "cat /workspace/f"); got != "work\n" {
-				t.Errorf("the second time there is %q", got)
+				t.Errorf(`after the second start the files are %q, want "work\n"`, got)
 			}
 			if err := d.DeleteSession(t.Context(), "s"); err != nil {
 				t.Fatal(err)
@@ -200,7 +201,7 @@ func TestAStoppedSessionSaysSo(t *testing.T) {
 		},
 	} {
 		if e := boxtest.Refused(t, do(), http.StatusConflict, ""); !strings.Contains(e.Detail, "is stopped") || !strings.Contains(e.Hint, "boxctl start") {
-			t.Errorf("%s: %+v", what, e)
+			t.Errorf(`%s: e = %+v, want e.Detail containing "is stopped" and e.Hint containing "boxctl start"`, what, e)
 		}
 	}
 	if list, err := d.Processes(ctx, "s"); err != nil || len(list) != 0 {
@@ -229,17 +230,18 @@ func TestAStoppedSessionIsChanged(t *testing.T) {
 		t.Helper()
 		s := session(t, d, "s")
 		if s.State != state || s.Labels["n"] != "first" || s.Metadata["why"] != "later" || s.CPUs != 0.5 || time.Duration(s.MaxLifetime) != 7*time.Hour {
-			t.Errorf("%s: %+v", when, s)
+			t.Errorf(`%s: s = %+v, want s.State == %v and s.Labels["n"] == "first" and s.Metadata["why"] == "later" and s.CPUs == 0.5 and time.Duration(s.MaxLifetime) == 7 * time.Hour`,
+				when, s, state)
 		}
 	}
 	if s, err := d.ChangeSession(t.Context(), "s", &change); err != nil || s.State != "stopped" || s.Labels["n"] != "first" {
-		t.Fatalf("%+v, %v", s, err)
+		t.Fatalf(`s = %+v, err = %v, want no error and s.State == "stopped" and s.Labels["n"] == "first"`, s, err)
 	}
 	for what, bad := range map[string]api.SessionChange{
 		"cpus": {Patch: limits.Patch{CPUs: new(-1.0)}}, "labels": {Labels: map[string]string{"": "x"}},
 	} {
 		if _, err := d.ChangeSession(t.Context(), "s", &bad); boxtest.StatusOf(err) != http.StatusBadRequest {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: err = %v, want boxtest.StatusOf(err) == 400", what, err)
 		}
 	}
 	check("changed", "stopped")
@@ -278,7 +280,7 @@ func TestAStopDuringAStartKeepsItsProcesses(t *testing.T) {
 			defer close(started)
 			_, _ = d.StartSession(context.WithoutCancel(t.Context()), "s") // it may be refused because of the stop
 		}()
-		boxtest.Eventually(t, "it has a box", func() bool {
+		boxtest.Eventually(t, "the session has a box", func() bool {
 			s, err := d.Session(t.Context(), "s")
 			return err == nil && s.State == "ready"
 		})
@@ -288,9 +290,10 @@ func TestAStopDuringAStartKeepsItsProcesses(t *testing.T) {
 	startAgain(t, d, "s")
 	list, err := d.Processes(t.Context(), "s")
 	if err != nil || len(list) != processes {
-		t.Fatalf("%d processes of %d: %+v, %v", len(list), processes, list, err)
+		t.Fatalf("%d processes of %d: list = %+v, err = %v, want no error and len(list) == processes",
+			len(list), processes, list, err)
 	}
-	boxtest.Eventually(t, "all run", func() bool {
+	boxtest.Eventually(t, "all processes run", func() bool {
 		list, err := d.Processes(t.Context(), "s")
 		return err == nil && !slices.ContainsFunc(list, func(p api.Process) bool { return p.State != "running" })
 	})
@@ -326,17 +329,18 @@ func TestAStopEndsProgramsInTheirWay(t *testing.T) {
 	})
 	stop(t, d, "s")
 	if _, r := streamed.Release(); r.Status != "signaled" || r.Signal != "SIGTERM" {
-		t.Errorf("the execution that is streamed is %s", boxtest.Show(r))
+		t.Errorf(`the execution that is streamed is %s, want r.Status == "signaled" and r.Signal == "SIGTERM"`,
+			boxtest.Show(r))
 	}
 	if r := <-runs; r.Status != "canceled" {
-		t.Errorf("the execution is %s", boxtest.Show(r))
+		t.Errorf(`the execution is %s, want r.Status == "canceled"`, boxtest.Show(r))
 	}
 	if e := boxtest.Refused(t, <-waits, http.StatusConflict, ""); !strings.Contains(e.Detail, "stopped") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "stopped"`, e)
 	}
 	startAgain(t, d, "s")
 	if got := d.Sh(t, "s", "cat /workspace/asked"); got != "asked\n" {
-		t.Errorf("the process has heard %q", got)
+		t.Errorf("the process received %q", got)
 	}
 }
 
@@ -356,7 +360,8 @@ func TestStopsStartsAndRemovalsAtOnce(t *testing.T) {
 					_, err = d.StartSession(t.Context(), "s")
 				}
 				if err != nil && (round%2 == 0 || boxtest.StatusOf(err) != http.StatusNotFound) {
-					t.Errorf("round %d: %v", round, err)
+					t.Errorf("round %d: err = %v, want no error or round %% 2 != 0 and boxtest.StatusOf(err) == 404",
+						round, err)
 				}
 			})
 		}
@@ -370,13 +375,13 @@ func TestStopsStartsAndRemovalsAtOnce(t *testing.T) {
 		all.Wait()
 		if round%2 == 1 {
 			if _, err := d.Session(t.Context(), "s"); boxtest.StatusOf(err) != http.StatusNotFound {
-				t.Fatalf("round %d: it is there: %v", round, err)
+				t.Fatalf("round %d: the removed session: err = %v, want boxtest.StatusOf(err) == 404", round, err)
 			}
 			continue
 		}
 		startAgain(t, d, "s")
 		if got := d.Sh(t, "s", "cat f"); got != "here\n" {
-			t.Errorf("round %d: there is %q", round, got)
+			t.Errorf(`round %d: the file has %q, want got == "here\n"`, round, got)
 		}
 		if err := d.DeleteSession(t.Context(), "s"); err != nil {
 			t.Error(err)
@@ -394,21 +399,21 @@ func TestAStoppedSessionReservesNoMemory(t *testing.T) {
 	one.ID, two.ID = "one", "two"
 	d.NewSession(t, one)
 	if _, _, err := d.CreateSession(t.Context(), &two); boxtest.StatusOf(err) != http.StatusTooManyRequests {
-		t.Errorf("a second one: %v", err)
+		t.Errorf("a second one: err = %v, want boxtest.StatusOf(err) == 429", err)
 	}
 	stop(t, d, "one")
 	d.NewSession(t, two)
 	three := most
 	three.ID = "three"
 	if _, _, err := d.CreateSession(t.Context(), &three); boxtest.StatusOf(err) != http.StatusTooManyRequests {
-		t.Errorf("a third one: %v", err)
+		t.Errorf("a third one: err = %v, want boxtest.StatusOf(err) == 429", err)
 	}
 	_, err := d.StartSession(t.Context(), "one")
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); e.Hint == "" {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Hint != ""`, e)
 	}
 	if s, err := d.Session(t.Context(), "one"); err != nil || s.State != "stopped" {
-		t.Errorf("it is %+v, %v", s, err)
+		t.Errorf(`it is %+v, %v, want no error and s.State == "stopped"`, s, err)
 	}
 	stop(t, d, "two")
 	startAgain(t, d, "one")
@@ -430,7 +435,7 @@ func TestAStoppedSessionHasATimeOfItsOwn(t *testing.T) {
 	if was.ExpiresAt == nil || was.ExpiresAt.Sub(*was.StoppedAt) != 30*time.Second {
 		t.Errorf("it is stopped since %v until %v", was.StoppedAt, was.ExpiresAt)
 	}
-	boxtest.Eventually(t, "it is removed", func() bool {
+	boxtest.Eventually(t, "the session is removed", func() bool {
 		_, err := d.Session(t.Context(), "s")
 		return boxtest.StatusOf(err) == http.StatusNotFound && strings.Contains(err.Error(), "stopped_age")
 	})
@@ -460,7 +465,8 @@ func TestAStoppedSessionOutlivesTheHost(t *testing.T) {
 	d.Sh(t, "s", "echo f > f; echo home > ~/f; echo top > /opt/f")
 	record := d.Record(t, "s")
 	if text, err := os.ReadFile(record); err != nil || strings.Contains(string(text), "value") {
-		t.Errorf("while it runs the record has the environment: %s, %v", text, err)
+		t.Errorf(`while it runs the record has the environment: text = %s, err = %v, want no error and text without "value"`,
+			text, err)
 	}
 	stop(t, d, "s")
 	info, err := os.Stat(record)
@@ -469,31 +475,32 @@ func TestAStoppedSessionOutlivesTheHost(t *testing.T) {
 	}
 	keeper := d.Keeper()
 	d.Stop()
-	boxtest.Eventually(t, "the keeper has gone", func() bool { return !boxtest.Lives(keeper) })
+	boxtest.Eventually(t, "the keeper has ended", func() bool { return !boxtest.Lives(keeper) })
 	if err := os.RemoveAll(filepath.Join(d.Dir, "run")); err != nil {
 		t.Fatal(err)
 	}
 	d.Restart()
 	if _, err := d.Session(t.Context(), "runs"); boxtest.StatusOf(err) != http.StatusNotFound {
-		t.Errorf("the other: %v", err)
+		t.Errorf("the other: err = %v, want boxtest.StatusOf(err) == 404", err)
 	}
 	if s, err := d.Session(t.Context(), "s"); err != nil || s.State != "stopped" {
-		t.Errorf("it is %+v, %v", s, err)
+		t.Errorf(`it is %+v, %v, want no error and s.State == "stopped"`, s, err)
 	}
 	startAgain(t, d, "s")
 	if got := d.Sh(t, "s", "cat f ~/f /opt/f; echo $A"); got != "f\nhome\ntop\nvalue\n" {
-		t.Errorf("there is %q", got)
+		t.Errorf(`the files are %q, want "f\nhome\ntop\nvalue\n"`, got)
 	}
 	if p, err := d.Process(t.Context(), "s", "p", 0); err != nil || p.State == "ended" {
-		t.Errorf("the process is %+v, %v", p, err)
+		t.Errorf(`the process is %+v, %v, want no error and p.State != "ended"`, p, err)
 	}
 	if text, err := os.ReadFile(record); err != nil || strings.Contains(string(text), "env_values") {
-		t.Errorf("when it runs again the record has the environment: %s, %v", text, err)
+		t.Errorf(`when it runs again the record has the environment: text = %s, err = %v, want no error and text without "env_values"`,
+			text, err)
 	}
 	if err := d.DeleteSession(t.Context(), "s"); err != nil {
 		t.Error(err)
 	}
-	boxtest.Eventually(t, "nothing of it is left", func() bool { return len(d.Look().Files) == len(before.Files) })
+	boxtest.Eventually(t, "no file of the session is left", func() bool { return len(d.Look().Files) == len(before.Files) })
 }
 
 // Mounts that were added to a running session are restored when it is started again, and their mount points on the host exist as
@@ -519,10 +526,10 @@ func TestMountsComeBackWithASession(t *testing.T) {
 	}
 	startAgain(t, d, "s")
 	if got := d.Sh(t, "s", "cat /mnt/a/f; test -e /mnt/b/f || echo none"); got != "mine\nnone\n" {
-		t.Errorf("there is %q", got)
+		t.Errorf(`the files are %q, want "mine\nnone\n"`, got)
 	}
 	if log := d.Log(); !strings.Contains(log, "cannot restore a mount") {
-		t.Error("nobody was told of the other")
+		t.Error("the log does not say that the other mount could not be restored")
 	}
 }
 
@@ -541,7 +548,8 @@ func TestAStartThatFailsLeavesTheSessionStopped(t *testing.T) {
 		_, err := d.StartSession(t.Context(), "s")
 		boxtest.Refused(t, err, http.StatusBadRequest, "mounts[0].source")
 		if s, err := d.Session(t.Context(), "s"); err != nil || s.State != "stopped" || !s.StoppedAt.Equal(*was.StoppedAt) {
-			t.Errorf("it is %+v, %v", s, err)
+			t.Errorf(`it is %+v, %v, want no error and s.State == "stopped" and s.StoppedAt.Equal(*was.StoppedAt)`,
+				s, err)
 		}
 	}
 	if err := os.Rename(away, source); err != nil {
@@ -549,7 +557,7 @@ func TestAStartThatFailsLeavesTheSessionStopped(t *testing.T) {
 	}
 	startAgain(t, d, "s")
 	if got := d.Sh(t, "s", "cat f"); got != "f\n" {
-		t.Errorf("there is %q", got)
+		t.Errorf(`the files are %q, want "f\n"`, got)
 	}
 }
 
@@ -587,7 +595,7 @@ func TestSkillsAndDrivesComeBackWithASession(t *testing.T) {
 		t.Errorf("%d versions are there", n)
 	}
 	stop(t, d, "s")
-	boxtest.Eventually(t, "the version that a program might have used is gone", func() bool { return driveTrees(t, d) == 1 })
+	boxtest.Eventually(t, "the version of the drive that is no longer used is removed", func() bool { return driveTrees(t, d) == 1 })
 	if err := reword(t, d, "one", "reworded"); err != nil {
 		t.Fatal(err)
 	}
@@ -596,10 +604,11 @@ func TestSkillsAndDrivesComeBackWithASession(t *testing.T) {
 	d.Restart()
 	startAgain(t, d, "s")
 	if got := d.Sh(t, "s", "cat /skills/one/text /skills/two/text /drives/me/data/text"); got != "firstsecondsecond" {
-		t.Errorf("it has %q", got)
+		t.Errorf(`it has %q, want "firstsecondsecond"`, got)
 	}
 	if s := session(t, d, "s"); len(s.Skills) != 2 || len(s.Drives) != 1 || s.Drives[0].Version != 2 || s.Drives[0].Earlier != 0 {
-		t.Errorf("it has %+v, %+v", s.Skills, s.Drives)
+		t.Errorf("it has %+v, %+v, want len(s.Skills) == 2 and len(s.Drives) == 1 and s.Drives[0].Version == 2 and s.Drives[0].Earlier == 0",
+			s.Skills, s.Drives)
 	}
 	if err := d.DeleteSession(t.Context(), "s"); err != nil {
 		t.Error(err)
@@ -618,7 +627,7 @@ func TestAStartThatFailsLateKeepsTheFiles(t *testing.T) {
 	was := stop(t, d, "s")
 	list, err := filepath.Glob(filepath.Join(d.State, "drives", "u-*", "trees", "*"))
 	if err != nil || len(list) != 1 {
-		t.Fatalf("%q, %v", list, err)
+		t.Fatalf("list = %q, err = %v, want no error and len(list) == 1", list, err)
 	}
 	away := filepath.Join(d.Dir, "away")
 	if err := os.Rename(list[0], away); err != nil {
@@ -627,19 +636,19 @@ func TestAStartThatFailsLateKeepsTheFiles(t *testing.T) {
 	<-time.After(time.Second / 2) // long enough to show if it were counted twice
 	for range 2 {
 		if _, err := d.StartSession(t.Context(), "s"); err == nil {
-			t.Error("it has started without its drive")
+			t.Error("no error for a start without the drive")
 		}
 	}
 	if s := session(t, d, "s"); s.State != "stopped" {
-		t.Errorf("it is %+v", s)
+		t.Errorf(`it is %+v, want s.State == "stopped"`, s)
 	}
-	boxtest.Eventually(t, "its boxes are gone", func() bool { return len(d.Look().Processes) == 1 })
+	boxtest.Eventually(t, "the boxes of the failed starts are gone", func() bool { return len(d.Look().Processes) == 1 })
 	if err := os.Rename(away, list[0]); err != nil {
 		t.Fatal(err)
 	}
 	now := startAgain(t, d, "s")
 	if got := d.Sh(t, "s", "cat f /drives/me/data/text"); got != "f\ntext" {
-		t.Errorf("there is %q", got)
+		t.Errorf(`the files are %q, want "f\ntext"`, got)
 	}
 	// The failed starts do not change the stopped time that the successful one adds.
 	if rested, most := now.ExpiresAt.Sub(now.CreatedAt)-time.Hour, time.Since(*was.StoppedAt); rested < time.Second/2 || rested > most {
@@ -693,17 +702,17 @@ func TestFilesOfAStoppedSessionAreRead(t *testing.T) {
 			d.NewProcess(t, "s", "always", &api.ProcessRequest{Command: new("echo >> $HOME/started; exec sleep 1000"), Restart: &api.Restart{Policy: "always"}})
 			was := stop(t, d, "s")
 			if r, err := d.ReadFile(t.Context(), "s", &api.FileRead{Path: "/workspace/d/f"}); err != nil || !strings.Contains(r.Content, "one") {
-				t.Errorf("the file is %+v, %v", r, err)
+				t.Errorf(`the file is %+v, %v, want no error and r.Content containing "one"`, r, err)
 			}
 			if list, err := d.ListFiles(t.Context(), "s", &api.FileList{Path: "/workspace"}); err != nil || len(list.Entries) != 2 {
-				t.Errorf("the directory has %+v, %v", list, err)
+				t.Errorf("the directory has %+v, %v, want no error and len(list.Entries) == 2", list, err)
 			}
 			if got := archiveOf(t, d, "s", "/workspace"); got != "d/ d/f=one\n ld/f" {
-				t.Errorf("the archive of the workspace has %q", got)
+				t.Errorf(`the archive of the workspace has %q, want "d/ d/f=one\n ld/f"`, got)
 			}
 			if req.HomeOnDisk != nil {
 				if got := archiveOf(t, d, "s", "/home/user"); !strings.Contains(got, "f=two\n") {
-					t.Errorf("the archive of the home has %q", got)
+					t.Errorf(`the archive of the home has %q, want got containing "f=two\n"`, got)
 				}
 			}
 			part, err := d.OpenFile(t.Context(), "s", "/workspace/d/f", 1)
@@ -711,7 +720,7 @@ func TestFilesOfAStoppedSessionAreRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			if text, err := io.ReadAll(part); err != nil || string(text) != "ne\n" {
-				t.Errorf("the rest of the file is %q, %v", text, err)
+				t.Errorf(`the rest of the file is %q, %v, want no error and text == "ne\n"`, text, err)
 			}
 			part.Close()
 			_, err = d.ReadFile(t.Context(), "s", &api.FileRead{Path: "/workspace/none"})
@@ -724,11 +733,12 @@ func TestFilesOfAStoppedSessionAreRead(t *testing.T) {
 			_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, strings.NewReader(""))
 			boxtest.Refused(t, err, http.StatusConflict, "")
 			if is, err := d.Session(t.Context(), "s"); err != nil || is.State != "stopped" || !is.StoppedAt.Equal(*was.StoppedAt) || is.PID != 0 {
-				t.Errorf("it is %+v, %v", is, err)
+				t.Errorf(`it is %+v, %v, want no error and is.State == "stopped" and is.StoppedAt.Equal(*was.StoppedAt) and is.PID == 0`,
+					is, err)
 			}
 			startAgain(t, d, "s")
 			if got := d.Sh(t, "s", "ls /workspace"); got != "d\nl\n" {
-				t.Errorf("afterwards the workspace has %q", got)
+				t.Errorf(`afterwards the workspace has %q, want "d\nl\n"`, got)
 			}
 			if err := d.DeleteSession(t.Context(), "s"); err != nil {
 				t.Fatal(err)
@@ -738,7 +748,7 @@ func TestFilesOfAStoppedSessionAreRead(t *testing.T) {
 	}
 }
 
-// unread asks for a path of a session, and returns the connection when it has more of the response than it takes: boxd waits then.
+// unread requests a path of a session, and returns the connection when the response is longer than it reads: boxd waits then.
 func unread(t *testing.T, d *boxtest.Daemon, path string) *net.UnixConn {
 	t.Helper()
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: d.Socket, Net: "unix"})
@@ -764,8 +774,8 @@ func unread(t *testing.T, d *boxtest.Daemon, path string) *net.UnixConn {
 	return conn
 }
 
-// While files of a stopped session are sent, nobody can start the session. Who removes it does not wait for a reader that does not
-// read; if boxd dies, the next one has the session, stopped.
+// While files of a stopped session are sent, it cannot be started. A removal does not wait for a reader that does not read; if boxd
+// dies, the next one has the session, stopped.
 func TestAStoppedSessionThatIsReadCanBeRemoved(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
@@ -801,10 +811,10 @@ func TestAStoppedSessionThatIsReadCanBeRemoved(t *testing.T) {
 	stop(t, d, "kept")
 	reader = begin("left", "/archive?path=/workspace") // the session can be started when its reader has gone
 	reader.Close()
-	boxtest.Eventually(t, "it starts again", func() bool { _, err := d.StartSession(t.Context(), "left"); return err == nil })
+	boxtest.Eventually(t, "the session starts again", func() bool { _, err := d.StartSession(t.Context(), "left"); return err == nil })
 }
 
-// beingStopped returns what a caller hears who stops a session whose program takes minutes to end.
+// beingStopped returns the error of a stop request for a session whose program takes minutes to end.
 func beingStopped(t *testing.T, d *boxtest.Daemon) (stopped <-chan error) {
 	t.Helper()
 	d.NewSession(t, api.SessionRequest{ID: "s"})
@@ -812,7 +822,7 @@ func beingStopped(t *testing.T, d *boxtest.Daemon) (stopped <-chan error) {
 	d.NewProcess(t, "s", "p", &api.ProcessRequest{
 		Argv: []string{"sh", "-c", "trap '' TERM; echo ready; exec sleep 3600"}, Ready: &api.Ready{Line: &line}, Stop: &api.Stop{Grace: &grace},
 	})
-	boxtest.Eventually(t, "it ignores the signal", func() bool {
+	boxtest.Eventually(t, "the program has set its signal handler", func() bool {
 		p, err := d.Process(t.Context(), "s", "p", 0)
 		return err == nil && p.Ready
 	})
@@ -821,14 +831,14 @@ func beingStopped(t *testing.T, d *boxtest.Daemon) (stopped <-chan error) {
 		_, err := d.StopSession(t.Context(), "s")
 		heard <- err
 	}()
-	boxtest.Eventually(t, "it is being stopped", func() bool {
+	boxtest.Eventually(t, "the session is being stopped", func() bool {
 		s, err := d.Session(t.Context(), "s")
 		return err == nil && s.State == "stopping"
 	})
 	return heard
 }
 
-// Whoever removes a session that is being stopped does not wait for its programs, which may have long to end.
+// A request that removes a session that is being stopped does not wait for its programs, which may take long to end.
 func TestASessionThatIsBeingStoppedCanBeRemoved(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
@@ -840,10 +850,10 @@ func TestASessionThatIsBeingStoppedCanBeRemoved(t *testing.T) {
 		t.Fatalf("it is not removed: %v", err)
 	}
 	if err := <-stopped; err != nil && !errors.Is(err, client.NotFound) { // it was stopped, if only for a moment
-		t.Errorf("who stops it hears %v", err)
+		t.Errorf("the stop request fails with %v, want no error or err is client.NotFound", err)
 	}
 	if _, err := d.Session(t.Context(), "s"); !errors.Is(err, client.NotFound) {
-		t.Errorf("it is still there: %v", err)
+		t.Errorf("it is still there: err = %v, want err is client.NotFound", err)
 	}
 	d.NothingLeft(before)
 }
@@ -862,7 +872,7 @@ func TestARemovalGoesOnWithoutItsCaller(t *testing.T) {
 		}
 		conn.Close()
 		<-stopped
-		boxtest.Eventually(t, "it is removed", func() bool {
+		boxtest.Eventually(t, "the session is removed", func() bool {
 			_, err := d.Session(t.Context(), "s")
 			return errors.Is(err, client.NotFound)
 		})
@@ -885,7 +895,7 @@ func TestARequestForFilesHasNoBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		if head, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(head, "HTTP/1.1 400 ") {
-			t.Errorf("%s: %q, %v", path, head, err)
+			t.Errorf(`%s: head = %q, err = %v, want no error and head starting with "HTTP/1.1 400 "`, path, head, err)
 		}
 		conn.Close()
 	}
@@ -894,8 +904,8 @@ func TestARequestForFilesHasNoBody(t *testing.T) {
 	}
 }
 
-// Whoever goes away while the files of a stopped session are read, at whatever moment, leaves the session as it was. Several can read
-// it at once, one after another.
+// A client that disconnects while it reads the files of a stopped session, at any moment, leaves the session unchanged. Several
+// clients can read it, one after another.
 func TestReadersOfAStoppedSessionMayGo(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
@@ -912,14 +922,14 @@ func TestReadersOfAStoppedSessionMayGo(t *testing.T) {
 	for range 6 {
 		all.Go(func() {
 			if r, err := d.ReadFile(t.Context(), "s", &api.FileRead{Path: "f"}); err != nil || !strings.Contains(r.Content, "one") {
-				t.Errorf("the file is %+v, %v", r, err)
+				t.Errorf(`the file is %+v, %v, want no error and r.Content containing "one"`, r, err)
 			}
 		})
 	}
 	all.Wait()
-	boxtest.Eventually(t, "it starts again", func() bool { _, err := d.StartSession(t.Context(), "s"); return err == nil })
+	boxtest.Eventually(t, "the session starts again", func() bool { _, err := d.StartSession(t.Context(), "s"); return err == nil })
 	if got := d.Sh(t, "s", "cat f"); got != "one\n" {
-		t.Errorf("the file is %q", got)
+		t.Errorf(`the file is %q, want "one\n"`, got)
 	}
 	if err := d.DeleteSession(t.Context(), "s"); err != nil {
 		t.Fatal(err)
@@ -937,21 +947,21 @@ func TestMountsOfAStoppedSessionAreNotRead(t *testing.T) {
 	for _, path := range []string{"name", "/workspace/name", "/workspace/../workspace", "/skills", "/skills/x/SKILL.md"} {
 		_, err := d.ReadFile(t.Context(), "s", &api.FileRead{Path: path})
 		if e := boxtest.Refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "has nothing at /") {
-			t.Errorf("%s: %+v", path, e)
+			t.Errorf(`%s: e = %+v, want e.Detail containing "has nothing at /"`, path, e)
 		}
 	}
 	d.NewSession(t, api.SessionRequest{ID: "nothing", Mounts: []api.Mount{{Source: source, Target: "/workspace", Mode: "ro"}}})
 	stop(t, d, "nothing")
 	_, err := d.ReadFile(t.Context(), "nothing", &api.FileRead{Path: "/etc/passwd"})
 	if e := boxtest.Refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "nothing of its own on disk") {
-		t.Errorf("%+v", e)
+		t.Errorf(`e = %+v, want e.Detail containing "nothing of its own on disk"`, e)
 	}
 	if got := archiveOf(t, d, "s", "/home/box"); !strings.Contains(got, "f=home") {
-		t.Errorf("the home has %q", got)
+		t.Errorf(`the home has %q, want got containing "f=home"`, got)
 	}
 	is, err := d.Definition(t.Context(), "s")
 	if err != nil || !slices.Equal(is.Paths, []string{"/home/box"}) {
-		t.Errorf("the definition is %s, %v", asJSON(t, is), err)
+		t.Errorf(`the definition is %s, %v, want no error and is.Paths == []string{"/home/box"}`, asJSON(t, is), err)
 	}
 }
 
@@ -984,7 +994,8 @@ func TestADefinitionMakesTheSameSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(one.Processes) != 5 || !slices.Equal(one.Paths, []string{"/workspace", "/home/user"}) || len(one.LeftOut) != 0 {
-		t.Fatalf("the definition is %s", asJSON(t, one))
+		t.Fatalf(`the definition is %s, want len(one.Processes) == 5 and one.Paths == []string{"/workspace", "/home/user"} and len(one.LeftOut) == 0`,
+			asJSON(t, one))
 	}
 
 	request, left := sessionOf(t, &one)
@@ -1009,7 +1020,7 @@ func TestADefinitionMakesTheSameSession(t *testing.T) {
 		d.NewProcess(t, "two", id, &p)
 	}
 	if got := d.Sh(t, "two", `cat /workspace/f $HOME/f; echo "$TOKEN.$EMPTY.$BYTES" | od -An -c; ulimit -n; id -un; grep -c '/mnt/lent .*ro' /proc/self/mountinfo`); got != "work\nhome\n   a       v   a   l   u   e   .   . 377  \\n\n2000\nuser\n1\n" {
-		t.Errorf("the copy has %q", got)
+		t.Errorf(`the copy has %q, want "work\nhome\n a v a l u e . . 377 \\n\n2000\nuser\n1\n"`, got)
 	}
 	stop(t, d, "two")
 	two, err := d.Definition(t.Context(), "two")
@@ -1027,7 +1038,8 @@ func TestADefinitionMakesTheSameSession(t *testing.T) {
 	}
 }
 
-// Who imports a session may die: until it is whole, it ends when it was not used for five minutes, unless policy allows no other ttl.
+// The client that imports a session may die: an incomplete session ends when it was not used for five minutes, unless policy allows
+// no other ttl.
 func TestASessionThatIsNotWholeEndsSoon(t *testing.T) {
 	d := boxtest.Start(t, "[profiles.locked]\nttl = \"30m\"\nlocked = [\"ttl\"]")
 	for _, tc := range []struct {
@@ -1055,7 +1067,8 @@ func TestASessionThatIsNotWholeEndsSoon(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, err := d.Session(t.Context(), "s"); err != nil || time.Duration(s.TTL) != tc.soon {
-			t.Errorf("%+v: before it is whole it has %v, %v", tc, s.TTL, err)
+			t.Errorf("%+v: before it is whole it has %v, %v, want no error and time.Duration(s.TTL) == tc.soon",
+				tc, s.TTL, err)
 		}
 		if _, err := w.Write(all.Bytes()); err != nil {
 			t.Fatal(err)
@@ -1065,7 +1078,7 @@ func TestASessionThatIsNotWholeEndsSoon(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, err := d.Session(t.Context(), "s"); err != nil || time.Duration(s.TTL) != tc.then {
-			t.Errorf("%+v: it has %v, %v", tc, s.TTL, err)
+			t.Errorf("%+v: it has %v, %v, want no error and time.Duration(s.TTL) == tc.then", tc, s.TTL, err)
 		}
 		if err := d.DeleteSession(t.Context(), "s"); err != nil {
 			t.Fatal(err)

@@ -70,7 +70,8 @@ func (c *talk) ends(t *testing.T) *api.ExecResult {
 	rest, err := io.ReadAll(c.out)
 	r := <-c.result
 	if err != nil || c.err != nil || len(rest) > 0 {
-		t.Fatalf("at the end: %q, %v, %v", rest, err, c.err)
+		t.Fatalf("at the end: rest = %q, err = %v, c.err = %v, want no error and no error and len(rest) == 0",
+			rest, err, c.err)
 	}
 	return r
 }
@@ -91,7 +92,8 @@ func TestAStreamIsAConversation(t *testing.T) {
 		c.in.Close()
 		c.hears(t, "\nbye\n")
 		if r := c.ends(t); r.Status != "exited" || *r.ExitCode != 7 || r.Stdout != "" || r.Output[1].Bytes != 0 {
-			t.Errorf("%s", boxtest.Show(*r))
+			t.Errorf(`*r = %s, want r.Status == "exited" and *r.ExitCode == 7 and r.Stdout == "" and r.Output[1].Bytes == 0`,
+				boxtest.Show(*r))
 		}
 		c = converse(t.Context(), d, "s1", boxtest.Shell("echo who are you; read name; echo hello $name; cat; echo; echo bye; exit 7"))
 	}
@@ -107,7 +109,8 @@ func TestAStreamWithoutInputIsAtItsEnd(t *testing.T) {
 	var out bytes.Buffer
 	r, err := d.ExecStream(t.Context(), "s1", new(boxtest.Shell("cat; echo end")), client.Stdio{Stdout: &out, Stderr: &out}, nil)
 	if err != nil || r.Status != "exited" || out.String() != "end\n" {
-		t.Errorf("%+v, %v, %q", r, err, out.String())
+		t.Errorf(`r = %+v, err = %v, out = %q, want no error and r.Status == "exited" and out.String() == "end\n"`,
+			r, err, out.String())
 	}
 }
 
@@ -118,7 +121,7 @@ func TestAnExecutionIsOneRequest(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for range 20 {
 		if r, err := d.ExecStream(t.Context(), "s1", new(boxtest.Shell("true")), client.Stdio{}, nil); err != nil || r.Status != "exited" {
-			t.Fatalf("%+v, %v", r, err)
+			t.Fatalf(`r = %+v, err = %v, want no error and r.Status == "exited"`, r, err)
 		}
 		if left, err := d.Processes(t.Context(), "s1"); err != nil || len(left) > 0 {
 			t.Fatalf("%d left, %v", len(left), err)
@@ -146,7 +149,8 @@ func TestAnExecutionIsOneRequest(t *testing.T) {
 			_, _, err = peer.WS.Read(t.Context())
 		}
 		if name == "early" && (!errors.As(err, &said) || said.Code != websocket.StatusPolicyViolation || !strings.Contains(said.Reason, message)) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf(`%s: err = %v, want name != "early" or errors.As(err, &said) and said.Code == websocket.StatusPolicyViolation and said.Reason containing %q`,
+				name, err, message)
 		}
 		if _, err := d.Process(t.Context(), "s1", name, 0); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -163,25 +167,25 @@ func TestAStreamWithoutAnIDEndsWithItsClient(t *testing.T) {
 		p := d.Dial(t, "/v1/sessions/s1/exec/stream")
 		p.Control(api.ClientControl{Start: &api.StreamStart{Exec: boxtest.Shell("trap '' HUP TERM; while :; do sleep 0.1; done"), Stdin: true}})
 		if m := p.Hear(); m.Control == nil || m.Control.Started == nil {
-			t.Fatalf("%+v", m)
+			t.Fatalf("m = %+v, want m.Control != nil and m.Control.Started != nil", m)
 		}
 		return p
 	}
 	ended := func() bool { return d.Sh(t, "s1", "pgrep -f 'trap .. HUP' | grep -vx $$; true") == "" }
 	p := begin()
 	if list, err := d.Processes(t.Context(), "s1"); err != nil || len(list) > 0 {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 0", list, err)
 	}
-	boxtest.Eventually(t, "it runs", func() bool { return !ended() })
+	boxtest.Eventually(t, "the program runs", func() bool { return !ended() })
 	_ = p.WS.CloseNow()
-	boxtest.Eventually(t, "it has ended with its client", ended)
+	boxtest.Eventually(t, "the program has ended with its client", ended)
 	begin()
-	boxtest.Eventually(t, "another runs", func() bool { return !ended() })
+	boxtest.Eventually(t, "the second program runs", func() bool { return !ended() })
 	d.Kill()
 	d.Restart()
-	boxtest.Eventually(t, "it has ended with boxd", ended)
+	boxtest.Eventually(t, "the second program has ended with boxd", ended)
 	if list, err := d.Processes(t.Context(), "s1"); err != nil || len(list) > 0 {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("list = %+v, err = %v, want no error and len(list) == 0", list, err)
 	}
 }
 
@@ -193,13 +197,14 @@ func TestSignalsReachTheProgramAndItsChildren(t *testing.T) {
 	c := converse(t.Context(), d, "s1", api.ExecRequest{Language: "bash", Code: new(`exec 2>/dev/null; trap 'echo usr1' USR1; sh -c 'trap "echo child; exit" USR1; echo up; while :; do sleep 0.02; done' & wait; wait; echo on; exec sleep 1000`)})
 	c.hears(t, "up\n")
 	c.signals <- "SIGUSR1"
-	said := make([]byte, len("child\nusr1\non\n"))
-	if _, err := io.ReadFull(c.out, said); err != nil || !strings.Contains(string(said), "child\n") || !strings.Contains(string(said), "usr1\n") {
-		t.Fatalf("%q, %v", said, err)
+	printed := make([]byte, len("child\nusr1\non\n"))
+	if _, err := io.ReadFull(c.out, printed); err != nil || !strings.Contains(string(printed), "child\n") || !strings.Contains(string(printed), "usr1\n") {
+		t.Fatalf(`printed = %q, err = %v, want no error and printed containing "child\n" and printed containing "usr1\n"`,
+			printed, err)
 	}
 	c.signals <- "SIGINT"
 	if r := c.ends(t); r.Status != "signaled" || r.Signal != "SIGINT" {
-		t.Errorf("%s", boxtest.Show(*r))
+		t.Errorf(`*r = %s, want r.Status == "signaled" and r.Signal == "SIGINT"`, boxtest.Show(*r))
 	}
 }
 
@@ -217,13 +222,14 @@ func TestAStreamLosesNothing(t *testing.T) {
 	req := &api.ExecRequest{Command: new("tee /dev/stderr | cat"), Timeout: boxtest.Duration("2m")}
 	r, err := d.ExecStream(t.Context(), "s1", req, client.Stdio{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: &sums}, nil)
 	if err != nil || r.Status != "exited" || *r.ExitCode != 0 {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf(`r = %+v, err = %v, want no error and r.Status == "exited" and *r.ExitCode == 0`, r, err)
 	}
 	if !bytes.Equal(out.Bytes(), data) || !bytes.Equal(sums.Bytes(), data) {
 		t.Errorf("sent %s, got %s and %s", sum(data), sum(out.Bytes()), sum(sums.Bytes()))
 	}
 	if r.Output[0].Bytes != size || r.Output[1].Bytes != size || r.Output[0].Omitted != 0 {
-		t.Errorf("%+v", r.Output)
+		t.Errorf("r.Output = %+v, want r.Output[0].Bytes == size and r.Output[1].Bytes == size and r.Output[0].Omitted == 0",
+			r.Output)
 	}
 }
 
@@ -247,7 +253,7 @@ func TestAProgramWaitsForASlowReader(t *testing.T) {
 	}
 	// It blocks when it sleeps in a write and has written no more than before.
 	waiting := boxtest.Shell("for p in $(pgrep -x head); do cat /proc/$p/stat; done")
-	boxtest.Eventually(t, "it waits", func() bool {
+	boxtest.Eventually(t, "the program is blocked in its write", func() bool {
 		n, states := written(), d.Result(t, "s1", waiting).Stdout
 		return n > 0 && strings.Contains(states, ") S ") && n == written()
 	})
@@ -291,7 +297,7 @@ func TestInputThatIsNotReadHoldsUpNothing(t *testing.T) {
 	c.signals <- "SIGUSR1"
 	c.hears(t, "caught\n")
 	if r := c.ends(t); r.Status != "exited" || *r.ExitCode != 3 {
-		t.Errorf("%s", boxtest.Show(*r))
+		t.Errorf(`*r = %s, want r.Status == "exited" and *r.ExitCode == 3`, boxtest.Show(*r))
 	}
 	// A program that has closed its input is not killed by input that arrives later.
 	c = converse(t.Context(), d, "s1", boxtest.Shell("exec 0<&-; echo closed; until [ -e go ]; do sleep 0.02; done; echo done"))
@@ -300,7 +306,7 @@ func TestInputThatIsNotReadHoldsUpNothing(t *testing.T) {
 	d.Sh(t, "s1", "touch go")
 	c.hears(t, "done\n")
 	if r := c.ends(t); r.Status != "exited" || *r.ExitCode != 0 {
-		t.Errorf("%s", boxtest.Show(*r))
+		t.Errorf(`*r = %s, want r.Status == "exited" and *r.ExitCode == 0`, boxtest.Show(*r))
 	}
 }
 
@@ -315,12 +321,12 @@ func TestAStreamsClientThatGoesEndsItsProgram(t *testing.T) {
 	c.hears(t, "up\n")
 	cancel()
 	<-c.result
-	boxtest.Eventually(t, "its program is gone", func() bool {
+	boxtest.Eventually(t, "the program of the client is gone", func() bool {
 		s, err := d.Session(t.Context(), "s1")
 		return err == nil && s.Running == 0
 	})
 	if got := d.Result(t, "s1", boxtest.Shell("pgrep -c sleep")).Stdout; got != "0\n" {
-		t.Errorf("alive: %s", got)
+		t.Errorf(`processes that still run: got %s, want "0\n"`, got)
 	}
 }
 
@@ -370,7 +376,8 @@ func TestWhoBreaksTheRulesOfAStreamIsCutOff(t *testing.T) {
 		}
 		msg, _ := last(t, ws)
 		if msg.Error == nil || msg.Error.Status != 400 || tc.field != "" && msg.Error.Field != tc.field {
-			t.Errorf("%s: %+v", tc.name, msg.Error)
+			t.Errorf(`%s: msg.Error = %+v, want msg.Error != nil and msg.Error.Status == 400 and (tc.field == "" or msg.Error.Field == %v)`,
+				tc.name, msg.Error, tc.field)
 		}
 	}
 	long := append([]byte{api.ChannelStdin}, make([]byte, api.MaxFrame)...)
@@ -400,15 +407,15 @@ func TestWhoBreaksTheRulesOfAStreamIsCutOff(t *testing.T) {
 			}
 		}
 		if _, err := last(t, ws); websocket.CloseStatus(err) != tc.close {
-			t.Errorf("%s: %v", tc.name, err)
+			t.Errorf("%s: err = %v, want websocket.CloseStatus(err) == tc.close", tc.name, err)
 		}
 	}
-	boxtest.Eventually(t, "their programs are gone", func() bool {
+	boxtest.Eventually(t, "the programs of the disconnected clients are gone", func() bool {
 		s, err := d.Session(t.Context(), "s1")
 		return err == nil && s.Running == 0
 	})
 	if got := d.Result(t, "s1", boxtest.Shell("pgrep -c sleep")).Stdout; got != "0\n" {
-		t.Errorf("alive: %s", got)
+		t.Errorf(`processes that still run: got %s, want "0\n"`, got)
 	}
 }
 
@@ -424,7 +431,8 @@ func TestManyStreamsAtOnce(t *testing.T) {
 			var out bytes.Buffer
 			r, err := d.RunStream(t.Context(), &api.OneShotRequest{Exec: boxtest.Shell(line)}, client.Stdio{Stdin: strings.NewReader("in "), Stdout: &out, Stderr: &out}, nil)
 			if err != nil || r.Status != "exited" || out.String() != fmt.Sprintf("in %d\n", i) {
-				t.Errorf("%d: %+v, %v, %q", i, r, err, out.String())
+				t.Errorf(`%d: r = %+v, err = %v, out = %q, want no error and r.Status == "exited" and out.String() == fmt.Sprintf("in %%d\n", i)`,
+					i, r, err, out.String())
 			}
 		})
 	}

@@ -47,14 +47,14 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 				Command: new("trap 'echo stopped; exit 0' TERM; echo begun; while :; do sleep 0.05; done"), Env: map[string]string{"OTHER": secret + "2"},
 				Restart: &api.Restart{Policy: "always"}, Labels: map[string]string{"c": "d"}, Stop: &api.Stop{Grace: length(time.Minute)},
 			})
-			boxtest.Eventually(t, "it has begun", func() bool {
+			boxtest.Eventually(t, "the process has started", func() bool {
 				p, err := d.Process(t.Context(), "s1", "lives", 0)
 				return err == nil && p.Output[0].Bytes == int64(len("begun\n"))
 			})
 			process(t, d, "s1", "stopped", &api.ProcessRequest{Argv: []string{"sleep", "1000"}, Restart: &api.Restart{Policy: "always"}})
 			stopped, err := d.StopProcess(t.Context(), "s1", "stopped")
 			if err != nil || stopped.Reason != "stopped" {
-				t.Fatalf("%+v, %v", stopped, err)
+				t.Fatalf(`stopped = %+v, err = %v, want no error and stopped.Reason == "stopped"`, stopped, err)
 			}
 			once := api.ExecRequest{ID: "once", Command: new("echo ran >> ran; echo out; echo err >&2; exit 3")}
 			first := d.Result(t, "s1", once)
@@ -62,28 +62,33 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 			d.Restart()
 			now, err := d.Session(t.Context(), "s1")
 			if err != nil || now.PID != s.PID || now.IDBase != s.IDBase || !now.CreatedAt.Equal(s.CreatedAt) || !maps.Equal(now.Labels, s.Labels) || now.TTL != s.TTL || now.Running != 1 {
-				t.Fatalf("%+v, %v: was %+v", now, err, s)
+				t.Fatalf("%+v, %v: was %+v, want no error and now.PID == %v and now.IDBase == %v and now.CreatedAt.Equal(s.CreatedAt) and now.Labels == %v and now.TTL == %v and now.Running == 1",
+					now, err, s, s.PID, s.IDBase, s.Labels, s.TTL)
 			}
 			if _, isNew, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1", Env: map[string]string{"SECRET": secret}}); isNew || err != nil {
-				t.Errorf("it is asked for again: %v, %v", isNew, err)
+				t.Errorf("the same request again: isNew = %v, err = %v, want isNew == false and no error", isNew, err)
 			}
 			if got := d.Sh(t, "s1", "echo $SECRET"); got != secret+"\n" {
-				t.Errorf("%q", got)
+				t.Errorf(`got %q, want secret + "\n"`, got)
 			}
 			if p, err := d.Process(t.Context(), "s1", "lives", 0); err != nil || p.State != "running" || p.PID != lives.PID || p.Starts != 1 || p.Labels["c"] != "d" || !p.StartedAt.Equal(lives.StartedAt) {
-				t.Errorf("%+v, %v: was %+v", p, err, lives)
+				t.Errorf(`%+v, %v: was %+v, want no error and p.State == "running" and p.PID == %v and p.Starts == 1 and p.Labels["c"] == "d" and p.StartedAt.Equal(lives.StartedAt)`,
+					p, err, lives, lives.PID)
 			}
 			if p, err := d.Process(t.Context(), "s1", "stopped", 0); err != nil || p.State != "ended" || p.Reason != "stopped" || p.Starts != 1 || !p.EndedAt.Equal(*stopped.EndedAt) {
-				t.Errorf("%+v, %v", p, err)
+				t.Errorf(`p = %+v, err = %v, want no error and p.State == "ended" and p.Reason == "stopped" and p.Starts == 1 and p.EndedAt.Equal(*stopped.EndedAt)`,
+					p, err)
 			}
 			if again := d.Result(t, "s1", once); again.Stdout != first.Stdout || again.Stderr != first.Stderr || *again.ExitCode != 3 {
-				t.Errorf("%s, and was %s", boxtest.Show(again), boxtest.Show(first))
+				t.Errorf("%s, and was %s, want again.Stdout == %v and again.Stderr == %v and *again.ExitCode == 3",
+					boxtest.Show(again), boxtest.Show(first), first.Stdout, first.Stderr)
 			}
 			if got := d.Sh(t, "s1", "cat ran"); got != "ran\n" {
-				t.Errorf("it has run again: %q", got)
+				t.Errorf(`it has run again: got %q, want "ran\n"`, got)
 			}
 			if p, err := d.StopProcess(t.Context(), "s1", "lives"); err != nil || p.Result == nil || p.Result.Stdout != "begun\nstopped\n" {
-				t.Errorf("%+v, %v", p, err)
+				t.Errorf(`p = %+v, err = %v, want no error and p.Result != nil and p.Result.Stdout == "begun\nstopped\n"`,
+					p, err)
 			}
 			holds(t, d.Dir, secret)
 			for _, id := range []string{"s1", "frozen"} {
@@ -137,7 +142,7 @@ func TestADamagedRecordIsNoSession(t *testing.T) {
 			d.Kill()
 			records, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))
 			if err != nil || len(records) != 2 {
-				t.Fatalf("%v, %v", records, err)
+				t.Fatalf("records = %v, err = %v, want no error and len(records) == 2", records, err)
 			}
 			damaged := ""
 			for _, path := range records {
@@ -167,13 +172,13 @@ func TestADamagedRecordIsNoSession(t *testing.T) {
 			}
 			d.Restart()
 			if _, err := d.Session(t.Context(), "s1"); err == nil {
-				t.Error("it is a session")
+				t.Error("no error for the session of a damaged record")
 			}
 			if !strings.Contains(d.Log(), damaged) {
 				t.Error("the log does not name the record")
 			}
 			if list := sessions(t, d); len(list) != 1 || list[0] != "good" {
-				t.Errorf("%+v", list)
+				t.Errorf(`list = %+v, want len(list) == 1 and list[0] == "good"`, list)
 			}
 			if err := d.DeleteSession(t.Context(), "good"); err != nil {
 				t.Error(err)
@@ -205,7 +210,7 @@ func TestAReaderMissesNothingWhileBoxdIsStarted(t *testing.T) {
 				}}, client.Stdio{Stdout: &got, Stderr: &got}, nil)
 				done <- err
 			}()
-			boxtest.Eventually(t, "somebody reads", func() bool {
+			boxtest.Eventually(t, "the process has a reader", func() bool {
 				p, err := d.Process(t.Context(), "s1", "p", 0)
 				return err == nil && p.Readers == 1
 			})

@@ -18,7 +18,7 @@ import (
 // other is a user that every host has, and that boxd can run as.
 const other = "daemon"
 
-// A boxd that is not root takes over what one has left that was, and does all that it did.
+// A boxd that is not root adopts the sessions of one that was, with all its functions.
 func TestABoxdThatIsNoLongerRootGoesOn(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
@@ -35,16 +35,17 @@ func TestABoxdThatIsNoLongerRootGoesOn(t *testing.T) {
 	lives := process(t, d, "s", "lives", &api.ProcessRequest{Command: new("echo begun; exec sleep 1000")})
 	d.RunAs(other)
 	if status, err := os.ReadFile("/proc/" + strconv.Itoa(d.PID()) + "/status"); err != nil || !strings.Contains(string(status), "\nUid:\t1\t1\t1\t1\n") || !strings.Contains(string(status), "\nCapEff:\t0000000000000000\n") {
-		t.Fatalf("boxd is %s, %v", status, err)
+		t.Fatalf(`boxd is %s, %v, want no error and status containing "\nUid:\t1\t1\t1\t1\n" and status containing "\nCapEff:\t0000000000000000\n"`,
+			status, err)
 	}
 	if now, err := d.Session(t.Context(), "s"); err != nil || now.PID != was.PID {
-		t.Fatalf("%+v, %v: was %+v", now, err, was)
+		t.Fatalf("%+v, %v: was %+v, want no error and now.PID == %v", now, err, was, was.PID)
 	}
 	if p, err := d.Process(t.Context(), "s", "lives", 0); err != nil || p.PID != lives.PID || p.State != "running" {
-		t.Errorf("%+v, %v: was %+v", p, err, lives)
+		t.Errorf(`%+v, %v: was %+v, want no error and p.PID == %v and p.State == "running"`, p, err, lives, lives.PID)
 	}
 	if got := d.Sh(t, "s", "cat f /skills/one/text"); got != "mine\nfirst" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "mine\nfirst"`, got)
 	}
 	if err := reword(t, d, "one", "second"); err != nil {
 		t.Fatal(err)
@@ -52,30 +53,30 @@ func TestABoxdThatIsNoLongerRootGoesOn(t *testing.T) {
 	skill(t, d, "two", "new")
 	d.NewSession(t, api.SessionRequest{ID: "later", Skills: []string{"one", "two"}, Workspace: "project"})
 	if got := d.Sh(t, "later", "cat /skills/one/text /skills/two/text; echo together > f"); got != "secondnew" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "secondnew"`, got)
 	}
 	if got := d.Sh(t, "shared", "cat f"); got != "together\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "together\n"`, got)
 	}
 	if _, err := d.StartSession(t.Context(), "rests"); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.Sh(t, "rests", "cat f"); got != "rested\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "rested\n"`, got)
 	}
 	if left := usersOf(t, d, "project"); len(left) != 2 {
 		t.Errorf("the workspace is used by %q", left)
 	}
-	// What it learns of files by looking at them itself: that a workspace is there, and how much is in it.
+	// What it finds out about files by looking at them itself: that a workspace exists, and its usage.
 	if _, err := d.KeepWorkspace(t.Context(), "s", "kept"); err != nil {
 		t.Error(err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "with", Workspace: "kept"})
 	if got := d.Sh(t, "with", "cat f"); got != "mine\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "mine\n"`, got)
 	}
 	if w, err := d.Workspace(t.Context(), "kept"); err != nil || len(w.Sessions) != 1 {
-		t.Errorf("%+v, %v", w, err)
+		t.Errorf("w = %+v, err = %v, want no error and len(w.Sessions) == 1", w, err)
 	}
 	// All that is boxd's is its user's, and nothing else is.
 	mine := map[string]bool{"lock": true, "daemon": true, "audit": true, "drives": true, "images": true, "named-workspaces": true, "sessions": true, "skills": true, "usage": true}
@@ -89,7 +90,7 @@ func TestABoxdThatIsNoLongerRootGoesOn(t *testing.T) {
 		}
 		top, _, _ := strings.Cut(strings.TrimPrefix(path, d.State+"/"), "/")
 		if uid := info.Sys().(*syscall.Stat_t).Uid; (uid == 1) != mine[top] {
-			t.Errorf("%s belongs to %d", path, uid)
+			t.Errorf("%s belongs to %d, want (uid == 1) == mine[top]", path, uid)
 		}
 		return nil
 	})
@@ -123,6 +124,6 @@ func TestTheKeeperObeysTheUserOfBoxdAlone(t *testing.T) {
 		return strings.Contains(d.Log(), "refused a connection: of uid 0")
 	})
 	if got := d.Sh(t, "s", "echo fine"); got != "fine\n" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "fine\n"`, got)
 	}
 }

@@ -23,7 +23,7 @@ const warmed = "[profiles.default]\nwarm = 2\n[profiles.cold]\n"
 // warm waits until n warm boxes are ready.
 func warm(t *testing.T, d *boxtest.Daemon, n int) {
 	t.Helper()
-	boxtest.Eventually(t, fmt.Sprintf("%d boxes are ahead of need", n), func() bool {
+	boxtest.Eventually(t, fmt.Sprintf("%d preforked boxes are ready", n), func() bool {
 		s, err := d.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -40,13 +40,14 @@ func TestBoxesAreAheadOfUse(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.default]\nwarm_max = 2\n")
 	if s, err := d.Status(t.Context()); err != nil || len(s.Warm) != 1 || s.Warm[0].Want != 0 {
-		t.Errorf("before any use: %+v, %v", s, err)
+		t.Errorf("before any use: s = %+v, err = %v, want no error and len(s.Warm) == 1 and s.Warm[0].Want == 0",
+			s, err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "first"})
 	warm(t, d, 1)
 	d.NewSession(t, api.SessionRequest{ID: "second"})
 	if took(d) != 1 {
-		t.Errorf("%d were taken over:\n%s", took(d), d.Log())
+		t.Errorf("%d preforked boxes were used:\n%s", took(d), d.Log())
 	}
 }
 
@@ -60,7 +61,7 @@ func TestABoxAheadOfNeedIsLikeAnyOther(t *testing.T) {
 	before := d.Look()
 	warm(t, d, 2)
 	if s, err := d.Status(t.Context()); err != nil || s.Sessions != 0 {
-		t.Errorf("what nobody has is counted: %+v, %v", s, err)
+		t.Errorf("a preforked box without an owner is counted: s = %+v, err = %v, want no error and s.Sessions == 0", s, err)
 	}
 	const look = `hostname; cat /etc/hostname /etc/hosts; id; pwd; env | sort; ls -lan --time-style=+ /workspace /home/box /tmp /run/box; cut -d' ' -f2-6 /proc/self/mounts | sort; ulimit -a; ` +
 		`cat /proc/self/uid_map | wc -l; set -- /proc/[0-9]*; echo $#`
@@ -69,7 +70,7 @@ func TestABoxAheadOfNeedIsLikeAnyOther(t *testing.T) {
 	for _, profile := range []string{"default", "cold"} {
 		s := d.NewSession(t, api.SessionRequest{ID: "same", Profile: profile, Env: env})
 		if s.Hostname != "same" || s.State != "ready" || s.PID == 0 {
-			t.Errorf("%+v", s)
+			t.Errorf(`s = %+v, want s.Hostname == "same" and s.State == "ready" and s.PID != 0`, s)
 		}
 		r := d.Result(t, "same", boxtest.Shell(look))
 		if r.Status != "exited" {
@@ -81,7 +82,7 @@ func TestABoxAheadOfNeedIsLikeAnyOther(t *testing.T) {
 		}
 	}
 	if took(d) != 1 {
-		t.Fatalf("%d were taken over:\n%s", took(d), d.Log())
+		t.Fatalf("%d preforked boxes were used:\n%s", took(d), d.Log())
 	}
 	a, b := strings.Split(made["default"], "\n"), strings.Split(made["cold"], "\n")
 	for i := range max(len(a), len(b)) {
@@ -112,14 +113,14 @@ func TestASessionInABoxAheadOfNeedOutlivesBoxd(t *testing.T) {
 				end(d)
 				d.Restart()
 				if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != s.PID {
-					t.Fatalf("%+v, %v", now, err)
+					t.Fatalf("now = %+v, err = %v, want no error and now.PID == %v", now, err, s.PID)
 				}
 				if got := d.Sh(t, "s1", "cat f; hostname; echo $A"); got != "kept\ns1\nb\n" {
-					t.Errorf("%q", got)
+					t.Errorf(`got %q, want "kept\ns1\nb\n"`, got)
 				}
 			}
 			if took(d) != 1 {
-				t.Errorf("%d were taken over", took(d))
+				t.Errorf("%d preforked boxes were used", took(d))
 			}
 			if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 				t.Error(err)
@@ -141,7 +142,7 @@ func TestBoxesAheadOfNeedGiveWay(t *testing.T) {
 	warm(t, d, 1)
 	d.NewSession(t, api.SessionRequest{ID: "s3"})
 	if took(d) != 1 {
-		t.Errorf("%d were taken over", took(d))
+		t.Errorf("%d preforked boxes were used", took(d))
 	}
 	warm(t, d, 0)
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
@@ -160,7 +161,7 @@ func TestADeadBoxAheadOfNeedIsMadeUpFor(t *testing.T) {
 	d := boxtest.Start(t, "[profiles.default]\nwarm = 1\n")
 	for i := range 3 {
 		warm(t, d, 1)
-		boxtest.Eventually(t, "there is a workspace for each session and one more", func() bool { // that of a dead box goes later
+		boxtest.Eventually(t, "there is one workspace more than there are sessions", func() bool { // that of a dead box goes later
 			list, err := os.ReadDir(filepath.Join(d.State, "workspaces"))
 			return err == nil && len(list) == i+1
 		})
@@ -194,7 +195,7 @@ func killInits(t *testing.T, d *boxtest.Daemon) {
 		}
 	}
 	if len(killed) == 0 {
-		t.Error("there was none to kill: this test proves nothing")
+		t.Error("there was no PID 1 to kill: this test proves nothing")
 	}
-	boxtest.Eventually(t, "they are dead", func() bool { return !slices.ContainsFunc(killed, boxtest.Lives) })
+	boxtest.Eventually(t, "the killed processes are dead", func() bool { return !slices.ContainsFunc(killed, boxtest.Lives) })
 }

@@ -127,7 +127,8 @@ func (c *caller) ask(method, path string, body any, again bool, execs, sessions 
 			break
 		}
 		if ctx.Err() != nil {
-			c.t.Errorf("%s %s is not answered: %d %s, %v", method, path, a.status, a.body, err)
+			c.t.Errorf("%s %s is not answered: a.status = %d, a.body = %s, err = %v, want ctx.Err() == nil",
+				method, path, a.status, a.body, err)
 			return a, false
 		}
 		<-time.After(5 * time.Millisecond)

@@ -134,7 +134,7 @@ func (s *soak) exactly(do func()) {
 	execs := 0
 	for _, d := range s.deeds[first:] {
 		if !d.sure() {
-			s.t.Errorf("with a boxd all the time it is not sure what has become of %+v", d)
+			s.t.Errorf("boxd ran all the time, and the outcome of %+v is unknown", d)
 		}
 		from[d.who] = used{from[d.who].Executions + d.execs, from[d.who].Started + d.sessions}
 		execs += d.execs
@@ -171,7 +171,7 @@ func (s *soak) sessions() {
 			s.t.Logf("status %+v, want %d sessions with %d processes", st, sessions, processes)
 		}
 	}()
-	boxtest.Eventually(s.t, "status counts what there is", func() bool {
+	boxtest.Eventually(s.t, "the status counts the sessions and processes that exist", func() bool {
 		st = s.status()
 		return st.Sessions == sessions && st.Processes == processes && st.Running == processes && st.Queue.Waiting == 0 && st.Queue.Executions == 0
 	})
@@ -206,17 +206,17 @@ func (s *soak) noLeaks() {
 		for line := range strings.Lines(string(a.body)) {
 			if strings.HasPrefix(line, "boxd_leaks{") {
 				if kinds++; !strings.HasSuffix(line, "} 0\n") {
-					s.t.Errorf("%s", line)
+					s.t.Errorf(`line = %s, want line ending with "} 0\n"`, line)
 				}
 			}
 		}
 		if err != nil || kinds == 0 {
-			s.t.Errorf("%v: %d %s", err, a.status, a.body)
+			s.t.Errorf("%v: a.status = %d, a.body = %s, want no error and kinds != 0", err, a.status, a.body)
 		}
 	}
 	look()
 	again := now() + 6*time.Second
-	boxtest.Eventually(s.t, "it is time for another look", func() bool { return now() > again })
+	boxtest.Eventually(s.t, "six seconds have passed since the last check", func() bool { return now() > again })
 	look()
 }
 
@@ -226,7 +226,8 @@ func (s *soak) recorded() {
 	dir := filepath.Join(s.d.State, "audit")
 	report, err := hashchain.Verify(os.DirFS(dir), nil)
 	if err != nil || len(report.Problems) > 0 || report.Lost > 0 || report.First != 1 {
-		s.t.Errorf("%v, %+v", err, report)
+		s.t.Errorf("err = %v, report = %+v, want no error and len(report.Problems) == 0 and report.Lost <= 0 and report.First == 1",
+			err, report)
 	}
 	names, err := hashchain.Files(os.DirFS(dir))
 	if err != nil {

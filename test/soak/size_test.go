@@ -38,7 +38,7 @@ func minutes() time.Duration {
 // phase is how much the clients ask of boxd.
 type phase int
 
-// Phases of a load, in their order. What the clients do by half is known when they have done all they can.
+// Phases of a load, in their order. The rate of the half load follows from what the clients achieve at full load.
 const (
 	idle phase = iota
 	full       // each client begins as soon as it has its answer

@@ -249,7 +249,7 @@ func start(t *testing.T) *soak {
 	return s
 }
 
-// Whatever has happened, all counts add up: nothing is lost or duplicated, and nothing is left.
+// After all of that every count adds up: nothing is lost or duplicated, and nothing is left.
 func TestEverythingAddsUp(t *testing.T) {
 	s := start(t)
 	s.d.Warm()
@@ -278,7 +278,7 @@ func TestEverythingAddsUp(t *testing.T) {
 	s.stop()
 	s.quiet()
 	s.reload(s.plain, taken)
-	boxtest.Eventually(t, "no box is ahead of need", func() bool {
+	boxtest.Eventually(t, "no preforked box is left", func() bool {
 		st, err := s.d.Status(t.Context())
 		return err == nil && len(st.Warm) == 0 && st.Sessions == 0
 	})

@@ -66,7 +66,7 @@ func (c *caller) create() {
 	}
 	var s api.Session
 	if err := json.Unmarshal(a.body, &s); err != nil || s.ID != want {
-		c.t.Errorf("create %s: %s, %v", want, a.body, err)
+		c.t.Errorf("create %s: a.body = %s, err = %v, want no error and s.ID == want", want, a.body, err)
 		return
 	}
 	c.own[s.ID] = &box{}
@@ -99,7 +99,8 @@ func (c *caller) crowd(id string, n int) {
 			}
 			var r api.ExecResult
 			if err := json.Unmarshal(a.body, &r); err != nil || r.Status != "exited" || r.Stdout != name+"\n" {
-				c.t.Errorf("exec %s: %s, %v", name, a.body, err)
+				c.t.Errorf(`exec %s: a.body = %s, err = %v, want no error and r.Status == "exited" and r.Stdout == name + "\n"`,
+					name, a.body, err)
 			}
 			mu.Lock()
 			c.own[id].ran++
@@ -121,7 +122,8 @@ func (c *caller) unnamed(id string) {
 	}
 	var r api.ExecResult
 	if err := json.Unmarshal(a.body, &r); err != nil || r.Status != want && !canceled(a, r) {
-		c.t.Errorf("exec of %q: %s, %v", argv, a.body, err)
+		c.t.Errorf("exec of %q: a.body = %s, err = %v, want no error and (r.Status == want or canceled(a, r))",
+			argv, a.body, err)
 	}
 }
 
@@ -137,7 +139,8 @@ func (c *caller) oneShot() {
 	}
 	var r api.ExecResult
 	if err := json.Unmarshal(a.body, &r); err != nil || r.Status != "exited" && !canceled(a, r) {
-		c.t.Errorf("one shot: %s, %v", a.body, err)
+		c.t.Errorf(`one shot: a.body = %s, err = %v, want no error and (r.Status == "exited" or canceled(a, r))`,
+			a.body, err)
 	}
 }
 

@@ -104,10 +104,11 @@ func answers(t *testing.T, d *boxtest.Daemon, want api.Session, when string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if now, err := d.Session(ctx, "running"); err != nil || now.PID != want.PID || now.State != want.State {
-		t.Errorf("%s the session is %+v, %v", when, now, err)
+		t.Errorf("%s the session is %+v, %v, want no error and now.PID == %v and now.State == %v",
+			when, now, err, want.PID, want.State)
 	}
 	if p, err := d.Process(ctx, "running", "p", 0); err != nil || p.State != "running" || p.Starts != 1 {
-		t.Errorf("%s the process is %+v, %v", when, p, err)
+		t.Errorf(`%s the process is %+v, %v, want no error and p.State == "running" and p.Starts == 1`, when, p, err)
 	}
 	if list, err := d.Sessions(ctx, true); err != nil || len(list) == 0 {
 		t.Errorf("%s the list has %d sessions, %v", when, len(list), err)
@@ -148,7 +149,7 @@ func TestADiskThatStandsStillLosesNothing(t *testing.T) {
 				results[name] = err
 			})
 		}
-		boxtest.Eventually(t, "somebody waits for the disk", func() bool { return waits(d.PID()) })
+		boxtest.Eventually(t, "a thread of boxd waits for the disk", func() bool { return waits(d.PID()) })
 		answers(t, d, running, "while the disk stands still")
 		if killed {
 			_ = unix.Kill(d.PID(), unix.SIGKILL)
@@ -169,13 +170,15 @@ func TestADiskThatStandsStillLosesNothing(t *testing.T) {
 		}
 		answers(t, d, running, "when the disk goes on")
 		if s, err := d.Session(t.Context(), "change"); err != nil || s.State != "stopped" || s.Labels["is"] != "changed" {
-			t.Errorf("killed %v: the session that was changed is %+v, %v", killed, s, err)
+			t.Errorf(`killed %v: the session that was changed is %+v, %v, want no error and s.State == "stopped" and s.Labels["is"] == "changed"`,
+				killed, s, err)
 		}
 		if _, err := d.Session(t.Context(), "remove"); gone(err) != nil || err == nil {
-			t.Errorf("killed %v: the session that was removed: %v", killed, err)
+			t.Errorf("killed %v: the session that was removed: err = %v, want gone(err) == nil and an error",
+				killed, err)
 		}
 		if got := d.Sh(t, "begin", "cat file"); got != "begin\n" {
-			t.Errorf("killed %v: the session that was started has %q", killed, got)
+			t.Errorf(`killed %v: the session that was started has %q, want got == "begin\n"`, killed, got)
 		}
 		for _, id := range []string{"begin", "change"} { // for the next round
 			if err := d.DeleteSession(t.Context(), id); err != nil {
@@ -222,10 +225,10 @@ func TestADiskThatVanishesLosesNothingThatWasStopped(t *testing.T) {
 	o.control(shutdownFilesystem, shutdownNoSync)
 	answers(t, d, running, "without its disk")
 	if _, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "new"}); boxtest.StatusOf(err) < 500 {
-		t.Errorf("without its disk a session is made: %v", err)
+		t.Errorf("without its disk a session is made: err = %v, want boxtest.StatusOf(err) >= 500", err)
 	}
 	if _, err := d.StartSession(t.Context(), "stopped"); boxtest.StatusOf(err) < 500 {
-		t.Errorf("without its disk a session is started: %v", err)
+		t.Errorf("without its disk a session is started: err = %v, want boxtest.StatusOf(err) >= 500", err)
 	}
 	answers(t, d, running, "after requests without its disk")
 	d.Kill()
@@ -243,13 +246,14 @@ func TestADiskThatVanishesLosesNothingThatWasStopped(t *testing.T) {
 	attach(t, o.image, o.dir)
 	d.Restart()
 	if s, err := d.Session(t.Context(), "stopped"); err != nil || s.State != "stopped" {
-		t.Errorf("when the disk is back the session that was stopped is %+v, %v", s, err)
+		t.Errorf(`when the disk is back the session that was stopped is %+v, %v, want no error and s.State == "stopped"`,
+			s, err)
 	}
 	if _, err := d.StartSession(t.Context(), "stopped"); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.Sh(t, "stopped", "cat file"); got != "stopped\n" {
-		t.Errorf("when the disk is back the file has %q", got)
+		t.Errorf(`when the disk is back the file has %q, want "stopped\n"`, got)
 	}
 	for _, id := range []string{"stopped", "running"} {
 		if err := d.DeleteSession(t.Context(), id); err != nil {

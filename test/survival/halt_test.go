@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A boxd that was stopped by a signal for longer than any timeout in a box loses nothing when it continues: it has not been told
-// yet of what happened meanwhile.
+// A boxd that was stopped by a signal for longer than any timeout in a box loses nothing when it continues, although it has not
+// been notified of events meanwhile.
 func TestNothingIsLostWhenBoxdStandsStill(t *testing.T) {
 	t.Parallel() // it waits for most of its time
 	d := start(t)
@@ -46,6 +46,6 @@ func TestNothingIsLostWhenBoxdStandsStill(t *testing.T) {
 		t.Errorf("the box of %d is that of %d, %v", s.PID, now.PID, err)
 	}
 	if p, err := d.Process(t.Context(), "s1", "p", 0); err != nil || p.State != "running" {
-		t.Errorf("the process is %+v, %v", p, err)
+		t.Errorf(`the process is %+v, %v, want no error and p.State == "running"`, p, err)
 	}
 }

@@ -61,7 +61,7 @@ func starve(t *testing.T, d *boxtest.Daemon) {
 	}
 	before := len(d.Log())
 	if err := d.Wait(); err == nil {
-		t.Error("boxd has ended in order")
+		t.Error("boxd exited with code 0, want it killed for want of memory")
 	}
 	cancel()
 	all.Wait()
@@ -158,29 +158,30 @@ func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
 			took := time.Since(begun)
 			t.Logf("%d: after %d bytes and %v: %v", i, bytes, took.Round(time.Millisecond), err)
 			if took > 50*time.Second { // of the minute that a start may take
-				t.Errorf("nobody has said that it failed: %v", err)
+				t.Errorf("the failed creation has no error message: err = %v, want took <= 50 * time.Second", err)
 			}
 			if !ok || e.Status < http.StatusInternalServerError && e.Status != http.StatusNotFound {
-				t.Errorf("after %d bytes: %v", bytes, err)
+				t.Errorf("after %d bytes: err = %v, want ok == true and (e.Status >= 500 or e.Status == 404)",
+					bytes, err)
 			}
 		}
-		boxtest.Eventually(t, "what is there of it is removed", func() bool { // by a new keeper, if the old one has failed
+		boxtest.Eventually(t, "the session that may exist is removed", func() bool { // by a new keeper, if the old one has failed
 			err := d.DeleteSession(t.Context(), "made")
 			return err == nil || errors.Is(err, client.NotFound)
 		})
 		if got := d.Sh(t, "stays", "echo here"); got != "here\n" {
-			t.Fatalf("%q", got)
+			t.Fatalf(`got %q, want "here\n"`, got)
 		}
 	}
 	t.Logf("%d sessions have failed", failed)
 	if failed < least {
-		t.Error("hardly anything has failed")
+		t.Error("fewer sessions failed than the test needs")
 	}
 	if s, err := d.Session(t.Context(), "stays"); err != nil || s.PID != stays.PID {
-		t.Errorf("%v, %+v", err, s)
+		t.Errorf("err = %v, s = %+v, want no error and s.PID == %v", err, s, stays.PID)
 	}
 	if p, err := d.Process(t.Context(), "stays", "p", 0); err != nil || p.State != "running" || p.Starts != 1 {
-		t.Errorf("%v, %+v", err, p)
+		t.Errorf(`err = %v, p = %+v, want no error and p.State == "running" and p.Starts == 1`, err, p)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "after"})
 	d.Sh(t, "after", "true")

@@ -77,7 +77,7 @@ func (v *victims) box(d *boxtest.Daemon) {
 		v.t.Errorf("%s: the box of %d is dead", id, s.PID)
 	}
 	if got := d.Sh(v.t, id, "ls -A /workspace; echo here"); got != "here\n" {
-		v.t.Errorf("%s: the new box has %q", id, got)
+		v.t.Errorf(`%s: the new box has %q, want got == "here\n"`, id, got)
 	}
 	if err := d.DeleteSession(v.t.Context(), id); err != nil {
 		v.t.Errorf("%s: %v", id, err)
@@ -104,15 +104,15 @@ func (v *victims) client(d *boxtest.Daemon) {
 		return err == nil && s.Running == 0
 	})
 	if got := d.Sh(v.t, id, "ls /workspace"); got != "runs\n" {
-		v.t.Errorf("%s has %q", id, got)
+		v.t.Errorf(`%s has %q, want got == "runs\n"`, id, got)
 	}
 	if err := d.DeleteSession(v.t.Context(), id); err != nil {
 		v.t.Errorf("%s: %v", id, err)
 	}
 }
 
-// Whatever is killed, in any order, under load of every kind: no byte of a stream is lost or duplicated, no command runs twice,
-// no session is lost except those whose PID 1 was killed, the audit log is intact, and nothing is left.
+// Processes are killed in any order, under load of every kind: no byte of a stream is lost or duplicated, no command runs twice, no
+// session is lost except those whose PID 1 was killed, the audit log is intact, and nothing is left.
 func TestNothingIsLostWhateverIsKilled(t *testing.T) {
 	v := &victims{t: t, killed: map[string]int{}}
 	times := 8
@@ -126,7 +126,8 @@ func TestNothingIsLostWhateverIsKilled(t *testing.T) {
 	})
 	report, err := hashchain.Verify(os.DirFS(audit), nil)
 	if err != nil || len(report.Problems) > 0 || report.Lost > 0 || report.First != 1 {
-		t.Errorf("the audit log: %v, %+v", err, report)
+		t.Errorf("the audit log: err = %v, report = %+v, want no error and len(report.Problems) == 0 and report.Lost <= 0 and report.First == 1",
+			err, report)
 	}
 	t.Logf("killed: %v; %d records of the audit log", v.killed, report.Records)
 }
@@ -151,13 +152,15 @@ func TestNothingIsLostWhenTheDiskOfBoxdFails(t *testing.T) {
 		t.Helper()
 		now, err := d.Session(t.Context(), "s")
 		if err != nil || now.PID != s.PID {
-			t.Fatalf("%s: the session is of %d, was of %d: %v", when, now.PID, s.PID, err)
+			t.Fatalf("%s: the session is of %d, was of %d: err = %v, want no error and now.PID == s.PID",
+				when, now.PID, s.PID, err)
 		}
 		if p, err := d.Process(t.Context(), "s", "p", 0); err != nil || p.State != "running" || p.Starts != 1 {
-			t.Errorf("%s: the process is %+v, %v", when, p, err)
+			t.Errorf(`%s: the process is %+v, %v, want no error and p.State == "running" and p.Starts == 1`,
+				when, p, err)
 		}
 		if got := d.Sh(t, "s", "cat file"); got != "kept\n" {
-			t.Errorf("%s: the file has %q", when, got)
+			t.Errorf(`%s: the file has %q, want got == "kept\n"`, when, got)
 		}
 	}
 	filler := filepath.Join(disk, "filler")
@@ -172,15 +175,16 @@ func TestNothingIsLostWhenTheDiskOfBoxdFails(t *testing.T) {
 		}
 	}
 	if !refused {
-		t.Error("sessions are made on a disk that is full")
+		t.Error("a session was created on a full disk")
 	}
 	if now, err := d.Session(t.Context(), "s"); err != nil || now.PID != s.PID {
-		t.Errorf("on a disk that is full the session is %+v, %v", now, err)
+		t.Errorf("on a disk that is full the session is %+v, %v, want no error and now.PID == %v", now, err, s.PID)
 	}
 	d.Kill() // while it is full
 	d.Restart()
 	if now, err := d.Session(t.Context(), "s"); err != nil || now.PID != s.PID {
-		t.Errorf("after a kill on a disk that is full the session is %+v, %v", now, err)
+		t.Errorf("after a kill on a disk that is full the session is %+v, %v, want no error and now.PID == %v",
+			now, err, s.PID)
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
@@ -212,7 +216,7 @@ func TestNothingIsLostWhenTheDiskOfBoxdFails(t *testing.T) {
 	})
 	out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxd"), "-config", d.Config).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "read-only file system") || !strings.Contains(string(out), disk) {
-		t.Errorf("on a disk that is read-only boxd says %v:\n%s", err, out)
+		t.Errorf("on a read-only disk boxd fails with %v:\n%s", err, out)
 	}
 	if err := unix.Mount("", disk, "", unix.MS_REMOUNT|unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)

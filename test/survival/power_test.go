@@ -43,7 +43,8 @@ func must(t *testing.T, name string, args ...string) {
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	if out, err := cmd.CombinedOutput(); err != nil && (name != "e2fsck" || cmd.ProcessState.ExitCode() > 1) { // 1: it has fixed errors
-		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+		t.Fatalf("%s %q: err = %v, want no error or name == \"e2fsck\" and cmd.ProcessState.ExitCode() <= 1:\n%s",
+			name, args, err, out)
 	}
 }
 
@@ -167,14 +168,14 @@ func TestAPowerCutLosesNothingThatWasStopped(t *testing.T) {
 		}
 		for _, problem := range report.Problems {
 			if problem.Kind != hashchain.Torn {
-				t.Errorf("after cut %d the audit log: %+v", i, problem)
+				t.Errorf("after cut %d the audit log: problem = %+v, want problem.Kind == hashchain.Torn", i, problem)
 			}
 		}
 		p.d.Restart()
 		for id, text := range p.promised {
 			s, err := p.d.Session(t.Context(), id)
 			if err != nil || s.State != "stopped" {
-				t.Errorf("after cut %d %s is %q, %v", i, id, s.State, err)
+				t.Errorf(`after cut %d %s is %q, %v, want no error and s.State == "stopped"`, i, id, s.State, err)
 				continue
 			}
 			if _, err := p.d.StartSession(t.Context(), id); err != nil {

@@ -35,7 +35,7 @@ func TestAnMCPServerAnswersWhileSkillsComeAndGo(t *testing.T) {
 	work.Go(func() {
 		_, err := d.Attach(ctx, "s1", "mcp", client.AttachOptions{Write: true, Lines: true}, client.Stdio{Stdin: in, Stdout: out, Stderr: os.Stderr}, nil)
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("attached: %v", err)
+			t.Errorf("attached: err = %v, want err is context.Canceled", err)
 		}
 		out.Close()
 		in.Close()
@@ -57,7 +57,7 @@ func TestAnMCPServerAnswersWhileSkillsComeAndGo(t *testing.T) {
 			}
 			got, err := json.Marshal(r.StructuredContent)
 			if want := fmt.Sprintf(`{"calls":%d,"square":%d}`, i, i*i); err != nil || string(got) != want {
-				t.Errorf("the answer to %d is %s, %v", i, got, err)
+				t.Errorf("the answer to %d is %s, %v, want no error and got == want", i, got, err)
 				return
 			}
 			asked.Store(int64(i))
@@ -85,7 +85,7 @@ func TestAnMCPServerAnswersWhileSkillsComeAndGo(t *testing.T) {
 	answers("without one")
 	r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Argv: []string{"ls", "/skills"}})
 	if err != nil || r.Stdout != "two\n" {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf(`r = %+v, err = %v, want no error and r.Stdout == "two\n"`, r, err)
 	}
 	stop.Store(true)
 	<-asking

@@ -95,7 +95,7 @@ func stopped(t *testing.T, d *boxtest.Daemon, end func(*boxtest.Daemon)) {
 		}
 	}
 	if early == 0 {
-		t.Error("no boxd was asked to end before it had taken all over")
+		t.Error("no boxd was stopped before it had restored all sessions")
 	}
 	d.Restart()
 	for id, pid := range pids {
@@ -108,7 +108,7 @@ func stopped(t *testing.T, d *boxtest.Daemon, end func(*boxtest.Daemon)) {
 // A boxd without descriptors treats no box as dead, or as unknown, because it cannot inspect it.
 func TestNoSessionIsLostByABoxdWithoutDescriptors(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Kept, "[profiles.default]\nwarm = 3\n")
-	boxtest.Eventually(t, "boxes are ahead of need", func() bool {
+	boxtest.Eventually(t, "three preforked boxes are ready", func() bool {
 		s, err := d.Status(t.Context())
 		return err == nil && len(s.Warm) == 1 && s.Warm[0].Ready == 3
 	})
@@ -127,7 +127,7 @@ func TestNoSessionIsLostByABoxdWithoutDescriptors(t *testing.T) {
 		}
 	}
 	if failed == 0 {
-		t.Error("no boxd has lacked descriptors")
+		t.Error("no boxd ran out of descriptors")
 	}
 	d.Restart()
 	for id, pid := range pids {
@@ -135,7 +135,7 @@ func TestNoSessionIsLostByABoxdWithoutDescriptors(t *testing.T) {
 			t.Errorf("%s: %v, its box of %d is that of %d", id, err, pid, s.PID)
 		}
 		if p, err := d.Process(t.Context(), id, "p", 0); err != nil || p.State != "running" || p.Starts != 1 {
-			t.Errorf("%s: %v, its process is %+v", id, err, p)
+			t.Errorf(`%s: %v, its process is %+v, want no error and p.State == "running" and p.Starts == 1`, id, err, p)
 		}
 	}
 }
@@ -185,7 +185,7 @@ func TestABoxdStartsWhereSomethingCannotBeCleanedUp(t *testing.T) {
 		t.Errorf("the box of %d is that of %d, %v", s.PID, now.PID, err)
 	}
 	removed, was := filepath.Join(d.State, "removed"), busy
-	boxtest.Eventually(t, "it is renamed", func() bool { // otherwise the test proves nothing
+	boxtest.Eventually(t, "the busy directory is renamed", func() bool { // otherwise the test proves nothing
 		moved, err := filepath.Glob(filepath.Join(removed, "*", "busy"))
 		if err == nil && len(moved) == 1 {
 			busy = moved[0]
@@ -196,12 +196,12 @@ func TestABoxdStartsWhereSomethingCannotBeCleanedUp(t *testing.T) {
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil { // a later removal
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "it is removed", func() bool {
+	boxtest.Eventually(t, "the busy directory is removed", func() bool {
 		list, err := os.ReadDir(removed)
 		return err == nil && len(list) == 0
 	})
 	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("there is left: %v", err)
+		t.Errorf("the busy directory is left: err = %v, want err is fs.ErrNotExist", err)
 	}
 }
 
@@ -228,7 +228,7 @@ func interrupted(t *testing.T, d *boxtest.Daemon) (taken int) {
 	}
 	_ = cmd.Wait() // one that was not serving yet exits with an error
 	if taken == 0 {
-		t.Fatalf("boxd has taken nothing over:\n%s", log.String())
+		t.Fatalf("boxd has restored nothing:\n%s", log.String())
 	}
 	return taken
 }

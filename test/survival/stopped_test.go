@@ -51,7 +51,7 @@ func TestASessionIsStoppedOrRunsWhateverIsKilled(t *testing.T) {
 				}
 			}
 			if err := <-over; err != nil && boxtest.StatusOf(err) != 503 {
-				t.Fatalf("%d, %v: %v", i, at, err)
+				t.Fatalf("%d, %v: err = %v, want no error or boxtest.StatusOf(err) == 503", i, at, err)
 			}
 		} else {
 			d.Kill()
@@ -74,10 +74,11 @@ func TestASessionIsStoppedOrRunsWhateverIsKilled(t *testing.T) {
 			t.Fatalf("%d: start: %v", i, err)
 		}
 		if got := d.Sh(t, "s", "cat /workspace/f ~/f /opt/f; echo $A"); got != "f\nhome\ntop\nvalue\n" {
-			t.Fatalf("%d: there is %q", i, got)
+			t.Fatalf(`%d: the files are %q, want got == "f\nhome\ntop\nvalue\n"`, i, got)
 		}
 		if p, err := d.Process(t.Context(), "s", "p", 0); err != nil || p.State == "ended" {
-			t.Errorf("%d: after %v of a stop %v, of the keeper %v, the process is %+v, %v", i, at, stops, keeper, p, err)
+			t.Errorf(`%d: after %v of a stop %v, of the keeper %v, the process is %+v, %v, want no error and p.State != "ended"`,
+				i, at, stops, keeper, p, err)
 		}
 		wantBoxes(t, d, 1, fmt.Sprintf("%d: it runs", i))
 		if i+1 < 4*moments && i%2 == 0 { // started by the next round

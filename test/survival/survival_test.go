@@ -151,7 +151,8 @@ func (n *numbers) Write(p []byte) (int, error) {
 		}
 		i, err := strconv.Atoi(string(line))
 		if err != nil || i != n.last+n.step {
-			n.t.Errorf("count: after %d of %s comes %q", n.last, n.name, line)
+			n.t.Errorf("count: after line %d of %s the next is %q, want no error and i == n.last + n.step",
+				n.last, n.name, line)
 		}
 		n.last = i
 	}
@@ -174,7 +175,7 @@ func (l *load) echo(name string, req *api.ProcessRequest, done *atomic.Int64) {
 				return
 			}
 			if !scan.Scan() || scan.Text() != fmt.Sprintf("<line %d>", i) {
-				l.t.Errorf("%s: line %d comes back as %q, %v", name, i, scan.Text(), scan.Err())
+				l.t.Errorf("%s: line %d is returned as %q, %v", name, i, scan.Text(), scan.Err())
 				_ = lines.CloseWithError(io.ErrClosedPipe)
 				return
 			}
@@ -207,7 +208,8 @@ func (l *load) execute(n int) {
 			return
 		}
 		if r.Status != "exited" || r.Stdout != id+"\n" {
-			l.t.Errorf("%s: %s, %q %q", id, r.Status, r.Stdout, r.Stderr)
+			l.t.Errorf(`%s: r.Status = %s, r.Stdout = %q, r.Stderr = %q, want r.Status == "exited" and r.Stdout == id + "\n"`,
+				id, r.Status, r.Stdout, r.Stderr)
 		}
 		l.executed.Add(1)
 	}
@@ -246,7 +248,8 @@ func (l *load) upload() {
 		var out strings.Builder
 		err := l.attach(l.t.Context(), id, client.AttachOptions{Write: true}, client.Stdio{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: io.Discard})
 		if err != nil || strings.TrimSpace(out.String()) != strconv.Itoa(len(data)) {
-			l.t.Errorf("%s: %q, %v", id, out.String(), err)
+			l.t.Errorf("%s: out = %q, err = %v, want no error and strings.TrimSpace(out.String()) == strconv.Itoa(len(data))",
+				id, out.String(), err)
 			return
 		}
 		_ = l.again("remove "+id, func(ctx context.Context) error { return gone(l.d.DeleteProcess(ctx, "s1", id)) })
@@ -278,7 +281,7 @@ func (l *load) make(n int) {
 			return err
 		})
 		if r.Stdout != id+"\n" {
-			l.t.Errorf("%s: %+v", id, r)
+			l.t.Errorf(`%s: r = %+v, want r.Stdout == id + "\n"`, id, r)
 		}
 		_ = l.again("remove "+id, func(ctx context.Context) error { return gone(l.d.DeleteSession(ctx, id)) })
 		l.made.Add(1)
@@ -308,7 +311,7 @@ func (l *load) ask() {
 			}
 			got, err := json.Marshal(r.StructuredContent)
 			if want := fmt.Sprintf(`{"calls":%d,"square":%d}`, i, i*i); err != nil || string(got) != want {
-				l.t.Errorf("mcp: the answer to %d is %s, %v", i, got, err)
+				l.t.Errorf("mcp: the answer to %d is %s, %v, want no error and got == want", i, got, err)
 				return
 			}
 			l.asked.Add(1)
@@ -316,7 +319,7 @@ func (l *load) ask() {
 	})
 	err := l.attach(ctx, "mcp", client.AttachOptions{Write: true, Lines: true}, client.Stdio{Stdin: in, Stdout: out, Stderr: os.Stderr})
 	if !errors.Is(err, context.Canceled) {
-		l.t.Errorf("mcp: %v", err)
+		l.t.Errorf("mcp: err = %v, want err is context.Canceled", err)
 	}
 	out.Close()
 	in.Close()
@@ -332,7 +335,7 @@ func install(t *testing.T, d *boxtest.Daemon, name string) {
 	defer f.Close()
 	req := &api.ExecRequest{Command: new("cat > " + name + " && chmod +x " + name)}
 	if r, err := d.ExecStream(t.Context(), "s1", req, client.Stdio{Stdin: f, Stdout: os.Stderr, Stderr: os.Stderr}, nil); err != nil || *r.ExitCode != 0 {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf("r = %+v, err = %v, want no error and *r.ExitCode == 0", r, err)
 	}
 }
 
@@ -367,7 +370,8 @@ func (l *load) finish() {
 		return err
 	})
 	if strings.TrimSpace(r.Stdout) != strconv.Itoa(int(l.executed.Load())) {
-		l.t.Errorf("of %d executions there have run: %s", l.executed.Load(), r.Stdout)
+		l.t.Errorf("of %d executions there have run: r.Stdout = %s, want strings.TrimSpace(r.Stdout) == strconv.Itoa(int(l.executed.Load()))",
+			l.executed.Load(), r.Stdout)
 	}
 	l.t.Logf("lines counted %d, echoed %d, typed %d; questions %d, executions %d, streams %d, sessions %d, uploads %d",
 		l.counted.Load(), l.echoed.Load(), l.typed.Load(), l.asked.Load(), l.executed.Load(), l.streamed.Load(), l.made.Load(), l.uploaded.Load())
@@ -380,7 +384,7 @@ func (l *load) goesOn() {
 		"echoed": &l.echoed, "typed": &l.typed, "executed": &l.executed, "streamed": &l.streamed, "asked": &l.asked, "made": &l.made, "uploaded": &l.uploaded,
 	} {
 		before := n.Load()
-		boxtest.Eventually(l.t, "something more was "+name, func() bool { return n.Load() > before || l.t.Failed() })
+		boxtest.Eventually(l.t, "the load has more "+name, func() bool { return n.Load() > before || l.t.Failed() })
 	}
 }
 
@@ -408,7 +412,7 @@ func under(t *testing.T, times int, kill func(d *boxtest.Daemon)) {
 		t.Error(err)
 	}
 	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) != 0 {
-		t.Errorf("left are %v, %v", list, err)
+		t.Errorf("left are %v, %v, want no error and len(list) == 0", list, err)
 	}
 	d.NothingLeft(before)
 }

@@ -53,7 +53,7 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 				switch does {
 				case 'a':
 					if !heard(w, fmt.Appendf(nil, `{"id":"%s%d","result":{}}`, pingID, pings)) {
-						t.Errorf("%s: the client hears the answer to a ping", tc.name)
+						t.Errorf("%s: the client received the answer to a ping of boxctl", tc.name)
 					}
 				case 's':
 					heard(w, []byte(`{"method":"notifications/message"}`))
@@ -99,7 +99,7 @@ func TestPingsAreBetweenMessages(t *testing.T) {
 	go func() { first <- m.ping(1) }()
 	next(`{"jsonrpc":"2.0","id":"boxd-health-1","method":"ping"}`)
 	if !<-first {
-		t.Error("no ping is sent to who waits")
+		t.Error("no ping was sent to a client that waits")
 	}
 	go func() { fmt.Fprint(says, "begun") }()
 	half := make([]byte, 5)
@@ -107,15 +107,15 @@ func TestPingsAreBetweenMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.ping(2) {
-		t.Error("a ping is sent into a message")
+		t.Error("a ping was sent in the middle of a message")
 	}
 	go func() { fmt.Fprintln(says, " and ended"); says.Close() }()
 	next(" and ended")
 	if _, err := r.ReadByte(); err != io.EOF {
-		t.Errorf("the end of the client is %v", err)
+		t.Errorf("the end of the client is %v, want io.EOF", err)
 	}
 	if m.ping(3) {
-		t.Error("a ping is sent after the end")
+		t.Error("a ping was sent after the end of the connection")
 	}
 }
 
@@ -132,7 +132,7 @@ func TestAnswersToPingsAloneAreKept(t *testing.T) {
 		``:                                                                    false,
 	} {
 		if got := heard(newWatch(nil), []byte(line)); got != private {
-			t.Errorf("%s: kept %v", line, got)
+			t.Errorf("%s: passed on: %v", line, got)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 		time.Sleep(time.Hour) //nolint:forbidigo // as above
 		select {
 		case <-left:
-			t.Fatal("it is ended in the middle of a call, or before its client has gone")
+			t.Fatal("the server was ended in the middle of a call, or while its client was connected")
 		default:
 		}
 		heard(w, []byte(`{"id":7,"result":{}}`))
@@ -178,15 +178,15 @@ func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 		select {
 		case gone := <-left:
 			if !gone {
-				t.Error("it is not ended")
+				t.Error("the server was not ended")
 			}
 		default:
-			t.Error("it stays")
+			t.Error("the server still runs after its client has gone")
 		}
 	})
 }
 
-// heard lets a server send a line, and reports whether that is for us alone.
+// heard lets a server send a line, and reports whether it was meant for boxctl alone.
 func heard(w *watch, line []byte) bool {
 	w.noteOutput()
 	return w.message(line)
@@ -215,7 +215,7 @@ func TestALineOfAnyLengthArrives(t *testing.T) {
 			t.Errorf("in pieces of %d: %d bytes of %d, %v", size, got.Len(), len(want), err)
 		}
 		if !w.answered() {
-			t.Errorf("in pieces of %d the answer was not heard", size)
+			t.Errorf("in pieces of %d bytes: the answer to the ping was not recognized", size)
 		}
 	}
 }

@@ -46,14 +46,14 @@ func TestTheLastFailureOfEachServerIsKept(t *testing.T) {
 		}
 	}
 	if got := names(t, dir, "/a"); got != nil {
-		t.Errorf("before any: %q", got)
+		t.Errorf("before any: got %q, want nil", got)
 	}
 	keep("/a", "one", 1)
 	keep("/a", "two/../..", 2)
 	keep("/b", "one", 3)
 	keep("/a", "one", 4) // once more
 	if got := names(t, dir, "/a"); !slices.Equal(got, []string{"one", "two/../.."}) {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want []string{"one", "two/../.."}`, got)
 	}
 	for range 2 {
 		if err := ForgetFailures(dir, "/a", "one"); err != nil {
@@ -61,19 +61,19 @@ func TestTheLastFailureOfEachServerIsKept(t *testing.T) {
 		}
 	}
 	if a, b := names(t, dir, "/a"), names(t, dir, "/b"); !slices.Equal(a, []string{"two/../.."}) || !slices.Equal(b, []string{"one"}) {
-		t.Errorf("%q, %q", a, b)
+		t.Errorf(`a = %q, b = %q, want a == []string{"two/../.."} and b == []string{"one"}`, a, b)
 	}
 	for i := range maxFailures {
 		keep("/c", fmt.Sprint(i), 10+i)
 	}
 	if a, c := names(t, dir, "/a"), names(t, dir, "/c"); a != nil || len(c) != maxFailures {
-		t.Errorf("%q, %q", a, c)
+		t.Errorf("a = %q, c = %q, want a == nil and len(c) == maxFailures", a, c)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "bad.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if list, err := Failures(dir, "/c"); err == nil || len(list) != maxFailures {
-		t.Errorf("one that is no record: %v, %d others", err, len(list))
+		t.Errorf("with a file that is no record: %v, %d records", err, len(list))
 	}
 }
 
@@ -83,16 +83,16 @@ func TestItIsKeptInTheStateOfTheUser(t *testing.T) {
 		{"/s", "/h", "/s/boxctl/mcp"}, {"", "/h", "/h/.local/state/boxctl/mcp"}, {"relative", "/h", "/h/.local/state/boxctl/mcp"}, {"", "", ""}, {"relative", "h", ""},
 	} {
 		if got := HistoryDir(func(name string) string { return map[string]string{"XDG_STATE_HOME": tc.state, "HOME": tc.home}[name] }); got != tc.want {
-			t.Errorf("%+v: %q", tc, got)
+			t.Errorf("%+v: got %q, want %q", tc, got, tc.want)
 		}
 	}
 	if err := KeepFailure("", &Failure{}); err == nil {
-		t.Error("it is kept nowhere")
+		t.Error("no error without a directory for the history")
 	}
 	if err := ForgetFailures("", "/a", "one"); err != nil {
 		t.Error(err)
 	}
 	if list, err := Failures("", "/a"); err != nil || list != nil {
-		t.Errorf("%v, %v", list, err)
+		t.Errorf("list = %v, err = %v, want no error and list == nil", list, err)
 	}
 }

@@ -87,7 +87,7 @@ func TestWhatIsOfTheHostAloneIsNotCopied(t *testing.T) {
 	}
 	js := MakePlan(host(), &Server{Command: "node", Args: []string{"/home/me/js/dist/index.js"}}, nil)
 	if diff := cmp.Diff([]string{"dist", "package-lock.json", "package.json"}, js.names); diff != "" || js.installs[0].argv[1] != "ci" {
-		t.Error(diff, js.installs)
+		t.Errorf(`diff = %v, js.installs = %v, want diff == "" and js.installs[0].argv[1] == "ci"`, diff, js.installs)
 	}
 }
 
@@ -97,7 +97,8 @@ func FuzzMake(f *testing.F) {
 	f.Fuzz(func(t *testing.T, command, arg, cwd, source string) {
 		p := MakePlan(host(), &Server{Command: command, Args: []string{arg, arg}, Cwd: cwd}, []api.Mount{{Source: source, Target: "/data"}})
 		if p.dir == "/" || p.dir == "/home" || p.dir == "/home/me" || len(p.Server.Args) != 2 {
-			t.Errorf("%+v", p)
+			t.Errorf(`p = %+v, want p.dir != "/" and p.dir != "/home" and p.dir != "/home/me" and len(p.Server.Args) == 2`,
+				p)
 		}
 	})
 }

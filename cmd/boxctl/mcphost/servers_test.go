@@ -41,7 +41,8 @@ func TestAServerIsFoundInTheFileOfAHost(t *testing.T) {
 	} {
 		got, err := FindServer([]byte(tc.file), "s", variables)
 		if tc.says == "" && (err != nil || !cmp.Equal(got, want)) || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
-			t.Errorf("%.80s: %+v, %v", tc.file, got, err)
+			t.Errorf(`%.80s: got %+v, err = %v, want (tc.says != "" or no error and got == %+v) and (tc.says == "" or an error containing %q)`,
+				tc.file, got, err, want, tc.says)
 		}
 	}
 }
@@ -62,7 +63,7 @@ func FuzzFind(f *testing.F) {
 			t.Fatalf("%q has no command", data)
 		}
 		if _, ok := errors.AsType[*fault.Error](err); err != nil && !ok {
-			t.Fatalf("%q: %v says not what is wrong", data, err)
+			t.Fatalf("%q: the error %v does not say what is wrong", data, err)
 		}
 	})
 }

@@ -83,7 +83,7 @@ func TestALargeFileGoesInParts(t *testing.T) {
 	u.lose = func() { panic(http.ErrAbortHandler) }
 	lost := s.open(t, func(o *BucketOptions) { o.Part, o.Address = "1KiB", "s3://bucket/lost" })
 	if done, err := lost.Push(t.Context(), some(want), false, uncounted); err != nil || done.Sent != 3 {
-		t.Errorf("a lost answer: %+v, %v", done, err)
+		t.Errorf("a lost answer: done = %+v, err = %v, want no error and done.Sent == 3", done, err)
 	}
 	s.does(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if r.URL.Query().Get("partNumber") == "2" {
@@ -101,7 +101,7 @@ func TestALargeFileGoesInParts(t *testing.T) {
 	}
 	for _, size := range []string{"0B", "6GiB", "x"} {
 		if _, err := OpenBucket(&BucketOptions{Address: "s3://bucket/x", Part: size, Getenv: env(nil)}); err == nil {
-			t.Errorf("parts of %s are taken", size)
+			t.Errorf("no error for parts of %s", size)
 		}
 	}
 }

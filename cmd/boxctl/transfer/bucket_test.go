@@ -239,7 +239,7 @@ func TestAPushIsWhatIsFetched(t *testing.T) {
 		t.Errorf("other content: %v, %d puts", err, s.puts-before)
 	}
 	if done, err := b.Push(t.Context(), some(want), true, uncounted); err != nil || done.Sent != 2 {
-		t.Errorf("replaced: %+v, %v", done, err)
+		t.Errorf("replaced: done = %+v, err = %v, want no error and done.Sent == 2", done, err)
 	}
 	if got, err := b.fetched(t); err != nil || !maps.Equal(got, want) {
 		t.Errorf("fetched %q, %v", got, err)
@@ -285,7 +285,8 @@ func TestAPushGoesOnAfterAFailure(t *testing.T) {
 	s.mu.Unlock()
 	done, err := b.Push(t.Context(), some(want), false, uncounted)
 	if err != nil || arrived != 2 || done.There != arrived || done.Sent != len(want)-arrived {
-		t.Errorf("after %d files: %+v, %v", arrived, done, err)
+		t.Errorf("after %d files: done = %+v, err = %v, want no error and arrived == 2 and done.There == arrived and done.Sent == len(want) - arrived",
+			arrived, done, err)
 	}
 	once := map[string]bool{}
 	s.does(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -301,7 +302,7 @@ func TestAPushGoesOnAfterAFailure(t *testing.T) {
 	})
 	other := s.open(t, func(o *BucketOptions) { o.Address = "s3://bucket/other/" })
 	if done, err := other.Push(t.Context(), some(map[string]string{"a": "1", "b": "2"}), false, uncounted); err != nil || done.Sent != 2 {
-		t.Errorf("every request once in vain: %+v, %v", done, err)
+		t.Errorf("every request once in vain: done = %+v, err = %v, want no error and done.Sent == 2", done, err)
 	}
 }
 
@@ -402,7 +403,7 @@ func TestAServerThatLies(t *testing.T) {
 			} else {
 				var got map[string]string
 				if got, err = b.fetched(t); err == nil && got["large"] != large {
-					t.Errorf("%d bytes have come", len(got["large"]))
+					t.Errorf("%d bytes arrived", len(got["large"]))
 				}
 			}
 			switch {
@@ -470,13 +471,13 @@ func TestKeysThatCannotBeFiles(t *testing.T) {
 	s := serve(t)
 	s.put("in/here/a", make([]byte, 100), nil)
 	if _, _, err := s.open(t, nil).List(t.Context(), 99); err == nil || !strings.Contains(err.Error(), "more than 99 bytes") {
-		t.Errorf("too much: %v", err)
+		t.Errorf(`too much: err = %v, want an error containing "more than 99 bytes"`, err)
 	}
 	s.does(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		_, _ = io.WriteString(w, "<ListBucketResult><Contents><Key>elsewhere</Key><Size>1</Size><ETag>x</ETag></Contents></ListBucketResult>")
 	})
 	if _, _, err := s.open(t, nil).List(t.Context(), 99); err == nil || !strings.Contains(err.Error(), "is not below the prefix") {
-		t.Errorf("elsewhere: %v", err)
+		t.Errorf(`elsewhere: err = %v, want an error containing "is not below the prefix"`, err)
 	}
 	for _, path := range []string{"../a", "/a", "a//b", "a\nb", strings.Repeat("d/", 600) + "a"} {
 		if _, err := s.open(t, nil).Push(t.Context(), some(map[string]string{path: ""}), false, uncounted); err == nil {
@@ -575,12 +576,13 @@ func TestCredentialsOfFiles(t *testing.T) {
 			{Getenv: env(map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "CREDENTIALS_DIRECTORY": filepath.Dir(file)})},
 		} {
 			if who, err := o.who(); (err == nil) != ok || ok && who.AccessKeyID != "me" || !ok && !strings.Contains(err.Error(), "other users can access it") {
-				t.Errorf("mode %o: %v", mode, err)
+				t.Errorf(`mode %o: err = %v, want (err == nil) == ok and (ok == false or who.AccessKeyID == "me") and (ok == true or err containing "other users can access it")`,
+					mode, err)
 			}
 		}
 	}
 	if _, err := readCredentials(filepath.Dir(file)); err == nil || !strings.Contains(err.Error(), "is no file") {
-		t.Errorf("a directory: %v", err)
+		t.Errorf(`a directory: err = %v, want an error containing "is no file"`, err)
 	}
 }
 

@@ -50,15 +50,17 @@ func TestEntriesOfAFileOfCredentials(t *testing.T) {
 		switch {
 		case tc.says != "":
 			if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "secret") {
-				t.Errorf("%s: %+v, %v", tc.of, got, err)
+				t.Errorf(`%s: got %+v, err = %v, want an error containing %q and err without "secret"`,
+					tc.of, got, err, tc.says)
 			}
 		case err != nil || got.Username != tc.user || got.Password != tc.password || tc.user == "" && got.IdentityToken != "i":
-			t.Errorf("%s: %+v, %v", tc.of, got, err)
+			t.Errorf(`%s: got %+v, err = %v, want no error and got.Username == %v and got.Password == %v and (tc.user != "" or got.IdentityToken == "i")`,
+				tc.of, got, err, tc.user, tc.password)
 		}
 	}
 	for _, text := range []string{"", "[]", `{"auths":7}`, `{"auths":{"a":"secret"}}`} {
 		if _, err := findCredentials([]byte(text), repository(t, "a")); err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf(`%s: err = %v, want an error and err without "secret"`, text, err)
 		}
 	}
 }
@@ -73,7 +75,7 @@ func FuzzRegistryCredentials(f *testing.F) {
 		}
 		got, err := findCredentials(data, r)
 		if err == nil && got.Username == "" && got.IdentityToken == "" && got.RegistryToken == "" {
-			t.Errorf("nobody for %s", of)
+			t.Errorf("no credentials for %s", of)
 		}
 	})
 }

@@ -174,7 +174,8 @@ func TestAnImageBecomesALayout(t *testing.T) {
 	}
 	i, files, err := s.pull(t.Context(), "team/tools:1", func(o *PullOptions) { o.Platform = "linux/arm64" })
 	if err != nil || len(files) != 5 || i.Digest == digest.String() {
-		t.Errorf("of another platform: %+v, %v", i, err)
+		t.Errorf("of another platform: i = %+v, err = %v, want no error and len(files) == 5 and i.Digest != digest.String()",
+			i, err)
 	}
 }
 
@@ -363,17 +364,18 @@ func TestWhoAsks(t *testing.T) {
 	}
 	for _, token = range []bool{false, true} {
 		if _, _, err := s.pull(t.Context(), "team/a:1", nil); err == nil || !strings.Contains(err.Error(), "--authfile") {
-			t.Errorf("nobody, token %v: %v", token, err)
+			t.Errorf(`without credentials, token %v: err = %v, want an error containing "--authfile"`, token, err)
 		}
 		for password, ok := range map[string]bool{"secret": true, "other": false} {
 			_, _, err := s.pull(t.Context(), "team/a:1", func(o *PullOptions) { o.Credentials = RegistryCredentials{Username: "me", Password: password} })
 			if (err == nil) != ok || err != nil && strings.Contains(err.Error(), password) {
-				t.Errorf("me with %s, token %v: %v", password, token, err)
+				t.Errorf("user me with password %s, token %v: err = %v, want (err == nil) == ok and (no error or err without password)",
+					password, token, err)
 			}
 		}
 		write(`{"auths":{"other.example":{"auth":"eDp5"},"` + s.host + `":{"auth":"bWU6c2VjcmV0"}},"credsStore":"evil"}`)
 		if _, _, err := s.pull(t.Context(), "team/a:1", func(o *PullOptions) { o.Credentials.File = file }); err != nil {
-			t.Errorf("a file, token %v: %v", token, err)
+			t.Errorf("credentials of a file, token %v: %v", token, err)
 		}
 	}
 	if elsewhere != "" {
@@ -381,6 +383,6 @@ func TestWhoAsks(t *testing.T) {
 	}
 	write(`{"auths":{"other.example":{"auth":"eDp5"}},"credHelpers":{"` + s.host + `":"evil"}}`)
 	if _, _, err := s.pull(t.Context(), "team/a:1", func(o *PullOptions) { o.Credentials.File = file }); err == nil || !strings.Contains(err.Error(), "no entry for") {
-		t.Errorf("of another registry: %v", err)
+		t.Errorf(`of another registry: err = %v, want an error containing "no entry for"`, err)
 	}
 }

@@ -88,7 +88,8 @@ func TestARuleIsHeldAgainstAnother(t *testing.T) {
 		r, err := Parse(c.rule)
 		o, oerr := Parse(c.of)
 		if err != nil || oerr != nil || r.Within(o) != c.want {
-			t.Errorf("%s within %s: %v, %v, %v", c.rule, c.of, r.Within(o), err, oerr)
+			t.Errorf("%s within %s: r.Within(o) = %v, err = %v, oerr = %v, want no error and no error and r.Within(o) == %v",
+				c.rule, c.of, r.Within(o), err, oerr, c.want)
 		}
 	}
 }
@@ -143,7 +144,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q is read as %q", text, r)
 		}
 		if slices.ContainsFunc(never(), func(p netip.Prefix) bool { return p.Contains(r.To.Addr()) && p.Bits() <= r.To.Bits() }) {
-			t.Errorf("%q is about what no rule is about", text)
+			t.Errorf("the string %q names a destination that no rule can", text)
 		}
 	})
 }
@@ -153,11 +154,12 @@ func TestConfigurationOfTheKeeper(t *testing.T) {
 	words := []string{"ipv4=10.77.0.0/24", "shared=near", "shared=other", "connections=7", "bandwidth=65536", "most-connections=9"}
 	c, err := ParseConfig("/run/x", words)
 	if err != nil || c.Connections != 7 || c.Most.Connections != 9 || c.Bandwidth != 65536 || !slices.Equal(c.Words(), words) {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("c = %+v, err = %v, want no error and c.Connections == 7 and c.Most.Connections == 9 and c.Bandwidth == 65536 and c.Words() == %v",
+			c, err, words)
 	}
 	for _, bad := range []string{"connections=0", "connections=-1", "connections=1048577", "connections=", "bandwidth=1", "bandwidth=1e9", "bandwidth=1099511627777", "other=1", "most-ipv4=1"} {
 		if _, err := ParseConfig("/run/x", []string{bad}); err == nil {
-			t.Errorf("%q is taken", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 }
@@ -184,11 +186,12 @@ func TestAPinIsAboutOneAddressOfSomebodyElse(t *testing.T) {
 		to := netip.MustParseAddrPort(c.to)
 		p, err := NewPin(to, c.protocol, c.life)
 		if want := (Pin{to.Addr(), c.protocol, to.Port(), c.life}); (err == nil) != c.fine || c.fine && p != want {
-			t.Errorf("%s %s for %v: %+v, %v", c.to, c.protocol, c.life, p, err)
+			t.Errorf("%s %s for %v: p = %+v, err = %v, want (err == nil) == %v and (c.fine == false or p == %+v)",
+				c.to, c.protocol, c.life, p, err, c.fine, want)
 		}
 	}
 	if _, err := NewPin(netip.AddrPort{}, TCP, time.Second); err == nil {
-		t.Error("a pin without an address is taken")
+		t.Error("no error for an allow-set entry without an address")
 	}
 }
 
@@ -199,7 +202,7 @@ func TestCapsHaveBounds(t *testing.T) {
 		{Connections: -1}: false, {Connections: MaxConnections + 1}: false, {Bandwidth: LeastBandwidth - 1}: false, {Bandwidth: MaxBandwidth + 1}: false,
 	} {
 		if err := c.Check(); (err == nil) != fine {
-			t.Errorf("%+v: %v", c, err)
+			t.Errorf("%+v: err = %v, want (err == nil) == fine", c, err)
 		}
 	}
 }

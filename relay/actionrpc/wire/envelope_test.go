@@ -15,7 +15,7 @@ func TestWhatIsNoRequestIsPassedOver(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "x", "[]", "null", "7", `"action"`, "{}", `{"seq_id":1}`, `{"seq_id":1,"code":0}`, `{"seq_id":1,"action":"a","code":0,"data":{}}`} {
 		if req, _, err := ParseRequest([]byte(text)); req != nil || err != nil {
-			t.Errorf("%s: %+v, %v", text, req, err)
+			t.Errorf("%s: req = %+v, err = %v, want req == nil and no error", text, req, err)
 		}
 	}
 }
@@ -51,10 +51,11 @@ func TestRequestsAreReadAndRefused(t *testing.T) {
 	} {
 		got, seq, err := ParseRequest([]byte(tc.text))
 		if seq != tc.seq || !cmp.Equal(got, tc.want) || (err != nil) != (tc.want == nil) {
-			t.Errorf("%s: %+v, %d, %v", tc.text, got, seq, err)
+			t.Errorf("%s: got %+v, seq = %d, err = %v, want seq == %v and got == %+v and (err != nil) == (tc.want == nil)",
+				tc.text, got, seq, err, tc.seq, tc.want)
 		}
 		if err != nil && !strings.HasPrefix(err.Error(), "ValidationError: ") {
-			t.Errorf("%s: %v", tc.text, err)
+			t.Errorf(`%s: err = %v, want no error or err starting with "ValidationError: "`, tc.text, err)
 		}
 	}
 }
@@ -107,14 +108,14 @@ func TestWhatIsPassedOnIsTheSame(t *testing.T) {
 	const answer = `{"seq_id":7,"code":1,"message":"BoxError: x","data":{"a":[1]},"chunk_status":"continue"}`
 	a, err := ParseAnswer([]byte(answer))
 	if err != nil || a.Seq != 7 {
-		t.Fatalf("%+v, %v", a, err)
+		t.Fatalf("a = %+v, err = %v, want no error and a.Seq == 7", a, err)
 	}
 	if got, want := string(a.Encode(9)), strings.Replace(answer, `"seq_id":7`, `"seq_id":9`, 1); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	for _, text := range []string{"", "{}", "[]", `{"seq_id":1,"code":0,"message":"success"}`, `{"seq_id":1,"message":"x","data":{}}`} {
 		if a, err := ParseAnswer([]byte(text)); err == nil {
-			t.Errorf("%s: %+v", text, a)
+			t.Errorf("%s: a = %+v, want an error", text, a)
 		}
 	}
 }
@@ -127,7 +128,8 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		if again, err := ParseAnswer(a.Encode(3)); err != nil || again.Seq != 3 || again.Code != a.Code {
-			t.Fatalf("%s: %+v, %v", text, again, err)
+			t.Fatalf("%s: again = %+v, err = %v, want no error and again.Seq == 3 and again.Code == %v",
+				text, again, err, a.Code)
 		}
 	})
 }
@@ -138,23 +140,25 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		req, seq, err := ParseRequest(text)
 		if req != nil && err != nil {
-			t.Fatalf("both: %+v, %v", req, err)
+			t.Fatalf("both: req = %+v, err = %v, want req == nil or no error", req, err)
 		}
 		if c := req; c != nil && c.Context != nil && (c.Context.Generation < 1 || c.Context.Workspace == "" || c.Context.Instance == "") {
-			t.Fatalf("%+v", c.Context)
+			t.Fatalf(`c.Context = %+v, want c == nil or c.Context == nil or c.Context.Generation >= 1 and c.Context.Workspace != "" and c.Context.Instance != ""`,
+				c.Context)
 		}
 		if err == nil {
 			return
 		}
 		if _, ok := errors.AsType[*Refusal](err); !ok {
-			t.Fatalf("%T", err)
+			t.Fatalf("err = %T, want ok == true", err)
 		}
 		var back struct {
 			Seq  int64 `json:"seq_id"`
 			Code int   `json:"code"`
 		}
 		if json.Unmarshal(Failure(seq, err), &back) != nil || back.Seq != seq || back.Code != 1 {
-			t.Fatalf("%d: %+v", seq, back)
+			t.Fatalf("%d: back = %+v, want json.Unmarshal(Failure(seq, err), &back) == nil and back.Seq == seq and back.Code == 1",
+				seq, back)
 		}
 	})
 }
@@ -175,7 +179,7 @@ func TestThereAreOnlySoManyValuesInAMessage(t *testing.T) {
 		{`{"a":"` + strings.Repeat(`,`, maxValues), true}, // invalid JSON: it is not decoded
 	} {
 		if ok := fewValues([]byte(tc.text)); ok != tc.ok {
-			t.Errorf("%.20s… (%d bytes): %v", tc.text, len(tc.text), ok)
+			t.Errorf("%.20s… (%d bytes): ok = %v, want %v", tc.text, len(tc.text), ok, tc.ok)
 		}
 	}
 }

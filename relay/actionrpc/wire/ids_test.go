@@ -28,7 +28,7 @@ func TestIDsAreThoseOfTheReference(t *testing.T) {
 	}
 	for id, want := range map[string]int64{prefix + "x": 1, ns + "-g12-g5-x": 12, ns + "-g7": 0, ns + "-gx-y": 0, "other-g1-x": 0, ns + "-g0-x": 0} {
 		if n, ok := GenerationOf(ns, id); ok != (want > 0) || ok && n != want {
-			t.Errorf("%s: %d, %v", id, n, ok)
+			t.Errorf("%s: n = %d, ok = %v, want ok == (want > 0) and (ok == false or n == %v)", id, n, ok, want)
 		}
 	}
 }
@@ -42,7 +42,7 @@ func FuzzPhysical(f *testing.F) {
 			return
 		}
 		if n, ok := GenerationOf(Namespace("i", "w"), id); !ok || n != 3 {
-			t.Fatalf("%q: %s", logical, id)
+			t.Fatalf("%q: id = %s, want ok == true and n == 3", logical, id)
 		}
 		if again, err := PhysicalID(prefix, strings.TrimPrefix(id, prefix)); err != nil || again != id {
 			t.Fatalf("%q: %s, then %s", logical, id, again)
@@ -54,7 +54,8 @@ func TestAnIDHasItsParts(t *testing.T) {
 	t.Parallel()
 	ns := Namespace("i", "w")
 	if namespace, generation, logical, ok := SplitID(Prefix(ns, 12) + "a-g3-b"); !ok || namespace != ns || generation != 12 || logical != "a-g3-b" {
-		t.Errorf("%s %d %s %v", namespace, generation, logical, ok)
+		t.Errorf(`namespace = %s, generation = %d, logical = %s, ok = %v, want ok == true and namespace == %v and generation == 12 and logical == "a-g3-b"`,
+			namespace, generation, logical, ok, ns)
 	}
 	for _, id := range []string{"", "ws-", ns, ns + "-g1", ns + "-gx-y", "langbot-probe-0123456789abcdef0123456789", "xx" + ns + "-g1-s"} {
 		if _, _, _, ok := SplitID(id); ok {

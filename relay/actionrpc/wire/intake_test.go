@@ -77,14 +77,14 @@ func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
 	readShort <- struct{}{}
 	say(t, short, 100)
 	if o := <-gotShort; o.err != nil || o.m.Long() || len(o.m.Data) != 100 {
-		t.Fatalf("a short one waits for nobody: %+v", o)
+		t.Fatalf("a short message must not wait: o = %+v, want no error and not o.m.Long() and len(o.m.Data) == 100", o)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
 	one := <-got
 	if one.err != nil || !one.m.Long() || len(one.m.Data) != 4*wire.Short {
-		t.Fatalf("%+v", one)
+		t.Fatalf("one = %+v, want no error and one.m.Long() and len(one.m.Data) == 4 * wire.Short", one)
 	}
 	// What the first did not need is free again, but not enough for a message of maximum length: that is read once the first is done.
 	second, readSecond, gotSecond := connect(t, room)
@@ -93,11 +93,12 @@ func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
 	read <- struct{}{}
 	say(t, first, 50)
 	if o := <-got; o.err != nil || len(o.m.Data) != 50 || len(gotSecond) > 0 {
-		t.Fatalf("the long one was read, and there was no room for it: %+v", o)
+		t.Fatalf("the long message was read without memory for it: o = %+v, want no error and len(o.m.Data) == 50 and len(gotSecond) == 0",
+			o)
 	}
 	one.m.Free()
 	if o := <-gotSecond; o.err != nil || len(o.m.Data) != 2*wire.Short {
-		t.Fatalf("%+v", o)
+		t.Fatalf("o = %+v, want no error and len(o.m.Data) == 2 * wire.Short", o)
 	}
 }
 
@@ -109,10 +110,11 @@ func TestALengthIsReadToTheByte(t *testing.T) {
 		go say(t, ws, n)
 		o := <-got
 		if o.err != nil || len(o.m.Data) != n || strings.Trim(string(o.m.Data), "x") != "" {
-			t.Fatalf("%d: %v", n, o.err)
+			t.Fatalf(`%d: o.err = %v, want no error and len(o.m.Data) == n and strings.Trim(string(o.m.Data), "x") == ""`,
+				n, o.err)
 		}
 		if o.m.Long() != (n >= wire.Short) {
-			t.Errorf("%d: counted: %v", n, o.m.Long())
+			t.Errorf("%d: counted: o.m.Long() = %v, want n >= wire.Short", n, o.m.Long())
 		}
 		o.m.Free()
 		o.m.Free() // has no effect
@@ -122,7 +124,7 @@ func TestALengthIsReadToTheByte(t *testing.T) {
 		_ = ws.Write(context.WithoutCancel(t.Context()), websocket.MessageText, make([]byte, wire.MaxMessage+1))
 	}() // it is cut off
 	if o := <-got; o.err == nil {
-		t.Fatal("more than the protocol has was read")
+		t.Fatal("no error for a message longer than the protocol allows")
 	}
 }
 
@@ -141,7 +143,7 @@ func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
 		}
 		read <- struct{}{}
 		if o := <-got; o.err == nil {
-			t.Fatal("it is still waited for")
+			t.Fatal("no error for a message that does not end")
 		}
 		// Its share is free again.
 		other, readOther, gotOther := connect(t, room)
@@ -176,7 +178,8 @@ func TestNobodyHasMoreThanAPart(t *testing.T) {
 	readThird <- struct{}{}
 	go say(t, third, 2*wire.Short)
 	if o := <-gotThird; o.err != nil || len(gotSecond) > 0 {
-		t.Fatalf("another's is read, and no more of who has his part: %+v, %d", o, len(gotSecond))
+		t.Fatalf("a message of another caller is read, and none of the one that has its share: o = %+v, len(gotSecond) = %d, want no error and len(gotSecond) == 0",
+			o, len(gotSecond))
 	}
 	one.m.Free()
 	if o := <-gotSecond; o.err != nil {
@@ -205,7 +208,7 @@ func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
 	go func() { short <- next.m.Count(context.WithoutCancel(t.Context())) }()
 	select {
 	case err := <-short:
-		t.Fatalf("there was room beside the longest: %v", err)
+		t.Fatalf("there was memory for another message beside the longest: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	long.m.Keep(1, len(long.m.Data))

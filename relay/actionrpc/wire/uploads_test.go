@@ -43,20 +43,20 @@ func TestAFileComesInPiecesAndIsTakenOnce(t *testing.T) {
 	}
 	f, ok := s.Take("a.zip")
 	if !ok {
-		t.Fatal("it is not there")
+		t.Fatal("the upload is missing")
 	}
 	defer f.Close()
 	if text, err := io.ReadAll(f); err != nil || string(text) != "one two three" {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf(`text = %q, err = %v, want no error and text == "one two three"`, text, err)
 	}
 	if _, again := s.Take("a.zip"); again {
-		t.Error("it is there twice")
+		t.Error("the upload could be taken twice")
 	}
 	if got := putUpload(t, s, "empty", 0, 1, ""); got != "" {
 		t.Error(got)
 	}
 	if f, ok := s.Take("empty"); !ok {
-		t.Error("an empty file is none")
+		t.Error("the empty upload is missing")
 	} else {
 		f.Close()
 	}
@@ -84,26 +84,26 @@ func TestPiecesAreRefusedInTheWordsOfTheReference(t *testing.T) {
 		}
 	}
 	if got := putText(t, s, `{"file_key":"a","chunk_index":0,"chunk_amount":1,"chunk_base64":"!"}`); !strings.HasPrefix(got, "Error: ") {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want got starting with "Error: "`, got)
 	}
 	last := ""
 	for i := 1; i < 10 && last == ""; i++ {
 		last = putUpload(t, s, "a", i, 10, big)
 	}
 	if last != "ValueError: File transfer exceeds the configured size limit" {
-		t.Errorf("%q", last)
+		t.Errorf(`last = %q, want "ValueError: File transfer exceeds the configured size limit"`, last)
 	}
 	for i := range 128 {
 		if got := putUpload(t, s, fmt.Sprint("k", i), 0, 1, "x"); got != "" {
-			t.Fatal(i, got)
+			t.Fatalf(`i = %v, got = %v, want got == ""`, i, got)
 		}
 	}
 	if got := putUpload(t, s, "more", 0, 1, "x"); got != "ValueError: Active file transfer capacity reached" {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want "ValueError: Active file transfer capacity reached"`, got)
 	}
 	s.Close()
 	if got := putUpload(t, s, "late", 0, 1, "x"); got == "" {
-		t.Error("a connection that has ended takes files")
+		t.Error("no refusal of an upload after the end of its connection")
 	}
 }
 
@@ -123,7 +123,7 @@ func TestConnectionsHaveTheRoomOfAllTogether(t *testing.T) {
 	}
 	f, ok := all[0].Take("k0")
 	if !ok {
-		t.Fatal("it is not there")
+		t.Fatal("the upload is missing")
 	}
 	f.Close()
 	if got := putUpload(t, all[5], "again", 0, 1, "x"); got != "" {
@@ -136,7 +136,7 @@ func TestConnectionsHaveTheRoomOfAllTogether(t *testing.T) {
 	defer next.Close()
 	for i := range 128 {
 		if got := putUpload(t, next, fmt.Sprint("k", i), 0, 1, "x"); got != "" {
-			t.Fatal(i, got)
+			t.Fatalf(`i = %v, got = %v, want got == ""`, i, got)
 		}
 	}
 }

@@ -47,7 +47,7 @@ await step("output is shown once and in order, however the log is looked at whil
     is((await log.innerText()).trimEnd(), "last\n[the end]", "one stream");
 });
 
-await step("escape sequences and broken UTF-8 are shown as text, and that is said", async () => {
+await step("escape sequences and broken UTF-8 are shown as text, with a note", async () => {
     await host("start", String.raw`work printf '\033[31mred\033[0m \033]0;title\007<b>bold</b> \377\376 gr\303\274n \000 bell\007\n'; echo warned >&2; until [ -e /tmp/go ]; do sleep .1; done; echo resumed; sleep 600`);
     await page.getByRole("button", { name: "Show the output of web" }).click();
     const log = page.getByRole("log", { name: "Output of web" });
@@ -60,7 +60,7 @@ await step("escape sequences and broken UTF-8 are shown as text, and that is sai
     is(await log.locator("b").count(), 0, "elements of the output");
 });
 
-await step("the output goes on after boxd was killed", async () => {
+await step("output continues after boxd was killed", async () => {
     await host("kill");
     await host("restart");
     await host("sh", "work touch /tmp/go");
@@ -103,7 +103,7 @@ await step("a file that is no text is not shown, and can be downloaded", async (
     is(download.suggestedFilename(), "blob");
 });
 
-await step("limits are changed while it runs, and a wrong one is said at its field", async () => {
+await step("limits are changed while it runs, and an invalid one is marked at its field", async () => {
     await go("limits");
     await page.getByLabel("Ends after idle time").fill("2h");
     await page.getByRole("button", { name: "Change" }).click();
@@ -115,7 +115,7 @@ await step("limits are changed while it runs, and a wrong one is said at its fie
     is(await page.getByLabel("Memory").getAttribute("aria-invalid"), "true");
 });
 
-await step("mounts and network are told", async () => {
+await step("mounts and network are shown", async () => {
     await go("mounts");
     await page.getByText("No directory of the host is in this box.").waitFor();
     await page.getByRole("button", { name: "Add a mount" }).click();
@@ -127,7 +127,7 @@ await step("mounts and network are told", async () => {
     await page.getByText("This box has no network.").waitFor();
 });
 
-await step("what was refused is told where it was asked for, and in the list", async () => {
+await step("a refusal is shown beside its form and in the list", async () => {
     await go("mounts");
     await page.getByRole("button", { name: "Add a mount" }).click();
     await page.getByLabel("Directory of the host").fill("/etc");
@@ -155,7 +155,7 @@ await step("a terminal has the size that is seen, UTF-8, and text that can be se
     is(style !== "rgb(0, 0, 0)" && style !== "rgb(16, 18, 20)", true, "color " + style);
 });
 
-await step("a terminal goes on after boxd was killed", async () => {
+await step("a terminal continues after boxd was killed", async () => {
     await types("kept=still-here");
     await host("kill");
     await host("restart");
@@ -163,7 +163,7 @@ await step("a terminal goes on after boxd was killed", async () => {
     await term().getByText("still-here", { exact: true }).waitFor();
 });
 
-await step("a shell that ends tells its exit code", async () => {
+await step("the exit code of a shell is shown", async () => {
     await types("exit 7");
     await page.getByText("The shell has ended with exit code 7.").waitFor();
 });

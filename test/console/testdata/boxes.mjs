@@ -11,12 +11,12 @@ await step("a box that is there is listed", async () => {
     has(await row("first").innerText(), "ready");
 });
 
-await step("a box that is made elsewhere comes by itself", async () => {
+await step("a box that is created elsewhere appears by itself", async () => {
     await host("create", "second");
     await row("second").waitFor();
 });
 
-await step("a box that ends goes by itself", async () => {
+await step("a box that ends disappears by itself", async () => {
     await host("remove", "second");
     await row("second").waitFor({ state: "detached" });
 });
@@ -71,7 +71,7 @@ await step("the focus stays where it is when the list changes", async () => {
     is(await page.evaluate(() => document.activeElement.textContent), "third");
 });
 
-await step("boxd is killed and started again: the list goes on", async () => {
+await step("the list is updated after boxd was killed and started again", async () => {
     await host("kill");
     await page.locator("[data-state=not-running]").waitFor();
     await row("first").waitFor();

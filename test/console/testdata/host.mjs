@@ -107,7 +107,7 @@ await step("dark and light follow Cockpit", async () => {
     is(await theme(), ["light", "rgb(240, 240, 240)"]);
 });
 
-await step("the page is in German for who reads German", async () => {
+await step("the page is in German in a browser set to German", async () => {
     await page.context().addCookies([{ name: "CockpitLang", value: "de-de", url: process.env.CONSOLE_URL }]);
     await page.reload();
     await page.getByRole("link", { name: "Boxen" }).waitFor();

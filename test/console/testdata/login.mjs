@@ -2,7 +2,7 @@
 
 import { open, step, host, has, is, close } from "./browser.mjs";
 
-const page = await open({ ignoreHTTPSErrors: true }); // Cockpit has made a certificate that nobody has signed
+const page = await open({ ignoreHTTPSErrors: true }); // the certificate of Cockpit is self-signed
 await page.goto(process.env.CONSOLE_URL + "boxd");
 const console = page.frameLocator("iframe[name='cockpit1:localhost/boxd']");
 
@@ -18,7 +18,7 @@ await step("a wrong password is refused", async () => {
     await page.getByText("Wrong user name or password").waitFor();
 });
 
-await step("the right one is let in, and the boxes are in Cockpit's menu", async () => {
+await step("the right password logs in, and the boxes are in Cockpit's menu", async () => {
     await login("geheim, ü");
     await console.getByText("There are no boxes.").waitFor();
     is(await page.getByRole("link", { name: "Boxes", exact: true }).getAttribute("href"), "/boxd");
@@ -48,14 +48,14 @@ await step("a terminal is a shell in the box", async () => {
     is(await host("boxctl", "exec mine -- cat answer"), "42\n");
 });
 
-await step("the host has what boxes need, and tells what waits", async () => {
+await step("the host page shows what boxes need and what waits", async () => {
     await console.getByRole("link", { name: "Boxes" }).first().click();
     await console.getByRole("link", { name: "Host" }).click();
     await console.getByRole("listitem").filter({ hasText: "cgroups" }).first().waitFor();
     await console.getByRole("meter", { name: "CPUs" }).first().waitFor();
 });
 
-await step("boxd ends and is started by its socket, and the list goes on", async () => {
+await step("the list is updated after boxd has ended and was started by its socket", async () => {
     await host("systemctl", "stop boxd.service");
     await console.getByRole("link", { name: "Boxes" }).first().click();
     await console.getByRole("link", { name: "mine", exact: true }).waitFor();
@@ -66,7 +66,7 @@ await step("nothing in the pages has failed", async () => {
     is(page.faults.filter((fault) => fault.includes("/boxd/")), []);
 });
 
-await step("who has logged out sees nothing any more", async () => {
+await step("after a logout nothing is shown", async () => {
     await page.getByRole("button", { name: "Session" }).click();
     await page.getByRole("menuitem", { name: "Log out" }).click();
     await page.locator("#login-password-input").waitFor();

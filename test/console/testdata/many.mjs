@@ -18,7 +18,7 @@ await step("all of them can be reached", async () => {
 });
 
 await step("an update takes less than 100 ms", async () => {
-    // The page asks anew each time that it is seen again. The fastest counts: others share the processors with it.
+    // The page requests the list each time that it becomes visible. The fastest counts, as other programs share the CPUs.
     const list = [];
     await until("ms", async () => {
         await seen(false);
@@ -38,7 +38,7 @@ async function seen(visible) {
     }, visible);
 }
 
-await step("a page that nobody sees asks for nothing", async () => {
+await step("a hidden page sends no requests", async () => {
     await seen(false);
     await until("requests", async () => { // what was under way may end first
         const before = await host("requests");

@@ -8,14 +8,14 @@ const fact = (name) => page.locator("dl.facts > div").filter({ has: page.getByTe
 const refused = page.getByRole("table", { name: "Refused" });
 await page.goto(process.env.CONSOLE_URL + "#/box/uid%3A0/work/network");
 
-await step("a box with a network tells its addresses and rules", async () => {
+await step("a box with a network shows its addresses and rules", async () => {
     has(await fact("Network").innerText(), "egress");
     has(await fact("Addresses").innerText(), ".");
     await page.getByRole("listitem").getByText("11.22.33.55/32 tcp 443", { exact: true }).waitFor();
     await page.getByText("Nothing was refused").waitFor();
 });
 
-await step("what is refused comes as it happens, with what would allow it", async () => {
+await step("refusals appear as they happen, with the rule that would allow them", async () => {
     is(await host("connect", "80"), "");
     await refused.getByText(`a connection to ${server} port 80 by tcp is allowed by no rule; network_rules with "${server}/32 tcp 80" would allow it`).waitFor();
     has(await refused.getByRole("row").nth(1).innerText(), "network");
@@ -46,7 +46,7 @@ await step("what was refused before the page was opened is there too", async () 
     await refused.getByText(`${server} port 80`).first().waitFor();
 });
 
-await step("a box without a rule is told to reach nothing", async () => {
+await step("a box without a rule is shown as reaching nothing", async () => {
     await page.getByRole("button", { name: "Change rules" }).click();
     await page.getByLabel("Rules, one in a line").fill("");
     await page.getByRole("dialog").getByRole("button", { name: "Change" }).click();

@@ -7,23 +7,23 @@ const fact = (name) => page.locator("dl.facts > div").filter({ has: page.getByTe
 const waiting = page.getByRole("table", { name: "Waiting requests" });
 await page.goto(process.env.CONSOLE_URL + "#/host");
 
-await step("boxes are started ahead of need, and that is told", async () => {
+await step("preforked boxes are started and shown", async () => {
     await page.getByRole("meter", { name: "default" }).waitFor();
     await page.getByText("2 of 2 ready").waitFor();
 });
 
-await step("nobody waits", async () => {
+await step("no request waits", async () => {
     await page.getByText("No request waits for room.").waitFor();
     await fact("Room for").getByText("7", { exact: true }).waitFor();
 });
 
-await step("boxes ahead of need give way to those that are asked for", async () => {
+await step("preforked boxes are ended for requested ones", async () => {
     await host("create", "second");
     await host("create", "third");
     await page.getByText("0 of 2 ready").waitFor();
 });
 
-await step("who waits for room has a place, and is told what for", async () => {
+await step("a waiting request shows its position and what it waits for", async () => {
     await host("wait", "fourth");
     await waiting.getByRole("row").filter({ hasText: "fourth" }).waitFor();
     await host("wait", "fifth");
@@ -41,7 +41,7 @@ await step("a program that waits for another one to end is counted", async () =>
     await fact("Wait for a program to end").getByText("0", { exact: true }).waitFor();
 });
 
-await step("who has got room waits no more", async () => {
+await step("an admitted request no longer waits", async () => {
     await host("remove", "first");
     await waiting.getByRole("row").filter({ hasText: "fourth" }).waitFor({ state: "detached" });
     await fact("Wait for a box").getByText("1", { exact: true }).waitFor();

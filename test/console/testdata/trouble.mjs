@@ -8,22 +8,22 @@ if (state === "silent")
     await page.addInitScript(() => sessionStorage.setItem("boxd:silence", "1000"));
 await page.goto(process.env.CONSOLE_URL);
 
-await step("the state is told", async () => {
+await step("the state is shown", async () => {
     if (state === "older")
         await page.getByText("This boxd is older than this console").waitFor();
     else if (state === "silent")
-        is(await host("after"), "latest"); // nothing to be told: the list is there
+        is(await host("after"), "latest"); // no message: the list is there
     else
         await page.locator(`[data-state=${state}]`).waitFor();
 });
 
-await step("and what follows from it", async () => {
+await step("the page acts on the state", async () => {
     switch (state) {
     case "older":
         await page.getByRole("link", { name: "work", exact: true }).click();
         await page.locator("[data-state=older]").waitFor();
         break;
-    case "silent": // the stream is taken for dead, and opened anew where it was
+    case "silent": // the stream counts as dead, and is opened again at the same position
         for (;;) {
             const after = await host("after");
             if (after !== "latest") { // before its first event came, on a busy host

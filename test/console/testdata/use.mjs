@@ -65,7 +65,7 @@ await step("the list has the same bars", async () => {
     has(await meter("Disk", row).getAttribute("aria-valuetext"), "16 MiB / 64 MiB");
 });
 
-/** change asks in the form for other limits. */
+/** change submits other limits in the form. */
 async function change(limits) {
     await page.goto(box + "/limits");
     for (const [name, value] of Object.entries(limits))
@@ -93,12 +93,12 @@ await step("limits that are changed hold at once, and the bars are of them", asy
     has(await meter("CPUs").getAttribute("aria-valuetext"), "/ 1");
 });
 
-await step("programs that take more are killed, which is told", async () => {
+await step("programs that use more memory are killed, and that is shown", async () => {
     await host("run", "eater head -c 128M /dev/zero | tail -c 128M");
     await page.getByText("Killed for memory").waitFor();
 });
 
-await step("a frozen box is told to be, and takes no processor", async () => {
+await step("a frozen box is shown as frozen, and uses no CPU time", async () => {
     await page.getByRole("button", { name: "Freeze" }).click();
     await page.getByRole("button", { name: "Resume" }).waitFor();
     has(await host("kernel", "cgroup.events"), "frozen 1");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command mcpserver is an MCP server on standard input and output, made with the protocol's own library: what
-// agents keep alive in boxes.
+// Command mcpserver is an MCP server on standard input and output, made with the protocol's own library, as agents run it in boxes
+// for long.
 package main
 
 import (

@@ -155,14 +155,14 @@ func (g Group) Populated() (bool, error) {
 func (g Group) Kill() error { return g.Write("cgroup.kill", "1") }
 
 // Await waits until a key of cgroup.events, "populated" or "frozen", has a value. It returns
-// false if that takes longer than patience.
-func (g Group) Await(key string, value uint64, patience time.Duration) (bool, error) {
+// false if that takes longer than timeout.
+func (g Group) Await(key string, value uint64, timeout time.Duration) (bool, error) {
 	fd, err := unix.Openat(g.FD, "cgroup.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false, err
 	}
 	defer unix.Close(fd)
-	deadline := now() + patience
+	deadline := now() + timeout
 	var buf [256]byte
 	for {
 		n, err := unix.Pread(fd, buf[:], 0)

@@ -51,7 +51,7 @@ const (
 const (
 	initMemory = 128 << 20
 	initPids   = 64
-	mostPids   = 1 << 22 // PID_MAX_LIMIT of the kernel, the largest value of pids.max
+	maxPids    = 1 << 22 // PID_MAX_LIMIT of the kernel, the largest value of pids.max
 )
 
 // MaxGroups bounds the cgroups below a box: one for each program, and those that contain them.
@@ -117,7 +117,7 @@ func (l *Limits) Cap() (memory, pids uint64) {
 		memory += initMemory
 	}
 	if pids > 0 {
-		pids = min(pids+initPids, mostPids)
+		pids = min(pids+initPids, maxPids)
 	}
 	return memory, pids
 }

@@ -184,8 +184,8 @@ const MaxItem = 512
 func (c *codec) items(list ...*string) {
 	for _, p := range list {
 		if !c.reading {
-			cut := (*p)[:min(len(*p), MaxItem)]
-			c.str(&cut)
+			short := (*p)[:min(len(*p), MaxItem)]
+			c.str(&short)
 			continue
 		}
 		c.str(p)
@@ -237,9 +237,9 @@ func part[T any, P fielder[T]](c *codec, p **T) {
 
 // optional encodes a part that may be missing.
 func optional[T any, P fielder[T]](c *codec, p **T) {
-	there := *p != nil
-	c.bool(&there)
-	if !there {
+	exists := *p != nil
+	c.bool(&exists)
+	if !exists {
 		*p = nil
 		return
 	}

@@ -22,17 +22,17 @@ func allLimits() cgroup.Limits {
 	return cgroup.Limits{Memory: 1, MemoryHigh: 2, Swap: 3, OOM: cgroup.OOMSession, CPU: 4, CPUWeight: 5, Pids: 6, IOWeight: 7, IORead: 8, IOWrite: 1 << 63}
 }
 
-// asked is a request with its number.
-type asked struct {
+// numberedRequest is a request with its number.
+type numberedRequest struct {
 	Number  uint32
 	Message KeeperRequest
 }
 
-func (a *asked) Encode() []byte { return EncodeKeeperRequest(a.Number, a.Message) }
+func (a *numberedRequest) Encode() []byte { return EncodeKeeperRequest(a.Number, a.Message) }
 
-func decodeAsked(b []byte) (*asked, error) {
+func decodeNumberedRequest(b []byte) (*numberedRequest, error) {
 	number, m, err := DecodeKeeperRequest(b)
-	return &asked{number, m}, err
+	return &numberedRequest{number, m}, err
 }
 
 // replied is a reply with the number of its request.
@@ -53,9 +53,9 @@ func endpoint(size int) Endpoint {
 	return Endpoint{Address: bytes.Repeat([]byte{11}, size), Port: 443}
 }
 
-func keeperRequests() []*asked {
+func keeperRequests() []*numberedRequest {
 	spec := valid()
-	return []*asked{
+	return []*numberedRequest{
 		{0, &Hello{Version: KeeperVersion}},
 		{1, &Launch{Spec: spec}},
 		{2, &Launch{Spec: Spec{Grouped: true, Owner: cgroup.Owner{Name: "0123456789abcdef", Memory: 1 << 40, CPU: 7}, Scope: "/sys/fs/cgroup/x", Space: spec.Key, Lent: []string{spec.Key + "/mnt/a", spec.Key + "/mnt/b"}, Image: "tree", Writable: true}}},
@@ -95,15 +95,15 @@ func keeperRequests() []*asked {
 	}
 }
 
-func decodeNetworkAsked(b []byte) (*asked, error) {
+func decodeNumberedNetworkRequest(b []byte) (*numberedRequest, error) {
 	number, m, err := DecodeNetworkRequest(b)
-	return &asked{number, m}, err
+	return &numberedRequest{number, m}, err
 }
 
 // networkRequests returns the requests to boxnet that boxd itself does not send.
-func networkRequests() []*asked {
+func networkRequests() []*numberedRequest {
 	key := valid().Key
-	return []*asked{
+	return []*numberedRequest{
 		{1, &AttachNetwork{Key: key, Network: NetworkSpec{Kind: NetworkEgress, Rules: []string{"13.0.0.0/8 tcp 80"}}}},
 		{2, &DetachNetwork{Key: key}},
 		{3, &AdoptNetworks{Keys: []string{key, key}}},
@@ -235,8 +235,8 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	if got, err := DecodeBoxRequest(long.Encode()); err != nil || !cmp.Equal(long, got) {
 		t.Errorf("a long command: err = %v, want no error and long == got", err)
 	}
-	check(t, seen, keeperRequests(), (*asked).Encode, decodeAsked)
-	check(t, seen, networkRequests(), (*asked).Encode, decodeNetworkAsked)
+	check(t, seen, keeperRequests(), (*numberedRequest).Encode, decodeNumberedRequest)
+	check(t, seen, networkRequests(), (*numberedRequest).Encode, decodeNumberedNetworkRequest)
 	check(t, seen, keeperReplies(), (*replied).Encode, decodeReplied)
 	check(t, seen, append(requests[:5:5], requests[6:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
@@ -374,8 +374,8 @@ func fuzz[T interface{ Encode() []byte }](f *testing.F, seeds []T, decode func([
 	})
 }
 
-func FuzzDecodeKeeperRequest(f *testing.F)  { fuzz(f, keeperRequests(), decodeAsked) }
-func FuzzDecodeNetworkRequest(f *testing.F) { fuzz(f, networkRequests(), decodeNetworkAsked) }
+func FuzzDecodeKeeperRequest(f *testing.F)  { fuzz(f, keeperRequests(), decodeNumberedRequest) }
+func FuzzDecodeNetworkRequest(f *testing.F) { fuzz(f, networkRequests(), decodeNumberedNetworkRequest) }
 func FuzzDecodeKeeperReply(f *testing.F)    { fuzz(f, keeperReplies(), decodeReplied) }
 func FuzzDecodeBoxRequest(f *testing.F)     { fuzz(f, boxRequests(), DecodeBoxRequest) }
 func FuzzDecodeBoxReply(f *testing.F)       { fuzz(f, boxReplies(), DecodeBoxReply) }

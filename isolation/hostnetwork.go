@@ -34,15 +34,15 @@ func SetUpLoopback() (host bool, item string, err error) {
 	return false, "lo", unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }
 
-// leastScopes is the first Landlock ABI version that can keep programs from abstract sockets of
+// minScopes is the first Landlock ABI version that can keep programs from abstract sockets of
 // others (Linux 6.12).
-const leastScopes = 6
+const minScopes = 6
 
 // CanScopeSockets reports whether this kernel can keep the programs of such a box from the host's
 // abstract Unix sockets.
 func CanScopeSockets() bool {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	return errno == 0 && version >= leastScopes
+	return errno == 0 && version >= minScopes
 }
 
 // CheckHostNetwork warns that there are such profiles.

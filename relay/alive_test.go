@@ -37,7 +37,7 @@ func TestACheckIsThatOfACaller(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	s, _ := quiet()
 	answer := make(chan error, 1)
-	s.routes = []Route{line("GET /healthz", anyone, "", func(c *Call) (any, error) {
+	s.routes = []Route{line("GET /healthz", unauthenticated, "", func(c *Call) (any, error) {
 		select {
 		case err := <-answer:
 			return api.Health{}, err
@@ -54,9 +54,9 @@ func TestACheckIsThatOfACaller(t *testing.T) {
 	if err := s.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "503") || !strings.Contains(err.Error(), "as told") {
 		t.Errorf(`an unhealthy server: err = %v, want an error containing "503" and err containing "as told"`, err)
 	}
-	late, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	timeoutCtx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := s.Check(late); !errors.Is(err, context.DeadlineExceeded) {
+	if err := s.Check(timeoutCtx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a server that does not answer: err = %v, want err is context.DeadlineExceeded", err)
 	}
 	stop()

@@ -100,8 +100,8 @@ func undrain(c *Call) (any, error) { return noContent{}, c.Sup.Undrain(c.Caller)
 
 // listProfiles lists the profiles.
 func listProfiles(c *Call) (any, error) {
-	all, usual := c.Sup.Profiles()
-	list := api.ProfileList{Default: usual, Profiles: map[string]api.Profile{}}
+	all, def := c.Sup.Profiles()
+	list := api.ProfileList{Default: def, Profiles: map[string]api.Profile{}}
 	for name, p := range all {
 		list.Profiles[name] = api.Profile(p)
 	}

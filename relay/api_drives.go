@@ -21,18 +21,18 @@ import (
 
 // Default sizes of answers.
 const (
-	usualEntries = 200
-	usualText    = 4096
+	defaultEntries = 200
+	defaultText    = 4096
 )
 
 // listDrives lists the caller's drives.
 func listDrives(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
 	out := api.DriveList{Drives: []api.Drive{}}
-	for _, d := range c.Drives.List(who.Name) {
+	for _, d := range c.Drives.List(owner.Name) {
 		out.Drives = append(out.Drives, drive(&d))
 	}
 	return out, nil
@@ -40,11 +40,11 @@ func listDrives(c *Call) (any, error) {
 
 // getDrive describes a drive.
 func getDrive(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
-	d, err := c.Drives.Get(who.Name, c.Path.Drive)
+	d, err := c.Drives.Get(owner.Name, c.Path.Drive)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func getDrive(c *Call) (any, error) {
 
 // changeDrive changes how a drive is kept.
 func changeDrive(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func changeDrive(c *Call) (any, error) {
 	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
-	d, err := c.Drives.Keep(who.Name, c.Path.Drive, volumes.RetentionChange{Versions: in.KeepVersions, Age: in.KeepAge, Push: in.Push})
+	d, err := c.Drives.Keep(owner.Name, c.Path.Drive, volumes.RetentionChange{Versions: in.KeepVersions, Age: in.KeepAge, Push: in.Push})
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func changeDrive(c *Call) (any, error) {
 
 // drivePushed records that a version is stored elsewhere too.
 func drivePushed(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func drivePushed(c *Call) (any, error) {
 	if in.Version < 1 {
 		return nil, fault.Field("version", in.Version, "a version number")
 	}
-	d, err := c.Drives.Pushed(who.Name, c.Path.Drive, in.Version)
+	d, err := c.Drives.Pushed(owner.Name, c.Path.Drive, in.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func drivePushed(c *Call) (any, error) {
 
 // deleteDrive removes a drive, or a version of it.
 func deleteDrive(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -98,12 +98,12 @@ func deleteDrive(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return noContent{}, c.Drives.Remove(who.Name, c.Path.Drive, version)
+	return noContent{}, c.Drives.Remove(owner.Name, c.Path.Drive, version)
 }
 
 // fillDrive makes the next version of the request body, or of a directory of a session.
 func fillDrive(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -129,9 +129,9 @@ func fillDrive(c *Call) (any, error) {
 	case err != nil:
 		return nil, err
 	case path == "":
-		v, isNew, err = c.Drives.Fill(c.Context(), who.Name, c.Path.Drive, f, conns.ArchiveBody(c.W, c.R))
+		v, isNew, err = c.Drives.Fill(c.Context(), owner.Name, c.Path.Drive, f, conns.ArchiveBody(c.W, c.R))
 	default:
-		v, isNew, err = fromSession(c, who.Name, f, path)
+		v, isNew, err = fromSession(c, owner.Name, f, path)
 	}
 	if err != nil {
 		return nil, err
@@ -191,22 +191,22 @@ func fromSession(c *Call, who string, f *volumes.Filling, path string) (v volume
 
 // indexDrive lists the content of a version, page by page.
 func indexDrive(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
 	query := c.R.URL.Query()
 	v, err1 := queryNumber(query, "version", 0, 1)
 	offset, err2 := queryNumber(query, "offset", 0, 0)
-	limit, err3 := queryNumber(query, "limit", usualEntries, 1)
+	limit, err3 := queryNumber(query, "limit", defaultEntries, 1)
 	if err := cmp.Or(err1, err2, err3); err != nil {
 		return nil, err
 	}
-	is, list, next, err := c.Drives.Index(who.Name, c.Path.Drive, v, query.Get("prefix"), offset, limit)
+	ver, list, next, err := c.Drives.Index(owner.Name, c.Path.Drive, v, query.Get("prefix"), offset, limit)
 	if err != nil {
 		return nil, err
 	}
-	out := api.DriveIndex{Version: version(&is), Entries: []api.DriveEntry{}, Next: next}
+	out := api.DriveIndex{Version: version(&ver), Entries: []api.DriveEntry{}, Next: next}
 	for _, e := range list {
 		x := api.DriveEntry{Path: e.Path, Type: "file", Size: e.Size, SHA256: e.SHA256, Executable: e.Program}
 		if e.Dir {
@@ -219,26 +219,26 @@ func indexDrive(c *Call) (any, error) {
 
 // driveText returns a description for a prompt.
 func driveText(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
 	query := c.R.URL.Query()
 	v, err1 := queryNumber(query, "version", 0, 1)
-	maximum, err2 := queryNumber(query, "bytes", usualText, 1)
+	maximum, err2 := queryNumber(query, "bytes", defaultText, 1)
 	if err := cmp.Or(err1, err2); err != nil {
 		return nil, err
 	}
-	is, text, err := c.Drives.Text(who.Name, c.Path.Drive, v, maximum, supervisor.DriveTarget(c.Path.Drive))
+	ver, text, err := c.Drives.Text(owner.Name, c.Path.Drive, v, maximum, supervisor.DriveTarget(c.Path.Drive))
 	if err != nil {
 		return nil, err
 	}
-	return api.DriveText{Version: is.Number, Text: text}, nil
+	return api.DriveText{Version: ver.Number, Text: text}, nil
 }
 
 // archiveDrive sends a version as a tar archive.
 func archiveDrive(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +247,7 @@ func archiveDrive(c *Call) (any, error) {
 		return nil, err
 	}
 	if c.R.Method == http.MethodHead {
-		_, tree, err := c.Drives.Take(who.Name, c.Path.Drive, v)
+		_, tree, err := c.Drives.Take(owner.Name, c.Path.Drive, v)
 		if err == nil {
 			c.Drives.Release(tree)
 			archiveHead(c.W.Header())
@@ -257,7 +257,7 @@ func archiveDrive(c *Call) (any, error) {
 		return nil, err
 	}
 	return nil, sendArchive(c.Context(), c, func(to io.Writer) error {
-		_, err := c.Drives.Archive(who.Name, c.Path.Drive, v, to)
+		_, err := c.Drives.Archive(owner.Name, c.Path.Drive, v, to)
 		return err
 	})
 }

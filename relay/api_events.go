@@ -38,11 +38,11 @@ func streamEvents(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	leave, err := c.Limits.Stream()
+	release, err := c.Limits.Stream()
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer release()
 	c.W.Header().Set("Content-Type", "text/event-stream")
 	c.W.Header().Set("Cache-Control", "no-store")
 	c.W.Header().Set("X-Content-Type-Options", "nosniff")
@@ -60,7 +60,7 @@ func readEvents(c *Call) (*reader, error) {
 	query := c.R.URL.Query()
 	r := &reader{follow: true, filter: events.Filter{Session: query.Get("session")}}
 	var err error
-	if r.filter.Owner, r.filter.Everybody, err = whose(c, query); err != nil {
+	if r.filter.Owner, r.filter.Everybody, err = ownerFilter(c, query); err != nil {
 		return nil, err
 	}
 	switch text := query.Get("follow"); text {
@@ -99,10 +99,10 @@ func knownEvents() string {
 	return fault.OneOf(list...)
 }
 
-// whose returns whose events the caller may see and asks for: an operator those of all or of one, any other caller its
+// ownerFilter returns whose events the caller may see and asks for: an operator those of all or of one, any other caller its
 // own.
-func whose(c *Call, query url.Values) (owner string, everybody bool, err error) {
-	owner = c.person(query.Get("owner"))
+func ownerFilter(c *Call, query url.Values) (owner string, allOwners bool, err error) {
+	owner = c.principalNamed(query.Get("owner"))
 	operator := c.Caller.Is(access.Operator)
 	switch {
 	case owner == "" && operator:
@@ -130,8 +130,8 @@ func (r *reader) send(c *Call) {
 	if !write(place()) {
 		return
 	}
-	beat := time.NewTicker(eventsHeartbeat)
-	defer beat.Stop()
+	ticker := time.NewTicker(eventsHeartbeat)
+	defer ticker.Stop()
 	for {
 		b, more := c.Events.Read(r.at, &r.filter)
 		r.at = b.Next
@@ -145,7 +145,7 @@ func (r *reader) send(c *Call) {
 		case !r.follow:
 			return
 		}
-		if !wait(c.Context(), more, beat.C, func() bool { return write(place()) }) {
+		if !wait(c.Context(), more, ticker.C, func() bool { return write(place()) }) {
 			return
 		}
 	}
@@ -210,12 +210,12 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 
 // getErrors lists the latest errors.
 func getErrors(c *Call) (any, error) {
-	owner, everybody, err := whose(c, c.R.URL.Query())
+	owner, allOwners, err := ownerFilter(c, c.R.URL.Query())
 	if err != nil {
 		return nil, err
 	}
 	list := api.ErrorList{Errors: []api.RecentError{}}
-	for _, e := range c.Errors.Of(owner, everybody) {
+	for _, e := range c.Errors.Of(owner, allOwners) {
 		list.Errors = append(list.Errors, api.RecentError{
 			Time: e.Time, Principal: e.Principal, Route: e.Route, Session: e.Session, Status: e.Status, Kind: e.Kind, Detail: e.Detail,
 			Request: e.Request.ID, Parent: e.Request.Parent,

@@ -20,21 +20,21 @@ import (
 
 // Defaults and limits of requests.
 const (
-	maxBody     = 24 << 20 // files.max_content of at most 16 MiB, in base64
-	usualLines  = 2000
-	usualBytes  = 50 << 10
-	usualGlob   = 100
-	usualGrep   = 200
-	usualList   = 1000
-	mostResults = 20_000
-	mostContext = 50
-	maxGrepFile = 10 << 20
-	maxGrepLine = 500
-	mostDepth   = 4096
+	maxBody      = 24 << 20 // files.max_content of at most 16 MiB, in base64
+	defaultLines = 2000
+	defaultBytes = 50 << 10
+	defaultGlob  = 100
+	defaultGrep  = 200
+	defaultList  = 1000
+	maxResults   = 20_000
+	maxContext   = 50
+	maxGrepFile  = 10 << 20
+	maxGrepLine  = 500
+	maxDepth     = 4096
 )
 
-// ask finds the session, reads the body and carries out a request.
-func ask[In any](c *Call, translate func(in *In, s *session.Session) (*files.Request, []byte, error)) (*files.Answer, []byte, error) {
+// fileRequest finds the session, reads the body and carries out a request.
+func fileRequest[In any](c *Call, translate func(in *In, s *session.Session) (*files.Request, []byte, error)) (*files.Answer, []byte, error) {
 	s, err := c.session()
 	if err != nil {
 		return nil, nil, err
@@ -82,12 +82,12 @@ func requestPath(field, text, encoded, missing string) ([]byte, error) {
 const workspace = "/workspace"
 
 // bounded checks a number against its maximum; 0 stands for the default.
-func bounded(field string, n, usual, limit int) (int, error) {
+func bounded(field string, n, def, limit int) (int, error) {
 	switch {
 	case n < 0 || n > limit:
 		return 0, fault.Field(field, n, fmt.Sprintf("1 to %d", limit))
 	case n == 0:
-		return usual, nil
+		return def, nil
 	}
 	return n, nil
 }
@@ -111,7 +111,7 @@ func isBase64(encoding string) (bool, error) {
 // readFile returns a part of a file.
 func readFile(c *Call) (any, error) {
 	var raw bool
-	a, data, err := ask(c, func(in *api.FileRead, s *session.Session) (*files.Request, []byte, error) {
+	a, data, err := fileRequest(c, func(in *api.FileRead, s *session.Session) (*files.Request, []byte, error) {
 		limits := s.Config().Files
 		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		if err != nil {
@@ -127,7 +127,7 @@ func readFile(c *Call) (any, error) {
 		}
 		r.Raw, r.Bytes = raw, in.MaxBytes
 		if r.Bytes == 0 {
-			r.Bytes = min(usualBytes, limit)
+			r.Bytes = min(defaultBytes, limit)
 		}
 		if in.Digest {
 			r.Digest = limit
@@ -135,7 +135,7 @@ func readFile(c *Call) (any, error) {
 		if r.Line, err = bounded("offset", in.Offset, 1, 1<<31-1); err != nil {
 			return nil, nil, err
 		}
-		if r.Lines, err = bounded("limit", in.Limit, usualLines, 1_000_000); err != nil {
+		if r.Lines, err = bounded("limit", in.Limit, defaultLines, 1_000_000); err != nil {
 			return nil, nil, err
 		}
 		if at := in.ByteOffset; at != nil {
@@ -181,7 +181,7 @@ func checkDigest(d string) error {
 
 // writeFile writes a file.
 func writeFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileWrite, s *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.FileWrite, s *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		if err != nil {
 			return nil, nil, err
@@ -190,7 +190,7 @@ func writeFile(c *Call) (any, error) {
 		if w.How == "" {
 			w.How = files.Overwrite
 		}
-		if ways := []string{files.Overwrite, files.Append, files.Create}; !slices.Contains(ways, w.How) {
+		if modes := []string{files.Overwrite, files.Append, files.Create}; !slices.Contains(modes, w.How) {
 			return nil, nil, fault.Field("mode", in.Mode, "overwrite, append, create")
 		}
 		if in.Permission != "" {
@@ -223,7 +223,7 @@ func writeFile(c *Call) (any, error) {
 
 // editFile replaces text in a file.
 func editFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileEdit, s *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.FileEdit, s *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		if err == nil {
 			err = checkDigest(in.IfMatch)

@@ -92,16 +92,16 @@ func send(c *Call, s *session.Session, req *files.Pack) (any, error) {
 type feeder struct {
 	c    *Call
 	mu   sync.Mutex
-	over bool // guarded by mu
+	done bool // guarded by mu
 }
 
 func (f *feeder) Read(p []byte) (int, error) {
 	f.mu.Lock()
-	if f.over {
+	if f.done {
 		f.mu.Unlock()
 		return 0, io.ErrUnexpectedEOF
 	}
-	_ = http.NewResponseController(f.c.W).SetReadDeadline(time.Now().Add(transferPatience)) // as above
+	_ = http.NewResponseController(f.c.W).SetReadDeadline(time.Now().Add(transferTimeout)) // as above
 	f.mu.Unlock()
 	return f.c.R.Body.Read(p)
 }
@@ -109,7 +109,7 @@ func (f *feeder) Read(p []byte) (int, error) {
 func (f *feeder) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.over = true
+	f.done = true
 }
 
 // uploadFile extracts the archive in the body into a directory.

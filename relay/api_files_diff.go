@@ -14,11 +14,11 @@ import (
 
 // diffFiles returns what the programs of a session have changed in its image.
 func diffFiles(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.RootDiff, s *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.RootDiff, s *session.Session) (*files.Request, []byte, error) {
 		if err := writable(s); err != nil {
 			return nil, nil, err
 		}
-		limit, err := bounded("limit", in.Limit, usualList, mostResults)
+		limit, err := bounded("limit", in.Limit, defaultList, maxResults)
 		return &files.Request{Diff: &files.Diff{Image: []byte(isolation.RootImage), Changed: []byte(isolation.RootChanged), Walk: s.Config().Files.MaxEntries, Limit: limit}}, nil, err
 	})
 	if err != nil {
@@ -32,7 +32,7 @@ func diffFiles(c *Call) (any, error) {
 
 // discardOutputs reverts what the programs of a session have changed in its image.
 func discardOutputs(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.RootDiscard, s *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.RootDiscard, s *session.Session) (*files.Request, []byte, error) {
 		if err := writable(s); err != nil {
 			return nil, nil, err
 		}

@@ -28,7 +28,7 @@ func entries(a *files.Answer, err error) (any, error) {
 
 // globFiles finds files by name.
 func globFiles(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileGlob, s *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.FileGlob, s *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, workspace)
 		g := &files.Glob{Path: p, Pattern: in.Pattern, Walk: s.Config().Files.MaxEntries, Ignore: !in.NoIgnore, ByName: in.Sort == "name"}
 		if err == nil && in.Sort != "" && in.Sort != "name" && in.Sort != "time" {
@@ -38,7 +38,7 @@ func globFiles(c *Call) (any, error) {
 			err = fault.Field("pattern", fault.Word("missing"), "a pattern such as **/*.go")
 		}
 		if err == nil {
-			g.Limit, err = bounded("limit", in.Limit, usualGlob, mostResults)
+			g.Limit, err = bounded("limit", in.Limit, defaultGlob, maxResults)
 		}
 		return &files.Request{Glob: g}, nil, err
 	})
@@ -47,14 +47,14 @@ func globFiles(c *Call) (any, error) {
 
 // listFiles lists a directory.
 func listFiles(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileList, _ *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.FileList, _ *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, workspace)
 		l := &files.List{Path: p, Xattrs: in.Xattrs}
 		if err == nil {
-			l.Depth, err = bounded("depth", in.Depth, 1, mostDepth)
+			l.Depth, err = bounded("depth", in.Depth, 1, maxDepth)
 		}
 		if err == nil {
-			l.Limit, err = bounded("limit", in.Limit, usualList, mostResults)
+			l.Limit, err = bounded("limit", in.Limit, defaultList, maxResults)
 		}
 		return &files.Request{List: l}, nil, err
 	})
@@ -63,7 +63,7 @@ func listFiles(c *Call) (any, error) {
 
 // grepFiles finds matching lines.
 func grepFiles(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileGrep, s *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.FileGrep, s *session.Session) (*files.Request, []byte, error) {
 		limits := s.Config().Files
 		p, err := requestPath("path", in.Path, in.PathBase64, workspace)
 		g := &files.Grep{
@@ -78,11 +78,11 @@ func grepFiles(c *Call) (any, error) {
 			lines int
 		}{{"before", in.Before}, {"after", in.After}} {
 			if err == nil {
-				_, err = bounded(n.field, n.lines, 0, mostContext)
+				_, err = bounded(n.field, n.lines, 0, maxContext)
 			}
 		}
 		if err == nil {
-			g.Limit, err = bounded("limit", in.Limit, usualGrep, mostResults)
+			g.Limit, err = bounded("limit", in.Limit, defaultGrep, maxResults)
 		}
 		return &files.Request{Grep: g}, nil, err
 	})
@@ -109,7 +109,7 @@ func grepFiles(c *Call) (any, error) {
 
 // statFile describes the file at a path.
 func statFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileStat, s *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.FileStat, s *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		r := &files.Stat{Path: p, Follow: !in.NoFollow, Xattrs: in.Xattrs}
 		if in.Digest {
@@ -129,7 +129,7 @@ func statFile(c *Call) (any, error) {
 
 // moveFile renames a file or directory.
 func moveFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileMove, _ *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.FileMove, _ *session.Session) (*files.Request, []byte, error) {
 		from, err := requestPath("from", in.From, in.FromBase64, "")
 		if err != nil {
 			return nil, nil, err
@@ -142,7 +142,7 @@ func moveFile(c *Call) (any, error) {
 
 // removeFile removes a file or directory.
 func removeFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileRemove, _ *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.FileRemove, _ *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		return &files.Request{Remove: &files.Remove{Path: p, Recursive: in.Recursive, Missing: in.MissingOK}}, nil, err
 	})
@@ -151,7 +151,7 @@ func removeFile(c *Call) (any, error) {
 
 // chmodFile changes the mode of a file or directory.
 func chmodFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileChmod, _ *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.FileChmod, _ *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		if err != nil {
 			return nil, nil, err

@@ -21,7 +21,7 @@ import (
 
 // makeDirectory makes a directory.
 func makeDirectory(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileMkdir, _ *session.Session) (*files.Request, []byte, error) {
+	a, _, err := fileRequest(c, func(in *api.FileMkdir, _ *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		if err != nil {
 			return nil, nil, err
@@ -217,13 +217,13 @@ func watchFiles(c *Call) (any, error) {
 		c.W.WriteHeader(http.StatusOK)
 		return nil, nil //nolint:nilnil // the headers were asked for
 	}
-	leave, err := c.Limits.Stream()
+	release, err := c.Limits.Stream()
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer release()
 	w := &eventLines{c: c}
-	if err := w.watch(c.Context(), s, req); err != nil && !w.begun {
+	if err := w.watch(c.Context(), s, req); err != nil && !w.started {
 		return nil, err
 	} else if err != nil {
 		c.Log.Debug("a watch ended early", "error", err)
@@ -235,18 +235,18 @@ func watchFiles(c *Call) (any, error) {
 // linesMedia is the media type of JSON lines.
 const linesMedia = "application/x-ndjson"
 
-// eventLines is a response of events; begun is set by the first one.
+// eventLines is a response of events; started is set by the first one.
 type eventLines struct {
-	c     *Call
-	begun bool
+	c       *Call
+	started bool
 }
 
 // watch sends events until there are no more. An error after the first event is a line as well, if the client still reads.
 func (w *eventLines) watch(ctx context.Context, s *session.Session, req *files.Watch) error {
 	ctx, cancel := context.WithCancel(ctx)
-	events, over := make(chan *files.Event), make(chan error, 1)
+	events, done := make(chan *files.Event), make(chan error, 1)
 	go func() {
-		over <- sessionfiles.Watch(ctx, s, sessionfiles.BoxUser, req, func(e *files.Event) error {
+		done <- sessionfiles.Watch(ctx, s, sessionfiles.BoxUser, req, func(e *files.Event) error {
 			select {
 			case events <- e:
 				return nil
@@ -258,23 +258,23 @@ func (w *eventLines) watch(ctx context.Context, s *session.Session, req *files.W
 	ended := false
 	defer func() {
 		if cancel(); !ended {
-			w.c.Log.Debug("the client of a watch has left", "error", <-over) // its program has gone then
+			w.c.Log.Debug("the client of a watch has left", "error", <-done) // its program has gone then
 		}
 	}()
-	beat := time.NewTicker(watchHeartbeat)
-	defer beat.Stop()
+	ticker := time.NewTicker(watchHeartbeat)
+	defer ticker.Stop()
 	for {
 		var err error
 		select {
 		case e := <-events:
 			err = w.line(fileEventAnswer(e))
-		case <-beat.C:
-			if w.begun {
+		case <-ticker.C:
+			if w.started {
 				err = w.write([]byte{'\n'})
 			}
-		case err = <-over:
+		case err = <-done:
 			ended = true
-			if w.begun && err != nil && ctx.Err() == nil {
+			if w.started && err != nil && ctx.Err() == nil {
 				return w.line(&api.FileEvent{Event: api.FileEventError, Problem: w.c.problem(ctx, err)})
 			}
 			return err
@@ -290,8 +290,8 @@ func (w *eventLines) line(e *api.FileEvent) error {
 	if err != nil {
 		return err
 	}
-	if !w.begun {
-		w.begun = true
+	if !w.started {
+		w.started = true
 		head := w.c.W.Header()
 		head.Set("Content-Type", linesMedia)
 		head.Set("Cache-Control", "no-store")
@@ -302,7 +302,7 @@ func (w *eventLines) line(e *api.FileEvent) error {
 
 func (w *eventLines) write(text []byte) error {
 	out := http.NewResponseController(w.c.W)
-	_ = out.SetWriteDeadline(time.Now().Add(stallPatience)) // every connection has deadlines
+	_ = out.SetWriteDeadline(time.Now().Add(stallTimeout)) // every connection has deadlines
 	if _, err := w.c.W.Write(text); err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func giveGrant(c *Call) (any, error) {
 	if err := role.UnmarshalText([]byte(req.Role)); err != nil || role == 0 {
 		return nil, fault.Field("role", req.Role, fault.OneOf(access.Roles()...))
 	}
-	principal := c.person(req.Principal)
+	principal := c.principalNamed(req.Principal)
 	if !c.Gate.Knows(principal) {
 		return nil, fault.Field("principal", req.Principal, "a user of this host, uid:N, or the name of a table [principals.NAME] of box.toml")
 	}
@@ -46,7 +46,7 @@ func giveGrant(c *Call) (any, error) {
 
 // revokeGrant ends the grant of a principal, and its calls in progress that need it.
 func revokeGrant(c *Call) (any, error) {
-	principal := c.person(c.Path.Principal)
+	principal := c.principalNamed(c.Path.Principal)
 	if err := c.Gate.Grants().Revoke(principal); err != nil {
 		return nil, err
 	}

@@ -85,11 +85,11 @@ func deleteImage(c *Call) (any, error) {
 // pruneImages removes the images that no session uses and no profile names.
 func pruneImages(c *Call) (any, error) {
 	profiles, _ := c.Sup.Profiles()
-	var kept []string
+	var inUse []string
 	for _, p := range profiles {
-		kept = append(kept, p.Image)
+		inUse = append(inUse, p.Image)
 	}
-	removed, err := c.Images.Prune(c.Context(), kept)
+	removed, err := c.Images.Prune(c.Context(), inUse)
 	if err != nil {
 		return nil, err
 	}

@@ -62,11 +62,11 @@ func sendLogs(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	leave, err := c.Limits.Stream()
+	release, err := c.Limits.Stream()
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer release()
 	if l.resumed && l.from == l.end && info.State == process.StateEnded {
 		return noContent{}, nil // otherwise an EventSource would reconnect forever
 	}
@@ -193,7 +193,7 @@ func (l *logs) findBegin(ctx context.Context, p *process.Process) ([2]int64, err
 		if err != nil {
 			return l.end, err
 		}
-		if !t.late(&c) {
+		if !t.isSince(&c) {
 			continue
 		}
 		if l.lines < 0 {
@@ -214,9 +214,9 @@ type tail struct {
 	inside [2]bool    // a line of the stream has begun
 }
 
-// late reports whether a piece was written since the requested time. Discarded output was not, and a piece without a
+// isSince reports whether a piece was written since the requested time. Discarded output was not, and a piece without a
 // time follows one that has a time.
-func (t *tail) late(c *output.Chunk) bool {
+func (t *tail) isSince(c *output.Chunk) bool {
 	return t.since.IsZero() || c.Gap == 0 && !c.Time.IsZero() && !c.Time.Before(t.since)
 }
 
@@ -256,7 +256,7 @@ func (l *logs) send(c *Call, a *process.Attachment) error {
 	c.expectReader()
 	c.W.WriteHeader(http.StatusOK)
 	write := func(data []byte) error {
-		_ = out.SetWriteDeadline(time.Now().Add(stallPatience)) // every connection has deadlines
+		_ = out.SetWriteDeadline(time.Now().Add(stallTimeout)) // every connection has deadlines
 		if len(data) > 0 {
 			if _, err := c.W.Write(data); err != nil {
 				return err
@@ -285,18 +285,18 @@ func (l *logs) send(c *Call, a *process.Attachment) error {
 			return err
 		}
 	}
-	return write(f.rest())
+	return write(f.drain())
 }
 
 // next waits for the next piece; nil means that a heartbeat is due.
 func (l *logs) next(ctx context.Context, a *process.Attachment) (*output.Chunk, error) {
-	late, cancel := ctx, func() {}
+	timeoutCtx, cancel := ctx, func() {}
 	if l.format == "sse" {
-		late, cancel = context.WithTimeout(ctx, heartbeat)
+		timeoutCtx, cancel = context.WithTimeout(ctx, heartbeat)
 	}
 	defer cancel()
-	c, err := a.Next(late)
-	if err != nil && late.Err() != nil && ctx.Err() == nil {
+	c, err := a.Next(timeoutCtx)
+	if err != nil && timeoutCtx.Err() != nil && ctx.Err() == nil {
 		return nil, nil //nolint:nilnil // as said
 	}
 	return &c, err

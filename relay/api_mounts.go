@@ -49,14 +49,14 @@ func addMount(c *Call) (any, error) {
 		return nil, err
 	}
 	m := policy.Mount{Source: req.Source, Target: req.Target, Mode: req.Mode, Owner: req.Owner, NoSymlinks: req.NoSymlinks}
-	is, isNew, err := c.Sup.Mounts(s).Add(c.Context(), m, req.Replace)
+	mounted, isNew, err := c.Sup.Mounts(s).Add(c.Context(), m, req.Replace)
 	if err != nil {
 		return nil, err
 	}
 	if isNew {
-		return Created{Body: live(&is)}, nil
+		return Created{Body: live(&mounted)}, nil
 	}
-	return live(&is), nil
+	return live(&mounted), nil
 }
 
 // removeMount removes a mount from a session.

@@ -33,11 +33,11 @@ func streamPort(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	leave, err := c.Limits.Stream()
+	release, err := c.Limits.Stream()
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer release()
 	c.Streams.Add(1)
 	defer c.Streams.Done()
 	box, err := c.Sup.Ports.Open(c.Context(), s, port)
@@ -114,13 +114,13 @@ func hungUp(caller net.Conn) bool {
 	if err != nil {
 		return true
 	}
-	over := true
-	_ = raw.Control(func(fd uintptr) { // if it is closed, over stays true
+	closed := true
+	_ = raw.Control(func(fd uintptr) { // if it is closed, closed stays true
 		poll := []unix.PollFd{{Fd: int32(fd)}}
 		_, err := unix.Poll(poll, 0)
-		over = err == nil && poll[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+		closed = err == nil && poll[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
 	})
-	return over
+	return closed
 }
 
 // lingering renews the read deadline with everything that the box sends, once the caller has sent everything.

@@ -36,8 +36,8 @@ const (
 
 // Limits of the response of a box.
 const (
-	headPatience = time.Minute // for the head
-	maxHead      = 64 << 10
+	headTimeout = time.Minute // for the head
+	maxHead     = 64 << 10
 )
 
 // showPreview answers a request for a preview.
@@ -59,7 +59,7 @@ func show(c *Deps, w http.ResponseWriter, r *http.Request) error {
 	key := c.Previews
 	t, err := key.Read(text, time.Now())
 	if err != nil || key.Host(t) != strings.Split(r.Host, ":")[0] {
-		return fault.Errorf(fault.Unauthenticated, "%s", why(err)).WithHint("create a preview link with boxctl preview")
+		return fault.Errorf(fault.Unauthenticated, "%s", refusalText(err)).WithHint("create a preview link with boxctl preview")
 	}
 	v := visit{c, t}
 	s, pass, err := v.admit()
@@ -74,15 +74,15 @@ func show(c *Deps, w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithDeadlineCause(r.Context(), time.Unix(t.Expires, 0), access.ErrPreviewOver)
 	defer cancel()
-	ctx, leave := c.Gate.Watch(ctx, &pass, func() (time.Time, error) {
+	ctx, release := c.Gate.Watch(ctx, &pass, func() (time.Time, error) {
 		_, p, err := v.admit()
 		return p.Until, err
 	})
-	defer leave()
+	defer release()
 	return v.proxy(w, r.WithContext(ctx), s)
 }
 
-func why(err error) string {
+func refusalText(err error) string {
 	if errors.Is(err, access.ErrPreviewOver) {
 		return err.Error()
 	}
@@ -177,15 +177,15 @@ func makePreview(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	made := api.PortToken{Token: text, Host: c.Previews.Host(t), ExpiresAt: ends.UTC()}
+	token := api.PortToken{Token: text, Host: c.Previews.Host(t), ExpiresAt: ends.UTC()}
 	if _, at, err := net.SplitHostPort(c.HTTP); err == nil {
-		made.URL = "http://" + net.JoinHostPort(made.Host, at) + "/?" + Query + "=" + text
+		token.URL = "http://" + net.JoinHostPort(token.Host, at) + "/?" + Query + "=" + text
 	}
-	return Created{Body: made}, nil
+	return Created{Body: token}, nil
 }
 
-// usual is the default lifetime of a token.
-const usual = 15 * time.Minute
+// defaultLifetime is the default lifetime of a token.
+const defaultLifetime = 15 * time.Minute
 
 // lifetime returns how long a token is valid, at least a second.
 func lifetime(requested string, limit time.Duration) (time.Duration, error) {
@@ -195,7 +195,7 @@ func lifetime(requested string, limit time.Duration) (time.Duration, error) {
 			By(fault.Denial{Layer: fault.LayerPolicy, Rule: "sessions.preview_max", Used: "0s", Allowed: "0s", Setting: "a longer sessions.preview_max"})
 	}
 	if requested == "" {
-		return min(usual, limit), nil
+		return min(defaultLifetime, limit), nil
 	}
 	life, err := quantity.ParseDuration(requested)
 	if err != nil || time.Duration(life) < time.Second || time.Duration(life) > limit {
@@ -245,7 +245,7 @@ func ForwardToPort(w http.ResponseWriter, r *http.Request, to PortForward) error
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return to.Ports.Open(ctx, to.Session, to.Port)
 		},
-		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHead, ResponseHeaderTimeout: headPatience,
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHead, ResponseHeaderTimeout: headTimeout,
 	}
 	p := httputil.ReverseProxy{
 		Rewrite: func(out *httputil.ProxyRequest) {

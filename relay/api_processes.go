@@ -71,9 +71,9 @@ func getProcess(c *Call) (any, error) {
 	if err != nil || time.Duration(wait) > maxWait {
 		return nil, fault.Field("wait", text, "a duration such as 30s, at most "+quantity.Duration(maxWait).String())
 	}
-	late, cancel := context.WithTimeout(c.Context(), time.Duration(wait))
+	timeoutCtx, cancel := context.WithTimeout(c.Context(), time.Duration(wait))
 	defer cancel()
-	_, _ = p.Wait(late) // the answer has the state
+	_, _ = p.Wait(timeoutCtx) // the answer has the state
 	if err := c.Context().Err(); err != nil {
 		return nil, err
 	}

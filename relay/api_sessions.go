@@ -22,11 +22,11 @@ import (
 // listSessions lists the sessions of the caller, of the owner in the query, or of all.
 func listSessions(c *Call) (any, error) {
 	all := c.R.URL.Query().Get("all")
-	everybody := all == "true"
+	allOwners := all == "true"
 	switch {
 	case all != "" && all != "true" && all != "false":
 		return nil, fault.Field("all", all, "true or false")
-	case everybody && !c.Caller.Is(c.Others):
+	case allOwners && !c.Caller.Is(c.Others):
 		return nil, fault.Field("all", "true", "false").Of(fault.Denied).WithText("permission denied: only operators can list everyone's boxes; you see your own")
 	}
 	owner, err := c.Owner()
@@ -52,7 +52,7 @@ func listSessions(c *Call) (any, error) {
 	}
 	list := api.SessionList{Sessions: []api.Session{}}
 	var found []*session.Session
-	for _, s := range c.Sup.List(owner, everybody) {
+	for _, s := range c.Sup.List(owner, allOwners) {
 		info := s.Info()
 		if !page.reached(s) || !policy.Has(info.Settings.Labels, labels) || !policy.Has(info.Settings.Metadata, metadata) {
 			continue
@@ -138,7 +138,7 @@ func pairs(field string, values []string, flag bool) (all map[string]string, on 
 	all = map[string]string{}
 	for _, text := range values {
 		name, value, ok := strings.Cut(text, "=")
-		before, twice := all[name]
+		before, dup := all[name]
 		switch {
 		case !ok && flag && (text == "true" || text == "false"):
 			on = text == "true"
@@ -146,7 +146,7 @@ func pairs(field string, values []string, flag bool) (all map[string]string, on 
 			return nil, false, fault.Field(field, text, "NAME=value, true or false")
 		case !ok || name == "":
 			return nil, false, fault.Field(field, text, "NAME=value")
-		case twice && before != value:
+		case dup && before != value:
 			return nil, false, fault.Field(field, text, "one value of "+strconv.Quote(name))
 		default:
 			all[name] = value

@@ -18,16 +18,16 @@ import (
 // Limit of bodies, in bytes: a content of 1 MiB may be longer as JSON.
 const maxSkillBody = 8 << 20
 
-const usualSkillEntries = 200
+const defaultSkillEntries = 200
 
 // listSkills lists the caller's skills and the built-in ones.
 func listSkills(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
 	list := api.SkillList{Skills: []api.Skill{}}
-	for _, k := range c.Skills.List(who.Name) {
+	for _, k := range c.Skills.List(owner.Name) {
 		list.Skills = append(list.Skills, skill(&k))
 	}
 	return list, nil
@@ -35,11 +35,11 @@ func listSkills(c *Call) (any, error) {
 
 // getSkill describes a skill.
 func getSkill(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
-	k, err := c.Skills.Get(who.Name, c.Path.Skill)
+	k, err := c.Skills.Get(owner.Name, c.Path.Skill)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func getSkill(c *Call) (any, error) {
 
 // createSkill makes a skill of texts.
 func createSkill(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func createSkill(c *Call) (any, error) {
 	if err := c.decodeBody(&in, maxSkillBody); err != nil {
 		return nil, err
 	}
-	k, err := c.Skills.Create(who.Name, in.Name, &skills.Texts{
+	k, err := c.Skills.Create(owner.Name, in.Name, &skills.Texts{
 		DisplayName: &in.DisplayName, Description: &in.Description, Instructions: &in.Instructions, License: &in.License,
 		Needs: &in.Compatibility, AllowedTools: &in.AllowedTools, Metadata: in.Metadata,
 	}, skills.Strict)
@@ -68,7 +68,7 @@ func createSkill(c *Call) (any, error) {
 
 // changeSkill replaces texts of a skill.
 func changeSkill(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func changeSkill(c *Call) (any, error) {
 	if err := c.decodeBody(&in, maxSkillBody); err != nil {
 		return nil, err
 	}
-	k, err := c.Skills.Update(who.Name, c.Path.Skill, &skills.Texts{
+	k, err := c.Skills.Update(owner.Name, c.Path.Skill, &skills.Texts{
 		DisplayName: in.DisplayName, Description: in.Description, Instructions: in.Instructions, License: in.License,
 		Needs: in.Compatibility, AllowedTools: in.AllowedTools, Metadata: in.Metadata,
 	}, in.IfMatch, skills.Strict)
@@ -88,9 +88,9 @@ func changeSkill(c *Call) (any, error) {
 
 // deleteSkill deletes a skill.
 func deleteSkill(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err == nil {
-		err = c.Skills.Delete(who.Name, c.Path.Skill)
+		err = c.Skills.Delete(owner.Name, c.Path.Skill)
 	}
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func deleteSkill(c *Call) (any, error) {
 
 // indexSkills returns a skill index for a prompt.
 func indexSkills(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -108,18 +108,18 @@ func indexSkills(c *Call) (any, error) {
 	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
-	all := c.Skills.List(who.Name)
+	all := c.Skills.List(owner.Name)
 	var out api.SkillIndex
 	if in.Names != nil {
-		there := map[string]skills.Skill{}
+		installed := map[string]skills.Skill{}
 		for _, k := range all {
-			there[k.Name] = k
+			installed[k.Name] = k
 		}
 		all = nil
 		for _, name := range in.Names {
-			if k, ok := there[name]; ok {
+			if k, ok := installed[name]; ok {
 				all = append(all, k)
-				delete(there, name)
+				delete(installed, name)
 			} else {
 				out.Missing = append(out.Missing, name)
 			}
@@ -131,7 +131,7 @@ func indexSkills(c *Call) (any, error) {
 
 // listSkillFiles lists a directory of a skill.
 func listSkillFiles(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -140,14 +140,14 @@ func listSkillFiles(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit := usualSkillEntries
+	limit := defaultSkillEntries
 	if text := query.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
 			return nil, fault.Field("limit", text, fmt.Sprintf("1 to %d", skills.MaxListed))
 		}
 	}
 	at := cmp.Or(query.Get("path"), ".")
-	list, more, err := c.Skills.Files(who.Name, c.Path.Skill, at, hidden, limit)
+	list, more, err := c.Skills.Files(owner.Name, c.Path.Skill, at, hidden, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -164,11 +164,11 @@ func listSkillFiles(c *Call) (any, error) {
 
 // readSkillFile returns a file of a skill.
 func readSkillFile(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
-	f, err := c.Skills.ReadFile(who.Name, c.Path.Skill, c.R.URL.Query().Get("path"))
+	f, err := c.Skills.ReadFile(owner.Name, c.Path.Skill, c.R.URL.Query().Get("path"))
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func readSkillFile(c *Call) (any, error) {
 
 // writeSkillFile writes a file of a skill.
 func writeSkillFile(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func writeSkillFile(c *Call) (any, error) {
 	default:
 		return nil, fault.Field("encoding", in.Encoding, "utf-8 or base64")
 	}
-	k, err := c.Skills.WriteFile(who.Name, c.Path.Skill, &f, in.IfMatch, skills.Strict)
+	k, err := c.Skills.WriteFile(owner.Name, c.Path.Skill, &f, in.IfMatch, skills.Strict)
 	if err != nil {
 		return nil, err
 	}
@@ -208,12 +208,12 @@ func writeSkillFile(c *Call) (any, error) {
 
 // removeSkillFile removes a file or directory of a skill.
 func removeSkillFile(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
 	query := c.R.URL.Query()
-	k, err := c.Skills.RemoveFile(who.Name, c.Path.Skill, query.Get("path"), query.Get("if_match"))
+	k, err := c.Skills.RemoveFile(owner.Name, c.Path.Skill, query.Get("path"), query.Get("if_match"))
 	if err != nil {
 		return nil, err
 	}

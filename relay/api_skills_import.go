@@ -16,8 +16,8 @@ import (
 )
 
 // staged unpacks the archive of a request and runs do on it.
-func staged(c *Call, do func(st *skills.Stage, who string, choice *skills.Choice) (any, error)) (any, error) {
-	who, err := c.Owner()
+func staged(c *Call, do func(st *skills.Stage, owner string, choice *skills.Choice) (any, error)) (any, error) {
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -29,26 +29,26 @@ func staged(c *Call, do func(st *skills.Stage, who string, choice *skills.Choice
 	if choice.Replace, err = queryFlag(query, "replace"); err != nil {
 		return nil, err
 	}
-	st, err := c.Skills.Stage(c.Context(), who.Name)
+	st, err := c.Skills.Stage(c.Context(), owner.Name)
 	if err != nil {
 		return nil, err
 	}
 	defer st.Close()
-	if err := fill(c, who, st, choice); err != nil {
+	if err := fill(c, owner, st, choice); err != nil {
 		return nil, err
 	}
-	return do(st, who.Name, choice)
+	return do(st, owner.Name, choice)
 }
 
 // fill gets the archive from the source that the request names.
-func fill(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice) error {
+func fill(c *Call, owner access.Principal, st *skills.Stage, choice *skills.Choice) error {
 	query := c.R.URL.Query()
 	from, session := query.Get("url"), query.Get("session")
 	switch {
 	case from != "" && session != "":
 		return fault.Field("session", session, "left out with url")
 	case session != "":
-		return fillFromSession(c, who, st, choice, session, query.Get("path"))
+		return fillFromSession(c, owner, st, choice, session, query.Get("path"))
 	case query.Has("path"):
 		return fault.Field("path", query.Get("path"), "left out without a session")
 	case from == "":
@@ -72,11 +72,11 @@ func fill(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice
 }
 
 // fillFromSession fills a stage with a directory of a session, which is packed inside its box.
-func fillFromSession(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice, id, path string) error {
+func fillFromSession(c *Call, owner access.Principal, st *skills.Stage, choice *skills.Choice, id, path string) error {
 	if path == "" {
 		return fault.Field("path", fault.Word("missing"), "a directory of the session")
 	}
-	s, err := c.Sup.Session(who, id)
+	s, err := c.Sup.Session(owner, id)
 	if err != nil {
 		return err
 	}
@@ -108,13 +108,13 @@ func previewSkills(c *Call) (any, error) {
 
 // installSkills installs the chosen skills: all or none.
 func installSkills(c *Call) (any, error) {
-	return staged(c, func(st *skills.Stage, who string, choice *skills.Choice) (any, error) {
-		made, err := st.Install(who, choice)
+	return staged(c, func(st *skills.Stage, owner string, choice *skills.Choice) (any, error) {
+		installed, err := st.Install(owner, choice)
 		if err != nil {
 			return nil, err
 		}
 		list := api.SkillList{Skills: []api.Skill{}}
-		for _, k := range made {
+		for _, k := range installed {
 			k.Instructions = ""
 			list.Skills = append(list.Skills, skill(&k))
 		}

@@ -49,7 +49,7 @@ type MetricsAudit struct {
 
 // snapshots makes metrics from a snapshot at each scrape: nothing has to be deleted when a session ends.
 type snapshots struct {
-	look            func() MetricsSnapshot
+	take            func() MetricsSnapshot
 	version, goName string
 
 	build, started, ready, degraded, sessions, frozen, limit, processes, running, leaks, waiting *prometheus.Desc
@@ -59,12 +59,12 @@ type snapshots struct {
 	usedSessions, usedCPU, usedMemory, usedDisk, spans *prometheus.Desc
 }
 
-func newSnapshots(version, goName string, look func() MetricsSnapshot) *snapshots {
+func newSnapshots(version, goName string, take func() MetricsSnapshot) *snapshots {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	return &snapshots{
-		look: look, version: version, goName: goName,
+		take: take, version: version, goName: goName,
 		build:         desc("boxd_build_info", "Version of boxd; always 1.", "version", "goversion"),
 		started:       desc("boxd_start_time_seconds", "Start time of boxd. Counters are reset at a start; boxes keep running."),
 		ready:         desc("boxd_ready", "1 if sessions can start."),
@@ -104,7 +104,7 @@ func (s *snapshots) Describe(to chan<- *prometheus.Desc) {
 
 // Collect takes one snapshot for all metrics.
 func (s *snapshots) Collect(to chan<- prometheus.Metric) {
-	now := s.look()
+	now := s.take()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}

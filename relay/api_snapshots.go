@@ -38,11 +38,11 @@ func createSnapshot(c *Call) (any, error) {
 	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
-	made, err := c.Sup.CreateSnapshot(c.Context(), s, in.Name)
+	created, err := c.Sup.CreateSnapshot(c.Context(), s, in.Name)
 	if err != nil {
 		return nil, err
 	}
-	return Created{Body: snapshotAnswer(&made)}, nil
+	return Created{Body: snapshotAnswer(&created)}, nil
 }
 
 // restoreSnapshot restores a stopped session from a snapshot.

@@ -12,18 +12,18 @@ import (
 
 // Limits of the requested number of days.
 const (
-	usualDays = 30
-	mostDays  = 10_000
+	defaultDays = 30
+	maxDays     = 10_000
 )
 
 // getUsage returns the usage of the caller, of another owner or of all, and what the caller or that owner has now.
 func getUsage(c *Call) (any, error) {
 	query := c.R.URL.Query()
-	all, days := query.Get("all"), usualDays
+	all, days := query.Get("all"), defaultDays
 	if text := query.Get("days"); text != "" {
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > mostDays {
-			return nil, fault.Field("days", text, "1 to "+strconv.Itoa(mostDays))
+		if err != nil || n < 1 || n > maxDays {
+			return nil, fault.Field("days", text, "1 to "+strconv.Itoa(maxDays))
 		}
 		days = n
 	}
@@ -33,11 +33,11 @@ func getUsage(c *Call) (any, error) {
 	case all == "true" && !c.Caller.Is(access.Operator):
 		return nil, fault.Field("all", "true", "false").Of(fault.Denied).WithText("permission denied: only operators can see everyone's usage")
 	}
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
-	rows, err := c.Sup.Usage(who, all == "true", days)
+	rows, err := c.Sup.Usage(owner, all == "true", days)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func getUsage(c *Call) (any, error) {
 			SessionSeconds: r.Use.Sessions.Seconds(), CPUSeconds: r.Use.CPU.Seconds(), MemoryByteHours: r.Use.Memory, DiskByteHours: r.Use.Disk,
 		}
 	}
-	name, holdings := c.Sup.Holdings(who)
+	name, holdings := c.Sup.Holdings(owner)
 	list.Policy = name
 	for _, h := range holdings {
 		list.Holdings = append(list.Holdings, api.Holding(h))

@@ -16,12 +16,12 @@ import (
 
 // listWorkspaces lists the caller's workspaces.
 func listWorkspaces(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
 	list := api.WorkspaceList{Workspaces: []api.Workspace{}}
-	for _, i := range c.Sup.Spaces.List(who.Name) {
+	for _, i := range c.Sup.Spaces.List(owner.Name) {
 		list.Workspaces = append(list.Workspaces, wireWorkspace(&i))
 	}
 	return list, nil
@@ -29,7 +29,7 @@ func listWorkspaces(c *Call) (any, error) {
 
 // createWorkspace makes a workspace.
 func createWorkspace(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -37,15 +37,15 @@ func createWorkspace(c *Call) (any, error) {
 	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
-	i, err := c.Sup.CreateSpace(c.Context(), who, volumes.WorkspaceRequest{Name: in.Name, Quota: in.Quota, Inodes: in.Inodes})
+	i, err := c.Sup.CreateSpace(c.Context(), owner, volumes.WorkspaceRequest{Name: in.Name, Quota: in.Quota, Inodes: in.Inodes})
 	if err != nil {
 		return nil, err
 	}
 	return Created{Body: wireWorkspace(&i)}, nil
 }
 
-// keepPatience limits the end of a session whose workspace is kept; it continues when its caller has gone.
-const keepPatience = 10 * time.Minute
+// keepTimeout limits the end of a session whose workspace is kept; it continues when its caller has gone.
+const keepTimeout = 10 * time.Minute
 
 // keepWorkspace ends a session and turns its own workspace into a named one.
 func keepWorkspace(c *Call) (any, error) {
@@ -66,7 +66,7 @@ func keepWorkspace(c *Call) (any, error) {
 	if err := c.Sup.Spaces.Keep(s.Owner.Name, in.Workspace, s.BoxKey(), &settings, s.Enforced()[policy.LimitWorkspace]); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), keepPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), keepTimeout)
 	defer cancel()
 	if err := c.Sup.End(ctx, s, session.EndDeleted); err != nil {
 		return nil, err
@@ -80,11 +80,11 @@ func keepWorkspace(c *Call) (any, error) {
 
 // getWorkspace describes a workspace.
 func getWorkspace(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
-	i, err := c.Sup.Spaces.Get(who.Name, c.Path.Workspace)
+	i, err := c.Sup.Spaces.Get(owner.Name, c.Path.Workspace)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func getWorkspace(c *Call) (any, error) {
 
 // changeWorkspace changes the quota of a workspace.
 func changeWorkspace(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +101,8 @@ func changeWorkspace(c *Call) (any, error) {
 	if err := c.decodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
-	held := c.Sup.Spaces.Config().PolicyOf(who)
-	i, err := c.Sup.Spaces.Change(c.Context(), who.Name, c.Path.Workspace, &held, in.Quota, in.Inodes)
+	effective := c.Sup.Spaces.Config().PolicyOf(owner)
+	i, err := c.Sup.Spaces.Change(c.Context(), owner.Name, c.Path.Workspace, &effective, in.Quota, in.Inodes)
 	if err != nil {
 		return nil, err
 	}
@@ -111,9 +111,9 @@ func changeWorkspace(c *Call) (any, error) {
 
 // deleteWorkspace removes a workspace that no session uses.
 func deleteWorkspace(c *Call) (any, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err == nil {
-		err = c.Sup.Spaces.Remove(c.Context(), who.Name, c.Path.Workspace)
+		err = c.Sup.Spaces.Remove(c.Context(), owner.Name, c.Path.Workspace)
 	}
 	if err != nil {
 		return nil, err

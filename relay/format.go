@@ -20,7 +20,7 @@ type logFormat struct {
 	timestamps bool   // in text
 	inside     [2]bool
 	at         [2]int64  // how far output has been written
-	held       [2][]byte // the beginning of an incomplete character
+	partial    [2][]byte // the beginning of an incomplete character
 	times      [2]time.Time
 	buf        bytes.Buffer
 }
@@ -71,14 +71,14 @@ func (f *logFormat) json(c *output.Chunk) {
 		return
 	}
 	data := c.Data
-	if held := f.held[c.Stream]; len(held) > 0 {
-		data = append(held, data...)
+	if partial := f.partial[c.Stream]; len(partial) > 0 {
+		data = append(partial, data...)
 	}
 	whole := len(output.Whole(data))
 	if whole > 0 {
 		f.text(c.Stream, c.Time, data[:whole])
 	}
-	f.held[c.Stream], f.times[c.Stream] = bytes.Clone(data[whole:]), c.Time
+	f.partial[c.Stream], f.times[c.Stream] = bytes.Clone(data[whole:]), c.Time
 }
 
 func (f *logFormat) text(stream int, at time.Time, data []byte) {
@@ -105,26 +105,26 @@ func (f *logFormat) line(l api.LogLine, stream int, n int64) {
 
 // flush writes an incomplete character that has waited for its rest.
 func (f *logFormat) flush(stream int) {
-	if held := f.held[stream]; len(held) > 0 {
-		f.text(stream, f.times[stream], held)
-		f.held[stream] = nil
+	if partial := f.partial[stream]; len(partial) > 0 {
+		f.text(stream, f.times[stream], partial)
+		f.partial[stream] = nil
 	}
 }
 
 // pass counts a piece of a stream that is not sent.
 func (f *logFormat) pass(c *output.Chunk) { f.at[c.Stream] += c.Len() }
 
-// rest formats what is left at the end of the present output.
-func (f *logFormat) rest() []byte {
+// drain formats what is left at the end of the present output.
+func (f *logFormat) drain() []byte {
 	f.buf.Reset()
 	f.flush(0)
 	f.flush(1)
 	return f.buf.Bytes()
 }
 
-// end is rest at the end of the process, after which an EventSource need not reconnect.
+// end is drain at the end of the process, after which an EventSource need not reconnect.
 func (f *logFormat) end() []byte {
-	f.rest()
+	f.drain()
 	if f.kind == "sse" {
 		fmt.Fprintf(&f.buf, "event: end\nid: %d.%d\ndata: {}\n\n", f.at[0], f.at[1])
 	}

@@ -18,11 +18,11 @@ import (
 
 // Limits of what a peer can make boxd hold.
 const (
-	maxHeader      = 64 << 10
-	headerPatience = 10 * time.Second
-	answerPatience = time.Minute // for the caller to read a response
-	idlePatience   = 2 * time.Minute
-	stopPatience   = 5 * time.Second
+	maxHeader     = 64 << 10
+	headerTimeout = 10 * time.Second
+	answerTimeout = time.Minute // for the caller to read a response
+	idleTimeout   = 2 * time.Minute
+	stopTimeout   = 5 * time.Second
 )
 
 // FrontConfig is what differs between boxd's protocols.
@@ -54,10 +54,10 @@ func NewFront(ctx context.Context, c FrontConfig) *Front {
 		ConnState:         watchHeads,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ErrorLog:          c.Log,
-		ReadHeaderTimeout: headerPatience,
+		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       c.Patience,
 		WriteTimeout:      c.Patience,
-		IdleTimeout:       idlePatience,
+		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 
 		DisableGeneralOptionsHandler: true, // boxd answers all requests itself
@@ -71,7 +71,7 @@ func NewFront(ctx context.Context, c FrontConfig) *Front {
 
 // shutdown waits a while for requests in progress, then closes the connections that are left.
 func (f *Front) shutdown(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, stopPatience)
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	if f.server.Shutdown(ctx) != nil {
 		_ = f.server.Close()
@@ -101,8 +101,8 @@ func ListensAt(ln net.Listener, address string) bool {
 	if err != nil || !ok {
 		return false
 	}
-	is := at.AddrPort()
-	return is.Port() == want.Port() && (is.Addr().Unmap() == want.Addr().Unmap() || is.Addr().IsUnspecified() && want.Addr().IsUnspecified())
+	remote := at.AddrPort()
+	return remote.Port() == want.Port() && (remote.Addr().Unmap() == want.Addr().Unmap() || remote.Addr().IsUnspecified() && want.Addr().IsUnspecified())
 }
 
 // serveUncounted serves connections that boxd makes itself.

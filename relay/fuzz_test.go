@@ -46,7 +46,7 @@ func FuzzHead(f *testing.F) {
 		w := httptest.NewRecorder()
 		r.Body = io.NopCloser(strings.NewReader(""))
 		s.ServeHTTP(w, r) // unauthenticated: its context has no peer
-		if rt.Role > access.Role(anyone) && w.Code < http.StatusBadRequest {
+		if rt.Role > access.Role(unauthenticated) && w.Code < http.StatusBadRequest {
 			t.Errorf("%q without authentication: w.Code = %d, want rt.Role <= access.Role(anyone) or w.Code >= 400", head, w.Code)
 		}
 	})

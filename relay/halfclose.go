@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerLook is the interval of checks whether a client that has closed its sending side still exists.
-const peerLook = 250 * time.Millisecond
+// peerCheck is the interval of checks whether a client that has closed its sending side still exists.
+const peerCheck = 250 * time.Millisecond
 
 // goneTCP waits until a client that has closed its sending side has gone, or for the read deadline. TCP does not tell
 // these apart, so it checks whether a process still has the other end open, which is on this host but for LangBot's port, which
@@ -29,11 +29,11 @@ func goneTCP(socket *net.TCPConn) error {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() { // ends with this call
 		defer close(stopped)
-		tick := time.NewTicker(peerLook)
-		defer tick.Stop()
+		ticker := time.NewTicker(peerCheck)
+		defer ticker.Stop()
 		for isOpen(remote, local) {
 			select {
-			case <-tick.C:
+			case <-ticker.C:
 			case <-stop:
 				return
 			}

@@ -15,9 +15,9 @@ import (
 // Transfer-Encoding. A request that has both is an attempt to smuggle another one past a proxy that goes by the other of
 // the two (RFC 9112, section 6.1): it is refused.
 type head struct {
-	mu   sync.Mutex // guards the fields below
-	sent []byte
-	over bool // the header is complete
+	mu       sync.Mutex // guards the fields below
+	sent     []byte
+	complete bool // the header is complete
 }
 
 var headerEnd = []byte("\r\n\r\n")
@@ -26,22 +26,22 @@ var headerEnd = []byte("\r\n\r\n")
 func (h *head) note(data []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.over || len(data) == 0 {
+	if h.complete || len(data) == 0 {
 		return
 	}
 	from := max(0, len(h.sent)-len(headerEnd))
 	h.sent = append(h.sent, data...)
 	if i := bytes.Index(h.sent[from:], headerEnd); i >= 0 {
-		h.sent, h.over = h.sent[:from+i], true
+		h.sent, h.complete = h.sent[:from+i], true
 	}
-	h.over = h.over || len(h.sent) > maxHeader
+	h.complete = h.complete || len(h.sent) > maxHeader
 }
 
 // next prepares for another request.
 func (h *head) next() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.sent, h.over = h.sent[:0], false
+	h.sent, h.complete = h.sent[:0], false
 }
 
 // twoLengths reports whether a request with a chunked body may have had a Content-Length too. For a request that arrived

@@ -21,13 +21,13 @@ type idleListener struct {
 	since time.Time     // for Accept only: when the server was first seen idle; zero: it is not
 }
 
-// looks is how often it checks within After.
-const looks = 4
+// checks is how often it checks within After.
+const checks = 4
 
 // Accept returns the next connection, or errIdle.
 func (l *idleListener) Accept() (net.Conn, error) {
 	for {
-		if err := l.SetDeadline(time.Now().Add(l.After / looks)); err != nil {
+		if err := l.SetDeadline(time.Now().Add(l.After / checks)); err != nil {
 			return nil, err
 		}
 		conn, err := l.UnixListener.Accept()

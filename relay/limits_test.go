@@ -266,7 +266,7 @@ func TestPatienceIsForOneAnswer(t *testing.T) {
 		defer close(ended)
 		_ = srv.Serve(ln) // ends with the test
 	}()
-	begun := time.Now()
+	start := time.Now()
 	conn := dial(t, ln)
 	r := bufio.NewReader(conn)
 	for range 2 { // the first is certainly over once the second is answered
@@ -284,7 +284,7 @@ func TestPatienceIsForOneAnswer(t *testing.T) {
 	}
 	srv.Close()
 	<-ended
-	if first, second := <-ln.set, <-ln.set; first.Before(begun.Add(answerPatience)) || !second.IsZero() {
+	if first, second := <-ln.set, <-ln.set; first.Before(start.Add(answerTimeout)) || !second.IsZero() {
 		t.Errorf("the deadline is %v, and then %v", first, second)
 	}
 }
@@ -313,7 +313,7 @@ func TestWhatItsMakerDoesNotLearnOfIsUndone(t *testing.T) {
 			answer := httptest.NewRecorder()
 			w := http.ResponseWriter(answer)
 			if tc.hangsUp {
-				w = deaf{w}
+				w = disconnected{w}
 			}
 			s.ServeHTTP(w, as(ctx, access.Principal{Name: "uid:1", Role: access.User}, http.MethodPost, "/"))
 			if undone != tc.want {
@@ -326,7 +326,7 @@ func TestWhatItsMakerDoesNotLearnOfIsUndone(t *testing.T) {
 	}
 }
 
-// deaf is the connection of a client that has disconnected.
-type deaf struct{ http.ResponseWriter }
+// disconnected is the connection of a client that has disconnected.
+type disconnected struct{ http.ResponseWriter }
 
-func (deaf) FlushError() error { return net.ErrClosed }
+func (disconnected) FlushError() error { return net.ErrClosed }

@@ -39,11 +39,11 @@ type conversations struct {
 	log     *slog.Logger
 	idle    time.Duration
 	none    http.Handler // answers requests that belong to no conversation
-	all     sync.WaitGroup
+	wg      sync.WaitGroup
 
-	mu   sync.Mutex // guards the fields below
-	open map[string]*conversation
-	over bool
+	mu     sync.Mutex // guards the fields below
+	open   map[string]*conversation
+	closed bool
 }
 
 // newConversations returns conversations without any. The version is that of boxd.
@@ -79,7 +79,7 @@ func (m *conversations) find(c *Call, id string) (*conversation, error) {
 }
 
 // begin makes a conversation, which has no MCP session yet.
-func (m *conversations) begin(c *Call, ask *mcp.SessionsOptions) (*conversation, error) {
+func (m *conversations) begin(c *Call, opts *mcp.SessionsOptions) (*conversation, error) {
 	v := &conversation{owner: ownerOf(c), id: rand.Text(), gone: make(chan struct{}), client: client.Over("boxd", c.Dial)}
 	v.client.Token = bearer(c.R.Header)
 	v.ctx, v.cancel = context.WithCancel(context.Background())
@@ -87,7 +87,7 @@ func (m *conversations) begin(c *Call, ask *mcp.SessionsOptions) (*conversation,
 		return nil, err
 	}
 	server, err := mcp.NewServer(c.Context(), v.client, &mcp.Options{
-		Version: m.version, Sessions: *ask, Outputs: mcp.OutputLimits{Stream: maxStream, Total: maxHeld}, ID: func() string { return v.id },
+		Version: m.version, Sessions: *opts, Outputs: mcp.OutputLimits{Stream: maxStream, Total: maxHeld}, ID: func() string { return v.id },
 	})
 	if err != nil {
 		m.remove(v)
@@ -110,7 +110,7 @@ func (m *conversations) add(v *conversation) error {
 		}
 	}
 	switch {
-	case m.over:
+	case m.closed:
 		return fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("send initialize again when it is back")
 	case own >= maxOwn:
 		return fault.Errorf(fault.Exhausted, "you have %d connections to /mcp, the limit", own).WithHint("end one with DELETE (unused ones end after %v)", m.idle)
@@ -134,7 +134,7 @@ func (m *conversations) store(v *conversation) {
 	for session := range v.server.Sessions() {
 		v.last(m.idle, func() { _ = session.Close() })
 	}
-	m.all.Go(func() {
+	m.wg.Go(func() {
 		for session := range v.server.Sessions() {
 			_ = session.Wait()
 		}
@@ -151,13 +151,13 @@ func (m *conversations) store(v *conversation) {
 func (m *conversations) ending() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.over
+	return m.closed
 }
 
 // Close ends all conversations. Their boxes live until their ttl: nothing is left that can end them now.
 func (m *conversations) Close() {
 	m.mu.Lock()
-	m.over = true
+	m.closed = true
 	var open []*conversation
 	for _, v := range m.open {
 		open = append(open, v)
@@ -167,7 +167,7 @@ func (m *conversations) Close() {
 		v.cancel()
 		v.end()
 	}
-	m.all.Wait()
+	m.wg.Wait()
 }
 
 // mcpRefused turns boxd's answer to an internal call back into an error for the client.

@@ -28,18 +28,18 @@ type Metrics struct {
 
 	restarts, ooms, missed, events prometheus.Counter
 
-	startTook, execTook prometheus.Histogram
-	reloaded, reloadOK  prometheus.Gauge
+	startDuration, execDuration prometheus.Histogram
+	reloaded, reloadOK          prometheus.Gauge
 }
 
 // Limits of scrapes.
 const (
-	maxScrapes     = 2 // at once
-	scrapePatience = 5 * time.Second
+	maxScrapes    = 2 // at once
+	scrapeTimeout = 5 * time.Second
 )
 
-// NewMetrics returns the metrics of a boxd of a version; look returns the current state at each scrape.
-func NewMetrics(version string, look func() MetricsSnapshot) *Metrics {
+// NewMetrics returns the metrics of a boxd of a version; take returns the current state at each scrape.
+func NewMetrics(version string, take func() MetricsSnapshot) *Metrics {
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
@@ -53,33 +53,33 @@ func NewMetrics(version string, look func() MetricsSnapshot) *Metrics {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	}
 	m := &Metrics{
-		registry:  prometheus.NewRegistry(),
-		starts:    counters("boxd_session_starts_total", "Session starts, by outcome.", "outcome"),
-		ends:      counters("boxd_session_ends_total", "Ended sessions, by reason.", "reason"),
-		execs:     counters("boxd_execs_total", "Ended executions, by status.", "status"),
-		denials:   counters("boxd_denials_total", "Denied requests, by layer.", "layer"),
-		quotas:    counters("boxd_quota_hits_total", "Quotas reached by sessions.", "quota"),
-		reloads:   counters("boxd_config_reloads_total", "Configuration reloads, by outcome.", "outcome"),
-		requests:  counters("boxd_requests_total", "Answered requests, by route and status code.", "route", "code"),
-		restarts:  counter("boxd_process_restarts_total", "Restarts by the restart policy of a process."),
-		ooms:      counter("boxd_oom_kills_total", "Programs killed for lack of memory."),
-		missed:    counter("boxd_events_missed_total", "Events missed by slow readers."),
-		events:    counter("boxd_events_total", "Events."),
-		startTook: histogram("boxd_session_start_duration_seconds", "Time from the request until the session is ready.", prometheus.ExponentialBuckets(0.001, 2.5, 12)),
-		execTook:  histogram("boxd_exec_duration_seconds", "Run time of executions.", prometheus.ExponentialBuckets(0.001, 4, 12)),
-		reloaded:  gauge("boxd_config_last_reload_success_timestamp_seconds", "Time of the last successful reload."),
-		reloadOK:  gauge("boxd_config_last_reload_successful", "1 if the last reload succeeded; else the previous configuration is in force."),
+		registry:      prometheus.NewRegistry(),
+		starts:        counters("boxd_session_starts_total", "Session starts, by outcome.", "outcome"),
+		ends:          counters("boxd_session_ends_total", "Ended sessions, by reason.", "reason"),
+		execs:         counters("boxd_execs_total", "Ended executions, by status.", "status"),
+		denials:       counters("boxd_denials_total", "Denied requests, by layer.", "layer"),
+		quotas:        counters("boxd_quota_hits_total", "Quotas reached by sessions.", "quota"),
+		reloads:       counters("boxd_config_reloads_total", "Configuration reloads, by outcome.", "outcome"),
+		requests:      counters("boxd_requests_total", "Answered requests, by route and status code.", "route", "code"),
+		restarts:      counter("boxd_process_restarts_total", "Restarts by the restart policy of a process."),
+		ooms:          counter("boxd_oom_kills_total", "Programs killed for lack of memory."),
+		missed:        counter("boxd_events_missed_total", "Events missed by slow readers."),
+		events:        counter("boxd_events_total", "Events."),
+		startDuration: histogram("boxd_session_start_duration_seconds", "Time from the request until the session is ready.", prometheus.ExponentialBuckets(0.001, 2.5, 12)),
+		execDuration:  histogram("boxd_exec_duration_seconds", "Run time of executions.", prometheus.ExponentialBuckets(0.001, 4, 12)),
+		reloaded:      gauge("boxd_config_last_reload_success_timestamp_seconds", "Time of the last successful reload."),
+		reloadOK:      gauge("boxd_config_last_reload_successful", "1 if the last reload succeeded; else the previous configuration is in force."),
 	}
 	m.reloadOK.Set(1)
 	m.reloaded.SetToCurrentTime()
 	m.registry.MustRegister(
 		m.starts, m.ends, m.execs, m.denials, m.quotas, m.reloads, m.requests, m.restarts, m.ooms, m.missed, m.events,
-		m.startTook, m.execTook, m.reloaded, m.reloadOK, newSnapshots(version, runtime.Version(), look),
+		m.startDuration, m.execDuration, m.reloaded, m.reloadOK, newSnapshots(version, runtime.Version(), take),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	m.begin()
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes, Timeout: scrapePatience, DisableCompression: true,
+		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout, DisableCompression: true,
 	})
 	return m
 }
@@ -108,14 +108,14 @@ func (m *Metrics) Watch(_ context.Context, e *events.Event) {
 	switch e.Type {
 	case events.SessionStarted:
 		m.starts.WithLabelValues(started).Inc()
-		m.startTook.Observe(e.Took.Seconds())
+		m.startDuration.Observe(e.Took.Seconds())
 	case events.SessionFailed:
 		m.starts.WithLabelValues(failed).Inc()
 	case events.SessionEnded:
 		m.ends.WithLabelValues(e.Reason).Inc()
 	case events.ExecEnded:
 		m.execs.WithLabelValues(e.Reason).Inc()
-		m.execTook.Observe(e.Took.Seconds())
+		m.execDuration.Observe(e.Took.Seconds())
 	case events.ProcessRestarted:
 		m.restarts.Inc()
 	case events.Denied:

@@ -25,8 +25,8 @@ func metricsFull() MetricsSnapshot {
 	}
 }
 
-// happened feeds one event of each type and some requests.
-func happened(t *testing.T) *Metrics {
+// fedMetrics feeds one event of each type and some requests.
+func fedMetrics(t *testing.T) *Metrics {
 	t.Helper()
 	m := NewMetrics("1.2.3", metricsFull)
 	log := events.New(4, m.Watch)
@@ -50,7 +50,7 @@ func scrape(t *testing.T, m *Metrics) string {
 
 func TestMetricsAreWellMade(t *testing.T) {
 	t.Parallel()
-	problems, err := testutil.GatherAndLint(happened(t).registry)
+	problems, err := testutil.GatherAndLint(fedMetrics(t).registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestMetricsAreWellMade(t *testing.T) {
 
 func TestAScrapeTellsHowThingsAre(t *testing.T) {
 	t.Parallel()
-	text := scrape(t, happened(t))
+	text := scrape(t, fedMetrics(t))
 	for _, want := range []string{
 		`boxd_build_info{goversion="go`, `version="1.2.3"} 1`, `boxd_sessions{profile="default",state="ready"} 3`, "boxd_start_time_seconds 1000\n", "boxd_ready 1\n",
 		`boxd_leaks{kind="group"} 1`, `boxd_session_starts_total{outcome="ok"} 1`, `boxd_session_starts_total{outcome="failed"} 1`, `boxd_session_ends_total{reason="why"} 1`,

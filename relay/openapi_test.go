@@ -52,7 +52,7 @@ func TestRoutesAreWhatIsDescribed(t *testing.T) {
 			}
 		}
 		role := "anyone"
-		if r.Role != anyone {
+		if r.Role != unauthenticated {
 			role = r.Role.String()
 		}
 		table[r.Pattern] = row{role, sorted(strings.Fields(r.Query)), sorted(ids)}
@@ -189,7 +189,7 @@ func TestTheGuideHasTheBoundsOfTheAPI(t *testing.T) {
 		fmt.Sprintf("request body: session; command or process | %s, %s |", size(maxSessionBody), size(MaxBody)),
 		fmt.Sprintf("request bodies of one user at the same time | %s |", size(conns.Bytes)),
 		fmt.Sprintf("request header | %s |", size(maxHeader)),
-		fmt.Sprintf("time to send a header; a body; to read an answer | %s, %s, %s |", length(headerPatience), length(conns.BodyPatience), length(answerPatience)),
+		fmt.Sprintf("time to send a header; a body; to read an answer | %s, %s, %s |", length(headerTimeout), length(conns.BodyPatience), length(answerTimeout)),
 		fmt.Sprintf("`wait` | %s |", length(maxWait)),
 	} {
 		if !strings.Contains(string(guide), row) {

@@ -11,5 +11,5 @@ import (
 // Alert rules and the dashboard use existing metrics and labels. Prometheus reads them in test/packages.
 func TestAlertsAndDashboardAskForWhatThereIs(t *testing.T) {
 	t.Parallel()
-	boxtest.AskForWhatThereIs(t, happened(t).registry, "../packaging/metrics/boxd-alerts.yaml", "../packaging/metrics/boxd-dashboard.json")
+	boxtest.AskForWhatThereIs(t, fedMetrics(t).registry, "../packaging/metrics/boxd-alerts.yaml", "../packaging/metrics/boxd-dashboard.json")
 }

@@ -57,17 +57,17 @@ func (l peerListener) Accept() (net.Conn, error) {
 			continue
 		}
 		from.head = &head{}
-		leave, refused := l.enter(&from, conn)
+		release, refused := l.enter(&from, conn)
 		if refused != nil {
 			l.callers.TurnAway(conn, refused)
 			continue
 		}
-		return peerConn{conn, from, leave}, nil
+		return peerConn{conn, from, release}, nil
 	}
 }
 
 // enter counts a connection.
-func (l peerListener) enter(from *peerAddr, conn net.Conn) (leave func(), refused *conns.Refusal) {
+func (l peerListener) enter(from *peerAddr, conn net.Conn) (release func(), refused *conns.Refusal) {
 	if !from.peer.Local {
 		if from.slot, refused = l.callers.Admit(func() { conn.Close() }); refused != nil {
 			return nil, refused
@@ -88,8 +88,8 @@ const anonymous = ^uint32(0)
 // through any other wrapper of the connection.
 type peerConn struct {
 	net.Conn
-	peer  peerAddr
-	leave func()
+	peer    peerAddr
+	release func()
 }
 
 var errHungUp = errors.New("the caller has hung up")
@@ -154,7 +154,7 @@ func (c peerConn) RemoteAddr() net.Addr { return c.peer }
 
 // Close makes room for another connection of the caller.
 func (c peerConn) Close() error {
-	c.leave()
+	c.release()
 	return c.Conn.Close()
 }
 
@@ -271,7 +271,7 @@ func peerOf(conn syscall.Conn) (access.Peer, error) {
 	if err == nil {
 		err = cerr
 	}
-	if err == nil && cred.Uid == nobody {
+	if err == nil && cred.Uid == noUID {
 		err = unix.EAFNOSUPPORT
 	}
 	if err != nil {
@@ -280,8 +280,8 @@ func peerOf(conn syscall.Conn) (access.Peer, error) {
 	return access.Peer{Local: true, UID: cred.Uid, GID: cred.Gid, Groups: groups, PID: int(cred.Pid)}, nil
 }
 
-// nobody is the uid of a peer without one: what the kernel returns for a socket that is not a Unix socket.
-const nobody = ^uint32(0)
+// noUID is the uid of a peer without one: what the kernel returns for a socket that is not a Unix socket.
+const noUID = ^uint32(0)
 
 // maxGroups is the maximum number of supplementary groups that are read; the kernel allows 65536.
 const maxGroups = 256

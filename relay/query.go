@@ -9,14 +9,14 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// queryNumber reads a number of at least least from the query, or returns usual if it is missing.
-func queryNumber(query url.Values, name string, usual, least int) (int, error) {
+// queryNumber reads a number of at least minimum from the query, or returns def if it is missing.
+func queryNumber(query url.Values, name string, def, minimum int) (int, error) {
 	if !query.Has(name) {
-		return usual, nil
+		return def, nil
 	}
 	n, err := strconv.Atoi(query.Get(name))
-	if err != nil || n < least {
-		return 0, fault.Field(name, query.Get(name), strconv.Itoa(least)+" or more")
+	if err != nil || n < minimum {
+		return 0, fault.Field(name, query.Get(name), strconv.Itoa(minimum)+" or more")
 	}
 	return n, nil
 }

@@ -34,11 +34,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func quiet() (*Server, *bytes.Buffer) {
 	var log bytes.Buffer
 	to := slog.New(slog.NewTextHandler(&log, nil))
-	return New(Config{Gate: usualGate(to)}, new(supervisor.Supervisor), to), &log
+	return New(Config{Gate: openGate(to)}, new(supervisor.Supervisor), to), &log
 }
 
-// usualGate returns the gate of a boxd without any rules, tokens and grants.
-func usualGate(log *slog.Logger) *access.Gate {
+// openGate returns the gate of a boxd without any rules, tokens and grants.
+func openGate(log *slog.Logger) *access.Gate {
 	state, err := access.Prepare(&access.GateConfig{Access: access.Config{DefaultRole: access.User}}, access.LookupHost(), "")
 	if err != nil {
 		panic(err)
@@ -49,7 +49,7 @@ func usualGate(log *slog.Logger) *access.Gate {
 func TestEveryRouteHasARole(t *testing.T) {
 	t.Parallel()
 	for _, r := range routes(nil) {
-		if r.Role != anyone && (r.Role < access.Viewer || r.Role > access.Admin) || r.Handle == nil {
+		if r.Role != unauthenticated && (r.Role < access.Viewer || r.Role > access.Admin) || r.Handle == nil {
 			t.Errorf("%q is for role %d", r.Pattern, r.Role)
 		}
 		if strings.Contains(r.Pattern, "{id}") && !slices.Contains(strings.Fields(r.Query), "owner") {
@@ -75,9 +75,9 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 }
 
 // as returns a request of the caller who.
-func as(ctx context.Context, who access.Principal, method, target string) *http.Request {
+func as(ctx context.Context, owner access.Principal, method, target string) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, method, target, nil)
-	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{limits: conns.NewLimits(), self: &who}))
+	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{limits: conns.NewLimits(), self: &owner}))
 }
 
 func TestARouteWithoutARoleIsClosed(t *testing.T) {
@@ -90,7 +90,7 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 		{0, access.Admin, 403},
 		{0, 0, 403},
 		{0, access.User, 403},
-		{anyone, 0, 200},
+		{unauthenticated, 0, 200},
 		{access.User, access.User, 200},
 		{access.User, access.Viewer, 403},
 		{access.Admin, access.Operator, 403},
@@ -270,7 +270,7 @@ func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
 func TestNothingIsMissingFromABoxdThatEnds(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	s.routes = []Route{line("GET /", anyone, "", func(*Call) (any, error) { return nil, fault.Errorf(fault.NotFound, "no session") })}
+	s.routes = []Route{line("GET /", unauthenticated, "", func(*Call) (any, error) { return nil, fault.Errorf(fault.NotFound, "no session") })}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for ctx, want := range map[context.Context]int{t.Context(): http.StatusNotFound, over: http.StatusServiceUnavailable} {

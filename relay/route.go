@@ -29,8 +29,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// anyone is the role of a route that is open to every client that can connect.
-const anyone = ^access.Role(0)
+// unauthenticated is the role of a route that is open to every client that can connect.
+const unauthenticated = ^access.Role(0)
 
 // Route is an entry of the route table. The zero role matches no caller, so an entry without a role is closed.
 type Route struct {
@@ -100,11 +100,11 @@ func (c *Call) Context() context.Context { return c.R.Context() }
 // session finds the session of the path. A caller with the role for that may name another owner; for all others a
 // session of another owner looks as if it did not exist.
 func (c *Call) session() (*session.Session, error) {
-	who, err := c.Owner()
+	owner, err := c.Owner()
 	if err != nil {
 		return nil, err
 	}
-	return c.Sup.Session(who, c.Path.Session)
+	return c.Sup.Session(owner, c.Path.Session)
 }
 
 // Process finds the process of the path.
@@ -126,9 +126,9 @@ func (c *Call) usedProcess() (*session.Session, *process.Process, error) {
 	return s, p, err
 }
 
-// person returns the principal that a query names: "uid:N", the name of a principal, or that of a host user. uid:N is
+// principalNamed returns the principal that a query names: "uid:N", the name of a principal, or that of a host user. uid:N is
 // kept even if that user has a name by now: what the user had before is found by it.
-func (c *Call) person(written string) string {
+func (c *Call) principalNamed(written string) string {
 	if _, ok := access.UserOf(written); ok || written == "" || written == c.Caller.Name {
 		return written
 	}
@@ -140,7 +140,7 @@ func (c *Call) Owner() (access.Principal, error) {
 	if c.R.URL.RawQuery == "" {
 		return c.Caller, nil
 	}
-	name := c.person(c.R.URL.Query().Get("owner"))
+	name := c.principalNamed(c.R.URL.Query().Get("owner"))
 	if name == "" || name == c.Caller.Name {
 		return c.Caller, nil
 	}
@@ -150,33 +150,33 @@ func (c *Call) Owner() (access.Principal, error) {
 			WithHint("an admin can run: boxctl grant %s %s --until 1h", c.Caller.Name, c.Others).
 			By(fault.Denial{Layer: fault.LayerPolicy, Rule: c.Caller.Rule, Used: c.Caller.Role.String(), Allowed: c.Others.String(), Setting: "role in [principals.NAME] of box.toml, or boxctl grant"})
 	}
-	who, ok := c.Gate.Named(name)
+	principal, ok := c.Gate.Named(name)
 	if uid, isUID := access.UserOf(name); isUID {
-		who.UID, ok = uid, true
+		principal.UID, ok = uid, true
 	}
 	if !ok {
-		who.UID = access.NoUser
+		principal.UID = access.NoUser
 	}
-	return access.Principal{Name: name, UID: who.UID}, nil
+	return access.Principal{Name: name, UID: principal.UID}, nil
 }
 
-// endPatience is how long a response waits for the end of a box, which continues afterwards.
-const endPatience = 10 * time.Second
+// endTimeout is how long a response waits for the end of a box, which continues afterwards.
+const endTimeout = 10 * time.Second
 
 // End ends a session that no client knows of, so that none would end it.
 func (c *Deps) End(session *session.Session, reason session.EndReason) {
-	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	_ = c.Sup.End(ctx, session, reason) // continues in the background, and logs what fails
 }
 
 // Stream opens a stream, if its caller may have another one.
 func (c *Call) Stream(open func(*streamOpening) error) error {
-	leave, err := c.Limits.Stream()
+	release, err := c.Limits.Stream()
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	c.Streams.Add(1)
 	defer c.Streams.Done()
 	return open(&streamOpening{

@@ -34,9 +34,9 @@ func routes(m *conversations) []Route {
 // hostRoutes are those of the host and of everything that outlives sessions.
 func hostRoutes() []Route {
 	return []Route{
-		line("GET /healthz", anyone, "", getHealth),
-		line("GET /readyz", anyone, "", getReady),
-		line("GET /v1/openapi.json", anyone, "", getDescription),
+		line("GET /healthz", unauthenticated, "", getHealth),
+		line("GET /readyz", unauthenticated, "", getReady),
+		line("GET /v1/openapi.json", unauthenticated, "", getDescription),
 		line("GET /v1/status", access.Viewer, "", getStatus),
 		line("GET /v1/profiles", access.Viewer, "", listProfiles),
 		line("GET /v1/instructions", access.Viewer, "profile", plannedInstructions),
@@ -205,9 +205,9 @@ func (s *Server) find(r *http.Request) (Route, Path) {
 		methods = append(methods, rt.method)
 	}
 	if methods != nil {
-		return Route{Role: anyone, Handle: func(*Call) (any, error) { return nil, wrongMethod(r.Method, methods) }}, Path{}
+		return Route{Role: unauthenticated, Handle: func(*Call) (any, error) { return nil, wrongMethod(r.Method, methods) }}, Path{}
 	}
-	return Route{Role: anyone, Handle: noRoute}, Path{}
+	return Route{Role: unauthenticated, Handle: noRoute}, Path{}
 }
 
 // match reads the ids from a path that has as many segments as the pattern.
@@ -252,11 +252,11 @@ func match(pattern, segments []string) (p Path, ok bool) {
 // latter, the API refuses them, as they have no caller identity for it.
 func (s *Server) dialects(w http.ResponseWriter, r *http.Request) {
 	from, _ := caller(r.Context())
-	through := from.fleet && r.Header.Get(access.HeaderGateway) != ""
+	viaGateway := from.fleet && r.Header.Get(access.HeaderGateway) != ""
 	switch langBot := access.IsLangBot(r.Header.Values(access.HeaderGateway)); {
-	case through && langBot && s.cfg.LangBot != nil:
+	case viaGateway && langBot && s.cfg.LangBot != nil:
 		s.cfg.LangBot.ServeHTTP(w, r)
-	case through && !langBot && s.cfg.E2B != nil:
+	case viaGateway && !langBot && s.cfg.E2B != nil:
 		s.cfg.E2B.ServeHTTP(w, r)
 	default:
 		s.ServeHTTP(w, r)
@@ -304,19 +304,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if from.self == nil {
-		ctx, leave := s.gate.Watch(c.R.Context(), &pass, func() (time.Time, error) { return s.still(&pass, &from, r, &rt) })
-		defer leave()
+		ctx, release := s.gate.Watch(c.R.Context(), &pass, func() (time.Time, error) { return s.recheck(&pass, &from, r, &rt) })
+		defer release()
 		c.R = c.R.WithContext(ctx) //nolint:contextcheck // it is that of the request
 	}
 	if c.Limits == nil { // known by its token
-		var leave func()
-		c.Limits, leave = s.callers.Share(pass.Name)
-		defer leave()
+		var release func()
+		c.Limits, release = s.callers.Share(pass.Name)
+		defer release()
 	}
 	body, err := answered(&rt, c)
 	if ended := context.Cause(c.Context()); fault.KindOf(ended) != fault.Internal && (err != nil || body != nil) { //nolint:contextcheck // it makes none
-		if made, ok := body.(Created); ok && made.Undo != nil {
-			made.Undo()
+		if created, ok := body.(Created); ok && created.Undo != nil {
+			created.Undo()
 		}
 		err = ended // the caller lost its permission, whatever the handler returned
 	}
@@ -346,7 +346,7 @@ func (s *Server) admit(from *peerAddr, known bool, before *access.Pass, r *http.
 	}
 	pass, err := s.identify(from, before, r)
 	switch {
-	case err != nil || rt.Role == anyone:
+	case err != nil || rt.Role == unauthenticated:
 		return pass, err
 	case pass.Anonymous():
 		return pass, s.gate.Unknown()
@@ -399,8 +399,8 @@ func tooLow(pass *access.Pass, needed access.Role) error {
 	return f.By(fault.Denial{Layer: fault.LayerPolicy, Rule: pass.Rule, Used: pass.Role.String(), Allowed: role, Setting: "role in [principals.NAME] of box.toml, or boxctl grant"})
 }
 
-// still checks whether an admitted call may continue.
-func (s *Server) still(pass *access.Pass, from *peerAddr, r *http.Request, rt *Route) (time.Time, error) {
+// recheck checks whether an admitted call may continue.
+func (s *Server) recheck(pass *access.Pass, from *peerAddr, r *http.Request, rt *Route) (time.Time, error) {
 	now, err := s.admit(from, true, pass, r, rt)
 	if err == nil && now.Name != pass.Name {
 		err = fault.Errorf(fault.Denied, "permission denied: you are no longer %s", pass.Name).WithHint("try again: the configuration of boxd has changed")

@@ -18,14 +18,14 @@ import (
 // way.
 type SelfListener struct {
 	conns chan net.Conn
-	over  chan struct{}
-	end   func()
+	done  chan struct{}
+	close func()
 }
 
 // newSelfListener returns a SelfListener. Close ends all its callers' waits.
 func newSelfListener() *SelfListener {
-	m := &SelfListener{conns: make(chan net.Conn), over: make(chan struct{})}
-	m.end = sync.OnceFunc(func() { close(m.over) })
+	m := &SelfListener{conns: make(chan net.Conn), done: make(chan struct{})}
+	m.close = sync.OnceFunc(func() { close(m.done) })
 	return m
 }
 
@@ -34,14 +34,14 @@ func (m *SelfListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-m.conns:
 		return conn, nil
-	case <-m.over:
+	case <-m.done:
 		return nil, net.ErrClosed
 	}
 }
 
 // Close ends Accept and hand.
 func (m *SelfListener) Close() error {
-	m.end()
+	m.close()
 	return nil
 }
 
@@ -53,7 +53,7 @@ func (m *SelfListener) hand(ctx context.Context, far net.Conn) error {
 	select {
 	case m.conns <- far:
 		return nil
-	case <-m.over:
+	case <-m.done:
 		return net.ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()

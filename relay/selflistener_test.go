@@ -59,9 +59,9 @@ func TestAConnectionBeginsTheIdleTimeAnew(t *testing.T) {
 	conn.Close()
 	const after = 40 * time.Millisecond
 	l.After = after
-	begun := time.Now()
-	if _, err := l.Accept(); !errors.Is(err, errIdle) || time.Since(begun) < after {
-		t.Errorf("%v after %v", err, time.Since(begun))
+	start := time.Now()
+	if _, err := l.Accept(); !errors.Is(err, errIdle) || time.Since(start) < after {
+		t.Errorf("%v after %v", err, time.Since(start))
 	}
 	l.Close()
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {

@@ -69,10 +69,10 @@ type Server struct {
 
 // New returns a server; Serve runs it.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	common := &Deps{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Previews: cfg.Previews, Answers: answerPatience, Telemetry: cfg.Telemetry}
-	talks := newConversations(cfg.Version, log)
+	common := &Deps{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Previews: cfg.Previews, Answers: answerTimeout, Telemetry: cfg.Telemetry}
+	conversations := newConversations(cfg.Version, log)
 	return &Server{
-		cfg: cfg, common: common, routes: routes(talks), mcp: talks, self: newSelfListener(), within: newSelfListener(), gate: cfg.Gate, callers: conns.New(conns.Each, conns.All),
+		cfg: cfg, common: common, routes: routes(conversations), mcp: conversations, self: newSelfListener(), within: newSelfListener(), gate: cfg.Gate, callers: conns.New(conns.Each, conns.All),
 	}
 }
 
@@ -85,17 +85,17 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	front := NewFront(ctx, FrontConfig{
 		Handler: http.HandlerFunc(s.dialects), Log: slog.NewLogLogger(s.common.Log.Handler(), slog.LevelWarn), Callers: s.callers, Name: s.gate.User,
 	})
-	var itself sync.WaitGroup
-	itself.Go(func() { _ = front.serveUncounted(ownListener{s.self}) }) // ends with s.self
-	itself.Go(func() { _ = front.serveUncounted(s.within) })
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = front.serveUncounted(ownListener{s.self}) }) // ends with s.self
+	wg.Go(func() { _ = front.serveUncounted(s.within) })
 	if s.cfg.Fleet != nil {
-		itself.Go(func() { _ = front.serveFleet(s.cfg.Fleet) }) // ends with the front
+		wg.Go(func() { _ = front.serveFleet(s.cfg.Fleet) }) // ends with the front
 	}
 	for _, ln := range s.cfg.HTTPS {
-		itself.Go(func() { _ = front.ServeTLS(ln, s.cfg.TLS) }) // ends with the front
+		wg.Go(func() { _ = front.ServeTLS(ln, s.cfg.TLS) }) // ends with the front
 	}
 	for _, other := range others {
-		itself.Go(func() { _ = front.Serve(other) }) // ends with the front
+		wg.Go(func() { _ = front.Serve(other) }) // ends with the front
 	}
 	if unix, ok := ln.(*net.UnixListener); ok && s.cfg.IdleExit > 0 {
 		ln = &idleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return s.callers.None() && s.common.Sup.Idle() }}
@@ -103,7 +103,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	err := front.Serve(ln)
 	front.End(ctx)
 	_, _ = s.self.Close(), s.within.Close() // cannot fail
-	itself.Wait()
+	wg.Wait()
 	s.mcp.Close()
 	s.common.Streams.Wait()
 	switch {

@@ -69,7 +69,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	greeting := api.ServerControl{Started: started}
 	if started == nil {
 		greeting.Attached = &api.StreamAttached{
-			Process: processAnswer(s.ID, p.Info(), nil), Stdout: out.begin[0], Stderr: out.begin[1], Stdin: a.Taken(), Writer: a.Writer(),
+			Process: processAnswer(s.ID, p.Info(), nil), Stdout: out.start[0], Stderr: out.start[1], Stdin: a.Taken(), Writer: a.Writer(),
 		}
 	}
 	c.control(ctx, greeting)
@@ -81,7 +81,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	if p.Spec().Unlisted {
 		broken = p.RequestStop
 	} else {
-		c.tasks.Go(func() { c.watch(ctx, hangUp, pingEvery, pongPatience) })
+		c.tasks.Go(func() { c.watch(ctx, hangUp, pingEvery, pongTimeout) })
 	}
 	c.tasks.Go(func() { // ends with the connection
 		defer hangUp()
@@ -93,7 +93,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 		}, broken)
 	})
 	c.tasks.Go(func() { // ends with the input, or with ctx
-		c.in.pump(func(taken uint64) { c.control(ctx, api.ServerControl{StdinTaken: uint64(sent) + taken}) })
+		c.in.pump(func(read uint64) { c.control(ctx, api.ServerControl{StdinTaken: uint64(sent) + read}) })
 	})
 	if a.Writer() {
 		c.tasks.Go(func() { c.watchWriter(ctx, hangUp, a) })
@@ -103,11 +103,11 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 
 // relayToEnd relays the output of a process, and returns its result.
 func (c *conn) relayToEnd(ctx context.Context, s *session.Session, p *process.Process, a *process.Attachment, out *attachedOutput) (_ *api.ExecResult, err error) {
-	waiting := ctx
+	waitCtx := ctx
 	if p.Spec().Unlisted {
 		err = c.relayUnlisted(ctx, p, a, out)
 		if ctx.Err() != nil {
-			err, waiting = nil, context.WithoutCancel(ctx) // the result is for the observers of boxd
+			err, waitCtx = nil, context.WithoutCancel(ctx) // the result is for the observers of boxd
 		}
 	} else {
 		err = out.relay(ctx, a)
@@ -117,10 +117,10 @@ func (c *conn) relayToEnd(ctx context.Context, s *session.Session, p *process.Pr
 	}
 	select {
 	case <-a.Lost(): // before the exit, even if the program has ended by what the other writer sent
-		c.tellReplaced(waiting)
+		c.tellReplaced(waitCtx)
 	default:
 	}
-	r, err := s.ProcessEnd(waiting, p) // the client has the output
+	r, err := s.ProcessEnd(waitCtx, p) // the client has the output
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (c *conn) relayUnlisted(ctx context.Context, p *process.Process, a *process
 		case <-ctx.Done():
 			return
 		}
-		timer := time.NewTimer(drainPatience)
+		timer := time.NewTimer(drainTimeout)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
@@ -227,7 +227,7 @@ func (c *conn) writer(ctx context.Context, a *process.Attachment, sent int64) wr
 			}
 			return errNotOurs
 		},
-		end: func() { _ = a.CloseWrite() }, // an ended process has no input
+		close: func() { _ = a.CloseWrite() }, // an ended process has no input
 	}
 }
 
@@ -247,7 +247,7 @@ func (c *conn) watchWriter(ctx context.Context, hangUp func(), a *process.Attach
 // tellReplaced tells it once, and returns when the message has been sent.
 func (c *conn) tellReplaced(ctx context.Context) {
 	c.replaced.Do(func() {
-		c.in.deaf.Store(true)
+		c.in.discards.Store(true)
 		c.control(ctx, api.ServerControl{WriterLost: true})
 	})
 }
@@ -275,16 +275,16 @@ func steer(p *process.Process, msg *api.ClientControl) error {
 // attachedOutput is the output of a process for one client.
 type attachedOutput struct {
 	c     *conn
-	begin [2]int64 // where the client expects it to begin
+	start [2]int64 // where the client expects it to begin
 	moved [2]int64 // how many bytes later it begins
 	lines *cutter  // nil: pieces as they come
 }
 
 // newOutput begins an output at the position that it has; from is the requested one, nil if any will do.
 func newOutput(c *conn, req *api.StreamAttach, from *[2]int64, at [2]int64) *attachedOutput {
-	o := &attachedOutput{c: c, begin: at}
+	o := &attachedOutput{c: c, start: at}
 	if req.Stdout != nil || req.Stderr != nil {
-		o.begin = *from
+		o.start = *from
 		o.moved = [2]int64{at[0] - from[0], at[1] - from[1]}
 	}
 	if !req.Lines {
@@ -296,7 +296,7 @@ func newOutput(c *conn, req *api.StreamAttach, from *[2]int64, at [2]int64) *att
 		o.lines.skipping = true
 	case !req.Replay && from != nil && req.Stdout == nil && req.Stderr == nil: // see attachOptions
 		o.lines.skipping, o.lines.lost = true, -1
-		o.begin[0]++
+		o.start[0]++
 	}
 	return o
 }

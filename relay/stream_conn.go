@@ -27,12 +27,12 @@ import (
 
 // Timeouts of a stream.
 const (
-	startPatience = 10 * time.Second // for the first message
-	drainPatience = time.Minute      // for a client to take the rest of the output of an ended program
+	startTimeout = 10 * time.Second // for the first message
+	drainTimeout = time.Minute      // for a client to take the rest of the output of an ended program
 
-	pingEvery     = 30 * time.Second
-	pongPatience  = time.Minute      // for the answer to a ping
-	stallPatience = 10 * time.Minute // for a client to take anything at all of the pending output
+	pingEvery    = 30 * time.Second
+	pongTimeout  = time.Minute      // for the answer to a ping
+	stallTimeout = 10 * time.Minute // for a client to take anything at all of the pending output
 )
 
 // streamOpening is a request for a stream.
@@ -64,7 +64,7 @@ type conn struct {
 	cutOff   atomic.Bool  // the client has violated the protocol
 	replaced sync.Once    // the client was told that another one writes now
 	writing  atomic.Int32 // messages that are being sent
-	taken    atomic.Int64 // when the last message was sent, in Unix nanoseconds
+	lastSent atomic.Int64 // when the last message was sent, in Unix nanoseconds
 
 	forgotten chan struct{} // closed when the client has its process forgotten; nil: it cannot
 }
@@ -84,7 +84,7 @@ func (o *streamOpening) serve(ctx context.Context, run server) error {
 	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
 	ctx, cancel := context.WithCancel(ctx)
 	c := &conn{streamOpening: o, ws: ws, frames: below}
-	c.taken.Store(time.Now().UnixNano())
+	c.lastSent.Store(time.Now().UnixNano())
 	result, err := run(ctx, cancel, c)
 	end := api.ServerControl{Exit: result}
 	if err != nil {
@@ -94,12 +94,12 @@ func (o *streamOpening) serve(ctx context.Context, run server) error {
 		o.Ended(result, end.Error)
 	}
 	if !c.cutOff.Load() { // otherwise receive closes, with the reason
-		late, stop := context.WithTimeout(ctx, drainPatience)
-		c.control(late, end)
+		timeoutCtx, stop := context.WithTimeout(ctx, drainTimeout)
+		c.control(timeoutCtx, end)
 		if result != nil && c.forgotten != nil { // the client may still send forget
 			select {
 			case <-c.forgotten:
-			case <-late.Done():
+			case <-timeoutCtx.Done():
 			}
 		}
 		stop()
@@ -119,7 +119,7 @@ func (c *conn) send(ctx context.Context, channel byte, data []byte) error {
 	c.writing.Add(1)
 	defer c.writing.Add(-1)
 	err := c.frames.send(ctx, []byte{channel}, data)
-	c.taken.Store(time.Now().UnixNano())
+	c.lastSent.Store(time.Now().UnixNano())
 	return err
 }
 
@@ -135,13 +135,13 @@ func (c *conn) control(ctx context.Context, msg api.ServerControl) {
 
 // first reads the first message of the client.
 func (c *conn) first(ctx context.Context) (*api.ClientControl, error) {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	c.ws.SetReadLimit(api.MaxStart)
 	kind, data, release, err := c.read(ctx)
 	if err != nil {
 		return nil, fault.Errorf(fault.Invalid, "no first message: %w", err).
-			WithHint("send start or attach on the control channel within %v", startPatience)
+			WithHint("send start or attach on the control channel within %v", startTimeout)
 	}
 	defer release()
 	c.ws.SetReadLimit(api.MaxFrame)
@@ -227,24 +227,24 @@ func closeReason(err error) string {
 // watch drops a client that is gone, so that nothing is kept alive for it: one that does not answer a ping, or reads
 // nothing at all for long. A client that has not read all it was sent is behind, not gone, and a ping would only be one
 // more thing to read first.
-func (c *conn) watch(ctx context.Context, hangUp func(), every, patience time.Duration) {
+func (c *conn) watch(ctx context.Context, hangUp func(), every, timeout time.Duration) {
 	defer hangUp()
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-ticker.C:
 		}
 		if !c.behind() {
-			late, cancel := context.WithTimeout(ctx, patience)
-			err := c.ws.Ping(late)
+			timeoutCtx, cancel := context.WithTimeout(ctx, timeout)
+			err := c.ws.Ping(timeoutCtx)
 			cancel()
 			if err != nil && !c.behind() {
 				return
 			}
-		} else if time.Since(time.Unix(0, c.taken.Load())) > stallPatience {
+		} else if time.Since(time.Unix(0, c.lastSent.Load())) > stallTimeout {
 			return
 		}
 	}

@@ -116,7 +116,7 @@ func (c *conn) exec(ctx context.Context, hangUp func(), s *session.Session, star
 	default:
 		req.ID = policy.NewID()
 		req.Stop = &process.Stop{Signal: "SIGHUP", Grace: new(hangUpGrace)}
-		req.Lease = new(drainPatience) // in case boxd dies meanwhile
+		req.Lease = new(drainTimeout) // in case boxd dies meanwhile
 	}
 	ended := c.Sup.ExpectOutput(s, start.Exec.OutputVersion, req.ID) //nolint:contextcheck // results are taken in the life of boxd
 	p, isNew, err := s.StartProcess(ctx, req)

@@ -140,7 +140,7 @@ func (f *frames) write(bufs net.Buffers) error {
 			n, err := unix.Writev(int(fd), bufs)
 			switch err {
 			case nil:
-				bufs = rest(bufs, n)
+				bufs = skip(bufs, n)
 			case unix.EINTR:
 			case unix.EAGAIN:
 				return false
@@ -157,8 +157,8 @@ func (f *frames) write(bufs net.Buffers) error {
 	return failed
 }
 
-// rest returns what is left of buffers after n bytes.
-func rest(bufs net.Buffers, n int) net.Buffers {
+// skip returns what is left of buffers after n bytes.
+func skip(bufs net.Buffers, n int) net.Buffers {
 	for len(bufs) > 0 && n >= len(bufs[0]) {
 		n -= len(bufs[0])
 		bufs = bufs[1:]

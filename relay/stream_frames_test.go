@@ -109,7 +109,7 @@ func TestAMessageIsCutShort(t *testing.T) {
 func TestWhatIsLeftOfBuffers(t *testing.T) {
 	t.Parallel()
 	for n := range 8 {
-		bufs := rest([][]byte{[]byte("ab"), nil, []byte("cde"), []byte("fg")}, n)
+		bufs := skip([][]byte{[]byte("ab"), nil, []byte("cde"), []byte("fg")}, n)
 		if got := string(bytes.Join(bufs, nil)); got != "abcdefg"[n:] {
 			t.Errorf(`after %d bytes: got %q, want "abcdefg"[n:]`, n, got)
 		}
@@ -153,7 +153,7 @@ func TestAClientThatDoesNotAnswerIsDropped(t *testing.T) {
 		}
 		return 0
 	}}, ws: ours, frames: server}
-	c.taken.Store(time.Now().UnixNano())
+	c.lastSent.Store(time.Now().UnixNano())
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	tasks.Go(func() { _, _, _ = ours.Read(t.Context()) }) // receives the pongs

@@ -20,17 +20,17 @@ type input struct {
 	program  writer
 	queue    chan message
 	done     chan struct{}
-	deaf     atomic.Bool // input is discarded
+	discards atomic.Bool // input is discarded
 	repeated uint64      // bytes that the client sends again although the program has them, as the client knows
 	received uint64      // bytes from the client; only add uses this and ended
 	ended    bool
-	taken    atomic.Uint64 // bytes that the program has read, or never will
+	consumed atomic.Uint64 // bytes that the program has read, or never will
 }
 
 // writer is the standard input of a program.
 type writer struct {
 	write func(data []byte) error // nil: no program reads it
-	end   func()
+	close func()
 }
 
 // errNotOurs is returned by a writer if another client writes now, or none. Any other error means that the program no
@@ -59,12 +59,12 @@ func (in *input) add(data []byte, release func()) error {
 		}
 		data = append(data, '\n')
 	}
-	ahead := in.received - in.taken.Load()
+	ahead := in.received - in.consumed.Load()
 	var err error
 	switch {
 	case in.refusal != nil:
 		err = in.refusal
-	case in.program.write == nil || in.deaf.Load(): // the program did not start, or another client writes
+	case in.program.write == nil || in.discards.Load(): // the program did not start, or another client writes
 		release()
 		return nil
 	case in.ended:
@@ -92,30 +92,30 @@ const confirmDelay = 10 * time.Millisecond
 
 // pump writes to the program until the end of the input or of the stream. What a program does not read any more is
 // dropped and confirmed: the client decides whether to continue sending.
-func (in *input) pump(confirm func(taken uint64)) {
+func (in *input) pump(confirm func(consumed uint64)) {
 	if in.program.write == nil {
 		return
 	}
 	read := true
-	taken, confirmed := uint64(0), uint64(0)
-	tell := func() {
-		if confirmed < taken {
-			confirm(taken)
-			confirmed = taken
+	consumed, confirmed := uint64(0), uint64(0)
+	confirmNow := func() {
+		if confirmed < consumed {
+			confirm(consumed)
+			confirmed = consumed
 		}
 	}
-	late := time.NewTimer(confirmDelay)
-	defer late.Stop()
+	timer := time.NewTimer(confirmDelay)
+	defer timer.Stop()
 	for {
 		select {
 		case <-in.done:
 			return
-		case <-late.C:
-			tell()
+		case <-timer.C:
+			confirmNow()
 		case m := <-in.queue:
 			if len(m.data) == 0 {
-				tell()
-				in.program.end()
+				confirmNow()
+				in.program.close()
 				return
 			}
 			var err error
@@ -124,14 +124,14 @@ func (in *input) pump(confirm func(taken uint64)) {
 			}
 			m.release()
 			if errors.Is(err, errNotOurs) {
-				in.deaf.Store(true)
+				in.discards.Store(true)
 				return
 			}
 			read = read && err == nil
-			if taken = in.taken.Add(uint64(len(m.data))); taken-confirmed >= api.StdinWindow/4 {
-				tell()
+			if consumed = in.consumed.Add(uint64(len(m.data))); consumed-confirmed >= api.StdinWindow/4 {
+				confirmNow()
 			} else {
-				late.Reset(confirmDelay)
+				timer.Reset(confirmDelay)
 			}
 		}
 	}

@@ -76,13 +76,13 @@ func (k *cutter) grow(ctx context.Context, piece []byte) error {
 
 // skip leaves out the line so far, n bytes that are no longer stored, and the rest up to the next line.
 func (k *cutter) skip(n int64) {
-	k.lost += k.begun() + n
+	k.lost += k.lineLength() + n
 	k.skipping = true
 	k.drop()
 }
 
-// begun returns the length of the line so far.
-func (k *cutter) begun() int64 { return int64(len(k.line)) }
+// lineLength returns the length of the line so far.
+func (k *cutter) lineLength() int64 { return int64(len(k.line)) }
 
 // unfinished returns how many bytes are left out at the end, and why: a line without a line end is incomplete.
 func (k *cutter) unfinished() (n int64, why string) {
@@ -92,7 +92,7 @@ func (k *cutter) unfinished() (n int64, why string) {
 	case k.skipping:
 		return k.lost, k.why
 	}
-	return k.begun(), api.GapHalfLine
+	return k.lineLength(), api.GapHalfLine
 }
 
 // drop discards the line so far.

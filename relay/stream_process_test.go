@@ -208,8 +208,8 @@ func TestAnOutputBeginsWhereItsClientBelieves(t *testing.T) {
 		{"lines replayed", api.StreamAttach{Lines: true, Replay: true}, &[2]int64{}, [2]int64{9, 4}, [2]int64{9, 4}, [2]int64{}, true},
 	} {
 		o := newOutput(&conn{streamOpening: &streamOpening{}}, &tc.asked, tc.from, tc.at)
-		if o.begin != tc.begin || o.moved != tc.moved || (o.lines != nil) != tc.asked.Lines || o.lines != nil && o.lines.skipping != tc.skipping {
-			t.Errorf("%s: begins at %v, moved by %v, lines %+v", tc.name, o.begin, o.moved, o.lines)
+		if o.start != tc.begin || o.moved != tc.moved || (o.lines != nil) != tc.asked.Lines || o.lines != nil && o.lines.skipping != tc.skipping {
+			t.Errorf("%s: begins at %v, moved by %v, lines %+v", tc.name, o.start, o.moved, o.lines)
 		}
 	}
 }

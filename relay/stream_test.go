@@ -132,7 +132,7 @@ func TestInputIsBoundedByItsWindow(t *testing.T) {
 
 // discards returns a program that reads all its input.
 func discards() writer {
-	return writer{write: func([]byte) error { return nil }, end: func() {}}
+	return writer{write: func([]byte) error { return nil }, close: func() {}}
 }
 
 func TestInputEndsOnce(t *testing.T) {
@@ -153,7 +153,7 @@ func TestInputEndsOnce(t *testing.T) {
 func TestALineOfInputIsWritten(t *testing.T) {
 	t.Parallel()
 	var got []string
-	in := newInput(nil, true, writer{write: func(data []byte) error { got = append(got, string(data)); return nil }, end: func() { got = append(got, "end") }})
+	in := newInput(nil, true, writer{write: func(data []byte) error { got = append(got, string(data)); return nil }, close: func() { got = append(got, "end") }})
 	released := 0
 	add := func(text string) error { return in.add([]byte(text), func() { released++ }) }
 	if err := add("two\nlines"); err == nil || released != 1 {
@@ -183,7 +183,7 @@ func TestInputThatIsNotTakenIsDroppedOrStops(t *testing.T) {
 		taken uint64
 		deaf  bool
 	}{{unix.EPIPE, 6, false}, {errNotOurs, 0, true}} {
-		in := newInput(nil, false, writer{write: func([]byte) error { return tc.err }, end: func() {}})
+		in := newInput(nil, false, writer{write: func([]byte) error { return tc.err }, close: func() {}})
 		for _, text := range []string{"one", "two", ""} {
 			if err := in.add([]byte(text), func() {}); err != nil {
 				t.Fatal(err)
@@ -191,8 +191,8 @@ func TestInputThatIsNotTakenIsDroppedOrStops(t *testing.T) {
 		}
 		taken := uint64(0)
 		in.pump(func(n uint64) { taken = n })
-		if taken != tc.taken || in.deaf.Load() != tc.deaf {
-			t.Errorf("%v: %d bytes are confirmed, deaf %v", tc.err, taken, in.deaf.Load())
+		if taken != tc.taken || in.discards.Load() != tc.deaf {
+			t.Errorf("%v: %d bytes are confirmed, deaf %v", tc.err, taken, in.discards.Load())
 		}
 		released := 0
 		if tc.deaf {

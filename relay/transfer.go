@@ -16,13 +16,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// transferPatience is how long a caller may take to send or read a piece of an archive: every connection has deadlines.
-const transferPatience = time.Minute
+// transferTimeout is how long a caller may take to send or read a piece of an archive: every connection has deadlines.
+const transferTimeout = time.Minute
 
 // errNotRead stops packing an archive that is no longer read.
 var errNotRead = errors.New("the reader has gone")
 
-// transfer writes a response whose reader may take transferPatience for each piece, until ctx ends.
+// transfer writes a response whose reader may take transferTimeout for each piece, until ctx ends.
 type transfer struct {
 	ctx context.Context //nolint:containedctx // that of the response
 	w   http.ResponseWriter
@@ -31,22 +31,22 @@ type transfer struct {
 // newTransfer returns one that also breaks a write off when ctx ends: whoever ends it does not wait for a caller that reads nothing. The
 // response is not usable after that. stop must follow.
 func newTransfer(ctx context.Context, w http.ResponseWriter) (t transfer, stop func()) {
-	cut := make(chan struct{})
+	aborted := make(chan struct{})
 	end := context.AfterFunc(ctx, func() {
-		defer close(cut)
+		defer close(aborted)
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0)) // every connection has deadlines
 		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))  // net/http reads what is left of a body first
 	})
 	return transfer{ctx, w}, func() {
 		if !end() {
-			<-cut // or it would end the next response on the connection
+			<-aborted // or it would end the next response on the connection
 		}
 	}
 }
 
 func (t transfer) Write(b []byte) (int, error) {
-	_ = http.NewResponseController(t.w).SetWriteDeadline(time.Now().Add(transferPatience)) // as above
-	if t.ctx.Err() != nil {                                                                // it may have set the other deadline already
+	_ = http.NewResponseController(t.w).SetWriteDeadline(time.Now().Add(transferTimeout)) // as above
+	if t.ctx.Err() != nil {                                                               // it may have set the other deadline already
 		return 0, context.Cause(t.ctx)
 	}
 	return t.w.Write(b)
@@ -59,7 +59,7 @@ func sendArchive(ctx context.Context, c *Call, pack func(io.Writer) error) error
 	defer stop()
 	a := &archiveSender{transfer: to}
 	err := pack(a)
-	if err != nil && a.begun {
+	if err != nil && a.started {
 		panic(http.ErrAbortHandler) // makes net/http cut the response off
 	}
 	return err
@@ -89,12 +89,12 @@ func packed(ctx context.Context, s *session.Session, path string, take func(r io
 type archiveSender struct {
 	transfer
 
-	begun bool
+	started bool
 }
 
 func (s *archiveSender) Write(p []byte) (int, error) {
-	if !s.begun {
-		s.begun = true
+	if !s.started {
+		s.started = true
 		archiveHead(s.w.Header())
 	}
 	return s.transfer.Write(p)
@@ -107,10 +107,10 @@ func archiveHead(h http.Header) {
 
 // wantsUpgrade refuses a request that does not ask to upgrade its connection to protocol (RFC 9110, section 7.8).
 func wantsUpgrade(r *http.Request, protocol string) error {
-	asked := false
+	found := false
 	for _, list := range r.Header.Values("Connection") {
 		for option := range strings.SplitSeq(list, ",") {
-			asked = asked || strings.EqualFold(strings.TrimSpace(option), "Upgrade")
+			found = found || strings.EqualFold(strings.TrimSpace(option), "Upgrade")
 		}
 	}
 	switch to := strings.Join(r.Header.Values("Upgrade"), ", "); {
@@ -118,7 +118,7 @@ func wantsUpgrade(r *http.Request, protocol string) error {
 		return wrongMethod(r.Method, []string{http.MethodGet})
 	case !strings.EqualFold(to, protocol):
 		return fault.Field("Upgrade", to, protocol)
-	case !asked || !r.ProtoAtLeast(1, 1):
+	case !found || !r.ProtoAtLeast(1, 1):
 		return fault.Field("Connection", strings.Join(r.Header.Values("Connection"), ", "), "Upgrade, with HTTP/1.1")
 	case r.ContentLength != 0:
 		return fault.Field("body", fault.Word("given"), "empty")

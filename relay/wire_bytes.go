@@ -91,7 +91,7 @@ func decodeBase64(prefix string, b *api.InBase64, argv *[]string, command, code 
 	field := prefix + "base64."
 	if b.Argv != nil {
 		if *argv != nil {
-			return twice(field + "argv")
+			return givenTwice(field + "argv")
 		}
 		for i, text := range b.Argv {
 			arg, err := decoded(fmt.Sprintf("%sargv[%d]", field, i), text)
@@ -110,7 +110,7 @@ func decodeBase64(prefix string, b *api.InBase64, argv *[]string, command, code 
 			continue
 		}
 		if *f.to != nil {
-			return twice(field + f.name)
+			return givenTwice(field + f.name)
 		}
 		text, err := decoded(field+f.name, *f.from)
 		if err != nil {
@@ -120,7 +120,7 @@ func decodeBase64(prefix string, b *api.InBase64, argv *[]string, command, code 
 	}
 	if b.Cwd != "" {
 		if *cwd != "" {
-			return twice(field + "cwd")
+			return givenTwice(field + "cwd")
 		}
 		var err error
 		if *cwd, err = decoded(field+"cwd", b.Cwd); err != nil {
@@ -152,6 +152,6 @@ func decoded(field, text string) (string, error) {
 	return string(data), nil
 }
 
-func twice(field string) error {
+func givenTwice(field string) error {
 	return fault.Field(field, fault.Word("given"), "left out with the field it replaces")
 }

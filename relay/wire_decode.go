@@ -214,7 +214,7 @@ func object(raw []byte, path string, f func(key, field string, value []byte) err
 			return fmt.Errorf("valid JSON does not parse: %w", err)
 		}
 		name = nil
-		field := strings.TrimPrefix(path+"."+string(cut(key)), ".")
+		field := strings.TrimPrefix(path+"."+string(truncated(key)), ".")
 		if seen[key] {
 			return fault.Field(field, fault.Word("given twice"), "given once")
 		}

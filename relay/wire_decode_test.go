@@ -54,7 +54,7 @@ func TestWhatIsNotExactIsRefusedByName(t *testing.T) {
 	for _, tc := range []struct {
 		name, body string
 		field      string // "body" for one about the whole body
-		says       string
+		message    string
 	}{
 		{"nothing", "", "body", "empty"},
 		{"spaces", " \n ", "body", "empty"},
@@ -106,8 +106,8 @@ func TestWhatIsNotExactIsRefusedByName(t *testing.T) {
 			var v api.OneShotRequest
 			err := decodeStrictly([]byte(tc.body), &v)
 			f, ok := errors.AsType[*fault.Error](err)
-			if !ok || f.Kind != fault.Invalid || f.Field != tc.field || !strings.Contains(err.Error(), tc.says) || strings.Count(err.Error(), "must be") > 1 {
-				t.Errorf("%v (field %q), want one about %q that says %q", err, f.Field, tc.field, tc.says)
+			if !ok || f.Kind != fault.Invalid || f.Field != tc.field || !strings.Contains(err.Error(), tc.message) || strings.Count(err.Error(), "must be") > 1 {
+				t.Errorf("%v (field %q), want one about %q that says %q", err, f.Field, tc.field, tc.message)
 			}
 		})
 	}

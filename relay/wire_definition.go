@@ -51,34 +51,34 @@ func definitionOf(s *session.Session, now time.Time) (*api.SessionDefinition, er
 	info, again := s.Info(), s.ToHaveAgain()
 	settings := &info.Settings
 	d := &api.SessionDefinition{Processes: map[string]json.RawMessage{}, Paths: []string{}, LeftOut: []string{}}
-	is := sessionRequestFrom(settings.Request())
-	is.ID, is.Secrets, is.Push = info.ID, settings.Secrets, settings.Push
+	req := sessionRequestFrom(settings.Request())
+	req.ID, req.Secrets, req.Push = info.ID, settings.Secrets, settings.Push
 	if settings.Root != nil {
 		d.ImageDigest = settings.Root.Digest
 	}
 	if settings.Network == policy.NetworkEgress {
-		is.NetworkConnections, is.NetworkBandwidth = &settings.NetworkConnections, &settings.NetworkBandwidth
+		req.NetworkConnections, req.NetworkBandwidth = &settings.NetworkConnections, &settings.NetworkBandwidth
 	}
 	if life := time.Duration(settings.MaxLifetime); life > 0 {
 		until := now
 		if info.State == session.StateStopped {
 			until = info.Stopped
 		}
-		is.MaxLifetime = new(quantity.Duration(max(life-until.Sub(info.Created.Add(s.Rested())), time.Second).Truncate(time.Second)))
+		req.MaxLifetime = new(quantity.Duration(max(life-until.Sub(info.Created.Add(s.Rested())), time.Second).Truncate(time.Second)))
 	}
-	is.Env, is.Base64 = environmentOf(s.Environment(), settings.EnvNames)
-	is.Mounts = append(is.Mounts, requestMounts(again.Mounts)...)
-	is.Skills = []string{} // also none where its profile has some
+	req.Env, req.Base64 = environmentOf(s.Environment(), settings.EnvNames)
+	req.Mounts = append(req.Mounts, requestMounts(again.Mounts)...)
+	req.Skills = []string{} // also none where its profile has some
 	for _, k := range info.Skills {
 		if k.Of != "" {
 			d.LeftOut = append(d.LeftOut, "the skill "+k.Name+", which belongs to somebody else")
 			continue
 		}
-		is.Skills = append(is.Skills, k.Name)
+		req.Skills = append(req.Skills, k.Name)
 	}
 	for _, k := range info.Drives {
 		if !k.Gone {
-			is.Drives = append(is.Drives, fmt.Sprintf("%s@%d", k.Name, k.Version))
+			req.Drives = append(req.Drives, fmt.Sprintf("%s@%d", k.Name, k.Version))
 		}
 	}
 	if settings.ManagedWork() && settings.Workspace == "" {
@@ -94,7 +94,7 @@ func definitionOf(s *session.Session, now time.Time) (*api.SessionDefinition, er
 		d.LeftOut = append(d.LeftOut, fmt.Sprintf("results that are still to be pushed: %d", n))
 	}
 	var err error
-	if d.Session, err = json.Marshal(&is); err != nil {
+	if d.Session, err = json.Marshal(&req); err != nil {
 		return nil, err
 	}
 	for _, spec := range again.Processes {
@@ -183,10 +183,10 @@ func processRequestFrom(spec *process.Spec, languages map[string]policy.Language
 	if cmd.Timeout > 0 {
 		r.Timeout = duration(&cmd.Timeout)
 	}
-	if kept := quantity.Size(cmd.Output.Head + cmd.Output.Tail); cmd.Spool {
-		r.Spool = &kept
+	if limit := quantity.Size(cmd.Output.Head + cmd.Output.Tail); cmd.Spool {
+		r.Spool = &limit
 	} else {
-		r.Output = &kept
+		r.Output = &limit
 	}
 	if l := &cmd.Limits; l.CPU > 0 {
 		r.CPUs = new(float64(l.CPU) / cgroup.CPUPeriod)

@@ -117,8 +117,8 @@ func ParseRange(header string) (offset, length int64, ok bool) {
 
 // Numbers of listed changes.
 const (
-	usualChanges = 1000
-	mostChanges  = 20_000
+	defaultChanges = 1000
+	maxChanges     = 20_000
 )
 
 // changesRequest returns what an execution request wants to know about changes in the workspace; nil: nothing.
@@ -133,15 +133,15 @@ func changesRequest(r *api.ExecRequest) (*sessionfiles.ChangesRequest, error) {
 		return nil, fault.Field("changes", "true", "false with detach")
 	case w == nil:
 		w = &api.ChangesWith{}
-	case w.Limit < 0 || w.Limit > mostChanges:
-		return nil, fault.Field("changes_with.limit", w.Limit, fmt.Sprintf("1 to %d", mostChanges))
+	case w.Limit < 0 || w.Limit > maxChanges:
+		return nil, fault.Field("changes_with.limit", w.Limit, fmt.Sprintf("1 to %d", maxChanges))
 	}
 	changes := &sessionfiles.ChangesRequest{Include: w.Include, Exclude: w.Exclude, Limit: w.Limit, Digest: w.Digest}
 	if w.MaxSize != nil {
 		changes.MaxSize = int64(*w.MaxSize)
 	}
 	if changes.Limit == 0 {
-		changes.Limit = usualChanges
+		changes.Limit = defaultChanges
 	}
 	return changes, nil
 }

@@ -68,7 +68,7 @@ func processAnswer(session string, i process.Info, result *api.ExecResult) api.P
 			Policy: i.Restart.Policy, Delay: duration(i.Restart.Delay), MaxDelay: duration(i.Restart.MaxDelay), Limit: i.Restart.Limit, Window: duration(i.Restart.Window),
 		},
 		Stop: api.Stop{Signal: i.Stop.Signal, Grace: duration(i.Stop.Grace)}, Lease: duration(i.Lease), Labels: i.Labels,
-		StartedAt: i.StartedAt, EndedAt: moment(i.EndedAt), NextStart: moment(i.NextStart), ExpiresAt: moment(i.ExpiresAt),
+		StartedAt: i.StartedAt, EndedAt: timePtr(i.EndedAt), NextStart: timePtr(i.NextStart), ExpiresAt: timePtr(i.ExpiresAt),
 		Reason: i.Reason, Clamped: clampsAnswer(i.Clamped), Result: result,
 	}
 	if i.Spool > 0 {
@@ -88,8 +88,8 @@ func processAnswer(session string, i process.Info, result *api.ExecResult) api.P
 
 func duration(d *time.Duration) *quantity.Duration { return (*quantity.Duration)(d) }
 
-// moment returns a time, nil if it is zero.
-func moment(t time.Time) *time.Time {
+// timePtr returns a time, nil if it is zero.
+func timePtr(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

@@ -85,13 +85,13 @@ func given(raw []byte) any {
 	if json.Unmarshal(raw, &s) == nil && raw[0] == '"' {
 		return s
 	}
-	return cut(string(raw[:min(len(raw), 2*maxShown)]))
+	return truncated(string(raw[:min(len(raw), 2*maxShown)]))
 }
 
 // maxShown is how many bytes of a value or a key an error shows.
 const maxShown = 64
 
-func cut(s string) fault.Word {
+func truncated(s string) fault.Word {
 	if len(s) <= maxShown {
 		return fault.Word(s)
 	}

@@ -23,7 +23,7 @@ func hosts(t testing.TB, list ...string) (out skills.Hosts) {
 	return out
 }
 
-func usual(t testing.TB) skills.Hosts {
+func defaultHosts(t testing.TB) skills.Hosts {
 	return hosts(t, "github.com", "gitlab.com", "codeberg.org", "git.example.org:8443=gitlab", "http://127.0.0.1:3000=gitea", "files.example.org")
 }
 
@@ -53,7 +53,7 @@ func TestAddressesBecomeArchives(t *testing.T) {
 		"http://127.0.0.1:3000/o/r/releases/tag/v1":               {"http://127.0.0.1:3000/o/r/archive/v1.tar.gz", ""},
 		"https://files.example.org/a/b.tgz":                       {"https://files.example.org/a/b.tgz", ""},
 	} {
-		got, err := skills.FindArchive(usual(t), text)
+		got, err := skills.FindArchive(defaultHosts(t), text)
 		if err != nil || got.URL.String() != want.url || got.Below != want.below {
 			t.Errorf("%s: got %+v, err = %v, want no error and got.URL.String() == %v and got.Below == %v",
 				text, got, err, want.url, want.below)
@@ -90,7 +90,7 @@ func TestOtherAddressesAreRefused(t *testing.T) {
 		"https://gitlab.com/g/r/-/issues":                  fault.Invalid,
 		"https://github.com/" + strings.Repeat("a/", 2000): fault.Invalid,
 	} {
-		if got, err := skills.FindArchive(usual(t), text); fault.KindOf(err) != kind {
+		if got, err := skills.FindArchive(defaultHosts(t), text); fault.KindOf(err) != kind {
 			t.Errorf("%s: got %+v, err = %v, want an error of kind %v", text, got, err, kind)
 		}
 	}
@@ -124,7 +124,7 @@ func FuzzFind(f *testing.F) {
 	for _, seed := range []string{"https://github.com/o/r/tree/main/a", "https://gitlab.com/g/r/-/blob/x/SKILL.md", "http://127.0.0.1:3000/o/r/src/tag/v/x", "https://github.com@e/x.zip"} {
 		f.Add(seed)
 	}
-	list := usual(f)
+	list := defaultHosts(f)
 	f.Fuzz(func(t *testing.T, text string) {
 		a, err := skills.FindArchive(list, text)
 		if err != nil {

@@ -19,21 +19,21 @@ import (
 //go:embed builtin
 var ours embed.FS
 
-// bringBuiltIn makes sure that the skills of this boxd are in the store.
-func (s *Store) bringBuiltIn() error {
+// installAllBuiltIn makes sure that the skills of this boxd are in the store.
+func (s *Store) installAllBuiltIn() error {
 	dirs, err := ours.ReadDir("builtin")
 	if err != nil {
 		return err
 	}
 	for _, d := range dirs {
-		if err := s.bring(d.Name()); err != nil {
+		if err := s.installBuiltIn(d.Name()); err != nil {
 			return fmt.Errorf("skill %s: %w", d.Name(), err)
 		}
 	}
 	return nil
 }
 
-func (s *Store) bring(name string) error {
+func (s *Store) installBuiltIn(name string) error {
 	at, err := durable.NewScratch(s.root)
 	if err != nil {
 		return err

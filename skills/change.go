@@ -75,7 +75,7 @@ func (t *Texts) apply(doc *manifest) {
 }
 
 // Create makes a skill from texts only.
-func (s *Store) Create(who, name string, t *Texts, r Rules) (Skill, error) {
+func (s *Store) Create(owner, name string, t *Texts, r Rules) (Skill, error) {
 	var doc manifest
 	doc.Set(keyName, name)
 	if t.Description != nil {
@@ -85,22 +85,22 @@ func (s *Store) Create(who, name string, t *Texts, r Rules) (Skill, error) {
 	if err := wrong(ManifestFile, r.check(&doc, name)); err != nil {
 		return Skill{}, err
 	}
-	if err := s.free(who, name); err != nil { // early; commit checks again
+	if err := s.free(owner, name); err != nil { // early; commit checks again
 		return Skill{}, err
 	}
-	return s.build(who, name, nil, func(dir *os.Root) error { return writeDocument(dir, &doc) })
+	return s.build(owner, name, nil, func(dir *os.Root) error { return writeDocument(dir, &doc) })
 }
 
-func (s *Store) free(who, name string) error {
+func (s *Store) free(owner, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sp := s.spaces[Key(who)]; sp != nil && sp.skills[name] != nil {
-		return taken(name)
+	if sp := s.spaces[Key(owner)]; sp != nil && sp.skills[name] != nil {
+		return nameTaken(name)
 	}
 	return nil
 }
 
-func taken(name string) error {
+func nameTaken(name string) error {
 	f := fault.Errorf(fault.Conflict, "Skill with name %q already exists", name).WithHint("change it, delete it, or replace it: boxctl skills install --replace")
 	f.Field, f.Value = "name", name
 	return f
@@ -132,14 +132,14 @@ func replaceFile(dir *os.Root, name string, data []byte, program bool) error {
 }
 
 // build makes a new tree for a skill, from its old one if there is one, and commits it.
-func (s *Store) build(who, name string, from *Skill, change func(dir *os.Root) error) (Skill, error) {
+func (s *Store) build(owner, name string, from *Skill, change func(dir *os.Root) error) (Skill, error) {
 	at, err := durable.NewScratch(s.root)
 	if err != nil {
 		return Skill{}, err
 	}
 	defer func() { _ = s.root.RemoveAll(at) }() // it is gone if it has become the skill
 	if from != nil {
-		if err := s.link(path.Join(Key(who), treesDir, from.tree), at); err != nil {
+		if err := s.link(path.Join(Key(owner), treesDir, from.tree), at); err != nil {
 			return Skill{}, err
 		}
 	}
@@ -150,16 +150,16 @@ func (s *Store) build(who, name string, from *Skill, change func(dir *os.Root) e
 	if from != nil {
 		n.replaces, n.skill.Created, n.skill.Origin = from.tree, from.Created, from.Origin
 	}
-	made, err := s.commit(who, []*incoming{n})
+	created, err := s.commit(owner, []*incoming{n})
 	if err != nil {
 		return Skill{}, err
 	}
-	return made[0], nil
+	return created[0], nil
 }
 
 // own finds a skill of the principal that may be changed.
-func (s *Store) own(who, name string) (*Skill, func(), error) {
-	_, k, done, err := s.use(who, name)
+func (s *Store) own(owner, name string) (*Skill, func(), error) {
+	_, k, done, err := s.use(owner, name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -183,8 +183,8 @@ func matches(k *Skill, digest string) error {
 
 // Update changes the texts of a skill. ifMatch is the digest that it must have, "" any. Other keys of its front matter stay as
 // they are.
-func (s *Store) Update(who, name string, t *Texts, ifMatch string, r Rules) (Skill, error) {
-	return s.edit(who, name, ifMatch, func(dir *os.Root, k *Skill) error {
+func (s *Store) Update(owner, name string, t *Texts, ifMatch string, r Rules) (Skill, error) {
+	return s.edit(owner, name, ifMatch, func(dir *os.Root, k *Skill) error {
 		if r == Loose {
 			name = k.Called
 		}
@@ -214,8 +214,8 @@ func restate(dir *os.Root, name string, t *Texts, r Rules) error {
 }
 
 // edit makes a new tree of a skill.
-func (s *Store) edit(who, name, ifMatch string, change func(dir *os.Root, k *Skill) error) (Skill, error) {
-	k, done, err := s.own(who, name)
+func (s *Store) edit(owner, name, ifMatch string, change func(dir *os.Root, k *Skill) error) (Skill, error) {
+	k, done, err := s.own(owner, name)
 	if err != nil {
 		return Skill{}, err
 	}
@@ -223,19 +223,19 @@ func (s *Store) edit(who, name, ifMatch string, change func(dir *os.Root, k *Ski
 	if err := matches(k, ifMatch); err != nil {
 		return Skill{}, err
 	}
-	return s.build(who, name, k, func(dir *os.Root) error { return change(dir, k) })
+	return s.build(owner, name, k, func(dir *os.Root) error { return change(dir, k) })
 }
 
 // Delete removes a skill. Sessions that have it mounted keep it until they end.
-func (s *Store) Delete(who, name string) error {
-	_, done, err := s.own(who, name)
+func (s *Store) Delete(owner, name string) error {
+	_, done, err := s.own(owner, name)
 	if err != nil {
 		return err
 	}
 	defer done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp, k, err := s.find(who, name)
+	sp, k, err := s.find(owner, name)
 	if err != nil || k.BuiltIn {
 		return err // another request was first
 	}

@@ -46,26 +46,26 @@ func (s *Store) prepare(at, name string, change func(dir *os.Root) error) (*inco
 		return nil, fmt.Errorf("skill %s: %w", name, err)
 	}
 	n := &incoming{at: at, skill: Skill{Name: name, Entry: entry, Digest: w.digest, Bytes: w.bytes, Entries: w.entries, Python: python(dir)}}
-	n.skill.learn(doc)
+	n.skill.setTexts(doc)
 	n.skill.Instructions = doc.Body
 	return n, nil
 }
 
 // commit makes trees the skills of a principal: all or none.
-func (s *Store) commit(who string, list []*incoming) ([]Skill, error) {
-	return s.commitTo(Key(who), who, list)
+func (s *Store) commit(owner string, list []*incoming) ([]Skill, error) {
+	return s.commitTo(Key(owner), owner, list)
 }
 
-func (s *Store) commitTo(key, who string, list []*incoming) ([]Skill, error) {
+func (s *Store) commitTo(key, owner string, list []*incoming) ([]Skill, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp := s.spaces[key]
 	if sp == nil {
-		sp = &space{key: key, group: groupOf(who), skills: map[string]*Skill{}}
+		sp = &space{key: key, group: groupOf(owner), skills: map[string]*Skill{}}
 	}
 	err := s.allow(sp, list)
 	if err == nil {
-		err = s.reconcile(sp, who)
+		err = s.reconcile(sp, owner)
 	}
 	if err != nil {
 		return nil, err
@@ -97,17 +97,17 @@ func (s *Store) commitTo(key, who string, list []*incoming) ([]Skill, error) {
 			return nil, err
 		}
 	}
-	made := make([]Skill, len(list))
+	created := make([]Skill, len(list))
 	for i, n := range list {
 		if old := sp.skills[n.skill.Name]; old != nil {
 			defer s.forget(old.path(sp))
 		}
-		made[i] = n.skill
+		created[i] = n.skill
 		stored := n.skill
 		stored.Instructions = ""
 		sp.skills[stored.Name] = &stored
 	}
-	return made, nil
+	return created, nil
 }
 
 // allow checks new skills against the limits.
@@ -123,7 +123,7 @@ func (s *Store) allow(sp *space, list []*incoming) error {
 		case old == nil && n.replaces != "":
 			return fault.Errorf(fault.Conflict, "Skill %q was deleted meanwhile", n.skill.Name).WithHint("create it again")
 		case old != nil && n.replaces == "":
-			return taken(n.skill.Name)
+			return nameTaken(n.skill.Name)
 		case old != nil && n.replaces != old.tree:
 			return fault.Errorf(fault.Conflict, "Skill %q was changed meanwhile", n.skill.Name).WithHint("read it again")
 		}
@@ -172,7 +172,7 @@ func full(key, used, limit string) error {
 }
 
 // reconcile makes the directory of a principal, if it has none. The lock is held.
-func (s *Store) reconcile(sp *space, who string) error {
+func (s *Store) reconcile(sp *space, owner string) error {
 	key := sp.key
 	if s.spaces[key] == sp && !sp.broken {
 		return nil
@@ -187,7 +187,7 @@ func (s *Store) reconcile(sp *space, who string) error {
 		return err
 	}
 	defer dir.Close()
-	if err := durable.SyncJSON(dir, ownerFile, ownerRecord{who}); err != nil {
+	if err := durable.SyncJSON(dir, ownerFile, ownerRecord{owner}); err != nil {
 		return err
 	}
 	s.spaces[key] = sp
@@ -200,8 +200,8 @@ type ownerRecord struct {
 }
 
 // groupOf returns the LangBot of an owner that is one of its Workspaces, "" if it is none: names of principals have no /.
-func groupOf(who string) string {
-	group, _, is := strings.Cut(who, "/")
+func groupOf(owner string) string {
+	group, _, is := strings.Cut(owner, "/")
 	if !is {
 		return ""
 	}

@@ -24,10 +24,10 @@ type Config struct {
 
 // Bounds of the limits.
 const (
-	mostBytes   = 4 * quantity.GiB
-	mostEntries = 100_000
-	mostSkills  = 10_000
-	mostLangBot = 1_000_000
+	mostBytes  = 4 * quantity.GiB
+	maxEntries = 100_000
+	maxSkills  = 10_000
+	maxLangBot = 1_000_000
 )
 
 // DefaultConfig returns the built-in configuration.
@@ -70,12 +70,12 @@ func (c *Config) Validate() error {
 	switch {
 	case c.MaxTotal < quantity.KiB:
 		return fmt.Errorf("skills.max_total = %v: must be %v or more", c.MaxTotal, quantity.KiB)
-	case c.MaxEntries < 1 || c.MaxEntries > mostEntries:
-		return fmt.Errorf("skills.max_entries = %d: must be 1 to %d", c.MaxEntries, mostEntries)
-	case c.Max < 0 || c.Max > mostSkills:
-		return fmt.Errorf("skills.max = %d: must be 0 to %d", c.Max, mostSkills)
-	case c.LangBotMax < 0 || c.LangBotMax > mostLangBot:
-		return fmt.Errorf("skills.langbot_max = %d: must be 0 to %d", c.LangBotMax, mostLangBot)
+	case c.MaxEntries < 1 || c.MaxEntries > maxEntries:
+		return fmt.Errorf("skills.max_entries = %d: must be 1 to %d", c.MaxEntries, maxEntries)
+	case c.Max < 0 || c.Max > maxSkills:
+		return fmt.Errorf("skills.max = %d: must be 0 to %d", c.Max, maxSkills)
+	case c.LangBotMax < 0 || c.LangBotMax > maxLangBot:
+		return fmt.Errorf("skills.langbot_max = %d: must be 0 to %d", c.LangBotMax, maxLangBot)
 	case c.LangBotMaxTotal < quantity.KiB:
 		return fmt.Errorf("skills.langbot_max_total = %v: must be %v or more", c.LangBotMaxTotal, quantity.KiB)
 	}

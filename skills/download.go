@@ -20,17 +20,17 @@ import (
 
 // Bounds of a download.
 const (
-	patience     = 2 * time.Minute
+	timeout      = 2 * time.Minute
 	maxRedirects = 5
 )
 
 // Fetch passes an archive to take while it arrives.
 func Fetch(ctx context.Context, hosts Hosts, a *Archive, take func(io.Reader) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c := &http.Client{
 		Transport: &http.Transport{
-			Proxy: nil, DisableKeepAlives: true, ResponseHeaderTimeout: patience, TLSHandshakeTimeout: patience,
+			Proxy: nil, DisableKeepAlives: true, ResponseHeaderTimeout: timeout, TLSHandshakeTimeout: timeout,
 			DialContext: dial(hosts),
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error { return follow(hosts, req.URL, len(via)) },

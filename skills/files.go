@@ -56,8 +56,8 @@ func within(name string) (string, error) {
 }
 
 // inTree calls f with the tree of a skill.
-func (s *Store) inTree(who, name string, f func(dir *os.Root, k *Skill) error) error {
-	sp, k, done, err := s.use(who, name)
+func (s *Store) inTree(owner, name string, f func(dir *os.Root, k *Skill) error) error {
+	sp, k, done, err := s.use(owner, name)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func noFile(what, name string) error {
 }
 
 // Files lists a directory of a skill, by name; limit is from 1 to MaxListed. more says that there are more.
-func (s *Store) Files(who, name, at string, hidden bool, limit int) (list []Entry, more bool, err error) {
+func (s *Store) Files(owner, name, at string, hidden bool, limit int) (list []Entry, more bool, err error) {
 	at, err = within(at)
 	if err != nil {
 		return nil, false, err
@@ -86,7 +86,7 @@ func (s *Store) Files(who, name, at string, hidden bool, limit int) (list []Entr
 		return nil, false, fault.Field("limit", limit, fmt.Sprintf("1 to %d", MaxListed))
 	}
 	limit = min(limit, MaxListed)
-	err = s.inTree(who, name, func(dir *os.Root, _ *Skill) error {
+	err = s.inTree(owner, name, func(dir *os.Root, _ *Skill) error {
 		entries, err := readDir(dir, at)
 		if errors.Is(err, errNoDir) {
 			return noFile("directory", at)
@@ -149,11 +149,11 @@ type File struct {
 }
 
 // ReadFile reads a file of a skill, of at most MaxContent bytes.
-func (s *Store) ReadFile(who, name, at string) (f File, err error) {
+func (s *Store) ReadFile(owner, name, at string) (f File, err error) {
 	if f.Path, err = within(at); err != nil {
 		return f, err
 	}
-	err = s.inTree(who, name, func(dir *os.Root, k *Skill) error {
+	err = s.inTree(owner, name, func(dir *os.Root, k *Skill) error {
 		f.Digest = k.Digest
 		var err error
 		f.Data, err = readFile(dir, f.Path, MaxContent)
@@ -180,7 +180,7 @@ func tooLong(name string) error {
 
 // WriteFile replaces the content of a skill's file, and makes the directories it needs. The skill's document must stay valid.
 // ifMatch is the digest that the skill must have, "" any.
-func (s *Store) WriteFile(who, name string, file *File, ifMatch string, r Rules) (Skill, error) {
+func (s *Store) WriteFile(owner, name string, file *File, ifMatch string, r Rules) (Skill, error) {
 	at, err := within(file.Path)
 	if err != nil {
 		return Skill{}, err
@@ -191,7 +191,7 @@ func (s *Store) WriteFile(who, name string, file *File, ifMatch string, r Rules)
 	if len(file.Data) > MaxContent {
 		return Skill{}, tooLong(at)
 	}
-	return s.edit(who, name, ifMatch, func(dir *os.Root, k *Skill) error {
+	return s.edit(owner, name, ifMatch, func(dir *os.Root, k *Skill) error {
 		if at == k.Entry || at == ManifestFile {
 			doc, err := readManifest(file.Data)
 			if err != nil {
@@ -218,12 +218,12 @@ func inTheWay(at string, err error) error {
 }
 
 // RemoveFile removes a file or directory of a skill, except its document.
-func (s *Store) RemoveFile(who, name, at, ifMatch string) (Skill, error) {
+func (s *Store) RemoveFile(owner, name, at, ifMatch string) (Skill, error) {
 	at, err := within(at)
 	if err != nil {
 		return Skill{}, err
 	}
-	return s.edit(who, name, ifMatch, func(dir *os.Root, k *Skill) error {
+	return s.edit(owner, name, ifMatch, func(dir *os.Root, k *Skill) error {
 		if at == "." || at == k.Entry {
 			return fault.Field("path", at, "a file other than the skill's own SKILL.md; or delete the whole skill")
 		}

@@ -20,11 +20,11 @@ func TestAllWorkspacesOfALangBotHaveOneBound(t *testing.T) {
 	for i := range 3 {
 		create(t, s, fmt.Sprintf("langbot/ws-%d", i), "one")
 	}
-	refused := func(who, want string) {
+	refused := func(owner, want string) {
 		t.Helper()
-		_, err := s.Create(who, "more", texts("More.", "x"), skills.Loose)
+		_, err := s.Create(owner, "more", texts("More.", "x"), skills.Loose)
 		if d := fault.DenialOf(err); d == nil || d.Rule != want {
-			t.Errorf("%s: %v, want %s", who, err, want)
+			t.Errorf("%s: %v, want %s", owner, err, want)
 		}
 		if _, err := os.Stat(filepath.Join(state, skills.Dir, skills.Key("langbot/ws-9"))); err == nil {
 			t.Error("there is a directory of the Workspace that was refused")
@@ -56,13 +56,13 @@ func TestADirectoryOfAWorkspaceStaysAsLongAsABoxHasItsSkill(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	s := open(t, state, nil)
-	const who = "langbot/ws-1"
-	create(t, s, who, "one")
-	l, missing := s.Lease(who, []string{"one"})
+	const owner = "langbot/ws-1"
+	create(t, s, owner, "one")
+	l, missing := s.Lease(owner, []string{"one"})
 	if len(missing) > 0 {
 		t.Fatal(missing)
 	}
-	if err := s.Delete(who, "one"); err != nil {
+	if err := s.Delete(owner, "one"); err != nil {
 		t.Fatal(err)
 	}
 	at := filepath.Join(state, skills.Dir, l.Skills[0].Tree)
@@ -70,11 +70,11 @@ func TestADirectoryOfAWorkspaceStaysAsLongAsABoxHasItsSkill(t *testing.T) {
 		t.Error(err)
 	}
 	l.Release()
-	if _, err := os.Stat(filepath.Join(state, skills.Dir, skills.Key(who))); err == nil {
+	if _, err := os.Stat(filepath.Join(state, skills.Dir, skills.Key(owner))); err == nil {
 		t.Error("the unused directory was not removed")
 	}
-	create(t, s, who, "one")
-	if got := names(s.List(who)); len(got) != 1 {
+	create(t, s, owner, "one")
+	if got := names(s.List(owner)); len(got) != 1 {
 		t.Error(got)
 	}
 }
@@ -84,13 +84,13 @@ func TestSkillsThatCannotBeReadStay(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	s := open(t, state, nil)
-	const who, half = "langbot/ws-1", "langbot/ws-2"
-	create(t, s, who, "one")
+	const owner, half = "langbot/ws-1", "langbot/ws-2"
+	create(t, s, owner, "one")
 	create(t, s, ann, "other")
-	dir := func(who string, below ...string) string {
-		return filepath.Join(append([]string{state, skills.Dir, skills.Key(who)}, below...)...)
+	dir := func(owner string, below ...string) string {
+		return filepath.Join(append([]string{state, skills.Dir, skills.Key(owner)}, below...)...)
 	}
-	records, err := filepath.Glob(dir(who, "names", "*.json"))
+	records, err := filepath.Glob(dir(owner, "names", "*.json"))
 	if err != nil || len(records) != 1 {
 		t.Fatalf("records = %v, err = %v, want no error and len(records) == 1", records, err)
 	}
@@ -114,15 +114,15 @@ func TestSkillsThatCannotBeReadStay(t *testing.T) {
 		t.Errorf("%d directories of the Workspace with a valid record", n)
 	}
 	create(t, s, half, "new")
-	create(t, s, who, "two")
-	if err := s.Delete(who, "two"); err != nil {
+	create(t, s, owner, "two")
+	if err := s.Delete(owner, "two"); err != nil {
 		t.Error(err)
 	}
 	if err := os.WriteFile(records[0], good, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, state, nil)
-	if _, err := s.Get(who, "one"); err != nil {
+	if _, err := s.Get(owner, "one"); err != nil {
 		t.Errorf("with its record again: %v", err)
 	}
 	if got := names(s.List(half)); len(got) != 1 {

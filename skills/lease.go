@@ -28,12 +28,12 @@ type Lease struct {
 
 // Lease holds the skills of these names. Names that do not exist are only returned as missing: a session that can do without them
 // must not fail.
-func (s *Store) Lease(who string, names []string) (l *Lease, missing []string) {
+func (s *Store) Lease(owner string, names []string) (l *Lease, missing []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l = &Lease{store: s}
 	for _, name := range names {
-		sp, k, err := s.find(who, name)
+		sp, k, err := s.find(owner, name)
 		if err != nil {
 			missing = append(missing, name)
 			continue

@@ -51,13 +51,13 @@ func (d *manifest) Check(dir string) []Problem {
 		add(keyName, "%.80q is not the name of the directory, %.80q", name, dir)
 	}
 	bounded := func(key string, limit int, needed bool) {
-		n, there := utf8.RuneCountInString(d.Text(key)), d.find(key) != nil
+		n, exists := utf8.RuneCountInString(d.Text(key)), d.find(key) != nil
 		switch {
 		case n > limit:
 			add(key, "%d characters, more than %d", n, limit)
 		case n == 0 && needed:
 			add(key, "missing or empty: it says what the skill does and when to use it, in 1 to %d characters", limit)
-		case n == 0 && there:
+		case n == 0 && exists:
 			add(key, "empty: must be 1 to %d characters, or left out", limit)
 		}
 	}

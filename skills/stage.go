@@ -30,22 +30,22 @@ const candidateDepth = 2
 
 // Stage is an archive being imported: it is unpacked, searched, and installed or dropped.
 type Stage struct {
-	store *Store
-	leave func()
-	at    string
-	root  string // of the content, relative to the store: the archive's root, or its only directory
-	top   string // name of that only directory, "" if there is none
+	store   *Store
+	release func()
+	at      string
+	root    string // of the content, relative to the store: the archive's root, or its only directory
+	top     string // name of that only directory, "" if there is none
 }
 
 // Stage makes room for an archive of an owner. It waits while too many other imports run, of all or of this owner, for a minute at
 // most: the error is of kind fault.Exhausted then.
 func (s *Store) Stage(ctx context.Context, owner string) (*Stage, error) {
-	leave, err := s.stages.Enter(ctx, owner)
+	release, err := s.stages.Enter(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
 	at, err := durable.NewScratch(s.root)
-	st := &Stage{store: s, leave: leave, at: at, root: path.Join(at, contentName)}
+	st := &Stage{store: s, release: release, at: at, root: path.Join(at, contentName)}
 	if err := errors.Join(err, s.root.Mkdir(st.root, 0o700)); err != nil {
 		st.Close()
 		return nil, fmt.Errorf("import a skill: %w", err)
@@ -58,7 +58,7 @@ func (st *Stage) Close() {
 	if err := st.store.root.RemoveAll(st.at); err != nil {
 		st.store.log.Warn("cannot clean up after an import", "error", err)
 	}
-	st.leave()
+	st.release()
 }
 
 // Fill reads the archive, unpacks it, and finds its root. below limits a tar archive to one directory; "": all of it.
@@ -223,12 +223,12 @@ func (st *Stage) candidate(in *os.Root, at, sub string, c *Choice, doc *manifest
 		x.Skill.Name = doc.Text(keyName)
 		x.Problems = c.Rules.check(doc, name)
 	}
-	x.Skill.learn(doc)
+	x.Skill.setTexts(doc)
 	return x, nil
 }
 
 // Install makes candidates skills of a principal: all that are chosen, or none.
-func (st *Stage) Install(who string, c *Choice) ([]Skill, error) {
+func (st *Stage) Install(owner string, c *Choice) ([]Skill, error) {
 	found, err := st.Candidates(c)
 	if err != nil {
 		return nil, err
@@ -278,7 +278,7 @@ func (st *Stage) Install(who string, c *Choice) ([]Skill, error) {
 	if len(errs) > 0 {
 		return nil, together(errs)
 	}
-	return st.store.commit(who, list)
+	return st.store.commit(owner, list)
 }
 
 // together joins several refusals.

@@ -43,8 +43,8 @@ const builtinKey = statedir.BuiltInOwner
 // maxStages is how many imports run at once: each has an archive and its content on disk.
 const maxStages = 4
 
-// stagePatience is how long an import waits for its turn.
-const stagePatience = time.Minute
+// stageTimeout is how long an import waits for its turn.
+const stageTimeout = time.Minute
 
 // Store is the store. It is safe for concurrent use.
 type Store struct {
@@ -113,13 +113,13 @@ func Open(state string, cfg Config, log *slog.Logger) (*Store, error) {
 	s := &Store{
 		cfg: cfg, log: log, root: root, now: time.Now,
 		spaces: map[string]*space{}, leases: map[string]int{},
-		stages: places.Limit{All: maxStages, Each: maxStages / 2, Patience: stagePatience, Of: "skills are being imported", Hint: "try again when one of them is done"},
+		stages: places.Limit{All: maxStages, Each: maxStages / 2, Patience: stageTimeout, Of: "skills are being imported", Hint: "try again when one of them is done"},
 	}
 	if err := s.load(); err != nil {
 		root.Close()
 		return nil, fmt.Errorf("skills: %w", err)
 	}
-	if err := s.bringBuiltIn(); err != nil {
+	if err := s.installAllBuiltIn(); err != nil {
 		log.Error("cannot read the built-in skills", "error", err)
 	}
 	return s, nil
@@ -193,7 +193,7 @@ func (s *Store) loadSkill(sp *space, r *record, file string) error {
 	if err != nil {
 		return err
 	}
-	k.learn(doc)
+	k.setTexts(doc)
 	sp.skills[k.Name] = k
 	return nil
 }
@@ -212,8 +212,8 @@ func (s *Store) describe(sp *space, k *Skill) (*manifest, error) {
 	return doc, err
 }
 
-// learn copies the texts of a document.
-func (k *Skill) learn(doc *manifest) {
+// setTexts copies the texts of a document.
+func (k *Skill) setTexts(doc *manifest) {
 	if k.Called = k.Name; CheckLooseName(doc.Text(keyName)) == nil {
 		k.Called = doc.Text(keyName)
 	}
@@ -227,11 +227,11 @@ func (k *Skill) learn(doc *manifest) {
 func (k *Skill) path(sp *space) string { return path.Join(sp.key, treesDir, k.tree) }
 
 // Key returns the name of a principal's directory: no principal's name is in a path.
-func Key(who string) string { return statedir.OwnerDir(who) }
+func Key(owner string) string { return statedir.OwnerDir(owner) }
 
 // find returns a skill that a principal can use, and its space. The lock is held.
-func (s *Store) find(who, name string) (*space, *Skill, error) {
-	for _, key := range []string{Key(who), builtinKey} {
+func (s *Store) find(owner, name string) (*space, *Skill, error) {
+	for _, key := range []string{Key(owner), builtinKey} {
 		if sp := s.spaces[key]; sp != nil && sp.skills[name] != nil {
 			return sp, sp.skills[name], nil
 		}
@@ -255,11 +255,11 @@ func shorten(name string) string {
 }
 
 // List lists the skills that a principal can use, newest first, without instructions.
-func (s *Store) List(who string) []Skill {
+func (s *Store) List(owner string) []Skill {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := map[string]Skill{}
-	for _, key := range []string{builtinKey, Key(who)} {
+	for _, key := range []string{builtinKey, Key(owner)} {
 		if sp := s.spaces[key]; sp != nil {
 			for name, k := range sp.skills {
 				all[name] = *k
@@ -272,10 +272,10 @@ func (s *Store) List(who string) []Skill {
 }
 
 // Called returns the name of the skill of a principal's own that its document calls so, the newest of several; "" if there is none.
-func (s *Store) Called(who, called string) (name string) {
+func (s *Store) Called(owner, called string) (name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp := s.spaces[Key(who)]
+	sp := s.spaces[Key(owner)]
 	if sp == nil {
 		return ""
 	}
@@ -296,8 +296,8 @@ func (k *Skill) before(other *Skill) bool {
 }
 
 // Get describes one skill, with its instructions.
-func (s *Store) Get(who, name string) (Skill, error) {
-	sp, k, done, err := s.use(who, name)
+func (s *Store) Get(owner, name string) (Skill, error) {
+	sp, k, done, err := s.use(owner, name)
 	if err != nil {
 		return Skill{}, err
 	}
@@ -311,10 +311,10 @@ func (s *Store) Get(who, name string) (Skill, error) {
 }
 
 // use finds a skill and keeps its tree until done is called.
-func (s *Store) use(who, name string) (sp *space, k Skill, done func(), err error) {
+func (s *Store) use(owner, name string) (sp *space, k Skill, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp, found, err := s.find(who, name)
+	sp, found, err := s.find(owner, name)
 	if err != nil {
 		return nil, Skill{}, nil, err
 	}

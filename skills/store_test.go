@@ -44,9 +44,9 @@ func texts(description, instructions string) *skills.Texts {
 	return &skills.Texts{Description: &description, Instructions: &instructions}
 }
 
-func create(t testing.TB, s *skills.Store, who, name string) skills.Skill {
+func create(t testing.TB, s *skills.Store, owner, name string) skills.Skill {
 	t.Helper()
-	k, err := s.Create(who, name, texts("Does "+name+".", "# "+name+"\n"), skills.Strict)
+	k, err := s.Create(owner, name, texts("Does "+name+".", "# "+name+"\n"), skills.Strict)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,9 +64,9 @@ func names(list []skills.Skill) (out []string) {
 }
 
 // trees counts the owner's packages on disk, and the leftovers of imports.
-func trees(t testing.TB, state, who string) (n, scratch int) {
+func trees(t testing.TB, state, owner string) (n, scratch int) {
 	t.Helper()
-	list, _ := os.ReadDir(filepath.Join(state, skills.Dir, skills.Key(who), "trees"))
+	list, _ := os.ReadDir(filepath.Join(state, skills.Dir, skills.Key(owner), "trees"))
 	rest, err := os.ReadDir(filepath.Join(state, skills.Dir, "scratch"))
 	if err != nil {
 		t.Fatal(err)
@@ -142,13 +142,13 @@ func TestPrincipalsDoNotMeet(t *testing.T) {
 		t.Error("bob has a lease of a skill of ann")
 	}
 	// Names of principals are no paths.
-	for _, who := range []string{"../ann", "/", ".", "", "builtin", skills.Key(ann)} {
-		if list := names(s.List(who)); len(list) != 0 {
-			t.Errorf("%q has %v, want len(list) == 0", who, list)
+	for _, owner := range []string{"../ann", "/", ".", "", "builtin", skills.Key(ann)} {
+		if list := names(s.List(owner)); len(list) != 0 {
+			t.Errorf("%q has %v, want len(list) == 0", owner, list)
 		}
-		create(t, s, who, "own")
-		if list := names(s.List(who)); fmt.Sprint(list) != "[own]" {
-			t.Errorf(`%q has %v, want fmt.Sprint(list) == "[own]"`, who, list)
+		create(t, s, owner, "own")
+		if list := names(s.List(owner)); fmt.Sprint(list) != "[own]" {
+			t.Errorf(`%q has %v, want fmt.Sprint(list) == "[own]"`, owner, list)
 		}
 	}
 }
@@ -379,9 +379,9 @@ func TestChangesAtTheSameTime(t *testing.T) {
 	state := t.TempDir()
 	s := open(t, state, nil)
 	create(t, s, ann, "a")
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for i := range 8 {
-		all.Go(func() {
+		wg.Go(func() {
 			for range 10 {
 				_, err := s.WriteFile(ann, "a", &skills.File{Path: fmt.Sprint("f", i), Data: []byte("x")}, "", skills.Strict)
 				if err != nil && fault.KindOf(err) != fault.Conflict {
@@ -397,7 +397,7 @@ func TestChangesAtTheSameTime(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	if n, rest := trees(t, state, ann); n != 1 || rest != 0 {
 		t.Errorf("%d trees and %d in scratch", n, rest)
 	}
@@ -444,9 +444,9 @@ func stage(t testing.TB, s *skills.Store, archive io.Reader) *skills.Stage {
 func TestImportsOfOneOwnerLeavePlacesForOthers(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)
-	enter := func(who string) *skills.Stage {
+	enter := func(owner string) *skills.Stage {
 		t.Helper()
-		st, err := s.Stage(t.Context(), who)
+		st, err := s.Stage(t.Context(), owner)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -474,10 +474,10 @@ func TestInstall(t *testing.T) {
 		"repo/skills/wrong/SKILL.md": document("other"), "repo/README.md": "x", "repo/a/b/c/deep/SKILL.md": document("deep"),
 	}
 	for what, tc := range map[string]struct {
-		files  map[string]string
-		choice skills.Choice
-		want   string // names
-		says   string
+		files   map[string]string
+		choice  skills.Choice
+		want    string // names
+		message string
 	}{
 		"at the top":             {map[string]string{"SKILL.md": document("a"), "x": ""}, skills.Choice{}, "[a]", ""},
 		"its directory":          {map[string]string{"a/SKILL.md": document("a")}, skills.Choice{}, "[a]", ""},
@@ -507,9 +507,9 @@ func TestInstall(t *testing.T) {
 			s := open(t, state, nil)
 			create(t, s, ann, "taken")
 			got, err := stage(t, s, zipOf(t, tc.files)).Install(ann, &tc.choice)
-			if tc.says != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.says) || fault.KindOf(err) == fault.Internal {
-					t.Errorf("%v, want %q", err, tc.says)
+			if tc.message != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.message) || fault.KindOf(err) == fault.Internal {
+					t.Errorf("%v, want %q", err, tc.message)
 				}
 				if list := names(s.List(ann)); fmt.Sprint(list) != "[taken]" {
 					t.Errorf(`and there are %v, want fmt.Sprint(list) == "[taken]"`, list)

@@ -22,10 +22,10 @@ func (v *Supervisor) Queue() quota.QueueLimits {
 
 // admit finds the wanted session, or enters a new one, which the caller must then start, as soon as there is room for it.
 func (v *Supervisor) admit(ctx context.Context, w *want) (s *session.Session, isNew bool, err error) {
-	if s := v.known(policy.Key(w.who.Name, w.req.ID)); s != nil {
+	if s := v.known(policy.Key(w.caller.Name, w.req.ID)); s != nil {
 		return s, false, nil
 	}
-	t := quota.Waiter{Caller: w.who.Name, What: w.req.ID, Wait: (*time.Duration)(w.req.Wait)}
+	t := quota.Waiter{Caller: w.caller.Name, What: w.req.ID, Wait: (*time.Duration)(w.req.Wait)}
 	err = v.line.Admit(ctx, t, func() (err error) {
 		s, isNew, err = v.claim(w)
 		return err
@@ -50,7 +50,7 @@ func (v *Supervisor) knownLocked(key string) *session.Session {
 // claim finds the session or enters a new one that its caller must start. It does nothing slow. The error is a *quota.Full if
 // there may be room later.
 func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
-	key := policy.Key(w.who.Name, w.req.ID)
+	key := policy.Key(w.caller.Name, w.req.ID)
 	if s := v.known(key); s != nil {
 		return s, false, nil
 	}
@@ -68,11 +68,11 @@ func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 	if err := v.roomLocked(w); err != nil {
 		return nil, false, err
 	}
-	if err := v.accounts.Session(w.who.Name, &w.effective, key, quota.SizeOf(&w.settings)); err != nil {
+	if err := v.accounts.Session(w.caller.Name, &w.effective, key, quota.SizeOf(&w.settings)); err != nil {
 		return nil, false, v.laterLocked(w, err)
 	}
 	s := session.New(&v.sessionHooks, &session.Params{
-		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: session.Environment(w.cfg, &w.settings, w.req.Env), Enforced: w.enforced, OneShot: w.req.OneShot,
+		ID: w.req.ID, Owner: w.caller, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: session.Environment(w.cfg, &w.settings, w.req.Env), Enforced: w.enforced, OneShot: w.req.OneShot,
 	})
 	v.enterLocked(s)
 	v.starting++
@@ -91,18 +91,18 @@ func (v *Supervisor) laterLocked(w *want, err error) error {
 // evictedLocked evicts a session to make room, if the operator allows that, and says who holds the resource.
 func (v *Supervisor) evictedLocked(w *want, full *quota.Full) error {
 	if w.cfg.Sessions.Evict {
-		full.Soon = v.evictLocked(w.who)
+		full.Soon = v.evictLocked(w.caller)
 	}
 	return v.holders(w, full)
 }
 
 // evictLocked ends the principal's session that has been unused longest and has nothing running, unless one is ending already.
 // It reports whether one is ending.
-func (v *Supervisor) evictLocked(who access.Principal) bool {
+func (v *Supervisor) evictLocked(owner access.Principal) bool {
 	var oldest *session.Session
 	var since time.Time
 	for _, s := range v.sessions {
-		if s.Owner.Name != who.Name {
+		if s.Owner.Name != owner.Name {
 			continue
 		}
 		if state, _, _ := s.State(); s.Reason() != "" || state == session.StateStopping {
@@ -115,7 +115,7 @@ func (v *Supervisor) evictLocked(who access.Principal) bool {
 	if oldest == nil {
 		return false
 	}
-	v.work.Go(func() { _ = v.End(v.life, oldest, session.EndEvicted) }) // End logs failures
+	v.work.Go(func() { _ = v.End(v.baseCtx, oldest, session.EndEvicted) }) // End logs failures
 	return true
 }
 
@@ -128,10 +128,10 @@ func (v *Supervisor) started() {
 	v.pool.Wake()
 }
 
-// gone is the error for an id without a session. For a while it tells the owner how the session ended.
-func (v *Supervisor) gone(who access.Principal, id string) error {
+// notFound is the error for an id without a session. For a while it tells the owner how the session ended.
+func (v *Supervisor) notFound(caller access.Principal, id string) error {
 	now := time.Now()
-	end, ok := v.ended.Get(policy.Key(who.Name, id), now)
+	end, ok := v.ended.Get(policy.Key(caller.Name, id), now)
 	if !ok {
 		return session.NotFoundError(id)
 	}
@@ -140,8 +140,8 @@ func (v *Supervisor) gone(who access.Principal, id string) error {
 }
 
 // Drain refuses new sessions until Undrain, across restarts of boxd. Existing sessions go on.
-func (v *Supervisor) Drain(who access.Principal, reason string) (Drained, error) {
-	d, err := v.gate.Drain(who.Name, reason, time.Now())
+func (v *Supervisor) Drain(caller access.Principal, reason string) (Drained, error) {
+	d, err := v.gate.Drain(caller.Name, reason, time.Now())
 	if err == nil {
 		v.log.Warn("boxd is drained and accepts no new sessions", "by", d.By, "reason", d.Reason)
 	}
@@ -151,10 +151,10 @@ func (v *Supervisor) Drain(who access.Principal, reason string) (Drained, error)
 }
 
 // Undrain lets sessions start again.
-func (v *Supervisor) Undrain(who access.Principal) error {
+func (v *Supervisor) Undrain(caller access.Principal) error {
 	err := v.gate.Undrain()
 	if err == nil {
-		v.log.Info("boxd accepts new sessions again", "by", who.Name)
+		v.log.Info("boxd accepts new sessions again", "by", caller.Name)
 	}
 	v.line.Wake()
 	v.pool.Wake()

@@ -96,13 +96,13 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 		mu      sync.Mutex
 		adopted []*session.Session
 		stopped []*session.Session
-		rest    []string
+		others  []string
 	)
 	err = AtOnce(all, func(box string) (err error) {
 		var s *session.Session
-		rests := l.Stopped(box)
+		isStopped := l.Stopped(box)
 		switch {
-		case rests:
+		case isStopped:
 			s, err = v.takeOverStopped(ctx, l, box)
 		case l.Lives(box):
 			s, err = v.takeOverOne(ctx, l.Sessions[box])
@@ -111,8 +111,8 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 		defer mu.Unlock()
 		switch {
 		case s == nil:
-			rest = append(rest, box)
-		case rests:
+			others = append(others, box)
+		case isStopped:
 			stopped = append(stopped, s)
 		default:
 			adopted = append(adopted, s)
@@ -123,12 +123,12 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 		return err
 	}
 	// From here on sessions hand over to each other the directories they have created in shared host directories.
-	v.record.lost(l, rest)
+	v.record.lost(l, others)
 	for _, s := range stopped {
 		v.enterStopped(ctx, s)
 	}
 	_ = AtOnce(adopted, func(s *session.Session) error { v.reconcile(ctx, s); v.resumeAdopted(ctx, l, s); return nil })
-	return AtOnce(rest, func(box string) error { return v.cleanUp(ctx, l, box) })
+	return AtOnce(others, func(box string) error { return v.cleanUp(ctx, l, box) })
 }
 
 // takeOverOne adopts the session of a living box; nil: it is lost.

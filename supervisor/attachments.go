@@ -43,9 +43,9 @@ type Attachments struct {
 	keep  func(*session.Session) error // writes the record of a session
 	log   *slog.Logger
 
-	mu   sync.Mutex // guards the fields below
-	held map[string]map[string]*skills.Lease
-	kept map[string][]string // trees of drives, by session key
+	mu          sync.Mutex // guards the fields below
+	skillLeases map[string]map[string]*skills.Lease
+	driveTrees  map[string][]string // trees of drives, by session key
 }
 
 // AttachmentStores are the stores that Attachments uses. They remain the caller's.
@@ -57,7 +57,7 @@ type AttachmentStores struct {
 
 // newAttachments returns the attachments of sessions, taken from these stores.
 func newAttachments(boxes *driver.Driver, in AttachmentStores, keep func(*session.Session) error, log *slog.Logger) *Attachments {
-	return &Attachments{boxes: boxes, store: in.Skills, drv: in.Drives, imgs: in.Images, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}, kept: map[string][]string{}}
+	return &Attachments{boxes: boxes, store: in.Skills, drv: in.Drives, imgs: in.Images, keep: keep, log: log, skillLeases: map[string]map[string]*skills.Lease{}, driveTrees: map[string][]string{}}
 }
 
 // Root returns the root of an image for a new session; nil: it is that of the image "host".
@@ -75,8 +75,8 @@ func (d *Attachments) Ended() {
 	}
 }
 
-// attachPatience bounds one change. A change that has begun is not abandoned half done when its caller hangs up.
-const attachPatience = time.Minute
+// attachTimeout bounds one change. A change that has begun is not abandoned half done when its caller hangs up.
+const attachTimeout = time.Minute
 
 // Begin leases the skills that a session is created with, before its record is written. Missing ones are only listed as such: a
 // session that could do without them must not fail for them. A missing image is an error.
@@ -98,10 +98,10 @@ func (d *Attachments) Begin(s *session.Session) error {
 
 // lease leases the current version of a skill; nil: it does not exist. The skill is the session owner's, or, if of is set, that
 // owner's: then no built-in skill stands in for it.
-func (d *Attachments) lease(s *session.Session, of, name string) (policy.ActiveSkill, *skills.Lease) {
-	k := policy.ActiveSkill{Name: name, Since: time.Now(), Of: of}
-	l, missing := d.store.Lease(cmp.Or(of, s.Owner.Name), []string{name})
-	if len(missing) == 0 && of != "" && strings.HasPrefix(l.Skills[0].Tree, statedir.BuiltInOwner+"/") {
+func (d *Attachments) lease(s *session.Session, owner, name string) (policy.ActiveSkill, *skills.Lease) {
+	k := policy.ActiveSkill{Name: name, Since: time.Now(), Of: owner}
+	l, missing := d.store.Lease(cmp.Or(owner, s.Owner.Name), []string{name})
+	if len(missing) == 0 && owner != "" && strings.HasPrefix(l.Skills[0].Tree, statedir.BuiltInOwner+"/") {
 		l.Release()
 		missing = []string{name}
 	}
@@ -117,18 +117,18 @@ func (d *Attachments) lease(s *session.Session, of, name string) (policy.ActiveS
 func (d *Attachments) set(key, name string, l *skills.Lease) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.held[key] == nil {
-		d.held[key] = map[string]*skills.Lease{}
+	if d.skillLeases[key] == nil {
+		d.skillLeases[key] = map[string]*skills.Lease{}
 	}
-	if old := d.held[key][name]; old != nil {
+	if old := d.skillLeases[key][name]; old != nil {
 		old.Release()
 	}
-	d.held[key][name] = l
+	d.skillLeases[key][name] = l
 	if l == nil {
-		delete(d.held[key], name)
+		delete(d.skillLeases[key], name)
 	}
-	if len(d.held[key]) == 0 {
-		delete(d.held, key)
+	if len(d.skillLeases[key]) == 0 {
+		delete(d.skillLeases, key)
 	}
 }
 
@@ -194,21 +194,21 @@ func (d *Attachments) Release(key string) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, l := range d.held[key] {
+	for _, l := range d.skillLeases[key] {
 		l.Release()
 	}
-	delete(d.held, key)
-	d.drv.Release(d.kept[key]...)
-	delete(d.kept, key)
+	delete(d.skillLeases, key)
+	d.drv.Release(d.driveTrees[key]...)
+	delete(d.driveTrees, key)
 }
 
-// exclusively calls do while a session lives and nothing else changes it.
-func (d *Attachments) exclusively(ctx context.Context, s *session.Session, do func(context.Context) error) error {
+// withChangeLock calls do while a session lives and nothing else changes it.
+func (d *Attachments) withChangeLock(ctx context.Context, s *session.Session, do func(context.Context) error) error {
 	if err := s.Await(ctx); err != nil {
 		return err
 	}
 	return s.Exclusive(func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attachPatience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attachTimeout)
 		defer cancel()
 		if err := s.Await(ctx); err != nil {
 			return err
@@ -219,56 +219,56 @@ func (d *Attachments) exclusively(ctx context.Context, s *session.Session, do fu
 
 // Activate gives a living session the current version of a skill, or returns the one it has if that is the same; isNew tells
 // whether it had none of that name. It replaces an older version so that a program always finds one of the two.
-func (d *Attachments) Activate(ctx context.Context, s *session.Session, name string) (is policy.ActiveSkill, isNew bool, err error) {
-	err = d.exclusively(ctx, s, func(ctx context.Context) error {
-		is, isNew, err = d.activate(ctx, s, "", name)
+func (d *Attachments) Activate(ctx context.Context, s *session.Session, name string) (active policy.ActiveSkill, isNew bool, err error) {
+	err = d.withChangeLock(ctx, s, func(ctx context.Context) error {
+		active, isNew, err = d.activate(ctx, s, "", name)
 		return err
 	})
-	return is, isNew, err
+	return active, isNew, err
 }
 
-func (d *Attachments) activate(ctx context.Context, s *session.Session, of, name string) (is policy.ActiveSkill, isNew bool, err error) {
+func (d *Attachments) activate(ctx context.Context, s *session.Session, owner, name string) (active policy.ActiveSkill, isNew bool, err error) {
 	was := s.Skills()
 	i, found := attachPosition(was, name)
 	if !found && len(was) >= policy.MaxSkills {
-		return is, false, fault.Errorf(fault.Conflict, "session %s has %d skills, its limit", fault.Show(s.ID), len(was)).WithHint("deactivate one first")
+		return active, false, fault.Errorf(fault.Conflict, "session %s has %d skills, its limit", fault.Show(s.ID), len(was)).WithHint("deactivate one first")
 	}
-	is, l := d.lease(s, of, name)
+	active, l := d.lease(s, owner, name)
 	if l == nil {
-		return is, false, skills.NotFound(name)
+		return active, false, skills.NotFound(name)
 	}
-	if found && was[i].Tree == is.Tree && was[i].Of == of {
+	if found && was[i].Tree == active.Tree && was[i].Of == owner {
 		l.Release()
 		return was[i], false, nil
 	}
 	now := slices.Clone(was)
 	if !found {
-		now = slices.Insert(now, i, is)
+		now = slices.Insert(now, i, active)
 	}
-	now[i] = is
+	now[i] = active
 	// Write the record first: a tree that no record lists would be swept away under its mount if boxd died in between.
 	s.SetSkills(now)
 	if err = d.keep(s); err == nil {
-		err = d.mount(ctx, s, &is)
+		err = d.mount(ctx, s, &active)
 	}
 	if err != nil {
 		s.SetSkills(was)
 		err = errors.Join(err, d.keep(s))
 		l.Release()
-		return is, false, err
+		return active, false, err
 	}
 	now = slices.Clone(now)
-	now[i] = is
+	now[i] = active
 	s.SetSkills(now)
 	d.set(s.Key, name, l)
 	s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is active"})
-	return is, !found || was[i].Missing, d.keep(s)
+	return active, !found || was[i].Missing, d.keep(s)
 }
 
 // Deactivate removes a skill from a living session. One in use is refused with a MountBusyError, unless force is set: then open
 // files stay open, and no others can be opened.
 func (d *Attachments) Deactivate(ctx context.Context, s *session.Session, name string, force bool) error {
-	return d.exclusively(ctx, s, func(ctx context.Context) error { return d.deactivate(ctx, s, name, force) })
+	return d.withChangeLock(ctx, s, func(ctx context.Context) error { return d.deactivate(ctx, s, name, force) })
 }
 
 func (d *Attachments) deactivate(ctx context.Context, s *session.Session, name string, force bool) error {

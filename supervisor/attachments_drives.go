@@ -38,7 +38,7 @@ func (d *Attachments) beginDrives(s *session.Session) error {
 		if err != nil {
 			return err
 		}
-		d.hold(s.Key, tree)
+		d.pinTree(s.Key, tree)
 		list = append(list, activeDrive(name, &v, tree))
 	}
 	s.SetDrives(list)
@@ -49,23 +49,23 @@ func activeDrive(name string, v *volumes.Version, tree string) policy.ActiveDriv
 	return policy.ActiveDrive{Name: name, Version: v.Number, Since: time.Now(), Digest: v.Digest, Tree: tree}
 }
 
-// hold notes that a session uses a tree, which counts once.
-func (d *Attachments) hold(key, tree string) {
+// pinTree notes that a session uses a tree, which counts once.
+func (d *Attachments) pinTree(key, tree string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if slices.Contains(d.kept[key], tree) {
+	if slices.Contains(d.driveTrees[key], tree) {
 		d.drv.Release(tree)
 		return
 	}
-	d.kept[key] = append(d.kept[key], tree)
+	d.driveTrees[key] = append(d.driveTrees[key], tree)
 }
 
-// letGo releases a tree that programs of a session can no longer use.
-func (d *Attachments) letGo(key, tree string) {
+// unpinTree releases a tree that programs of a session can no longer use.
+func (d *Attachments) unpinTree(key, tree string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if i := slices.Index(d.kept[key], tree); i >= 0 {
-		d.kept[key] = slices.Delete(d.kept[key], i, i+1)
+	if i := slices.Index(d.driveTrees[key], tree); i >= 0 {
+		d.driveTrees[key] = slices.Delete(d.driveTrees[key], i, i+1)
 		d.drv.Release(tree)
 	}
 }
@@ -75,7 +75,7 @@ func (d *Attachments) restoreDrives(key string, list []policy.ActiveDrive) {
 	for i := range list {
 		for _, tree := range slices.Concat([]string{list[i].Tree}, list[i].Earlier) {
 			d.drv.Restore(tree)
-			d.hold(key, tree)
+			d.pinTree(key, tree)
 		}
 	}
 }
@@ -125,59 +125,59 @@ func driveAt(list []policy.ActiveDrive, name string) (int, bool) {
 
 // Switch gives a living session a version of a drive, 0 for the newest, in place of the one it has. Open files of that one stay
 // open, and its files are kept until the session ends. isNew tells whether it had none.
-func (d *Attachments) Switch(ctx context.Context, s *session.Session, name string, version int) (is policy.ActiveDrive, isNew bool, err error) {
-	err = d.exclusively(ctx, s, func(ctx context.Context) error {
-		is, isNew, err = d.switchTo(ctx, s, name, version)
+func (d *Attachments) Switch(ctx context.Context, s *session.Session, name string, version int) (active policy.ActiveDrive, isNew bool, err error) {
+	err = d.withChangeLock(ctx, s, func(ctx context.Context) error {
+		active, isNew, err = d.switchTo(ctx, s, name, version)
 		return err
 	})
-	return is, isNew, err
+	return active, isNew, err
 }
 
-func (d *Attachments) switchTo(ctx context.Context, s *session.Session, name string, version int) (is policy.ActiveDrive, isNew bool, err error) {
+func (d *Attachments) switchTo(ctx context.Context, s *session.Session, name string, version int) (active policy.ActiveDrive, isNew bool, err error) {
 	was := s.Drives()
 	i, found := driveAt(was, name)
 	isNew = !found || was[i].Gone
 	v, tree, err := d.drv.Take(s.Owner.Name, name, version)
 	if err != nil {
-		return is, false, err
+		return active, false, err
 	}
-	is = activeDrive(name, &v, tree)
+	active = activeDrive(name, &v, tree)
 	if found {
 		old := &was[i]
 		if !isNew && old.Tree == tree {
 			d.drv.Release(tree)
 			return *old, false, nil
 		}
-		is.Earlier = slices.DeleteFunc(slices.Concat(old.Earlier, []string{old.Tree}), func(t string) bool { return t == tree })
+		active.Earlier = slices.DeleteFunc(slices.Concat(old.Earlier, []string{old.Tree}), func(t string) bool { return t == tree })
 	}
-	if err := allowDrive(s, was, &is, isNew, found); err != nil {
+	if err := allowDrive(s, was, &active, isNew, found); err != nil {
 		d.drv.Release(tree)
-		return is, false, err
+		return active, false, err
 	}
 	now := slices.Clone(was)
 	if !found {
-		now = slices.Insert(now, i, is)
+		now = slices.Insert(now, i, active)
 	}
-	now[i] = is
-	d.hold(s.Key, tree)
+	now[i] = active
+	d.pinTree(s.Key, tree)
 	// Write the record first: a tree that no record lists would be swept away under its mount if boxd died in between.
 	s.SetDrives(now)
 	if err = d.keep(s); err == nil {
-		err = d.mountDrive(ctx, s, &is)
+		err = d.mountDrive(ctx, s, &active)
 	}
 	if err != nil { // the tree stays leased: the keeper may have mounted it
 		s.SetDrives(was)
-		return is, false, errors.Join(err, d.keep(s))
+		return active, false, errors.Join(err, d.keep(s))
 	}
 	now = slices.Clone(now)
-	now[i] = is
+	now[i] = active
 	s.SetDrives(now)
 	s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "drive " + name + " is mounted"})
-	return is, isNew, d.keep(s)
+	return active, isNew, d.keep(s)
 }
 
 // allowDrive limits how many drives a session has, and how many old versions are kept for it.
-func allowDrive(s *session.Session, was []policy.ActiveDrive, is *policy.ActiveDrive, isNew, found bool) error {
+func allowDrive(s *session.Session, was []policy.ActiveDrive, active *policy.ActiveDrive, isNew, found bool) error {
 	n := 0
 	for i := range was {
 		if !was[i].Gone {
@@ -187,7 +187,7 @@ func allowDrive(s *session.Session, was []policy.ActiveDrive, is *policy.ActiveD
 	switch {
 	case isNew && n >= policy.MaxDrives:
 		return fault.Errorf(fault.Conflict, "session %s has %d drives, its limit", fault.Show(s.ID), n).WithHint("remove one from it first")
-	case len(is.Earlier) > policy.MaxEarlier || !found && len(was) >= policy.MaxDrives+maxGone:
+	case len(active.Earlier) > policy.MaxEarlier || !found && len(was) >= policy.MaxDrives+maxGone:
 		return fault.Errorf(fault.Conflict, "session %s has used too many versions of drives; they are kept until it ends", fault.Show(s.ID)).WithHint("create a new session")
 	}
 	return nil
@@ -196,7 +196,7 @@ func allowDrive(s *session.Session, was []policy.ActiveDrive, is *policy.ActiveD
 // Detach removes a drive from a living session. One in use is refused with a MountBusyError, unless force is set: then open
 // files stay open, and no others can be opened.
 func (d *Attachments) Detach(ctx context.Context, s *session.Session, name string, force bool) error {
-	return d.exclusively(ctx, s, func(ctx context.Context) error {
+	return d.withChangeLock(ctx, s, func(ctx context.Context) error {
 		list := s.Drives()
 		i, found := driveAt(list, name)
 		if !found || list[i].Gone {
@@ -224,7 +224,7 @@ func (d *Attachments) Detach(ctx context.Context, s *session.Session, name strin
 			return err // the record still lists it, so the next boxd mounts it again
 		}
 		if unused {
-			d.letGo(s.Key, tree)
+			d.unpinTree(s.Key, tree)
 		}
 		s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "drive " + name + " is no longer mounted"})
 		return nil
@@ -237,11 +237,11 @@ func (d *Attachments) releaseUnused(s *session.Session) {
 	list := s.Drives()
 	for i := range list {
 		for _, tree := range list[i].Earlier {
-			d.letGo(s.Key, tree)
+			d.unpinTree(s.Key, tree)
 		}
 		list[i].Earlier = nil
 		if list[i].Gone {
-			d.letGo(s.Key, list[i].Tree)
+			d.unpinTree(s.Key, list[i].Tree)
 		}
 	}
 	s.SetDrives(slices.DeleteFunc(list, func(k policy.ActiveDrive) bool { return k.Gone }))

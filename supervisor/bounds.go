@@ -19,7 +19,7 @@ import (
 
 // want is a validated request for a session.
 type want struct {
-	who       access.Principal
+	caller    access.Principal
 	req       *policy.Request // its id is the one the session will have
 	cfg       *policy.Config  // the same for the whole request
 	effective policy.EffectivePolicy
@@ -30,9 +30,9 @@ type want struct {
 
 // want merges a request with its profile and checks it against the policy of the caller. On a refusal it returns what it has
 // found out so far too.
-func (v *Supervisor) want(ctx context.Context, who access.Principal, req *policy.Request) (*want, error) {
-	w := &want{who: who, req: req, cfg: v.cfg.Load()}
-	w.effective = effectivePolicy(w.cfg, who)
+func (v *Supervisor) want(ctx context.Context, caller access.Principal, req *policy.Request) (*want, error) {
+	w := &want{caller: caller, req: req, cfg: v.cfg.Load()}
+	w.effective = effectivePolicy(w.cfg, caller)
 	id, err := w.cfg.SessionID(&w.effective, req)
 	if err != nil {
 		return w, err
@@ -48,7 +48,7 @@ func (v *Supervisor) want(ctx context.Context, who access.Principal, req *policy
 	if w.settings.Root, err = v.Attachments.Root(w.settings.Image); err != nil {
 		return w, err
 	}
-	if err = resolveMounts(ctx, v.boxes, &w.effective, who.UID, w.settings.Mounts); err != nil {
+	if err = resolveMounts(ctx, v.boxes, &w.effective, caller.UID, w.settings.Mounts); err != nil {
 		return w, err
 	}
 	if err = req.Fits(v.machine, &w.settings); err != nil {
@@ -57,7 +57,7 @@ func (v *Supervisor) want(ctx context.Context, who access.Principal, req *policy
 	if w.enforced, err = v.enforcement(ctx, w.cfg, &w.settings); err != nil {
 		return w, err
 	}
-	return w, v.Spaces.Validate(who.Name, &w.settings, w.enforced)
+	return w, v.Spaces.Validate(caller.Name, &w.settings, w.enforced)
 }
 
 // roomLocked refuses a session beyond the limits, with a *quota.Full, unless boxd is stopping.
@@ -76,7 +76,7 @@ func (v *Supervisor) fullLocked(w *want) error {
 	if v.closed {
 		return Stopping()
 	}
-	if own := v.owned[w.who.Name]; !w.who.Is(access.Admin) && own >= limits.MaxPerOwner {
+	if own := v.owned[w.caller.Name]; !w.caller.Is(access.Admin) && own >= limits.MaxPerOwner {
 		return &quota.Full{Reason: quota.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "you have %d of %d sessions (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_per_owner", Used: strconv.Itoa(own), Allowed: strconv.Itoa(limits.MaxPerOwner), Setting: "a larger sessions.max_per_owner"})}
 	}
@@ -90,7 +90,7 @@ func (v *Supervisor) spaceLocked(w *want) error {
 		return Stopping()
 	}
 	if living, limit := v.livingLocked(), w.cfg.Sessions.Max; living >= limit {
-		return &quota.Full{Reason: quota.Sessions, Err: fault.Errorf(fault.Exhausted, "boxd has %d of %d sessions, %d of them yours (sessions.max)", living, limit, v.ownLivingLocked(w.who.Name)).WithHint(hint).
+		return &quota.Full{Reason: quota.Sessions, Err: fault.Errorf(fault.Exhausted, "boxd has %d of %d sessions, %d of them yours (sessions.max)", living, limit, v.ownLivingLocked(w.caller.Name)).WithHint(hint).
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(living), Allowed: strconv.Itoa(limit), Setting: "a larger sessions.max"})}
 	}
 	if limit := w.cfg.Queue.AtOnce(); v.starting >= limit {
@@ -149,26 +149,26 @@ func (v *Supervisor) readings() map[string]quota.Reading {
 }
 
 // CreateSpace creates a named workspace that sessions of the principal can use.
-func (v *Supervisor) CreateSpace(ctx context.Context, who access.Principal, w volumes.WorkspaceRequest) (volumes.Workspace, error) {
-	effective := v.cfg.Load().PolicyOf(who)
+func (v *Supervisor) CreateSpace(ctx context.Context, caller access.Principal, w volumes.WorkspaceRequest) (volumes.Workspace, error) {
+	effective := v.cfg.Load().PolicyOf(caller)
 	host, err := v.lookAtHost(ctx)
 	if err != nil {
 		return volumes.Workspace{}, err
 	}
-	return v.Spaces.Create(ctx, who.Name, &effective, host, w)
+	return v.Spaces.Create(ctx, caller.Name, &effective, host, w)
 }
 
 // Usage returns what a principal, or every principal, has used on the last recorded days.
-func (v *Supervisor) Usage(who access.Principal, everybody bool, days int) ([]quota.Row, error) {
-	name := who.Name
-	if everybody {
+func (v *Supervisor) Usage(caller access.Principal, allOwners bool, days int) ([]quota.Row, error) {
+	name := caller.Name
+	if allOwners {
 		name = ""
 	}
 	return v.ledger.Rows(name, days)
 }
 
 // Refused counts a request of a principal that a rule has refused.
-func (v *Supervisor) Refused(who string) { v.ledger.Refuse(who) }
+func (v *Supervisor) Refused(principal string) { v.ledger.Refuse(principal) }
 
 // UsedInAll returns what all principals together have used since this boxd started.
 func (v *Supervisor) UsedInAll() quota.Use { return v.ledger.Total() }
@@ -180,10 +180,10 @@ type Holding struct {
 }
 
 // Holdings returns what a principal holds of each limited resource, and the name of its policy.
-func (v *Supervisor) Holdings(who access.Principal) (name string, list []Holding) {
-	effective := v.cfg.Load().PolicyOf(who)
-	now := v.accounts.Standing(who.Name)
-	today, _ := v.ledger.Used(who.Name)
+func (v *Supervisor) Holdings(caller access.Principal) (name string, list []Holding) {
+	effective := v.cfg.Load().PolicyOf(caller)
+	now := v.accounts.Standing(caller.Name)
+	today, _ := v.ledger.Used(caller.Name)
 	for _, h := range []Holding{
 		{"sessions", float64(now.Sessions), float64(effective.Sessions)},
 		{"processes", float64(now.Processes), float64(effective.Processes)},

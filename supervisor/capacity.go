@@ -37,11 +37,11 @@ func checkCapacity(keep *policy.HostReserve, state, workspaces string) error {
 		return err
 	}
 	for _, of := range []struct {
-		name       string
-		is, bounds float64
+		name          string
+		value, bounds float64
 	}{{"cpu", p.CPU, keep.PressureCPU}, {"memory", p.Memory, keep.PressureMemory}, {"io", p.IO, keep.PressureIO}} {
-		if of.bounds > 0 && of.is > of.bounds {
-			return &quota.Full{Reason: quota.Pressure, Err: fault.Errorf(fault.Unavailable, "the host is too busy: %s pressure (PSI some avg10) is %g %%, the limit is %g %% (host.pressure_%s)", of.name, of.is, of.bounds, of.name).
+		if of.bounds > 0 && of.value > of.bounds {
+			return &quota.Full{Reason: quota.Pressure, Err: fault.Errorf(fault.Unavailable, "the host is too busy: %s pressure (PSI some avg10) is %g %%, the limit is %g %% (host.pressure_%s)", of.name, of.value, of.bounds, of.name).
 				WithHint("try again when the host is less busy")}
 		}
 	}

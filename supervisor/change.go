@@ -92,7 +92,7 @@ func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy
 		return err
 	}
 	if err := v.accounts.Resize(s.Owner.Name, &effective, s.Key, quota.SizeOf(&next)); fault.KindOf(err) == fault.Exhausted {
-		return v.holders(&want{who: s.Owner, effective: effective}, &quota.Full{Reason: quota.Owner, Own: true, Err: err}).Refusal()
+		return v.holders(&want{caller: s.Owner, effective: effective}, &quota.Full{Reason: quota.Owner, Own: true, Err: err}).Refusal()
 	} else if err != nil {
 		return err
 	}

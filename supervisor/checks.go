@@ -14,9 +14,9 @@ import (
 )
 
 // CheckExec validates a request before a session of the given profile is created for it. Create checks the profile.
-func (v *Supervisor) CheckExec(who access.Principal, profile string, req *session.ExecRequest) error {
+func (v *Supervisor) CheckExec(caller access.Principal, profile string, req *session.ExecRequest) error {
 	cfg := v.cfg.Load()
-	effective := cfg.PolicyOf(who)
+	effective := cfg.PolicyOf(caller)
 	if err := effective.May(policy.ToolExec); err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func (v *Supervisor) CheckExec(who access.Principal, profile string, req *sessio
 	if _, _, err := effective.ExecTimeout(&p, profile, req.Timeout); err != nil {
 		return err
 	}
-	err := v.accounts.TryExecution(who.Name, &effective)
+	err := v.accounts.TryExecution(caller.Name, &effective)
 	if d := fault.DenialOf(err); d != nil && d.After == 0 {
 		return nil // waiting may help: others of its owner hold it now
 	}

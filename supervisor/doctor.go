@@ -127,20 +127,20 @@ func (d *doctor) checkBox(ctx context.Context) isolation.Check {
 		c.Level, c.Detail = isolation.CheckFail, err.Error()
 		return c
 	}
-	begin := time.Now()
+	start := time.Now()
 	box, err := d.Boxes.Launch(ctx, spec)
 	if err != nil {
 		c.Level, c.Detail, c.Hint = isolation.CheckFail, err.Error(), "no box can start: see journalctl -b -u boxd.service -u boxd-keeper.service"
 		return c
 	}
-	took := time.Since(begin)
+	elapsed := time.Since(start)
 	err = d.Boxes.End(context.WithoutCancel(ctx), spec.Key, true)
 	box.Close()
 	if err != nil {
 		c.Level, c.Detail = isolation.CheckFail, "it cannot be ended: "+err.Error()
 		return c
 	}
-	c.Detail = fmt.Sprintf("started in %.1f ms", float64(took.Microseconds())/1000)
+	c.Detail = fmt.Sprintf("started in %.1f ms", float64(elapsed.Microseconds())/1000)
 	return c
 }
 

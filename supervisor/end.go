@@ -24,13 +24,13 @@ func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session
 		if v.deletions == nil {
 			v.deletions = map[*session.Session]*deletion{}
 		}
-		r = &deletion{over: make(chan struct{})}
+		r = &deletion{done: make(chan struct{})}
 		v.deletions[s] = r
 		v.work.Go(func() { v.delete(ctx, r, s, reason) })
 	}
 	v.mu.Unlock()
 	select {
-	case <-r.over:
+	case <-r.done:
 		return r.err
 	case <-ctx.Done():
 		return ctx.Err()
@@ -39,7 +39,7 @@ func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session
 
 // deletion is the end of a session that somebody has asked for.
 type deletion struct {
-	over chan struct{} // closed when err is set
+	done chan struct{} // closed when err is set
 	err  error
 }
 
@@ -47,12 +47,12 @@ type deletion struct {
 func (v *Supervisor) delete(caller context.Context, r *deletion, s *session.Session, reason session.EndReason) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(caller))
 	defer stop()
-	defer context.AfterFunc(v.life, stop)() //nolint:contextcheck // see above
+	defer context.AfterFunc(v.baseCtx, stop)() //nolint:contextcheck // see above
 	r.err = v.end(ctx, s, reason)
 	v.mu.Lock()
 	delete(v.deletions, s)
 	v.mu.Unlock()
-	close(r.over)
+	close(r.done)
 }
 
 // end is End for a caller that stays.
@@ -66,13 +66,13 @@ func (v *Supervisor) end(ctx context.Context, s *session.Session, reason session
 		if reason == session.EndLost {
 			reason = v.whyLost(ctx, s)
 		}
-		if v.pushes.settle(ctx, s, reason) && v.usedAgain(s, reason) {
+		if v.pushes.awaitPushes(ctx, s, reason) && v.usedAgain(s, reason) {
 			return nil
 		}
 		if beginEnd(s, reason) {
 			v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // continues when boxd ends
 		} else if removed(reason) {
-			v.hurry(s) // it may be that it is being stopped
+			v.skipGrace(s) // it may be that it is being stopped
 		}
 		select {
 		case <-s.Ended():
@@ -98,8 +98,8 @@ func (v *Supervisor) usedAgain(s *session.Session, reason session.EndReason) boo
 		}
 		return !idle
 	case session.EndIdle:
-		at, why := s.Expiry()
-		again := why != session.EndIdle || at.After(time.Now())
+		at, reason := s.Expiry()
+		again := reason != session.EndIdle || at.After(time.Now())
 		if again {
 			v.due(s, time.Time{})
 		}
@@ -128,12 +128,12 @@ func removed(reason session.EndReason) bool {
 	return reason == session.EndDeleted || reason == session.EndUnclaimed
 }
 
-// causePatience bounds the wait for the keeper to say why a box is gone.
-const causePatience = 2 * time.Second
+// causeTimeout bounds the wait for the keeper to say why a box is gone.
+const causeTimeout = 2 * time.Second
 
 // whyLost returns why the box of a session is gone: the keeper may have ended it.
 func (v *Supervisor) whyLost(ctx context.Context, s *session.Session) session.EndReason {
-	ctx, cancel := context.WithTimeout(ctx, causePatience)
+	ctx, cancel := context.WithTimeout(ctx, causeTimeout)
 	defer cancel()
 	if cause, err := v.boxes.WhyEnded(ctx, s.BoxKey()); err == nil && cause == isolation.CauseFileLocks {
 		return session.EndFileLocks
@@ -181,7 +181,7 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 // released waits until nobody holds a stopped session: a snapshot is completed, and reading its files is broken off.
 func (v *Supervisor) released(s *session.Session) {
 	v.mu.Lock()
-	h := v.held[s]
+	h := v.stopHolds[s]
 	v.mu.Unlock()
 	if h == nil {
 		return

@@ -18,11 +18,11 @@ import (
 // pingAtOnce is how many boxes are pinged at a time.
 const pingAtOnce = 32
 
-// pingOff is the interval at which examine checks whether pings have been enabled.
+// pingOff is the interval at which pingBoxes checks whether pings have been enabled.
 const pingOff = 10 * time.Second
 
-// examine pings the box of every session, repeatedly, until ctx ends.
-func (v *Supervisor) examine(ctx context.Context) {
+// pingBoxes pings the box of every session, repeatedly, until ctx ends.
+func (v *Supervisor) pingBoxes(ctx context.Context) {
 	for {
 		every := time.Duration(v.cfg.Load().Sessions.Ping)
 		pause := every
@@ -40,27 +40,27 @@ func (v *Supervisor) examine(ctx context.Context) {
 	}
 }
 
-func (v *Supervisor) pingAll(ctx context.Context, patience time.Duration) {
-	var all sync.WaitGroup
-	room := make(chan struct{}, pingAtOnce)
+func (v *Supervisor) pingAll(ctx context.Context, timeout time.Duration) {
+	var wg sync.WaitGroup
+	sem := make(chan struct{}, pingAtOnce)
 	for _, s := range v.all() {
-		room <- struct{}{}
-		all.Go(func() {
-			defer func() { <-room }()
-			v.ping(ctx, s, patience)
+		sem <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-sem }()
+			v.ping(ctx, s, timeout)
 		})
 	}
-	all.Wait()
+	wg.Wait()
 }
 
 // ping pings one box. One that has not answered for too long is ended, if the operator wants that.
-func (v *Supervisor) ping(ctx context.Context, s *session.Session, patience time.Duration) {
+func (v *Supervisor) ping(ctx context.Context, s *session.Session, timeout time.Duration) {
 	if state, lost, _ := s.State(); state != session.StateReady || lost {
 		return
 	}
-	within, cancel := context.WithTimeout(ctx, patience)
+	timeoutCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := s.Box().Ping(within)
+	err := s.Box().Ping(timeoutCtx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -72,7 +72,7 @@ func (v *Supervisor) ping(ctx context.Context, s *session.Session, patience time
 		v.log.Error("session is unhealthy: its PID 1 does not answer", "session", s.ID, "owner", s.Owner.Name)
 	}
 	if v.cfg.Load().Sessions.Unhealthy == policy.UnhealthyEnd {
-		v.work.Go(func() { _ = v.End(v.life, s, session.EndUnhealthy) }) // End logs failures
+		v.work.Go(func() { _ = v.End(v.baseCtx, s, session.EndUnhealthy) }) // End logs failures
 	}
 }
 
@@ -89,21 +89,21 @@ func (v *Supervisor) allLocked() []*session.Session { return slices.Collect(maps
 func (v *Supervisor) enterLocked(s *session.Session) {
 	v.sessions[s.Key] = s
 	v.owned[s.Owner.Name]++
-	v.restLocked(s)
+	v.markStoppedLocked(s)
 }
 
-// restLocked marks a session as stopped if it is.
-func (v *Supervisor) restLocked(s *session.Session) {
+// markStoppedLocked marks a session as stopped if it is.
+func (v *Supervisor) markStoppedLocked(s *session.Session) {
 	if state, _, _ := s.State(); state == session.StateStopped {
 		v.stopped[s] = true
 	}
 }
 
 // replaceLocked replaces a listed session by another of the same key.
-func (v *Supervisor) replaceLocked(was, is *session.Session) {
-	delete(v.stopped, was)
-	v.sessions[is.Key] = is
-	v.restLocked(is)
+func (v *Supervisor) replaceLocked(prev, next *session.Session) {
+	delete(v.stopped, prev)
+	v.sessions[next.Key] = next
+	v.markStoppedLocked(next)
 }
 
 // livingLocked returns how many sessions have a box, or will have one.
@@ -154,7 +154,7 @@ func (v *Supervisor) handOverAgain(s *session.Session) {
 
 // reclaim takes back memory that the programs of a session do not need.
 func (v *Supervisor) reclaim(s *session.Session) {
-	ctx, cancel := context.WithTimeout(v.life, startPatience)
+	ctx, cancel := context.WithTimeout(v.baseCtx, startTimeout)
 	defer cancel()
 	if err := v.boxes.Reclaim(ctx, s.BoxKey()); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		v.log.Debug("cannot reclaim memory", "session", s.ID, "error", err)

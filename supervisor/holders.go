@@ -19,8 +19,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// mostHolders is how many holders of a resource a refusal lists.
-const mostHolders = 3
+// maxHolders is how many holders of a resource a refusal lists.
+const maxHolders = 3
 
 // holder holds a part of an exhausted resource: a session, or all sessions of an owner.
 type holder struct {
@@ -58,7 +58,7 @@ func (v *Supervisor) holders(w *want, full *quota.Full) *quota.Full {
 		if own && w.effective.Of != nil { // what one tenant has is not disclosed to others
 			return "", false
 		}
-		return listed(list(w.who), amount, by), v.futileLocked(w, own, reason, wait)
+		return listed(list(w.caller), amount, by), v.futileLocked(w, own, reason, wait)
 	}
 	return full
 }
@@ -83,7 +83,7 @@ func (v *Supervisor) hostFull(w *want, err error) error {
 func listed(list []holder, amount func(holder) string, by func(holder) float64) string {
 	slices.SortFunc(list, func(a, b holder) int { return cmp.Or(cmp.Compare(by(b), by(a)), cmp.Compare(a.name, b.name)) })
 	var words []string
-	for _, h := range list[:min(len(list), mostHolders)] {
+	for _, h := range list[:min(len(list), maxHolders)] {
 		if of := amount(h); of != "" {
 			words = append(words, h.name+" ("+of+")")
 			continue
@@ -97,18 +97,18 @@ func listed(list []holder, amount func(holder) string, by func(holder) float64) 
 }
 
 // holdersLocked lists the sessions of the caller.
-func (v *Supervisor) holdersLocked(who access.Principal) (list []holder) {
+func (v *Supervisor) holdersLocked(caller access.Principal) (list []holder) {
 	for _, s := range v.sessions {
-		if s.Owner.Name == who.Name {
-			is := s.Current()
-			list = append(list, holder{s.ID, is.Memory, is.CPUs, 1})
+		if s.Owner.Name == caller.Name {
+			settings := s.Current()
+			list = append(list, holder{s.ID, settings.Memory, settings.CPUs, 1})
 		}
 	}
 	return list
 }
 
 // ownersLocked lists the owners of all sessions that have a box. A caller who may not know the others gets one total for them.
-func (v *Supervisor) ownersLocked(who access.Principal) []holder {
+func (v *Supervisor) ownersLocked(caller access.Principal) []holder {
 	all := map[string]holder{}
 	for _, s := range v.sessions {
 		if v.stopped[s] {
@@ -116,13 +116,13 @@ func (v *Supervisor) ownersLocked(who access.Principal) []holder {
 		}
 		name := s.Owner.Name
 		switch {
-		case name == who.Name:
+		case name == caller.Name:
 			name = "you"
-		case !who.Is(access.Operator):
+		case !caller.Is(access.Operator):
 			name = "others"
 		}
-		h, is := all[name], s.Current()
-		all[name] = holder{name, h.memory + is.Memory, h.cpus + is.CPUs, h.n + 1}
+		h, settings := all[name], s.Current()
+		all[name] = holder{name, h.memory + settings.Memory, h.cpus + settings.CPUs, h.n + 1}
 	}
 	return slices.Collect(maps.Values(all))
 }
@@ -136,7 +136,7 @@ func (v *Supervisor) futileLocked(w *want, own bool, reason quota.Reason, wait t
 	}
 	now := time.Now()
 	for _, s := range v.sessions {
-		if own && s.Owner.Name != w.who.Name || v.stopped[s] {
+		if own && s.Owner.Name != w.caller.Name || v.stopped[s] {
 			continue
 		}
 		since, idle := s.IdleSince()

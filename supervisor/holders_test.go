@@ -14,10 +14,10 @@ import (
 )
 
 // admitted asks for a session with this wait; 0 does not wait.
-func admitted(t *testing.T, v *Supervisor, who access.Principal, id string, memory quantity.Size, cpus float64, wait time.Duration) error {
+func admitted(t *testing.T, v *Supervisor, caller access.Principal, id string, memory quantity.Size, cpus float64, wait time.Duration) error {
 	t.Helper()
 	cfg := v.cfg.Load()
-	w := wanted(who, &policy.Request{ID: id, Wait: new(quantity.Duration(wait))}, cfg)
+	w := wanted(caller, &policy.Request{ID: id, Wait: new(quantity.Duration(wait))}, cfg)
 	w.settings.Memory, w.settings.CPUs = memory, cpus
 	_, _, err := v.admit(t.Context(), w)
 	return err

@@ -22,8 +22,8 @@ const (
 
 // Limits of a check.
 const (
-	rest         = 5 * time.Second // between two checks: a caller that asks more often gets the last result
-	leakPatience = 2 * time.Second // for the keeper
+	interval    = 5 * time.Second // between two checks: a caller that asks more often gets the last result
+	leakTimeout = 2 * time.Second // for the keeper
 )
 
 // LeakCheck looks for leaks: what two checks in a row have found. What is just being created or removed is none.
@@ -43,7 +43,7 @@ type LeakCheck struct {
 func (l *LeakCheck) Count(ctx context.Context) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.at.IsZero() && time.Since(l.at) < rest {
+	if !l.at.IsZero() && time.Since(l.at) < interval {
 		return l.counts
 	}
 	found := l.count(ctx)
@@ -59,7 +59,7 @@ func (l *LeakCheck) Count(ctx context.Context) map[string]int {
 
 // count returns what is in use by nothing.
 func (l *LeakCheck) count(ctx context.Context) map[string]bool {
-	ctx, cancel := context.WithTimeout(ctx, leakPatience)
+	ctx, cancel := context.WithTimeout(ctx, leakTimeout)
 	defer cancel()
 	all := map[string][]string{}
 	all[Boxes], _ = l.List(ctx) // without a keeper none are known

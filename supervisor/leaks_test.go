@@ -33,14 +33,14 @@ func TestWhatNobodyHasIsALeakWhenSeenTwice(t *testing.T) {
 			}
 		}
 		boxes = []string{"a", "left", "fresh"}
-		time.Sleep(rest) //nolint:forbidigo // in a bubble, where it takes no time
+		time.Sleep(interval) //nolint:forbidigo // in a bubble, where it takes no time
 		if got, want := l.Count(t.Context()), map[string]int{Boxes: 1, Groups: 1, Workspaces: 1}; !maps.Equal(got, want) {
 			t.Errorf("then %v, want %v", got, want)
 		}
 		if err := os.Remove(filepath.Join(work, "left")); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(rest) //nolint:forbidigo // as above
+		time.Sleep(interval) //nolint:forbidigo // as above
 		if got, want := l.Count(t.Context()), map[string]int{Boxes: 2, Groups: 1, Workspaces: 0}; !maps.Equal(got, want) {
 			t.Errorf("at last %v, want %v", got, want)
 		}

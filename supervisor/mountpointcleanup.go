@@ -30,8 +30,8 @@ type mounter interface {
 
 // mountAt returns the mount of a host directory, writable or not, that contains target: removing the target there detaches the
 // session's mount.
-func mountAt(made []policy.Mount, target string) (mount policy.Mount, found bool) {
-	for _, m := range made {
+func mountAt(mounts []policy.Mount, target string) (mount policy.Mount, found bool) {
+	for _, m := range mounts {
 		if m.Target != target && isolation.Within(target, m.Target) && len(m.Target) > len(mount.Target) {
 			mount, found = m, true
 		}
@@ -123,10 +123,10 @@ func (d *mountPointCleanup) resolve(ctx context.Context, s *session.Session, mou
 
 // mountPoint describes what was created of a target below a host directory. A session of an earlier boxd has not asked for the
 // resolved path; then it is the source.
-func (d *mountPointCleanup) mountPoint(key string, caller isolation.Caller, mount *policy.Mount, made, target string) *mountPoint {
+func (d *mountPointCleanup) mountPoint(key string, caller isolation.Caller, mount *policy.Mount, created, target string) *mountPoint {
 	return &mountPoint{
 		UID: caller.UID, GID: caller.GID, Groups: caller.Groups, Source: mount.Source, Owner: mount.Owner, At: mount.Target,
-		Real: cmp.Or(d.Points.Real(key, mount.Source), mount.Source), Made: made, Target: target,
+		Real: cmp.Or(d.Points.Real(key, mount.Source), mount.Source), Made: created, Target: target,
 	}
 }
 
@@ -143,13 +143,13 @@ func hostRequest(op isolation.MountOp, key string, g *mountPoint) *isolation.Cha
 	}
 }
 
-// made describes what was created for a mount, nil if that is not in a host directory.
-func (d *mountPointCleanup) made(key string, caller isolation.Caller, mounts []policy.Mount, target, made string) *mountPoint {
+// createdPoint describes what was created for a mount, nil if that is not in a host directory.
+func (d *mountPointCleanup) createdPoint(key string, caller isolation.Caller, mounts []policy.Mount, target, created string) *mountPoint {
 	l, below := mountAt(mounts, target)
-	if !below || !makesPlaces(&l) || made == "" || made == l.Target || !isolation.Within(made, l.Target) {
+	if !below || !makesPlaces(&l) || created == "" || created == l.Target || !isolation.Within(created, l.Target) {
 		return nil
 	}
-	return d.mountPoint(key, caller, &l, made, target)
+	return d.mountPoint(key, caller, &l, created, target)
 }
 
 // Ending notes that a session is ending; live are the mounts that it has, or may have, besides those it was created with. It
@@ -157,7 +157,7 @@ func (d *mountPointCleanup) made(key string, caller isolation.Caller, mounts []p
 func (d *mountPointCleanup) Ending(key string, caller isolation.Caller, settings *policy.Settings, live []policy.LiveMount) bool {
 	var list []mountPoint
 	for _, m := range live {
-		if g := d.made(key, caller, settings.Mounts, m.Target, m.Made); g != nil {
+		if g := d.createdPoint(key, caller, settings.Mounts, m.Target, m.Made); g != nil {
 			list = append(list, *g)
 		}
 	}
@@ -178,7 +178,7 @@ func (d *mountPointCleanup) End(ctx context.Context, key string) error {
 // sweep removes what a session has to remove and no longer needs, and reports whether there was anything. An error means that
 // there was no answer.
 func (d *mountPointCleanup) sweep(ctx context.Context, key string) (bool, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mountPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mountTimeout)
 	defer cancel()
 	found, err := d.Points.Sweep(ctx, key, func(r *removal) error {
 		d.record(r)
@@ -225,7 +225,7 @@ func (c *MountChanger) enter(ctx context.Context, m *policy.Mount) error {
 // another mount of the session is there is removed by a later sweep, or when the session ends.
 func (c *MountChanger) take(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	d, s := c.MountPoints, c.Session
-	if g := d.made(s.Key, s.Caller(), s.Current().Mounts, req.Mount.Target, req.Made); g != nil {
+	if g := d.createdPoint(s.Key, s.Caller(), s.Current().Mounts, req.Mount.Target, req.Made); g != nil {
 		d.Points.Own(s.Key, g)
 		r, err := d.Points.Leave(ctx, s.Key, g)
 		if err != nil {

@@ -52,9 +52,9 @@ type hostMounts struct {
 
 // mountPoints tracks the mount points of all sessions of one boxd. It is safe for concurrent use.
 type mountPoints struct {
-	mu    sync.Mutex // guards the fields below
-	all   map[string]*mountEntry
-	going []*removal
+	mu       sync.Mutex // guards the fields below
+	all      map[string]*mountEntry
+	removals []*removal
 }
 
 type mountEntry struct {
@@ -124,16 +124,16 @@ func (b *mountPoints) Enter(ctx context.Context, key, source, real, place string
 func (b *mountPoints) afterRemovals(ctx context.Context, hinders func(*removal) bool, do func()) error {
 	for {
 		b.mu.Lock()
-		i := slices.IndexFunc(b.going, hinders)
+		i := slices.IndexFunc(b.removals, hinders)
 		if i < 0 {
 			do()
 			b.mu.Unlock()
 			return nil
 		}
-		over := b.going[i].over
+		done := b.removals[i].done
 		b.mu.Unlock()
 		select {
-		case <-over:
+		case <-done:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -198,7 +198,7 @@ type removal struct {
 	MountPoint mountPoint // what to remove, as far as it is empty; nothing if its Made is ""
 	Successor  string     // the session that the rest was handed to, "": none. Its record is written first
 	top        string     // no other removal at, above or below it, and no Enter, until this is over
-	over       chan struct{}
+	done       chan struct{}
 }
 
 // Leave begins to remove directories created for a session that no longer needs them, and hands those that others need over to
@@ -206,17 +206,17 @@ type removal struct {
 func (b *mountPoints) Leave(ctx context.Context, key string, g *mountPoint) (r *removal, err error) {
 	top := g.Host(g.Made)
 	err = b.afterRemovals(ctx, func(r *removal) bool { return isolation.Within(r.top, top) || isolation.Within(top, r.top) }, func() {
-		r = &removal{MountPoint: *g, top: top, over: make(chan struct{})}
-		b.going = append(b.going, r)
-		rest := *g
-		if r.MountPoint.Made, rest.Target = cutMountPoint(g, b.neededLocked(key, top)); rest.Target == "" {
+		r = &removal{MountPoint: *g, top: top, done: make(chan struct{})}
+		b.removals = append(b.removals, r)
+		remaining := *g
+		if r.MountPoint.Made, remaining.Target = cutMountPoint(g, b.neededLocked(key, top)); remaining.Target == "" {
 			return
 		}
 		// To a session that needs the last of them: when that one ends, there may be more to remove.
-		for _, heir := range slices.Sorted(maps.Keys(b.all)) {
-			if e := b.all[heir]; heir != key && !e.ending && e.needs(g.Host(rest.Target)) {
-				e.own(&rest)
-				r.Successor = heir
+		for _, next := range slices.Sorted(maps.Keys(b.all)) {
+			if e := b.all[next]; next != key && !e.ending && e.needs(g.Host(remaining.Target)) {
+				e.own(&remaining)
+				r.Successor = next
 				return
 			}
 		}
@@ -256,8 +256,8 @@ func cutMountPoint(g *mountPoint, needed []string) (free, last string) {
 func (b *mountPoints) Done(r *removal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.going = slices.DeleteFunc(b.going, func(o *removal) bool { return o == r })
-	close(r.over)
+	b.removals = slices.DeleteFunc(b.removals, func(o *removal) bool { return o == r })
+	close(r.done)
 }
 
 // Sweep calls remove for what a session must remove and no longer needs itself, and hands over what others need. It reports

@@ -34,20 +34,20 @@ type MountChanger struct {
 	MountPoints *mountPointCleanup
 }
 
-// mountPatience bounds one change. A change that has begun is not abandoned half done when its caller hangs up.
-const mountPatience = time.Minute
+// mountTimeout bounds one change. A change that has begun is not abandoned half done when its caller hangs up.
+const mountTimeout = time.Minute
 
 // Add gives the session a mount, or returns the one it has if that is the same; isNew tells which. With replace, it replaces
 // another mount on the target so that a program always finds one of the two.
-func (c *MountChanger) Add(ctx context.Context, m policy.Mount, replace bool) (is policy.LiveMount, isNew bool, err error) {
+func (c *MountChanger) Add(ctx context.Context, m policy.Mount, replace bool) (live policy.LiveMount, isNew bool, err error) {
 	if m, err = c.allowed(ctx, m); err != nil {
-		return is, false, err
+		return live, false, err
 	}
 	err = c.exclusively(ctx, func(ctx context.Context) error {
-		is, isNew, err = c.add(ctx, m, replace)
+		live, isNew, err = c.add(ctx, m, replace)
 		return err
 	})
-	return is, isNew, err
+	return live, isNew, err
 }
 
 // allowed checks a mount against all rules but those of the host itself, which the keeper checks.
@@ -68,8 +68,8 @@ func (c *MountChanger) allowed(ctx context.Context, m policy.Mount) (policy.Moun
 
 // checkMountFree refuses a target at or above a mount the session was created with, or above a live one, and one mount more
 // than a session can have. live must not change meanwhile.
-func checkMountFree(made []policy.Mount, live []policy.LiveMount, target string) error {
-	for _, m := range made {
+func checkMountFree(mounts []policy.Mount, live []policy.LiveMount, target string) error {
+	for _, m := range mounts {
 		if isolation.Within(m.Target, target) {
 			return fault.Field("target", target, "a path that is not at or above "+m.Target+", a mount the session was created with").Of(fault.Conflict)
 		}
@@ -80,7 +80,7 @@ func checkMountFree(made []policy.Mount, live []policy.LiveMount, target string)
 				WithHint("unmount that one first: boxctl umount BOX %s", m.Target)
 		}
 	}
-	if _, found := mountPosition(live, target); !found && len(made)+len(live) >= isolation.MaxMounts {
+	if _, found := mountPosition(live, target); !found && len(mounts)+len(live) >= isolation.MaxMounts {
 		return fault.Errorf(fault.Conflict, "the session has %d mounts, its limit", isolation.MaxMounts).
 			WithHint("remove one first: boxctl umount BOX TARGET")
 	}
@@ -100,7 +100,7 @@ func (c *MountChanger) exclusively(ctx context.Context, do func(context.Context)
 		return err
 	}
 	return c.Session.Exclusive(func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mountPatience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mountTimeout)
 		defer cancel()
 		if _, err := c.reconcile(ctx); err != nil {
 			return err
@@ -109,21 +109,21 @@ func (c *MountChanger) exclusively(ctx context.Context, do func(context.Context)
 	})
 }
 
-func (c *MountChanger) add(ctx context.Context, m policy.Mount, replace bool) (is policy.LiveMount, isNew bool, err error) {
+func (c *MountChanger) add(ctx context.Context, m policy.Mount, replace bool) (live policy.LiveMount, isNew bool, err error) {
 	list := c.Session.Live()
 	if err := checkMountFree(c.Session.Current().Mounts, list, m.Target); err != nil {
-		return is, false, mountField(err)
+		return live, false, mountField(err)
 	}
 	i, found := mountPosition(list, m.Target)
 	if found && list[i].Mount == m && !replace {
 		return list[i], false, nil
 	}
 	if found && !replace {
-		return is, false, fault.Errorf(fault.Conflict, "%s is already mounted on %s (%s)", list[i].Source, fault.Show(m.Target), list[i].Mode).
+		return live, false, fault.Errorf(fault.Conflict, "%s is already mounted on %s (%s)", list[i].Source, fault.Show(m.Target), list[i].Mode).
 			WithHint("replace it with boxctl mount --replace, or remove it first")
 	}
 	if found && len(list[i].IDs) >= isolation.MaxStacked {
-		return is, false, fault.Errorf(fault.Conflict, "the mount on %s was replaced %d times, and this kernel keeps every replaced mount", fault.Show(m.Target), isolation.MaxStacked-1).
+		return live, false, fault.Errorf(fault.Conflict, "the mount on %s was replaced %d times, and this kernel keeps every replaced mount", fault.Show(m.Target), isolation.MaxStacked-1).
 			WithHint("unmount it, and mount again; Linux 6.5 and later have no such limit")
 	}
 	req := c.request(isolation.MountAdd, m)
@@ -131,44 +131,44 @@ func (c *MountChanger) add(ctx context.Context, m policy.Mount, replace bool) (i
 		req.Op, req.IDs = isolation.MountReplace, list[i].IDs
 	}
 	if err := c.enter(ctx, &m); err != nil {
-		return is, false, err
+		return live, false, err
 	}
 	defer c.only()
 	change, err := c.begin(ctx, list, m)
 	if err != nil {
-		return is, false, err
+		return live, false, err
 	}
 	done, err := c.Boxes.ChangeMount(ctx, req)
 	if err != nil {
 		finished, err := c.interrupted(ctx, &m, err)
 		if !finished {
-			return is, false, err
+			return live, false, err
 		}
 		list = c.Session.Live()
 		i, _ = mountPosition(list, m.Target)
-		is = list[i]
+		live = list[i]
 	} else {
-		is = policy.LiveMount{Mount: m, Since: time.Now(), Attrs: mountAttributes(done.Attrs), IDs: []uint64{done.ID}, Made: done.Made}
+		live = policy.LiveMount{Mount: m, Since: time.Now(), Attrs: mountAttributes(done.Attrs), IDs: []uint64{done.ID}, Made: done.Made}
 		if !found {
-			list = slices.Insert(list, i, is)
+			list = slices.Insert(list, i, live)
 		} else {
-			is.Made = list[i].Made
+			live.Made = list[i].Made
 			if done.Below {
-				is.IDs = append(is.IDs, list[i].IDs...)
+				live.IDs = append(live.IDs, list[i].IDs...)
 			}
-			list[i] = is
+			list[i] = live
 		}
 		if err := c.record(ctx, list, nil); err != nil {
 			if found { // the old mount is gone; the next attempt replaces this one
-				return is, false, err
+				return live, false, err
 			}
 			c.Session.SetMounting(slices.Delete(list, i, i+1), change)
 			_, serr := c.reconcile(ctx)
-			return is, false, errors.Join(err, serr)
+			return live, false, errors.Join(err, serr)
 		}
 	}
 	c.Session.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "mount " + m.Target})
-	return is, !found, nil
+	return live, !found, nil
 }
 
 // record writes the mounts there are, and the change of them that has begun, unless the session is ending: then it has no record.
@@ -248,15 +248,15 @@ func (c *MountChanger) Remove(ctx context.Context, target string, force bool) er
 
 // mountInUse returns a MountBusyError: the refusal to remove something that is in use.
 func mountInUse(what string, users []isolation.MountUser) error {
-	var who []string
+	var texts []string
 	for _, u := range users {
 		if u.PID == 0 {
-			who = append(who, "a mount on "+fault.Show(u.Path))
+			texts = append(texts, "a mount on "+fault.Show(u.Path))
 			continue
 		}
-		who = append(who, fmt.Sprintf("%s (%d, %s %s)", fault.Show(u.Program), u.PID, u.How, fault.Show(u.Path)))
+		texts = append(texts, fmt.Sprintf("%s (%d, %s %s)", fault.Show(u.Program), u.PID, u.How, fault.Show(u.Path)))
 	}
-	by := cmp.Or(strings.Join(who, ", "), "something that had it open for a moment")
+	by := cmp.Or(strings.Join(texts, ", "), "something that had it open for a moment")
 	return &MountBusyError{Users: users, Err: fault.Errorf(fault.Conflict, "the %s is in use by %s", what, by).
 		WithHint("end what uses it, or unmount with --force (files that are open stay open)")}
 }
@@ -333,10 +333,10 @@ func mountAttributes(flags uint64) []string {
 }
 
 // effectivePolicy is the policy of a principal, with its home directory if the policy refers to that.
-func effectivePolicy(cfg *policy.Config, who access.Principal) policy.EffectivePolicy {
-	effective := cfg.PolicyOf(who)
+func effectivePolicy(cfg *policy.Config, principal access.Principal) policy.EffectivePolicy {
+	effective := cfg.PolicyOf(principal)
 	if slices.Contains(effective.Mounts, policy.HomeRoot) {
-		if u, err := user.LookupId(strconv.FormatUint(uint64(who.UID), 10)); err == nil && u.HomeDir != "/" {
+		if u, err := user.LookupId(strconv.FormatUint(uint64(principal.UID), 10)); err == nil && u.HomeDir != "/" {
 			effective.Home = filepath.Clean(u.HomeDir)
 		}
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// settlePatience bounds an attempt to determine the outcome of a change. If it is not known then, the next change determines it
+// settleTimeout bounds an attempt to determine the outcome of a change. If it is not known then, the next change determines it
 // first.
-const settlePatience = 15 * time.Second
+const settleTimeout = 15 * time.Second
 
 // begin writes down which change follows, and what there is before it, so that its outcome can be determined after a crash.
 func (c *MountChanger) begin(ctx context.Context, list []policy.LiveMount, m policy.Mount) (*policy.MountChange, error) {
@@ -50,7 +50,7 @@ func (c *MountChanger) interrupted(ctx context.Context, m *policy.Mount, err err
 		reported.Missing = ""
 		c.Session.SetMounting(list, &reported)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settlePatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	if finished, serr := c.reconcile(ctx); finished && serr == nil {
 		return true, nil
@@ -61,7 +61,7 @@ func (c *MountChanger) interrupted(ctx context.Context, m *policy.Mount, err err
 // Reconcile determines the outcome of a change that was interrupted, whichever process did that: an addition that was not
 // confirmed is undone, any other change that was begun is finished. Afterwards the list is what is mounted.
 func (c *MountChanger) Reconcile(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, settlePatience)
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	return c.Session.Exclusive(func() error {
 		_, err := c.reconcile(ctx)
@@ -114,7 +114,7 @@ func (c *MountChanger) undo(ctx context.Context, change *policy.MountChange, fre
 }
 
 // finishRemoval removes the rest of a mount that is partly gone. A complete one stays.
-func (c *MountChanger) finishRemoval(ctx context.Context, list []policy.LiveMount, i int, now []uint64) (_ []policy.LiveMount, gone bool, err error) {
+func (c *MountChanger) finishRemoval(ctx context.Context, list []policy.LiveMount, i int, now []uint64) (_ []policy.LiveMount, removed bool, err error) {
 	m := list[i]
 	left := slices.DeleteFunc(slices.Clone(m.IDs), func(id uint64) bool { return !slices.Contains(now, id) })
 	if len(left) == len(m.IDs) {
@@ -129,8 +129,8 @@ func (c *MountChanger) finishRemoval(ctx context.Context, list []policy.LiveMoun
 }
 
 // finishReplacing detaches what is left of the old mount on top of the new one, and returns the mount that is there then.
-func (c *MountChanger) finishReplacing(ctx context.Context, change *policy.MountChange, old *policy.LiveMount, id uint64, now []uint64) (is policy.LiveMount, err error) {
-	is = policy.LiveMount{Mount: change.Mount, Since: time.Now(), IDs: []uint64{id}, Made: old.Made}
+func (c *MountChanger) finishReplacing(ctx context.Context, change *policy.MountChange, old *policy.LiveMount, id uint64, now []uint64) (live policy.LiveMount, err error) {
+	live = policy.LiveMount{Mount: change.Mount, Since: time.Now(), IDs: []uint64{id}, Made: old.Made}
 	var above []uint64
 	for _, o := range old.IDs {
 		switch at := slices.Index(now, o); {
@@ -138,35 +138,35 @@ func (c *MountChanger) finishReplacing(ctx context.Context, change *policy.Mount
 		case at < slices.Index(now, id):
 			above = append(above, o)
 		default:
-			is.IDs = append(is.IDs, o)
+			live.IDs = append(live.IDs, o)
 		}
 	}
 	if len(above) > 0 {
 		req := c.removal(old, true)
 		req.IDs, req.Made = above, ""
 		if _, err := c.Boxes.ChangeMount(ctx, req); err != nil {
-			return is, err
+			return live, err
 		}
 	}
-	there, err := c.list(ctx, change.Target)
+	mounted, err := c.list(ctx, change.Target)
 	if err != nil {
-		return is, err
+		return live, err
 	}
-	if there.ID != id { // a program in the box has moved it; every mount has these
-		there.Attrs = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV
+	if mounted.ID != id { // a program in the box has moved it; every mount has these
+		mounted.Attrs = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV
 	}
-	is.Attrs = mountAttributes(there.Attrs)
-	return is, nil
+	live.Attrs = mountAttributes(mounted.Attrs)
+	return live, nil
 }
 
 // withoutMount returns a list without mount i. If another one needs the directories created for that, they count as created for
 // the other from then on.
 func withoutMount(list []policy.LiveMount, i int) []policy.LiveMount {
-	made := list[i].Made
+	created := list[i].Made
 	list = slices.Delete(list, i, i+1)
-	heir := slices.IndexFunc(list, func(o policy.LiveMount) bool { return made != "" && isolation.Within(o.Target, made) })
-	if heir >= 0 {
-		list[heir].Made = made // which removes them with it
+	next := slices.IndexFunc(list, func(o policy.LiveMount) bool { return created != "" && isolation.Within(o.Target, created) })
+	if next >= 0 {
+		list[next].Made = created // which removes them with it
 	}
 	return list
 }

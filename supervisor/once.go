@@ -13,12 +13,12 @@ const atOnce = 16
 // AtOnce calls do for each element of list, up to atOnce at a time.
 func AtOnce[T any](list []T, do func(T) error) error {
 	errs := make([]error, len(list))
-	room := make(chan struct{}, atOnce)
+	sem := make(chan struct{}, atOnce)
 	var work sync.WaitGroup
 	for i, one := range list {
-		room <- struct{}{}
+		sem <- struct{}{}
 		work.Go(func() {
-			defer func() { <-room }()
+			defer func() { <-sem }()
 			errs[i] = do(one)
 		})
 	}

@@ -21,8 +21,8 @@ import (
 // Doctor examines the host, see the type doctor.
 func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 	select { // each examination starts a box that no session limit counts
-	case v.exams <- struct{}{}:
-		defer func() { <-v.exams }()
+	case v.examSem <- struct{}{}:
+		defer func() { <-v.examSem }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -145,7 +145,7 @@ func (v *Supervisor) Keys() map[string]bool {
 func (v *Supervisor) Workspaces() string { return v.found().Workspaces }
 
 // Profiles returns the configured profiles by name, and the name of the default one.
-func (v *Supervisor) Profiles() (all map[string]policy.Profile, usual string) {
+func (v *Supervisor) Profiles() (all map[string]policy.Profile, def string) {
 	cfg := v.cfg.Load()
 	return cfg.Profiles, cfg.Sessions.DefaultProfile
 }
@@ -183,8 +183,8 @@ func (v *Supervisor) Alive() error {
 	v.Sessions(access.Principal{}, true) // takes every lock
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if late := time.Since(v.nextLook); !v.nextLook.IsZero() && late > reapLate {
-		return fault.Errorf(fault.Unavailable, "expired sessions have not been checked for %v", late.Round(time.Second)).
+	if overdue := time.Since(v.nextCheck); !v.nextCheck.IsZero() && overdue > reapLate {
+		return fault.Errorf(fault.Unavailable, "expired sessions have not been checked for %v", overdue.Round(time.Second)).
 			WithHint("restart boxd (boxes keep running): systemctl restart boxd")
 	}
 	return nil

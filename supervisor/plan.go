@@ -27,8 +27,8 @@ type Plan struct {
 
 // PlanSession is Create as a dry run. It does not know what only the start of a box finds out, such as whether a directory to
 // mount exists.
-func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req *policy.Request) *Plan {
-	w, err := v.want(ctx, who, req)
+func (v *Supervisor) PlanSession(ctx context.Context, caller access.Principal, req *policy.Request) *Plan {
+	w, err := v.want(ctx, caller, req)
 	p := &Plan{Policy: w.effective.Name, ID: req.ID, Enforced: w.enforced, Refused: err}
 	if req.MadeUp { // the next one will differ
 		p.ID = ""
@@ -40,7 +40,7 @@ func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req 
 		return p
 	}
 	v.mu.Lock()
-	s := v.sessions[policy.Key(who.Name, req.ID)]
+	s := v.sessions[policy.Key(caller.Name, req.ID)]
 	if s == nil {
 		p.Refused = v.fullLocked(w)
 	}
@@ -51,7 +51,7 @@ func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req 
 		return p
 	}
 	if p.Refused == nil {
-		p.Refused = v.accounts.TrySession(who.Name, &w.effective, quota.SizeOf(&w.settings))
+		p.Refused = v.accounts.TrySession(caller.Name, &w.effective, quota.SizeOf(&w.settings))
 	}
 	if p.Refused == nil {
 		p.Refused = v.room(dir)
@@ -71,16 +71,16 @@ func (v *Supervisor) PlanExec(s *session.Session, req *session.ExecRequest) *Pla
 }
 
 // PlanOneShot is a dry run of an execution in a session of its own.
-func (v *Supervisor) PlanOneShot(ctx context.Context, who access.Principal, req *policy.Request, exec *session.ExecRequest) *Plan {
-	p := v.PlanSession(ctx, who, req)
+func (v *Supervisor) PlanOneShot(ctx context.Context, caller access.Principal, req *policy.Request, exec *session.ExecRequest) *Plan {
+	p := v.PlanSession(ctx, caller, req)
 	if p.Refused != nil {
 		return p
 	}
 	cfg := v.cfg.Load()
 	profile := cfg.Profiles[p.Settings.Profile]
-	planned := session.Context{Config: cfg, Policy: cfg.PolicyOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings, req.Env)}
+	planned := session.Context{Config: cfg, Policy: cfg.PolicyOf(caller).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings, req.Env)}
 	if p.Exec, p.Refused = planned.Plan(exec, false); p.Refused == nil {
-		p.Refused = v.accounts.TryExecution(who.Name, &planned.Policy)
+		p.Refused = v.accounts.TryExecution(caller.Name, &planned.Policy)
 	}
 	return p
 }

@@ -41,10 +41,10 @@ type PoolKind struct {
 
 // PoolMember is a box of the pool.
 type PoolMember struct {
-	Key  string
-	Spec isolation.Spec // as it was created
-	Box  *client.Box
-	made time.Time
+	Key     string
+	Spec    isolation.Spec // as it was created
+	Box     *client.Box
+	created time.Time
 }
 
 // PoolCount is the state of the pool for one profile.
@@ -55,14 +55,14 @@ type PoolCount struct {
 
 // Intervals and limits of a pool.
 const (
-	quiet        = 20 * time.Millisecond // since the last start, before a box is preforked
-	again        = time.Second           // between attempts after a failure
-	mostLate     = time.Minute           // the longest such interval, after repeated failures
-	health       = 10 * time.Second      // between two health checks of all boxes
-	maxAge       = 10 * time.Minute      // of a box: it shows the host's /etc as of its creation
-	poolPatience = time.Minute           // for creating or ending boxes
-	together     = time.Second           // starts within it count as simultaneous
-	remembered   = 11                    // minutes of demand that are remembered, including the current one
+	quiet       = 20 * time.Millisecond // since the last start, before a box is preforked
+	again       = time.Second           // between attempts after a failure
+	maxDelay    = time.Minute           // the longest such interval, after repeated failures
+	health      = 10 * time.Second      // between two health checks of all boxes
+	maxAge      = 10 * time.Minute      // of a box: it shows the host's /etc as of its creation
+	poolTimeout = time.Minute           // for creating or ending boxes
+	together    = time.Second           // starts within it count as simultaneous
+	remembered  = 11                    // minutes of demand that are remembered, including the current one
 )
 
 type kind struct {
@@ -103,8 +103,8 @@ func (k *kind) want(now time.Time) int {
 
 // Pool is the preforked boxes of one boxd.
 type Pool struct {
-	src  PoolSource
-	poke chan struct{} // wakes Run
+	src    PoolSource
+	wakeup chan struct{} // wakes Run
 
 	mu    sync.Mutex // guards the fields below
 	kinds map[string]*kind
@@ -113,7 +113,7 @@ type Pool struct {
 
 // NewPool returns a pool that wants no boxes yet. Run fills it.
 func NewPool(src PoolSource) *Pool {
-	return &Pool{src: src, poke: make(chan struct{}, 1), kinds: map[string]*kind{}}
+	return &Pool{src: src, wakeup: make(chan struct{}, 1), kinds: map[string]*kind{}}
 }
 
 // Set says which boxes are wanted from now on. Others are ended.
@@ -122,15 +122,15 @@ func (p *Pool) Set(kinds []PoolKind) {
 	defer p.mu.Unlock()
 	next := map[string]*kind{}
 	for _, k := range kinds {
-		made := &kind{PoolKind: k}
-		if old := p.kinds[k.Profile]; old != nil { // tidy ends those that no longer match
-			made.Spec.Caller.UID, made.Spec.Owner, made.ready, made.use = old.Spec.Caller.UID, old.Spec.Owner, old.ready, old.use
+		updated := &kind{PoolKind: k}
+		if old := p.kinds[k.Profile]; old != nil { // trim ends those that no longer match
+			updated.Spec.Caller.UID, updated.Spec.Owner, updated.ready, updated.use = old.Spec.Caller.UID, old.Spec.Owner, old.ready, old.use
 			delete(p.kinds, k.Profile)
 		}
-		next[k.Profile] = made
+		next[k.Profile] = updated
 	}
 	for name, old := range p.kinds {
-		old.Count, old.Max = 0, 0 // tidy ends them all
+		old.Count, old.Max = 0, 0 // trim ends them all
 		next[name] = old
 	}
 	p.kinds = next
@@ -199,7 +199,7 @@ func (p *Pool) Wake() { p.wake() }
 
 func (p *Pool) wake() {
 	select {
-	case p.poke <- struct{}{}:
+	case p.wakeup <- struct{}{}:
 	default: // it is already pending
 	}
 }
@@ -245,12 +245,12 @@ func (p *Pool) Run(ctx context.Context) {
 	timer := time.NewTimer(health)
 	defer timer.Stop()
 	pause := again
-	var after, looked time.Time // no box is created before after; looked is the last health check
+	var after, lastCheck time.Time // no box is created before after; lastCheck is the last health check
 	for {
-		p.tidy(ctx)
-		if time.Since(looked) >= health {
+		p.trim(ctx)
+		if time.Since(lastCheck) >= health {
 			p.examine(ctx)
-			looked = time.Now()
+			lastCheck = time.Now()
 		}
 		wait := health
 		if k, spec, early := p.wanting(); k != nil {
@@ -264,16 +264,16 @@ func (p *Pool) Run(ctx context.Context) {
 				pause = again
 				continue
 			default:
-				wait, after, pause = pause, time.Now().Add(pause), min(2*pause, mostLate)
+				wait, after, pause = pause, time.Now().Add(pause), min(2*pause, maxDelay)
 			}
 		}
 		timer.Reset(wait)
 		select {
 		case <-timer.C:
-		case <-p.poke:
+		case <-p.wakeup:
 		case <-ctx.Done():
 			p.Set(nil)
-			p.tidy(ctx)
+			p.trim(ctx)
 			return
 		}
 	}
@@ -284,102 +284,102 @@ func (p *Pool) wanting() (*kind, *isolation.Spec, time.Duration) {
 	peak := p.src.Most()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	there, lacking := 0, 0
-	var of *kind
+	count, lacking := 0, 0
+	var best *kind
 	for _, k := range p.kinds {
-		there += len(k.ready)
-		if lack := k.want(time.Now()) - len(k.ready); lack > lacking {
-			of, lacking = k, lack
+		count += len(k.ready)
+		if missing := k.want(time.Now()) - len(k.ready); missing > lacking {
+			best, lacking = k, missing
 		}
 	}
-	if of == nil || there >= peak {
+	if best == nil || count >= peak {
 		return nil, nil, 0
 	}
-	spec := of.Spec
+	spec := best.Spec
 	spec.Key = strings.ToLower(rand.Text() + rand.Text())[:isolation.KeyLen]
 	spec.Hostname = "ahead"
-	return of, &spec, quiet - time.Since(p.used)
+	return best, &spec, quiet - time.Since(p.used)
 }
 
 // yield ends one box to free its resources for a session; false if there is none.
 func (p *Pool) yield(ctx context.Context) bool {
 	p.mu.Lock()
-	var gone []*PoolMember
+	var removed []*PoolMember
 	for _, k := range p.kinds {
 		if n := len(k.ready); n > 0 {
-			gone = append(gone, k.ready[n-1])
+			removed = append(removed, k.ready[n-1])
 			k.ready = k.ready[:n-1]
 			break
 		}
 	}
 	p.mu.Unlock()
-	p.end(ctx, gone)
-	return len(gone) > 0
+	p.end(ctx, removed)
+	return len(removed) > 0
 }
 
 // make creates one box, and reports whether it has.
 func (p *Pool) make(ctx context.Context, k *kind, spec *isolation.Spec) bool {
-	within, cancel := context.WithTimeout(ctx, poolPatience)
+	timeoutCtx, cancel := context.WithTimeout(ctx, poolTimeout)
 	defer cancel()
-	box, err := p.src.Launch(within, spec)
+	box, err := p.src.Launch(timeoutCtx, spec)
 	if err != nil {
 		if ctx.Err() == nil {
 			p.src.Log.Warn("cannot prefork a box", "profile", k.Profile, "error", err)
 		}
 		return false
 	}
-	made := &PoolMember{Key: spec.Key, Spec: *spec, Box: box, made: time.Now()}
+	member := &PoolMember{Key: spec.Key, Spec: *spec, Box: box, created: time.Now()}
 	p.mu.Lock()
 	now := p.kinds[k.Profile] // the configuration may have changed meanwhile
 	if now != nil {
-		now.ready = append(now.ready, made) // tidy ends it if it is no longer wanted
+		now.ready = append(now.ready, member) // trim ends it if it is no longer wanted
 	}
 	p.mu.Unlock()
 	if now == nil {
-		p.end(ctx, []*PoolMember{made})
+		p.end(ctx, []*PoolMember{member})
 	}
 	return true
 }
 
-// tidy ends boxes that are dead, too old, too many, or no longer wanted.
-func (p *Pool) tidy(ctx context.Context) {
+// trim ends boxes that are dead, too old, too many, or no longer wanted.
+func (p *Pool) trim(ctx context.Context) {
 	peak := p.src.Most()
-	var gone []*PoolMember
+	var removed []*PoolMember
 	p.mu.Lock()
-	there, now := 0, time.Now()
+	count, now := 0, time.Now()
 	for name, k := range p.kinds {
 		want := k.want(now)
 		k.ready = slices.DeleteFunc(k.ready, func(m *PoolMember) bool {
-			keep := there < peak && want > 0 && p.src.Alive(m.Box) && now.Sub(m.made) < maxAge && sameSpec(&m.Spec, &k.Spec) && sameOwner(&m.Spec, &k.Spec)
+			keep := count < peak && want > 0 && p.src.Alive(m.Box) && now.Sub(m.created) < maxAge && sameSpec(&m.Spec, &k.Spec) && sameOwner(&m.Spec, &k.Spec)
 			if !keep {
-				gone = append(gone, m)
+				removed = append(removed, m)
 				return true
 			}
-			there++
+			count++
 			return false
 		})
-		if over := len(k.ready) - want; over > 0 {
-			gone = append(gone, k.ready[:over]...)
-			k.ready = slices.Clone(k.ready[over:])
-			there -= over
+		if surplus := len(k.ready) - want; surplus > 0 {
+			removed = append(removed, k.ready[:surplus]...)
+			k.ready = slices.Clone(k.ready[surplus:])
+			count -= surplus
 		}
 		if k.Count == 0 && k.Max == 0 {
 			delete(p.kinds, name)
 		}
 	}
 	p.mu.Unlock()
-	p.end(ctx, gone)
+	p.end(ctx, removed)
 }
 
 // end ends boxes of the pool, even if ctx has ended.
-func (p *Pool) end(ctx context.Context, gone []*PoolMember) {
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolPatience)
+func (p *Pool) end(ctx context.Context, removed []*PoolMember) {
+	timeoutCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout)
 	defer cancel()
-	var all sync.WaitGroup
-	for _, m := range gone {
-		all.Go(func() { p.src.End(within, m.Key, m.Box) })
+	var wg sync.WaitGroup
+	for _, m := range removed {
+		wg.Go(func() { p.src.End(timeoutCtx, m.Key, m.Box) })
 	}
-	all.Wait()
+	wg.Wait()
 }
 
 // examine ends the boxes that do not answer.
@@ -391,21 +391,21 @@ func (p *Pool) examine(ctx context.Context) {
 	}
 	p.mu.Unlock()
 	for _, m := range all {
-		within, cancel := context.WithTimeout(ctx, again)
-		err := p.src.Ping(within, m.Box)
+		timeoutCtx, cancel := context.WithTimeout(ctx, again)
+		err := p.src.Ping(timeoutCtx, m.Box)
 		cancel()
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
 		p.mu.Lock()
-		var gone []*PoolMember
+		var removed []*PoolMember
 		for _, k := range p.kinds {
 			if i := slices.Index(k.ready, m); i >= 0 { // it was not taken meanwhile
 				k.ready = slices.Delete(k.ready, i, i+1)
-				gone = append(gone, m)
+				removed = append(removed, m)
 			}
 		}
 		p.mu.Unlock()
-		p.end(ctx, gone)
+		p.end(ctx, removed)
 	}
 }

@@ -95,7 +95,7 @@ func plain() isolation.Spec {
 	return isolation.Spec{Scratch: isolation.Scratch{Bytes: 1 << 20, Inodes: 1024}, ManagedWork: true}
 }
 
-func asked(do func(*isolation.Spec)) *isolation.Spec {
+func specWith(do func(*isolation.Spec)) *isolation.Spec {
 	s := plain()
 	s.Key, s.Hostname, s.Caller = "k", "h", isolation.Caller{UID: 7, GID: 7, Groups: []uint32{1}}
 	if do != nil {
@@ -140,14 +140,14 @@ func TestItIsFilledAndTakenFrom(t *testing.T) {
 		}
 		seen := map[string]bool{}
 		for range 3 {
-			m := p.Take("a", asked(nil))
+			m := p.Take("a", specWith(nil))
 			if m == nil || seen[m.Key] || m.Spec.Key != m.Key {
 				t.Fatalf("m = %+v", m)
 			}
 			seen[m.Key] = true
 			defer f.set(func() { delete(f.living, m.Box) })
 		}
-		if p.Take("a", asked(nil)) != nil || p.Take("c", asked(nil)) != nil {
+		if p.Take("a", specWith(nil)) != nil || p.Take("c", specWith(nil)) != nil {
 			t.Error("Take returned a box though none is left")
 		}
 		pass(time.Second)
@@ -176,7 +176,7 @@ func TestWhatFits(t *testing.T) {
 			t.Parallel()
 			f := &factory{most: 1}
 			run(t, f, []supervisor.PoolKind{{Profile: "a", Count: 1, Spec: plain()}}, func(t *testing.T, p *supervisor.Pool) {
-				m := p.Take("a", asked(tc.do))
+				m := p.Take("a", specWith(tc.do))
 				if (m != nil) != tc.fits {
 					t.Errorf("m = %+v, want (m != nil) == %v", m, tc.fits)
 				}
@@ -196,7 +196,7 @@ func TestBoxesInGroupsAreOfOneOwner(t *testing.T) {
 	spec.Grouped = true
 	spec.Limits.Memory = 1 << 20
 	mine := func(uid uint32, other string) *isolation.Spec {
-		return asked(func(s *isolation.Spec) {
+		return specWith(func(s *isolation.Spec) {
 			s.Grouped, s.Limits.Memory, s.Caller.UID, s.Owner = true, 2<<20, uid, cgroup.Owner{Name: other, Memory: 1 << 30}
 		})
 	}
@@ -291,7 +291,7 @@ func TestAsManyAsAreUsed(t *testing.T) {
 		ask := func(profile string, n int) (warm int) {
 			p.Used() // no box is made for a while, or one could come between two that are asked for
 			for range n {
-				if m := p.Take(profile, asked(nil)); m != nil {
+				if m := p.Take(profile, specWith(nil)); m != nil {
 					f.set(func() { delete(f.living, m.Box) })
 					warm++
 				}
@@ -352,13 +352,13 @@ func TestAsManyAsAreUsed(t *testing.T) {
 		ask("b", 50)
 		pass(time.Second)
 		has("more at once than may be", 4, 2)
-		p.Take("a", asked(func(s *isolation.Spec) { s.Mounts = []isolation.Mount{{Source: "/x", Target: "/mnt"}} }))
+		p.Take("a", specWith(func(s *isolation.Spec) { s.Mounts = []isolation.Mount{{Source: "/x", Target: "/mnt"}} }))
 		pass(9 * time.Minute)
 		has("nine minutes without use", 4, 2)
 		pass(3 * time.Minute)
 		has("without use", 0, 1)
 		for range 20 { // which no box of the pool could serve
-			p.Take("a", asked(func(s *isolation.Spec) { s.Mounts = []isolation.Mount{{Source: "/x", Target: "/mnt"}} }))
+			p.Take("a", specWith(func(s *isolation.Spec) { s.Mounts = []isolation.Mount{{Source: "/x", Target: "/mnt"}} }))
 		}
 		pass(time.Second)
 		has("for others", 0, 1)

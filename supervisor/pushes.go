@@ -38,15 +38,15 @@ type Packer func(ctx context.Context, s *session.Session, dir string, w io.Write
 
 // Limits and intervals of pushes.
 const (
-	pushGivenUp   = 72 * time.Hour // after which it is not tried any more
-	pushFirst     = time.Second    // between the first two attempts
-	pushSlowest   = 10 * time.Minute
-	pushAtOnce    = 2                      // to one bucket
-	pushPatience  = time.Hour              // of one attempt
-	takeTries     = 8                      // attempts to copy results out of a box
-	takeFirst     = 200 * time.Millisecond // between the first two
-	takePatience  = 30 * time.Second       // that the end of a session waits for results that are being copied
-	mostBucketKey = 64 << 10               // bytes of a credential file
+	pushGivenUp  = 72 * time.Hour // after which it is not tried any more
+	pushFirst    = time.Second    // between the first two attempts
+	pushSlowest  = 10 * time.Minute
+	pushAtOnce   = 2                      // to one bucket
+	pushTimeout  = time.Hour              // of one attempt
+	takeTries    = 8                      // attempts to copy results out of a box
+	takeFirst    = 200 * time.Millisecond // between the first two
+	takeTimeout  = 30 * time.Second       // that the end of a session waits for results that are being copied
+	maxBucketKey = 64 << 10               // bytes of a credential file
 )
 
 // Reasons in events about results that were not pushed.
@@ -67,19 +67,19 @@ type pusher struct {
 	events      *events.Log
 	log         *slog.Logger
 	work        *sync.WaitGroup
-	poke        chan struct{} // signaled when there may be something to send
-	life        func() context.Context
+	wakeup      chan struct{} // signaled when there may be something to send
+	baseCtx     func() context.Context
 	leaving     func() bool // the boxes are about to be left to the next boxd
 
-	mu      sync.Mutex                   // guards the fields below
-	taking  map[string][]*taking         // by session key
-	sending map[string]map[string]string // the sessions of pushes under way, by bucket and then by place
+	mu         sync.Mutex                   // guards the fields below
+	outputCopy map[string][]*outputCopy     // by session key
+	sending    map[string]map[string]string // the sessions of pushes under way, by bucket and then by place
 }
 
 func newPusher(v *Supervisor, parts *Parts) *pusher {
 	return &pusher{
 		drives: parts.Stores.Drives, send: parts.Send, pack: parts.Pack, config: v.cfg.Load, credentials: access.Credentials(), record: &v.record, events: v.events, log: v.log, work: &v.work,
-		poke: make(chan struct{}, 1), life: func() context.Context { return v.life }, leaving: v.sessionHooks.Leaving, taking: map[string][]*taking{}, sending: map[string]map[string]string{},
+		wakeup: make(chan struct{}, 1), baseCtx: func() context.Context { return v.baseCtx }, leaving: v.sessionHooks.Leaving, outputCopy: map[string][]*outputCopy{}, sending: map[string]map[string]string{},
 	}
 }
 
@@ -91,17 +91,17 @@ func (v *Supervisor) ExpectOutput(s *session.Session, version, id string) (ended
 	if settings.Push == "" || version == "" {
 		return func(bool, *process.Process) {}
 	}
-	is := session.Push{Version: version, Process: id}
-	isNew := v.pushes.note(s, is)
+	push := session.Push{Version: version, Process: id}
+	isNew := v.pushes.note(s, push)
 	return func(began bool, p *process.Process) {
 		switch {
 		case !began && isNew:
-			v.pushes.drop(s, is)
+			v.pushes.drop(s, push)
 		case !began: // noted by the call that began the execution
 		case p == nil:
-			v.pushes.take(s, is, nil)
+			v.pushes.take(s, push, nil)
 		default:
-			v.pushes.take(s, is, p.Done())
+			v.pushes.take(s, push, p.Done())
 		}
 	}
 }
@@ -110,24 +110,24 @@ func (v *Supervisor) ExpectOutput(s *session.Session, version, id string) (ended
 func (v *Supervisor) resumePushes(s *session.Session) {
 	for _, p := range s.Pushes() {
 		var ended <-chan struct{}
-		if is, err := s.Process(p.Process); p.Process != "" && err == nil {
-			ended = is.Done()
+		if proc, err := s.Process(p.Process); p.Process != "" && err == nil {
+			ended = proc.Done()
 		}
 		v.pushes.take(s, p, ended)
 	}
 }
 
 // note records that results are to be copied. It reports whether that was new.
-func (p *pusher) note(s *session.Session, is session.Push) bool {
-	isNew := s.AddPush(is)
+func (p *pusher) note(s *session.Session, push session.Push) bool {
+	isNew := s.AddPush(push)
 	if isNew {
 		p.write(s)
 	}
 	return isNew
 }
 
-func (p *pusher) drop(s *session.Session, is session.Push) {
-	s.RemovePush(is)
+func (p *pusher) drop(s *session.Session, push session.Push) {
+	s.RemovePush(push)
 	p.write(s)
 }
 
@@ -137,57 +137,57 @@ func (p *pusher) write(s *session.Session) {
 	}
 }
 
-// taking is a copy of results out of a box that is pending or under way.
-type taking struct {
+// outputCopy is a copy of results out of a box that is pending or under way.
+type outputCopy struct {
 	ended <-chan struct{} // closed when the execution has ended; nil: it had before
-	over  chan struct{}   // closed when the copy has succeeded or was given up
+	done  chan struct{}   // closed when the copy has succeeded or was given up
 }
 
 // take copies results out of a box once the execution has ended, and has them sent.
-func (p *pusher) take(s *session.Session, is session.Push, ended <-chan struct{}) {
-	t := &taking{ended, make(chan struct{})}
+func (p *pusher) take(s *session.Session, push session.Push, ended <-chan struct{}) {
+	t := &outputCopy{ended, make(chan struct{})}
 	p.mu.Lock()
-	p.taking[s.Key] = append(p.taking[s.Key], t)
+	p.outputCopy[s.Key] = append(p.outputCopy[s.Key], t)
 	p.mu.Unlock()
 	p.work.Go(func() {
-		defer p.taken(s.Key, t)
-		ctx := p.life()
+		defer p.takeDone(s.Key, t)
+		ctx := p.baseCtx()
 		if ended != nil {
 			select {
 			case <-ended: // the results are pushed however it ended
 			case <-ctx.Done():
 			}
 		}
-		err := p.takeNow(ctx, s, is.Version)
+		err := p.takeNow(ctx, s, push.Version)
 		if err != nil && (ctx.Err() != nil || p.leaving()) {
 			return // the record has it, for the next boxd
 		}
 		if err != nil {
-			s.Emit(ctx, events.Event{Type: events.PushFailed, Process: is.Process, Reason: pushLost, Detail: "output version " + is.Version + ": " + err.Error()})
+			s.Emit(ctx, events.Event{Type: events.PushFailed, Process: push.Process, Reason: pushLost, Detail: "output version " + push.Version + ": " + err.Error()})
 		}
-		p.drop(s, is)
+		p.drop(s, push)
 	})
 }
 
-func (p *pusher) taken(key string, t *taking) {
-	close(t.over)
+func (p *pusher) takeDone(key string, t *outputCopy) {
+	close(t.done)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.taking[key] = slices.DeleteFunc(slices.Clone(p.taking[key]), func(o *taking) bool { return o == t }); len(p.taking[key]) == 0 {
-		delete(p.taking, key)
+	if p.outputCopy[key] = slices.DeleteFunc(slices.Clone(p.outputCopy[key]), func(o *outputCopy) bool { return o == t }); len(p.outputCopy[key]) == 0 {
+		delete(p.outputCopy, key)
 	}
 }
 
-// settle waits, for a limited time, until the results of executions that have ended are out of a box that is about to end. It reports
+// awaitPushes waits, for a limited time, until the results of executions that have ended are out of a box that is about to end. It reports
 // whether it has waited.
-func (p *pusher) settle(ctx context.Context, s *session.Session, reason session.EndReason) (waited bool) {
+func (p *pusher) awaitPushes(ctx context.Context, s *session.Session, reason session.EndReason) (waited bool) {
 	p.mu.Lock()
-	list := p.taking[s.Key]
+	list := p.outputCopy[s.Key]
 	p.mu.Unlock()
 	if len(list) == 0 || reason == session.EndLost || reason == session.EndFileLocks || reason == session.EndUnhealthy || p.leaving() {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, takePatience)
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
 	for _, t := range list {
 		select {
@@ -199,7 +199,7 @@ func (p *pusher) settle(ctx context.Context, s *session.Session, reason session.
 		}
 		waited = true
 		select {
-		case <-t.over:
+		case <-t.done:
 		case <-s.Ended():
 			return waited
 		case <-ctx.Done():
@@ -266,7 +266,7 @@ func (p *pusher) fill(ctx context.Context, s *session.Session, bucket, prefix, v
 
 func (p *pusher) wake() {
 	select {
-	case p.poke <- struct{}{}:
+	case p.wakeup <- struct{}{}:
 	default: // it is already pending
 	}
 }
@@ -280,7 +280,7 @@ func (p *pusher) run(ctx context.Context) {
 		timer := time.NewTimer(p.begin(ctx))
 		select {
 		case <-timer.C:
-		case <-p.poke:
+		case <-p.wakeup:
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -290,56 +290,56 @@ func (p *pusher) run(ctx context.Context) {
 // begin starts the pushes that are due, and returns when to check again.
 func (p *pusher) begin(ctx context.Context) time.Duration {
 	now, next := time.Now(), pushSlowest
-	for _, one := range p.drives.Pending() {
-		if left := one.Next.Sub(now); left > 0 {
+	for _, pending := range p.drives.Pending() {
+		if left := pending.Next.Sub(now); left > 0 {
 			next = min(next, left)
 			continue
 		}
-		if !p.reserve(&one) {
+		if !p.reserve(&pending) {
 			continue // one of those under way wakes us
 		}
 		p.work.Go(func() {
 			defer p.wake()
-			defer p.release(&one)
-			p.try(ctx, &one)
+			defer p.release(&pending)
+			p.try(ctx, &pending)
 		})
 	}
 	return next
 }
 
-func place(one *volumes.Pending) string {
-	return fmt.Sprintf("%s\x00%s\x00%d\x00%s\x00%s", one.Owner, one.Drive, one.Version, one.Prefix, one.Session)
+func bucketKey(pending *volumes.Pending) string {
+	return fmt.Sprintf("%s\x00%s\x00%d\x00%s\x00%s", pending.Owner, pending.Drive, pending.Version, pending.Prefix, pending.Session)
 }
 
 // reserve takes one of the few slots of a bucket, so that a bucket that does not answer does not block others.
-func (p *pusher) reserve(one *volumes.Pending) bool {
+func (p *pusher) reserve(pending *volumes.Pending) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	is, at := p.sending[one.Bucket], place(one)
-	if _, there := is[at]; there || len(is) >= pushAtOnce {
+	sending, at := p.sending[pending.Bucket], bucketKey(pending)
+	if _, exists := sending[at]; exists || len(sending) >= pushAtOnce {
 		return false
 	}
-	if is == nil {
-		is = map[string]string{}
-		p.sending[one.Bucket] = is
+	if sending == nil {
+		sending = map[string]string{}
+		p.sending[pending.Bucket] = sending
 	}
-	is[at] = one.Session
+	sending[at] = pending.Session
 	return true
 }
 
-func (p *pusher) release(one *volumes.Pending) {
+func (p *pusher) release(pending *volumes.Pending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.sending[one.Bucket], place(one))
+	delete(p.sending[pending.Bucket], bucketKey(pending))
 }
 
 // try makes one attempt to send a version, and records the outcome.
-func (p *pusher) try(ctx context.Context, one *volumes.Pending) {
-	summary, err := p.sendOne(ctx, one)
+func (p *pusher) try(ctx context.Context, pending *volumes.Pending) {
+	summary, err := p.sendOne(ctx, pending)
 	if ctx.Err() != nil {
 		return // interrupted: not an attempt
 	}
-	t := one.Target
+	t := pending.Target
 	now := time.Now().UTC()
 	e := events.Event{Session: t.Session, Owner: t.Owner}
 	where := "bucket " + t.Bucket + ", " + t.Prefix
@@ -357,7 +357,7 @@ func (p *pusher) try(ctx context.Context, one *volumes.Pending) {
 			e.Type = ""
 		}
 	}
-	if err := p.drives.SetTarget(t.Owner, one.Drive, one.Version, &t); err != nil {
+	if err := p.drives.SetTarget(t.Owner, pending.Drive, pending.Version, &t); err != nil {
 		if fault.KindOf(err) != fault.NotFound { // otherwise its owner has removed it
 			p.log.Error("cannot note that results were pushed", "session", t.Session, "error", err)
 		}
@@ -373,23 +373,23 @@ func backoff(tries int) time.Duration {
 	return min(pushFirst<<min(tries-1, 20), pushSlowest)
 }
 
-func (p *pusher) sendOne(ctx context.Context, one *volumes.Pending) (string, error) {
-	bucket, ok := p.config().Buckets[one.Bucket]
+func (p *pusher) sendOne(ctx context.Context, pending *volumes.Pending) (string, error) {
+	bucket, ok := p.config().Buckets[pending.Bucket]
 	if !ok {
-		return "", fmt.Errorf("box.toml no longer has a table [buckets.%s]", one.Bucket)
+		return "", fmt.Errorf("box.toml no longer has a table [buckets.%s]", pending.Bucket)
 	}
-	key, _, err := readSource(p.credentials, bucket.Credential, bucket.File, mostBucketKey)
+	key, _, err := readSource(p.credentials, bucket.Credential, bucket.File, maxBucketKey)
 	if err != nil {
-		p.log.Error("cannot read the credentials of a bucket", "bucket", one.Bucket, "error", err)
+		p.log.Error("cannot read the credentials of a bucket", "bucket", pending.Bucket, "error", err)
 		return "", errors.New("its credentials cannot be read; the log of boxd says why")
 	}
-	ctx, cancel := context.WithTimeout(ctx, pushPatience)
+	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
 	to := &driver.BucketTarget{
-		Address: strings.TrimSuffix(bucket.Address, "/") + "/" + one.Prefix, Endpoint: bucket.Endpoint, Region: bucket.Region, Insecure: bucket.Insecure, Credentials: key,
+		Address: strings.TrimSuffix(bucket.Address, "/") + "/" + pending.Prefix, Endpoint: bucket.Endpoint, Region: bucket.Region, Insecure: bucket.Insecure, Credentials: key,
 	}
 	return p.send(ctx, to, func(w io.Writer) error {
-		_, err := p.drives.Archive(one.Owner, one.Drive, one.Version, w)
+		_, err := p.drives.Archive(pending.Owner, pending.Drive, pending.Version, w)
 		return err
 	})
 }
@@ -428,14 +428,14 @@ func (p *pusher) failing() (list []string) {
 	}
 	count, last := map[string]int{}, map[string]string{}
 	var names []string
-	for _, one := range p.drives.Pending() {
-		if one.Error == "" {
+	for _, pending := range p.drives.Pending() {
+		if pending.Error == "" {
 			continue
 		}
-		if count[one.Bucket]++; count[one.Bucket] == 1 {
-			names = append(names, one.Bucket)
+		if count[pending.Bucket]++; count[pending.Bucket] == 1 {
+			names = append(names, pending.Bucket)
 		}
-		last[one.Bucket] = one.Error
+		last[pending.Bucket] = pending.Error
 	}
 	for _, name := range names {
 		list = append(list, fmt.Sprintf("results do not reach the bucket %s (%d waiting): %s", name, count[name], last[name]))

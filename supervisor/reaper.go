@@ -27,20 +27,20 @@ type deadline struct {
 // deadlines holds those of all sessions, so that examining one costs the same however many there are. Only the earliest
 // deadline of a session counts (of); others left in the heap are skipped.
 type deadlines struct {
-	heap deadlineHeap
-	of   map[*session.Session]time.Time
-	full time.Time // when all sessions are examined
+	heap      deadlineHeap
+	deadlines map[*session.Session]time.Time
+	full      time.Time // when all sessions are examined
 }
 
 // add adds a deadline, unless the session has one at that time or earlier.
 func (d *deadlines) add(s *session.Session, at time.Time) {
-	if known, ok := d.of[s]; ok && !at.Before(known) {
+	if known, ok := d.deadlines[s]; ok && !at.Before(known) {
 		return
 	}
-	if d.of == nil {
-		d.of = map[*session.Session]time.Time{}
+	if d.deadlines == nil {
+		d.deadlines = map[*session.Session]time.Time{}
 	}
-	d.of[s] = at
+	d.deadlines[s] = at
 	heap.Push(&d.heap, deadline{at, s})
 }
 
@@ -48,8 +48,8 @@ func (d *deadlines) add(s *session.Session, at time.Time) {
 func (d *deadlines) due(now time.Time) (list []*session.Session) {
 	for len(d.heap) > 0 && !d.heap[0].at.After(now) {
 		next, _ := heap.Pop(&d.heap).(deadline)
-		if at, ok := d.of[next.session]; ok && at.Equal(next.at) {
-			delete(d.of, next.session)
+		if at, ok := d.deadlines[next.session]; ok && at.Equal(next.at) {
+			delete(d.deadlines, next.session)
 			list = append(list, next.session)
 		}
 	}
@@ -94,7 +94,7 @@ func (v *Supervisor) reap(ctx context.Context) {
 		timer.Reset(v.endDue(time.Now()))
 		select {
 		case <-timer.C:
-		case <-v.poke:
+		case <-v.wakeup:
 		case <-ctx.Done():
 			return
 		}
@@ -122,20 +122,20 @@ func (v *Supervisor) endDue(now time.Time) time.Duration {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.nextLook = v.deadlines.next()
-	return max(v.nextLook.Sub(now), 0)
+	v.nextCheck = v.deadlines.next()
+	return max(v.nextCheck.Sub(now), 0)
 }
 
 // examineEnd ends or freezes a session if it is time for that, and returns when it must be examined again; zero: not before an
 // event that is reported to due.
 func (v *Supervisor) examineEnd(s *session.Session, now time.Time) (next time.Time) {
-	at, why := s.Expiry()
+	at, reason := s.Expiry()
 	switch {
 	case at.IsZero():
 	case at.After(now):
 		next = at
 	default:
-		v.work.Go(func() { _ = v.End(v.life, s, why) }) // End logs failures
+		v.work.Go(func() { _ = v.End(v.baseCtx, s, reason) }) // End logs failures
 		return time.Time{}
 	}
 	idle := s.IdleAt()
@@ -154,7 +154,7 @@ func (v *Supervisor) examineEnd(s *session.Session, now time.Time) (next time.Ti
 // wakeReaper makes the reaper run at once.
 func (v *Supervisor) wakeReaper() {
 	select {
-	case v.poke <- struct{}{}:
+	case v.wakeup <- struct{}{}:
 	default: // it is already pending
 	}
 }
@@ -163,7 +163,7 @@ func (v *Supervisor) wakeReaper() {
 func (v *Supervisor) due(s *session.Session, at time.Time) {
 	v.mu.Lock()
 	v.deadlines.add(s, at)
-	early := at.Before(v.nextLook)
+	early := at.Before(v.nextCheck)
 	v.mu.Unlock()
 	if early {
 		v.wakeReaper()

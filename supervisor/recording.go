@@ -46,9 +46,9 @@ func (r *recorder) Write(s *session.Session) error {
 }
 
 // Stopped records that a session is stopped, before anything of it is ended. After an error it is not stopped.
-func (r *recorder) Stopped(s *session.Session, is *session.Stopped) error {
+func (r *recorder) Stopped(s *session.Session, stopped *session.Stopped) error {
 	s.Record.Lock()
-	s.Record.Stopped = is
+	s.Record.Stopped = stopped
 	s.Record.Unlock()
 	err := r.Write(s)
 	if err != nil {
@@ -63,13 +63,13 @@ func (r *recorder) Stopped(s *session.Session, is *session.Stopped) error {
 // restarted records that a stopped session has its box, and what it is yet to be given. After an error it is still stopped.
 func (r *recorder) restarted(s *session.Session) error {
 	s.Record.Lock()
-	is := s.Record.Stopped
-	s.Record.Stopped, s.Record.Again = nil, &is.Again
+	stopped := s.Record.Stopped
+	s.Record.Stopped, s.Record.Again = nil, &stopped.Again
 	s.Record.Unlock()
 	err := r.Write(s)
 	if err != nil {
 		s.Record.Lock()
-		s.Record.Stopped, s.Record.Again = is, nil
+		s.Record.Stopped, s.Record.Again = stopped, nil
 		s.Record.Unlock()
 	}
 	return err

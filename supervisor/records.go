@@ -114,7 +114,7 @@ func (d *Records) Write(r *Record) error {
 	// A boxd that starts writes those of all stopped sessions again, mostly as they are.
 	was, err := d.root.ReadFile(r.Key + suffix)
 	if err == nil {
-		if is, err := json.Marshal(r); err == nil && bytes.Equal(bytes.TrimSpace(was), is) {
+		if data, err := json.Marshal(r); err == nil && bytes.Equal(bytes.TrimSpace(was), data) {
 			return nil
 		}
 	}

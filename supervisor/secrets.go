@@ -44,7 +44,7 @@ type Secrets struct {
 // secretHolder is a session with secrets.
 type secretHolder struct {
 	session *session.Session
-	giving  sync.Mutex        // guards the field below
+	giveMu  sync.Mutex        // guards the field below
 	given   [sha256.Size]byte // hash of what its box was given
 }
 
@@ -148,8 +148,8 @@ func (d *Secrets) authority() (*authority, error) {
 // give gives the box of a session the secrets it may have now. It loses those that it may no longer have, or that cannot be
 // read: then the placeholder is sent unchanged.
 func (d *Secrets) give(h *secretHolder) {
-	h.giving.Lock()
-	defer h.giving.Unlock()
+	h.giveMu.Lock()
+	defer h.giveMu.Unlock()
 	s := h.session
 	m := &egress.Secrets{Key: s.BoxKey()}
 	auth, err := d.authority()

@@ -17,8 +17,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// bundlePatience bounds the writing of one file.
-const bundlePatience = 30 * time.Second
+// bundleTimeout bounds the writing of one file.
+const bundleTimeout = 30 * time.Second
 
 // writeBundle writes the CA certificates that programs should trust into a file of a box. Its user can change it for itself only.
 func writeBundle(ctx context.Context, box *client.Box, to string, own []byte) error {
@@ -44,7 +44,7 @@ func writeBundle(ctx context.Context, box *client.Box, to string, own []byte) er
 	defer stdin.Close()
 	p, err := box.Start(&isolation.Command{
 		Argv: []string{isolation.FilesProgram}, Env: []string{"GOMAXPROCS=1"}, Dir: isolation.Workspace, ScriptArg: -1, Stdin: isolation.StdinFile,
-		Timeout: bundlePatience, Output: isolation.Output{Head: files.MaxData},
+		Timeout: bundleTimeout, Output: isolation.Output{Head: files.MaxData},
 	}, client.Files{Stdin: stdin})
 	if err != nil {
 		return err
@@ -54,11 +54,11 @@ func writeBundle(ctx context.Context, box *client.Box, to string, own []byte) er
 	if err != nil {
 		return err
 	}
-	said, _, err := p.Retained(0)
+	output, _, err := p.Retained(0)
 	if err != nil {
 		return err
 	}
-	a, err := files.Receive(bytes.NewReader(said), io.Discard, 0)
+	a, err := files.Receive(bytes.NewReader(output), io.Discard, 0)
 	if err != nil {
 		return fmt.Errorf("write %s: the program in the box has ended with %v %d: %w", to, exit.Reason, exit.Code, err)
 	}

@@ -16,22 +16,22 @@ import (
 
 // Limits of what is read, in bytes. A value that is too short would be found in responses by chance.
 const (
-	leastValue     = 8
-	mostValue      = 4 << 10
-	mostAuthority  = 64 << 10
-	mostCertifying = 4 << 20
+	minValue      = 8
+	maxValue      = 4 << 10
+	maxAuthority  = 64 << 10
+	maxCertifying = 4 << 20
 )
 
 // value reads a secret, without a trailing newline. No error contains any of it.
 func (d *Secrets) value(s *policy.Secret) (string, error) {
-	data, path, err := readSource(d.cfg.Credentials, s.Credential, s.File, mostValue+2)
+	data, path, err := readSource(d.cfg.Credentials, s.Credential, s.File, maxValue+2)
 	if err != nil {
 		return "", err
 	}
 	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
 	switch {
-	case len(text) < leastValue || len(text) > mostValue:
-		return "", fmt.Errorf("%s has %d bytes: must have %d to %d", path, len(text), leastValue, mostValue)
+	case len(text) < minValue || len(text) > maxValue:
+		return "", fmt.Errorf("%s has %d bytes: must have %d to %d", path, len(text), minValue, maxValue)
 	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) || strings.Trim(text, " ") != text:
 		return "", fmt.Errorf("%s: must be one line of ASCII without spaces around it, because it goes into an HTTP header", path)
 	case strings.Contains(text, placeholderPrefix):
@@ -58,7 +58,7 @@ func authorities(s *policy.Secret) (string, error) {
 	if s.Authorities == "" {
 		return "", nil
 	}
-	data, err := durable.ReadFile(s.Authorities, mostAuthority)
+	data, err := durable.ReadFile(s.Authorities, maxAuthority)
 	if err != nil {
 		return "", err
 	}
@@ -79,7 +79,7 @@ func bundles() []string {
 // bundle is the CA certificates that programs of a box should trust: those of the host, and own.
 func bundle(own []byte) ([]byte, error) {
 	for _, path := range bundles() {
-		data, err := durable.ReadFile(path, mostCertifying)
+		data, err := durable.ReadFile(path, maxCertifying)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}

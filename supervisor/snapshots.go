@@ -27,13 +27,13 @@ func (v *Supervisor) Snapshots(ctx context.Context, s *session.Session) ([]isola
 }
 
 // CreateSnapshot takes a snapshot of what a stopped session has on disk. It continues if ctx ends.
-func (v *Supervisor) CreateSnapshot(ctx context.Context, s *session.Session, name string) (made isolation.Snapshot, err error) {
+func (v *Supervisor) CreateSnapshot(ctx context.Context, s *session.Session, name string) (created isolation.Snapshot, err error) {
 	if !isolation.ValidSnapshotName(name) {
-		return made, fault.Field("name", name, fmt.Sprintf("1 to %d of a-z, A-Z, 0-9, ., _ and -, the first a letter, a digit or _", isolation.MaxSnapshotName))
+		return created, fault.Field("name", name, fmt.Sprintf("1 to %d of a-z, A-Z, 0-9, ., _ and -, the first a letter, a digit or _", isolation.MaxSnapshotName))
 	}
 	settings := s.Current()
 	if !settings.OwnDisk() || settings.Workspace != "" && !settings.OwnDir() {
-		return made, fault.Errorf(fault.Conflict, "session %s has nothing of its own on disk", fault.Show(s.ID)).
+		return created, fault.Errorf(fault.Conflict, "session %s has nothing of its own on disk", fault.Show(s.ID)).
 			WithHint("a snapshot is of a managed workspace, changes to the root and a home on disk, not of directories and workspaces that a session shares")
 	}
 	err = v.whileStopped(ctx, s, func(ctx context.Context) error {
@@ -57,13 +57,13 @@ func (v *Supervisor) CreateSnapshot(ctx context.Context, s *session.Session, nam
 		if err != nil {
 			return snapshotError(s, err)
 		}
-		if is := find(list, name); is != nil {
-			made = *is
+		if snapshot := find(list, name); snapshot != nil {
+			created = *snapshot
 		}
 		s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "snapshot " + name + " created"})
 		return nil
 	})
-	return made, err
+	return created, err
 }
 
 // RestoreSnapshot replaces what a stopped session has on disk by a snapshot. It continues if ctx ends.
@@ -90,9 +90,9 @@ func (v *Supervisor) changeSnapshot(ctx context.Context, s *session.Session, op 
 		return err
 	}
 	_, err = v.boxes.Snapshots(ctx, &isolation.ChangeSnapshots{Key: s.BoxKey(), Op: op, Name: name})
-	switch there := find(list, name) != nil; {
-	case there && op == isolation.SnapshotRemove && errors.Is(err, unix.ENOENT): // a keeper that exited before it could answer has removed it
-	case !there && errors.Is(err, unix.ENOENT):
+	switch exists := find(list, name) != nil; {
+	case exists && op == isolation.SnapshotRemove && errors.Is(err, unix.ENOENT): // a keeper that exited before it could answer has removed it
+	case !exists && errors.Is(err, unix.ENOENT):
 		return none
 	case err != nil:
 		return snapshotError(s, err)
@@ -102,7 +102,7 @@ func (v *Supervisor) changeSnapshot(ctx context.Context, s *session.Session, op 
 }
 
 func find(list []isolation.Snapshot, name string) *isolation.Snapshot {
-	i := slices.IndexFunc(list, func(is isolation.Snapshot) bool { return is.Name == name })
+	i := slices.IndexFunc(list, func(snapshot isolation.Snapshot) bool { return snapshot.Name == name })
 	if i < 0 {
 		return nil
 	}
@@ -114,21 +114,21 @@ func find(list []isolation.Snapshot, name string) *isolation.Snapshot {
 func (v *Supervisor) whileStopped(ctx context.Context, s *session.Session, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(v.life, cancel)() //nolint:contextcheck // with the supervisor it is given up
+	defer context.AfterFunc(v.baseCtx, cancel)() //nolint:contextcheck // with the supervisor it is given up
 	return s.Exclusive(func() error {
 		h := &stopHold{done: make(chan struct{})}
-		if other, err := v.hold(s, h); other != nil {
+		if other, err := v.addHold(s, h); other != nil {
 			return heldError(s.ID)
 		} else if err != nil {
 			return err
 		}
-		defer v.letGo(s, h)
+		defer v.releaseHold(s, h)
 		return f(ctx)
 	})
 }
 
-// hold prevents a stopped session from being started, until letGo. other is what does so already.
-func (v *Supervisor) hold(s *session.Session, h *stopHold) (other *stopHold, err error) {
+// addHold prevents a stopped session from being started, until releaseHold. other is what does so already.
+func (v *Supervisor) addHold(s *session.Session, h *stopHold) (other *stopHold, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	state, _, _ := s.State()
@@ -137,16 +137,16 @@ func (v *Supervisor) hold(s *session.Session, h *stopHold) (other *stopHold, err
 		return nil, session.NotFoundError(s.ID)
 	case v.sessions[s.Key] != s || state != session.StateStopped:
 		return nil, fault.Errorf(fault.Conflict, "session %s must be stopped before a snapshot is taken or restored", fault.Show(s.ID)).WithHint("stop it first: boxctl stop BOX")
-	case v.held[s] != nil:
-		return v.held[s], nil
+	case v.stopHolds[s] != nil:
+		return v.stopHolds[s], nil
 	}
-	v.held[s] = h
+	v.stopHolds[s] = h
 	return nil, nil //nolint:nilnil // nobody else does
 }
 
-func (v *Supervisor) letGo(s *session.Session, h *stopHold) {
+func (v *Supervisor) releaseHold(s *session.Session, h *stopHold) {
 	v.mu.Lock()
-	delete(v.held, s)
+	delete(v.stopHolds, s)
 	v.mu.Unlock()
 	close(h.done)
 }

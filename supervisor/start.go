@@ -19,9 +19,9 @@ import (
 // start gives a claimed session its box, without holding a lock, and undoes the claim if it fails.
 func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 	defer v.started()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
-	begin := time.Now()
+	start := time.Now()
 	var box *client.Box
 	var warm bool
 	err := v.secrets.Begin(s)
@@ -74,11 +74,11 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 		s.FinishStart()
 		return move
 	}
-	event := events.Event{Type: events.SessionStarted, Profile: s.Current().Profile, Took: time.Since(begin)}
-	if is := s.Stopped(); is != nil {
+	event := events.Event{Type: events.SessionStarted, Profile: s.Current().Profile, Took: time.Since(start)}
+	if stopped := s.Stopped(); stopped != nil {
 		v.ledger.Stop(s.Key, quota.Reading{Space: true})
 		v.ledger.Resume(s.Owner.Name, s.Key, v.reading(s))
-		event.Detail = fmt.Sprintf("again, after %v", time.Since(is.Since).Round(time.Second))
+		event.Detail = fmt.Sprintf("again, after %v", time.Since(stopped.Since).Round(time.Second))
 	} else {
 		v.ledger.Start(s.Owner.Name, s.Key, v.reading(s))
 	}
@@ -88,8 +88,8 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 	s.Emit(ctx, event) // counted and reported before another caller can end it
 	s.FinishStart()
 	v.due(s, time.Time{})
-	if is := s.Stopped(); is != nil {
-		v.resume(ctx, s, &is.Again)
+	if stopped := s.Stopped(); stopped != nil {
+		v.resume(ctx, s, &stopped.Again)
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (v *Supervisor) box(ctx context.Context, s *session.Session) (box *client.B
 	}
 	if m := v.pool.Take(s.Current().Profile, spec); m != nil {
 		s.SetBoxKey(m.Key)
-		err := v.beside(s, func() error { return v.dress(ctx, m, spec) })
+		err := v.beside(s, func() error { return v.assignPooled(ctx, m, spec) })
 		if err == nil {
 			err = v.handOver(s, m.Box, s.Environment(), nil) // it may have died meanwhile
 		}
@@ -149,8 +149,8 @@ func isNoRange(err error) bool {
 	return ok && step.Step == isolation.StepIDRange
 }
 
-// dress turns a box of the pool into that of a session.
-func (v *Supervisor) dress(ctx context.Context, m *PoolMember, spec *isolation.Spec) error {
+// assignPooled turns a box of the pool into that of a session.
+func (v *Supervisor) assignPooled(ctx context.Context, m *PoolMember, spec *isolation.Spec) error {
 	if err := v.boxes.SetHostname(ctx, m.Key, spec.Hostname); err != nil {
 		return fmt.Errorf("name the box: %w", err)
 	}

@@ -39,7 +39,7 @@ func (v *Supervisor) Stop(ctx context.Context, s *session.Session) (*session.Ses
 		if state == session.StateStopped {
 			return s, nil
 		}
-		v.pushes.settle(ctx, s, "")
+		v.pushes.awaitPushes(ctx, s, "")
 		programs, err := v.beginStop(s)
 		if err != nil {
 			return nil, err
@@ -56,7 +56,7 @@ func (v *Supervisor) Stop(ctx context.Context, s *session.Session) (*session.Ses
 		next := s.Next()
 		switch {
 		case next == nil:
-			return nil, v.gone(s.Owner, s.ID)
+			return nil, v.notFound(s.Owner, s.ID)
 		case first || state == session.StateStopping:
 			return next, nil
 		}
@@ -77,18 +77,18 @@ func (v *Supervisor) beginStop(s *session.Session) (programs context.Context, er
 		if err := s.Awake(); err != nil { // frozen programs handle no signal
 			return err
 		}
-		is := &session.Stopped{Since: time.Now(), Rested: s.Rested()}
+		stopped := &session.Stopped{Since: time.Now(), Rested: s.Rested()}
 		for _, kv := range s.Environment() {
-			is.Env = append(is.Env, []byte(kv))
+			stopped.Env = append(stopped.Env, []byte(kv))
 		}
 		ctx := v.stoppable(s)
 		if !s.BeginStop() {
-			v.hurry(s)
+			v.skipGrace(s)
 			return nil
 		}
-		is.Again = s.ToHaveAgain() // nothing can be started any more
-		if err := v.record.Stopped(s, is); err != nil {
-			v.hurry(s)
+		stopped.Again = s.ToHaveAgain() // nothing can be started any more
+		if err := v.record.Stopped(s, stopped); err != nil {
+			v.skipGrace(s)
 			s.CancelStop()
 			return fmt.Errorf("stop session %q: %w", s.ID, err)
 		}
@@ -98,17 +98,17 @@ func (v *Supervisor) beginStop(s *session.Session) (programs context.Context, er
 	return programs, err
 }
 
-// stoppable returns the context for the time that programs of a session have to end when it is stopped. hurry ends it.
+// stoppable returns the context for the time that programs of a session have to end when it is stopped. skipGrace ends it.
 func (v *Supervisor) stoppable(s *session.Session) context.Context {
-	ctx, cancel := context.WithCancel(v.life)
+	ctx, cancel := context.WithCancel(v.baseCtx)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.stopping[s] = cancel
 	return ctx
 }
 
-// hurry takes the time that is left from the programs of a session that is being stopped; the box ends them.
-func (v *Supervisor) hurry(s *session.Session) {
+// skipGrace takes the time that is left from the programs of a session that is being stopped; the box ends them.
+func (v *Supervisor) skipGrace(s *session.Session) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if cancel := v.stopping[s]; cancel != nil {
@@ -119,15 +119,15 @@ func (v *Supervisor) hurry(s *session.Session) {
 
 // finishStop ends the programs and box of a stopping session, and puts a stopped one in its place.
 func (v *Supervisor) finishStop(caller, programs context.Context, s *session.Session) {
-	begin, last := time.Now(), v.reading(s)
+	start, last := time.Now(), v.reading(s)
 	s.StopProcesses(programs)
-	v.hurry(s)                                                                                  // nobody else needs to
+	v.skipGrace(s)                                                                              // nobody else needs to
 	v.endBox(s, func(ctx context.Context) error { return v.boxes.End(ctx, s.BoxKey(), false) }) //nolint:contextcheck // the same
 	s.Box().Close()
 	var next *session.Session
 	_ = s.Exclusive(func() error {
 		v.record.unmounted(caller, s)
-		next = v.rest(s)
+		next = v.stoppedFrom(s)
 		retire(s)
 		v.keepRecord(next)
 		return nil
@@ -135,23 +135,23 @@ func (v *Supervisor) finishStop(caller, programs context.Context, s *session.Ses
 	s.DropProcesses()
 	v.secrets.Forget(s.Key)
 	v.ledger.Stop(s.Key, last)
-	v.place(s, next)
-	next.Emit(caller, events.Event{Type: events.SessionStopped, Profile: next.Current().Profile, Took: time.Since(begin)}) // before callers waiting for it look for it
+	v.replaceStopped(s, next)
+	next.Emit(caller, events.Event{Type: events.SessionStopped, Profile: next.Current().Profile, Took: time.Since(start)}) // before callers waiting for it look for it
 	s.Succeed(next)
 	v.line.Wake()
 	v.pool.Wake()
 	v.due(next, time.Time{})
 }
 
-// rest returns the stopped session that replaces one that has lost its box.
-func (v *Supervisor) rest(s *session.Session) *session.Session {
-	is := s.Record.Stopped
+// stoppedFrom returns the stopped session that replaces one that has lost its box.
+func (v *Supervisor) stoppedFrom(s *session.Session) *session.Session {
+	stopped := s.Record.Stopped
 	settings := s.Current()
 	settings.Unsettled = false // its rules are set anew at the next start
 	v.Attachments.releaseUnused(s)
 	next := session.NewStopped(&v.sessionHooks, &session.Params{
-		ID: s.ID, Owner: s.Owner, Created: s.Created, Settings: settings, Profile: s.Profile(), Made: s.Made(), Env: is.Environment(), Enforced: s.Enforced(),
-		Skills: s.Skills(), Drives: s.Drives(), Pushes: s.Pushes(), Rested: is.Rested, Stopped: is,
+		ID: s.ID, Owner: s.Owner, Created: s.Created, Settings: settings, Profile: s.Profile(), Made: s.Made(), Env: stopped.Environment(), Enforced: s.Enforced(),
+		Skills: s.Skills(), Drives: s.Drives(), Pushes: s.Pushes(), Rested: stopped.Rested, Stopped: stopped,
 	})
 	if s.BoxKey() != s.Key {
 		next.SetBoxKey(s.BoxKey())
@@ -160,13 +160,13 @@ func (v *Supervisor) rest(s *session.Session) *session.Session {
 	return next
 }
 
-// place replaces a session by a stopped one, which reserves neither memory nor CPU.
-func (v *Supervisor) place(was, is *session.Session) {
-	v.unsize(was, &policy.Settings{Labels: is.Settings.Labels})
-	v.ledger.Resume(is.Owner.Name, is.Key, v.reading(is))
+// replaceStopped replaces a session by a stopped one, which reserves neither memory nor CPU.
+func (v *Supervisor) replaceStopped(prev, next *session.Session) {
+	v.unsize(prev, &policy.Settings{Labels: next.Settings.Labels})
+	v.ledger.Resume(next.Owner.Name, next.Key, v.reading(next))
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.replaceLocked(was, is)
+	v.replaceLocked(prev, next)
 }
 
 // Start starts a stopped session again with its id, settings, environment and files, as soon as there is room, as for a new
@@ -203,7 +203,7 @@ func (v *Supervisor) Start(ctx context.Context, s *session.Session, wait *time.D
 		}
 		next := s.Next()
 		if next == nil {
-			return nil, v.gone(s.Owner, s.ID)
+			return nil, v.notFound(s.Owner, s.ID)
 		}
 		s = next
 	}
@@ -242,12 +242,12 @@ func retire(s *session.Session) {
 
 // wantAgain checks a stopped session against the configuration and the policy of its owner, as a request for it would be.
 func (v *Supervisor) wantAgain(ctx context.Context, s *session.Session) (*want, error) {
-	w := &want{who: s.Owner, req: &policy.Request{ID: s.ID}, cfg: v.cfg.Load(), settings: s.Current()}
-	w.effective = effectivePolicy(w.cfg, w.who).For(w.settings.Labels)
+	w := &want{caller: s.Owner, req: &policy.Request{ID: s.ID}, cfg: v.cfg.Load(), settings: s.Current()}
+	w.effective = effectivePolicy(w.cfg, w.caller).For(w.settings.Labels)
 	if err := w.effective.Hold(&w.settings, w.req); err != nil {
 		return w, err
 	}
-	err := resolveMounts(ctx, v.boxes, &w.effective, w.who.UID, w.settings.Mounts)
+	err := resolveMounts(ctx, v.boxes, &w.effective, w.caller.UID, w.settings.Mounts)
 	if err == nil {
 		w.enforced, err = v.enforcement(ctx, w.cfg, &w.settings)
 	}
@@ -255,7 +255,7 @@ func (v *Supervisor) wantAgain(ctx context.Context, s *session.Session) (*want, 
 		w.profile, err = w.cfg.Recheck(&w.settings, w.enforced)
 	}
 	if err == nil {
-		err = v.Spaces.Validate(w.who.Name, &w.settings, w.enforced)
+		err = v.Spaces.Validate(w.caller.Name, &w.settings, w.enforced)
 	}
 	return w, err
 }
@@ -273,12 +273,12 @@ func (v *Supervisor) claimAgain(s *session.Session, w *want, changes int) (*sess
 	defer v.mu.Unlock()
 	switch now := v.sessions[s.Key]; {
 	case now == nil:
-		return nil, false, v.gone(s.Owner, s.ID)
+		return nil, false, v.notFound(s.Owner, s.ID)
 	case now != s:
 		return now, false, nil
 	case s.Changes() != changes:
 		return nil, false, errStale
-	case v.held[s] != nil:
+	case v.stopHolds[s] != nil:
 		return nil, false, heldError(s.ID)
 	}
 	if err := v.spaceLocked(w); err != nil {
@@ -287,13 +287,13 @@ func (v *Supervisor) claimAgain(s *session.Session, w *want, changes int) (*sess
 		}
 		return nil, false, err
 	}
-	if err := v.accounts.Resize(w.who.Name, &w.effective, s.Key, quota.SizeOf(&w.settings)); err != nil {
+	if err := v.accounts.Resize(w.caller.Name, &w.effective, s.Key, quota.SizeOf(&w.settings)); err != nil {
 		return nil, false, v.laterLocked(w, err)
 	}
-	is := s.Stopped()
+	stopped := s.Stopped()
 	next := session.New(&v.sessionHooks, &session.Params{
-		ID: s.ID, Owner: s.Owner, Created: s.Created, Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: is.Environment(), Enforced: w.enforced,
-		Skills: s.Skills(), Drives: s.Drives(), Pushes: s.Pushes(), Rested: is.Rested + max(time.Since(is.Since), 0), Stopped: is,
+		ID: s.ID, Owner: s.Owner, Created: s.Created, Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: stopped.Environment(), Enforced: w.enforced,
+		Skills: s.Skills(), Drives: s.Drives(), Pushes: s.Pushes(), Rested: stopped.Rested + max(time.Since(stopped.Since), 0), Stopped: stopped,
 	})
 	next.TakeHistory(s)
 	if s.BoxKey() != s.Key {
@@ -312,10 +312,10 @@ func (v *Supervisor) claimAgain(s *session.Session, w *want, changes int) (*sess
 func (v *Supervisor) startFailed(ctx context.Context, s *session.Session) {
 	v.secrets.Forget(s.Key)
 	v.record.unmounted(ctx, s)
-	back := v.rest(s)
+	back := v.stoppedFrom(s)
 	retire(s)
 	v.keepRecord(back)
-	v.place(s, back)
+	v.replaceStopped(s, back)
 	s.Fail(back)
 	v.due(back, time.Time{})
 }
@@ -388,7 +388,7 @@ func (v *Supervisor) enterStopped(ctx context.Context, s *session.Session) {
 // endBox retries end until it succeeds or boxd gives up: then the next boxd does it.
 func (v *Supervisor) endBox(s *session.Session, end func(context.Context) error) {
 	for {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.life), startPatience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.baseCtx), startTimeout)
 		err := end(ctx)
 		cancel()
 		if err == nil || errors.Is(err, client.ErrKeeperGone) {
@@ -397,7 +397,7 @@ func (v *Supervisor) endBox(s *session.Session, end func(context.Context) error)
 		v.log.Error("cannot end session; trying again", "session", s.ID, "error", err)
 		select {
 		case <-time.After(endRetry):
-		case <-v.life.Done():
+		case <-v.baseCtx.Done():
 			return
 		}
 	}

@@ -17,15 +17,15 @@ import (
 // Bounds of boxes that exist to read the files of stopped sessions. Their memory is not reserved, and a host that takes no new
 // sessions or is full has them too: that is when people want their files.
 const (
-	maxReaders     = 8
-	maxOwnReaders  = 2 // of these, of one owner
-	readerPatience = 10 * time.Second
+	maxReaders    = 8
+	maxOwnReaders = 2 // of these, of one owner
+	readerTimeout = 10 * time.Second
 )
 
 // newReaders returns the places for these boxes.
 func newReaders() *places.Limit {
 	return &places.Limit{
-		All: maxReaders, Each: maxOwnReaders, Patience: readerPatience,
+		All: maxReaders, Each: maxOwnReaders, Patience: readerTimeout,
 		Of: "stopped sessions have their files read", Hint: "try again, or start the session: boxctl start BOX",
 	}
 }
@@ -88,15 +88,15 @@ func readable(id string, settings *policy.Settings, at string) error {
 func (v *Supervisor) readHeld(ctx context.Context, s *session.Session, settings *policy.Settings, f func(context.Context, *session.Session) error) (again bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(v.life, cancel)() //nolint:contextcheck // it ends with the supervisor
+	defer context.AfterFunc(v.baseCtx, cancel)() //nolint:contextcheck // it ends with the supervisor
 	if limit := time.Duration(v.cfg.Load().Files.ArchiveTimeout); limit > 0 {
-		late := fault.Errorf(fault.Exhausted, "it took longer than %v (files.archive_timeout)", limit).WithHint("read less at once, or start the session: boxctl start BOX")
+		expired := fault.Errorf(fault.Exhausted, "it took longer than %v (files.archive_timeout)", limit).WithHint("read less at once, or start the session: boxctl start BOX")
 		var done context.CancelFunc
-		ctx, done = context.WithTimeoutCause(ctx, limit, late)
+		ctx, done = context.WithTimeoutCause(ctx, limit, expired)
 		defer done()
 	}
 	h := &stopHold{cancel, make(chan struct{})}
-	switch other, err := v.hold(s, h); {
+	switch other, err := v.addHold(s, h); {
 	case other != nil:
 		select {
 		case <-other.done:
@@ -107,12 +107,12 @@ func (v *Supervisor) readHeld(ctx context.Context, s *session.Session, settings 
 	case err != nil:
 		return s.Next() != nil, err
 	}
-	defer v.letGo(s, h)
-	leave, err := v.readers.Enter(ctx, s.Owner.Name)
+	defer v.releaseHold(s, h)
+	release, err := v.readers.Enter(ctx, s.Owner.Name)
 	if err != nil {
 		return false, err
 	}
-	defer leave()
+	defer release()
 	return false, v.readStopped(ctx, s, settings, f)
 }
 
@@ -121,11 +121,11 @@ func (v *Supervisor) readStopped(ctx context.Context, s *session.Session, settin
 	reader := v.newReader(s, settings)
 	// Whoever has gone does not interrupt the start. The record says that the session is stopped, so if this boxd dies the next one
 	// ends the box.
-	starting, done := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+	startCtx, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer done()
-	box, err := v.boxes.Launch(starting, reader.Spec())
-	if isNoRange(err) && v.pool.yield(starting) {
-		box, err = v.boxes.Launch(starting, reader.Spec())
+	box, err := v.boxes.Launch(startCtx, reader.Spec())
+	if isNoRange(err) && v.pool.yield(startCtx) {
+		box, err = v.boxes.Launch(startCtx, reader.Spec())
 	}
 	if err == nil {
 		err = box.SetTimes(isolation.Times{}) // it ends with this boxd
@@ -153,16 +153,16 @@ func (v *Supervisor) readStopped(ctx context.Context, s *session.Session, settin
 
 // newReader returns the session of a box for reading the files of a stopped one. It is in no list, and no record is written of it.
 func (v *Supervisor) newReader(s *session.Session, settings *policy.Settings) *session.Session {
-	is := *settings
-	is.Network, is.NetworkRules, is.NetworkStrict, is.Secrets, is.Push = policy.NetworkOff, nil, false, nil, ""
-	is.Mounts, is.Inputs = nil, nil
+	copied := *settings
+	copied.Network, copied.NetworkRules, copied.NetworkStrict, copied.Secrets, copied.Push = policy.NetworkOff, nil, false, nil, ""
+	copied.Mounts, copied.Inputs = nil, nil
 	hooks := v.sessionHooks
 	hooks.Events = nil
 	hooks.Keep, hooks.HandOver, hooks.Reclaim = func(*session.Session) {}, func(*session.Session) {}, func(*session.Session) {}
 	hooks.End = func(*session.Session, session.EndReason) {}
 	hooks.Due = func(*session.Session, time.Time) {}
 	r := session.New(&hooks, &session.Params{
-		ID: s.ID, Owner: s.Owner, Created: s.Created, Settings: is, Profile: s.Profile(), Made: s.Made(), Env: s.Environment(), Enforced: s.Enforced(), OneShot: true, Stopped: s.Stopped(),
+		ID: s.ID, Owner: s.Owner, Created: s.Created, Settings: copied, Profile: s.Profile(), Made: s.Made(), Env: s.Environment(), Enforced: s.Enforced(), OneShot: true, Stopped: s.Stopped(),
 	})
 	if s.BoxKey() != s.Key {
 		r.SetBoxKey(s.BoxKey())

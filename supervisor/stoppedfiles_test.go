@@ -20,14 +20,14 @@ func TestReadersAreBounded(t *testing.T) {
 		r := newReaders()
 		enter := func(owner string, want fault.Kind) func() {
 			t.Helper()
-			began := time.Now()
-			leave, err := r.Enter(t.Context(), owner)
+			start := time.Now()
+			release, err := r.Enter(t.Context(), owner)
 			if err == nil && want == 0 {
-				return leave
+				return release
 			}
-			if fault.KindOf(err) != want || time.Since(began) != readerPatience {
+			if fault.KindOf(err) != want || time.Since(start) != readerTimeout {
 				t.Fatalf("%s after %v: err = %v, want an error of kind %v and time.Since(began) == readerPatience",
-					owner, time.Since(began), err, want)
+					owner, time.Since(start), err, want)
 			}
 			return nil
 		}

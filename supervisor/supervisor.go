@@ -66,9 +66,9 @@ type Supervisor struct {
 	machine      policy.Machine
 	grace        time.Duration
 	keep         bool
-	serving      context.Context //nolint:containedctx // what New was called with: when it ends, boxd is about to
-	poke         chan struct{}   // tells the reaper of a new deadline
-	exams        chan struct{}   // semaphore: one examination at a time
+	serveCtx     context.Context //nolint:containedctx // what New was called with: when it ends, boxd is about to
+	wakeup       chan struct{}   // tells the reaper of a new deadline
+	examSem      chan struct{}   // semaphore: one examination at a time
 	readers      *places.Limit   // of boxes in which files of stopped sessions are read
 	resample     chan struct{}   // tells takeSamples that the configuration has changed
 	work         sync.WaitGroup
@@ -83,7 +83,7 @@ type Supervisor struct {
 	totals       *quota.OwnerLimits
 	ended        session.EndedSessions
 	pressed      atomic.Pointer[verdict] // result of the last capacity check
-	life         context.Context         //nolint:containedctx // the supervisor's own: ends its background work, never a request's
+	baseCtx      context.Context         //nolint:containedctx // the supervisor's own: ends its background work, never a request's
 
 	mu        sync.Mutex // guards the fields below
 	sessions  map[string]*session.Session
@@ -92,16 +92,16 @@ type Supervisor struct {
 	leaving   map[string]*session.Session             // no longer listed, but their end is not yet reported
 	owned     map[string]int                          // number of sessions, by owner
 	stopped   map[*session.Session]bool               // those of sessions that have no box
-	held      map[*session.Session]*stopHold          // those of stopped that cannot be started now
+	stopHolds map[*session.Session]*stopHold          // those of stopped that cannot be started now
 	stopping  map[*session.Session]context.CancelFunc // ends the wait for their programs
 	deletions map[*session.Session]*deletion          // those under way
-	nextLook  time.Time                               // when the reaper runs next
+	nextCheck time.Time                               // when the reaper runs next
 	deadlines deadlines
 	host      policy.Host
 }
 
-// startPatience bounds a start. The start continues after its caller hangs up, as others may wait for it.
-const startPatience = time.Minute
+// startTimeout bounds a start. The start continues after its caller hangs up, as others may wait for it.
+const startTimeout = time.Minute
 
 // New adopts the sessions that an earlier boxd has left, cleans up after the others, and starts the reaper.
 func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, error) {
@@ -127,9 +127,9 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	}
 	v := &Supervisor{
 		ledger: used, accounts: quota.NewAccounts(used, time.Now),
-		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, checks: parts.Checks, log: parts.Log, events: parts.Events, records: found, layout: driver.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
-		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), resample: make(chan struct{}, 1), sessions: map[string]*session.Session{}, leaving: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
-		held: map[*session.Session]*stopHold{}, stopping: map[*session.Session]context.CancelFunc{}, readers: newReaders(),
+		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, checks: parts.Checks, log: parts.Log, events: parts.Events, records: found, layout: driver.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serveCtx: ctx,
+		wakeup: make(chan struct{}, 1), examSem: make(chan struct{}, 1), resample: make(chan struct{}, 1), sessions: map[string]*session.Session{}, leaving: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
+		stopHolds: map[*session.Session]*stopHold{}, stopping: map[*session.Session]context.CancelFunc{}, readers: newReaders(),
 	}
 	v.cfg.Store(&cfg)
 	v.record = recorder{Dir: found, Log: v.log, MountPoints: mountPointCleanup{Boxes: v.boxes, Points: newMountPoints(), Keep: v.keepKey, Log: v.log}}
@@ -138,13 +138,13 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v.sessionHooks = session.Hooks{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, HandOver: v.handOverAgain,
 		Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due,
-		End:      func(s *session.Session, why session.EndReason) { _ = v.End(v.life, s, why) }, // logged where it fails
-		Leaving:  func() bool { return v.keep && v.serving.Err() != nil },
+		End:      func(s *session.Session, reason session.EndReason) { _ = v.End(v.baseCtx, s, reason) }, // logged where it fails
+		Leaving:  func() bool { return v.keep && v.serveCtx.Err() != nil },
 		Events:   parts.Events,
 		Accounts: v.accounts, Used: v.ledger.AddCPU,
 		Turns: quota.NewStartLimiter(quota.PerCore*runtime.GOMAXPROCS(0), quota.Hold),
 	}
-	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
+	v.baseCtx, v.stop = context.WithCancel(context.WithoutCancel(ctx))
 	v.Ports = session.NewPorts(v.boxes, v.cfg.Load)
 	v.pushes = newPusher(v, &parts)
 	host, err := v.lookAtHost(ctx)
@@ -163,20 +163,20 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		return nil, err
 	}
 	v.SetWarm()
-	v.work.Go(func() { v.reap(v.life) })
-	v.work.Go(func() { v.ledger.Run(v.life, v.readings) })
-	v.work.Go(func() { v.line.Run(v.life) })
-	v.work.Go(func() { v.execs.Run(v.life) })
-	v.work.Go(func() { v.pool.Run(v.life) })
-	v.work.Go(func() { v.totals.Run(v.life, func() []quota.Total { return session.Totals(v.all()) }) })
-	v.work.Go(func() { v.examine(v.life) })
-	v.work.Go(func() { v.takeSamples(v.life) })
-	v.work.Go(func() { v.pushes.run(v.life) })
+	v.work.Go(func() { v.reap(v.baseCtx) })
+	v.work.Go(func() { v.ledger.Run(v.baseCtx, v.readings) })
+	v.work.Go(func() { v.line.Run(v.baseCtx) })
+	v.work.Go(func() { v.execs.Run(v.baseCtx) })
+	v.work.Go(func() { v.pool.Run(v.baseCtx) })
+	v.work.Go(func() { v.totals.Run(v.baseCtx, func() []quota.Total { return session.Totals(v.all()) }) })
+	v.work.Go(func() { v.pingBoxes(v.baseCtx) })
+	v.work.Go(func() { v.takeSamples(v.baseCtx) })
+	v.work.Go(func() { v.pushes.run(v.baseCtx) })
 	return v, nil
 }
 
 // Close ends all sessions and waits until nothing is left of them, or leaves them to the next boxd. It gives up on a box that
-// does not die after startPatience: that must not keep boxd from exiting.
+// does not die after startTimeout: that must not keep boxd from exiting.
 func (v *Supervisor) Close() {
 	v.mu.Lock()
 	v.closed = true
@@ -193,12 +193,12 @@ func (v *Supervisor) Close() {
 				v.park(s)
 				return
 			}
-			_ = v.End(v.life, s, session.EndShutdown) // End logs failures
+			_ = v.End(v.baseCtx, s, session.EndShutdown) // End logs failures
 		})
 	}
-	late := time.AfterFunc(startPatience, v.stop)
+	timer := time.AfterFunc(startTimeout, v.stop)
 	ends.Wait()
-	late.Stop()
+	timer.Stop()
 	v.stop()
 	v.work.Wait()
 	v.records.Close()
@@ -211,8 +211,8 @@ func (v *Supervisor) Close() {
 
 // Create returns the principal's session of the requested id, and creates it if there is none; the second result tells which.
 // An existing session must match the request.
-func (v *Supervisor) Create(ctx context.Context, who access.Principal, req *policy.Request) (*session.Session, bool, error) {
-	w, err := v.want(ctx, who, req)
+func (v *Supervisor) Create(ctx context.Context, caller access.Principal, req *policy.Request) (*session.Session, bool, error) {
+	w, err := v.want(ctx, caller, req)
 	if err != nil {
 		return nil, false, err
 	}
@@ -232,9 +232,9 @@ func (v *Supervisor) Create(ctx context.Context, who access.Principal, req *poli
 }
 
 // join waits for an existing session. It returns false if that has ended meanwhile.
-func (v *Supervisor) join(ctx context.Context, s *session.Session, req *policy.Request, asked *policy.Settings) (bool, error) {
+func (v *Supervisor) join(ctx context.Context, s *session.Session, req *policy.Request, requested *policy.Settings) (bool, error) {
 	if !v.isLeaving(s) {
-		if err := different(s, v.differences(s, req, asked)); err != nil {
+		if err := different(s, v.differences(s, req, requested)); err != nil {
 			return true, err
 		}
 	}
@@ -271,9 +271,9 @@ func (v *Supervisor) isLeaving(s *session.Session) bool {
 }
 
 // differences names the requested fields in which the session differs.
-func (v *Supervisor) differences(s *session.Session, req *policy.Request, asked *policy.Settings) []string {
+func (v *Supervisor) differences(s *session.Session, req *policy.Request, requested *policy.Settings) []string {
 	settings := s.Current()
-	names := settings.Differences(req, asked)
+	names := settings.Differences(req, requested)
 	if req.Env != nil && !slices.Equal(s.Environment(), session.Environment(s.Made(), &settings, req.Env)) {
 		names = append(names, "env") // compared by value; no record has them
 	}
@@ -281,25 +281,25 @@ func (v *Supervisor) differences(s *session.Session, req *policy.Request, asked 
 }
 
 // Session returns the principal's session of an id.
-func (v *Supervisor) Session(who access.Principal, id string) (*session.Session, error) {
+func (v *Supervisor) Session(caller access.Principal, id string) (*session.Session, error) {
 	if err := policy.ValidateID(id); err != nil {
 		return nil, err
 	}
 	v.mu.Lock()
-	s := v.sessions[policy.Key(who.Name, id)]
+	s := v.sessions[policy.Key(caller.Name, id)]
 	v.mu.Unlock()
 	if s == nil {
-		return nil, v.gone(who, id)
+		return nil, v.notFound(caller, id)
 	}
 	return s, nil
 }
 
 // List returns the principal's sessions, or everybody's, oldest first.
-func (v *Supervisor) List(who access.Principal, everybody bool) []*session.Session {
+func (v *Supervisor) List(caller access.Principal, allOwners bool) []*session.Session {
 	v.mu.Lock()
 	var list []*session.Session
 	for _, s := range v.sessions {
-		if everybody || s.Owner.Name == who.Name {
+		if allOwners || s.Owner.Name == caller.Name {
 			list = append(list, s)
 		}
 	}
@@ -311,8 +311,8 @@ func (v *Supervisor) List(who access.Principal, everybody bool) []*session.Sessi
 }
 
 // Sessions describes the principal's sessions, or everybody's, oldest first.
-func (v *Supervisor) Sessions(who access.Principal, everybody bool) []session.Info {
-	list := v.List(who, everybody)
+func (v *Supervisor) Sessions(caller access.Principal, allOwners bool) []session.Info {
+	list := v.List(caller, allOwners)
 	infos := make([]session.Info, len(list))
 	for i, s := range list {
 		infos[i] = s.Info()

@@ -44,7 +44,7 @@ func bare(t *testing.T) *Supervisor {
 			t.Error(err)
 		}
 	})
-	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, leaving: map[string]*session.Session{}, owned: map[string]int{}, gate: &DrainSwitch{}, layout: policy.CgroupsLegacy, Attachments: newAttachments(nil, AttachmentStores{}, nil, nil)}
+	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), wakeup: make(chan struct{}, 1), sessions: map[string]*session.Session{}, leaving: map[string]*session.Session{}, owned: map[string]int{}, gate: &DrainSwitch{}, layout: policy.CgroupsLegacy, Attachments: newAttachments(nil, AttachmentStores{}, nil, nil)}
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // the host is not short of anything
@@ -73,9 +73,9 @@ func ready(t *testing.T, v *Supervisor, id string, ttl time.Duration, now time.T
 	return s
 }
 
-func poked(v *Supervisor) bool {
+func wasWoken(v *Supervisor) bool {
 	select {
-	case <-v.poke:
+	case <-v.wakeup:
 		return true
 	default:
 		return false
@@ -98,18 +98,18 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 	if got := v.endDue(now); got != 7*time.Second {
 		t.Errorf("it sleeps %v, want 7s", got)
 	}
-	poked(v) // by the sessions that were entered
+	wasWoken(v) // by the sessions that were entered
 	a := v.sessions[policy.Key("", "a")]
 	v.due(a, now.Add(2*time.Second))
-	if !poked(v) {
+	if !wasWoken(v) {
 		t.Error("the reaper was not woken for the deadline of the session")
 	}
 	v.due(a, now.Add(time.Hour))
-	if poked(v) {
+	if wasWoken(v) {
 		t.Error("the reaper was woken for a deadline that it knows")
 	}
 	v.due(a, time.Time{})
-	if !poked(v) {
+	if !wasWoken(v) {
 		t.Error("the reaper was not woken for a session that may be idle")
 	}
 }
@@ -161,8 +161,8 @@ func TestTheReaperLooksAtWhoIsDue(t *testing.T) {
 }
 
 // wanted returns a request for a session of which only the id matters.
-func wanted(who access.Principal, req *policy.Request, cfg *policy.Config) *want {
-	return &want{who: who, req: req, cfg: cfg, effective: cfg.PolicyOf(who), profile: &policy.Profile{}}
+func wanted(caller access.Principal, req *policy.Request, cfg *policy.Config) *want {
+	return &want{caller: caller, req: req, cfg: cfg, effective: cfg.PolicyOf(caller), profile: &policy.Profile{}}
 }
 
 // Ten thousand concurrent creates make as many sessions as the policy allows, and do not delay another caller.
@@ -213,8 +213,8 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 	v, cfg := bare(t), policy.DefaultConfig()
 	cfg.Sessions.Max, cfg.Sessions.MaxPerOwner = 8, 3
 	cfg.Queue.Starts = 100
-	claim := func(who access.Principal, id string) error {
-		_, _, err := v.claim(wanted(who, &policy.Request{ID: id}, &cfg))
+	claim := func(caller access.Principal, id string) error {
+		_, _, err := v.claim(wanted(caller, &policy.Request{ID: id}, &cfg))
 		return err
 	}
 	one, other, root := access.Principal{Name: "uid:1", UID: 1}, access.Principal{Name: "uid:2", UID: 2}, access.Principal{Name: "uid:0", Role: access.Admin}
@@ -300,13 +300,13 @@ func TestASupervisorIsIdleWithoutSessionsAndAliveWhileItsReaperIs(t *testing.T) 
 	}{
 		{time.Time{}, true}, {time.Now().Add(reapAtLeast), true}, {time.Now().Add(-reapLate / 2), true}, {time.Now().Add(-2 * reapLate), false},
 	} {
-		v.nextLook = tc.next
+		v.nextCheck = tc.next
 		if err := v.Alive(); (err == nil) != tc.alive {
 			t.Errorf("with a reaper that is due at %v: err = %v, want (err == nil) == %v", tc.next, err, tc.alive)
 		}
 	}
 	ready(t, v, "s", time.Hour, time.Now())
-	v.nextLook = time.Time{}
+	v.nextCheck = time.Time{}
 	if v.Idle() {
 		t.Error("the supervisor has a session and is idle")
 	}

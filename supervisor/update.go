@@ -29,8 +29,8 @@ type updater struct {
 	Enforcement func(context.Context, *policy.Settings) (map[string]policy.Mechanism, error)
 }
 
-// patience bounds a change of rules. A change that has begun is not abandoned half done when its caller hangs up.
-const patience = time.Minute
+// timeout bounds a change of rules. A change that has begun is not abandoned half done when its caller hangs up.
+const timeout = time.Minute
 
 // Apply changes what the kernel enforces for a session from now to next, completely or not at all. Afterwards next is in the
 // session and its record.
@@ -53,18 +53,18 @@ func (c *updater) rules(ctx context.Context, now, next *policy.Settings) error {
 		next.Unsettled = false
 		return c.set(next, now)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	c.Boxes.Refusals(ctx, c.Session.BoxKey()) // count refusals while the session still has the old rules
-	begun := *next
-	begun.Unsettled = true
-	if err := c.set(&begun, now); err != nil {
+	unsettled := *next
+	unsettled.Unsettled = true
+	if err := c.set(&unsettled, now); err != nil {
 		return err
 	}
 	err := c.Boxes.SetNetwork(ctx, c.Session.BoxKey(), &after)
 	if err == nil {
 		next.Unsettled = false
-		_ = c.set(next, &begun) // if this fails, they are only set once more than needed
+		_ = c.set(next, &unsettled) // if this fails, they are only set once more than needed
 		return nil
 	}
 	back := *now

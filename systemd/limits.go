@@ -58,10 +58,10 @@ func orUnlimited(n uint64) uint64 {
 	return n
 }
 
-// scopeStopPatience is how long systemd waits for killed processes to be gone, and then once
+// scopeStopTimeout is how long systemd waits for killed processes to be gone, and then once
 // more, before it marks the scope as failed. For a box full of processes the kernel needs
 // seconds.
-const scopeStopPatience = 10 * time.Second
+const scopeStopTimeout = 10 * time.Second
 
 // sigkill is SIGKILL, in the type that systemd uses for signals.
 const sigkill int32 = 9
@@ -81,7 +81,7 @@ func scopeProperties(pid uint32, limits ScopeLimits) ([]sd.Property, error) {
 		property("Delegate", true),
 		// PID 1 of a box ignores SIGTERM, and its programs should not get one behind its back.
 		property("KillSignal", sigkill),
-		property("TimeoutStopUSec", microseconds(scopeStopPatience)),
+		property("TimeoutStopUSec", microseconds(scopeStopTimeout)),
 		// If one process is killed because memory is used up, that is the box's own affair and
 		// must not end the box.
 		property("OOMPolicy", "continue"),

@@ -43,10 +43,10 @@ const (
 // The context of each bounds all waiting and should have a deadline: systemd does not answer
 // while it reloads, and one unanswered start keeps the others waiting.
 type Scopes struct {
-	end  context.CancelFunc
-	dial func(request context.Context) (*connection, error)
-	turn chan struct{} // holds one element; whoever has taken it may use conn
-	conn *connection   // nil before the first call
+	cancel context.CancelFunc
+	dial   func(request context.Context) (*connection, error)
+	turn   chan struct{} // holds one element; whoever has taken it may use conn
+	conn   *connection   // nil before the first call
 }
 
 // connection is a connection to systemd; drop closes it and frees what it holds.
@@ -60,10 +60,10 @@ type connection struct {
 // connection is lost: that happens at every restart of the bus, or, without a bus, of systemd
 // itself (daemon-reexec).
 func NewScopes(ctx context.Context) *Scopes {
-	life, end := context.WithCancel(ctx)
+	baseCtx, cancel := context.WithCancel(ctx)
 	s := &Scopes{
-		end: end, turn: make(chan struct{}, 1),
-		dial: func(request context.Context) (*connection, error) { return dial(life, request) },
+		cancel: cancel, turn: make(chan struct{}, 1),
+		dial: func(request context.Context) (*connection, error) { return dial(baseCtx, request) },
 	}
 	s.turn <- struct{}{}
 	return s
@@ -72,7 +72,7 @@ func NewScopes(ctx context.Context) *Scopes {
 // Close ends the connection. Scopes stay. Calls in progress fail with ErrNoBus, as do all later
 // ones.
 func (s *Scopes) Close() {
-	s.end()
+	s.cancel()
 	<-s.turn
 	if s.conn != nil {
 		s.conn.Close() // drop would close it only later
@@ -172,15 +172,15 @@ func stop(ctx context.Context, conn *sd.Conn, name string) error {
 		return err
 	}
 	// The job ends before the unit is dropped.
-	poll := time.NewTicker(unitPollInterval)
-	defer poll.Stop()
+	ticker := time.NewTicker(unitPollInterval)
+	defer ticker.Stop()
 	for {
 		remaining, err := loaded(ctx, conn, name)
 		if err != nil || len(remaining) == 0 {
 			return err
 		}
 		select {
-		case <-poll.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -218,8 +218,8 @@ func loaded(ctx context.Context, conn *sd.Conn, pattern string) ([]string, error
 
 // await waits for a job that has been sent. The bus may end meanwhile without saying so.
 func await(ctx context.Context, conn *sd.Conn, name string, done <-chan string) error {
-	poll := time.NewTicker(busPollInterval)
-	defer poll.Stop()
+	ticker := time.NewTicker(busPollInterval)
+	defer ticker.Stop()
 	for {
 		select {
 		case result := <-done:
@@ -229,7 +229,7 @@ func await(ctx context.Context, conn *sd.Conn, name string, done <-chan string) 
 			return failure(ctx, conn, name, result)
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-poll.C:
+		case <-ticker.C:
 			if !conn.Connected() {
 				return fmt.Errorf("%w: the connection ended before the job did", ErrNoBus)
 			}
@@ -273,19 +273,19 @@ func (s *Scopes) bus(ctx context.Context) (*sd.Conn, error) {
 	return conn.Conn, nil
 }
 
-// dial connects. The connection lives as long as life; request bounds only the connecting, which
+// dial connects. The connection lives as long as baseCtx; request bounds only the connecting, which
 // takes no context of its own.
-func dial(life, request context.Context) (*connection, error) {
-	life, drop := context.WithCancel(life)
+func dial(baseCtx, request context.Context) (*connection, error) {
+	baseCtx, drop := context.WithCancel(baseCtx)
 	type dialled struct {
 		conn *sd.Conn
 		err  error
 	}
 	done := make(chan dialled, 1)
 	go func() {
-		conn, err := sd.NewSystemConnectionContext(life)
-		if err != nil && os.Geteuid() == 0 && life.Err() == nil { // as NewWithContext does, except that it goes on when life has ended
-			conn, err = sd.NewSystemdConnectionContext(life)
+		conn, err := sd.NewSystemConnectionContext(baseCtx)
+		if err != nil && os.Geteuid() == 0 && baseCtx.Err() == nil { // as NewWithContext does, except that it goes on when life has ended
+			conn, err = sd.NewSystemdConnectionContext(baseCtx)
 		}
 		done <- dialled{conn, err}
 	}()

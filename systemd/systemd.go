@@ -111,14 +111,14 @@ func Watchdog(ctx context.Context, check func(context.Context) error, log *slog.
 	if every == 0 {
 		return nil
 	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
 	for {
 		if err := beat(ctx, every, check); err != nil && ctx.Err() == nil {
 			log.Error("boxd is unhealthy; the watchdog of the service manager is not notified", "error", err)
 		}
 		select {
-		case <-tick.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return nil
 		}

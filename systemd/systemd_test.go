@@ -74,8 +74,8 @@ func watched() error {
 		return err
 	}
 	defer conn.Close()
-	ctx, end := context.WithCancel(context.Background())
-	defer end()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	n := 0
 	var log strings.Builder
 	err = systemd.Watchdog(ctx, func(ctx context.Context) error {
@@ -89,7 +89,7 @@ func watched() error {
 			<-ctx.Done()
 			return ctx.Err()
 		case 5:
-			end()
+			cancel()
 			return ctx.Err()
 		}
 		fmt.Fprint(conn, "well")
@@ -165,8 +165,8 @@ func TestListenerIsTheOneOfTheUnit(t *testing.T) {
 	}
 }
 
-// hear returns the next message.
-func hear(t *testing.T, conn *net.UnixConn) string {
+// nextMessage returns the next message.
+func nextMessage(t *testing.T, conn *net.UnixConn) string {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -210,15 +210,15 @@ func TestTheWatchdogHearsOnlyOfAServiceThatIsWell(t *testing.T) {
 		t.Errorf(`out = %s, want ""`, out)
 	}
 	for _, want := range []string{"well", "WATCHDOG=1", "unwell", "slow", "well", "WATCHDOG=1", "5 looks, 2 complaints, variables left false"} {
-		if heard := hear(t, conn); heard != want {
+		if heard := nextMessage(t, conn); heard != want {
 			t.Errorf("the notification is %q, want %q", heard, want)
 		}
 	}
-	if out := run("60000", "1"); out != "" || hear(t, conn) != "0 looks, 0 complaints, variables left false" {
+	if out := run("60000", "1"); out != "" || nextMessage(t, conn) != "0 looks, 0 complaints, variables left false" {
 		t.Errorf(`of a watchdog of another process: out = %s, want out == "" and hear(t, conn) == "0 looks, 0 complaints, variables left false"`,
 			out)
 	}
-	if out := run("soon", ""); !strings.HasPrefix(out, "error: watchdog: ") || hear(t, conn) != "0 looks, 0 complaints, variables left false" {
+	if out := run("soon", ""); !strings.HasPrefix(out, "error: watchdog: ") || nextMessage(t, conn) != "0 looks, 0 complaints, variables left false" {
 		t.Errorf(`with an invalid WATCHDOG_USEC: out = %s, want out starting with "error: watchdog: " and hear(t, conn) == "0 looks, 0 complaints, variables left false"`,
 			out)
 	}
@@ -237,15 +237,15 @@ func TestTheServiceManagerHearsOfReadinessAndTheEnd(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "error") {
 		t.Fatalf(`%v: out = %s, want no error and out without "error"`, err, out)
 	}
-	if heard := hear(t, conn); heard != "READY=1" {
+	if heard := nextMessage(t, conn); heard != "READY=1" {
 		t.Errorf(`the first notification is %q, want "READY=1"`, heard)
 	}
 	var usec int64
-	if n, err := fmt.Sscanf(hear(t, conn), "RELOADING=1\nMONOTONIC_USEC=%d", &usec); n != 1 || err != nil || usec <= 0 || usec > monotonic(t) {
+	if n, err := fmt.Sscanf(nextMessage(t, conn), "RELOADING=1\nMONOTONIC_USEC=%d", &usec); n != 1 || err != nil || usec <= 0 || usec > monotonic(t) {
 		t.Errorf("it reloads at %d: err = %v, want n == 1 and no error and usec > 0 and usec <= monotonic(t)",
 			usec, err)
 	}
-	if heard := hear(t, conn); heard != "STOPPING=1" {
+	if heard := nextMessage(t, conn); heard != "STOPPING=1" {
 		t.Errorf(`the last notification is %q, want "STOPPING=1"`, heard)
 	}
 	cmd = exec.CommandContext(t.Context(), os.Args[0])

@@ -21,14 +21,14 @@ func (a *app) source(source string, named bool) (r io.Reader, done func(), err e
 	if err != nil {
 		return nil, nil, err
 	}
-	from, size, end, err := a.open(path, named)
+	from, size, cleanup, err := a.open(path, named)
 	if err != nil {
 		return nil, nil, err
 	}
 	p := a.progress("sent", size)
 	return &countedReader{from, p}, func() { // the sender must not close it
 		p.end()
-		end()
+		cleanup()
 	}, nil
 }
 
@@ -84,7 +84,7 @@ func (w *countedReader) Read(b []byte) (int, error) {
 	n, err := w.from.Read(b)
 	switch w.p.add(int64(n)); {
 	case errors.Is(err, io.EOF):
-		w.p.through()
+		w.p.bytesDone()
 	case err != nil:
 		w.p.end()
 	}

@@ -211,8 +211,8 @@ func withProcess(cmd *cobra.Command, c *client.Client, args []string) ([]string,
 	return []string{args[0], name}, err
 }
 
-// theName returns the name from the argument or --name, and refuses two different names.
-func theName(argument, flag string) (string, error) {
+// nameArg returns the name from the argument or --name, and refuses two different names.
+func nameArg(argument, flag string) (string, error) {
 	if argument != "" && flag != "" && argument != flag {
 		return "", &usageError{err: errors.New("--name " + render.ShellWord(flag) + ": the name " + render.ShellWord(argument) + " is given too; give one of them")}
 	}

@@ -85,20 +85,20 @@ code is 1 if there are problems.`,
 			if len(args) > 0 {
 				dir = args[0]
 			}
-			var expect *hashchain.Link
+			var expected *hashchain.Link
 			if head != "" {
 				link, err := hashchain.ParseLink(head)
 				if err != nil {
 					return &usageError{err: err}
 				}
-				expect = &link
+				expected = &link
 			}
 			if _, err := os.ReadDir(dir); len(args) == 0 && errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("%s does not exist: pass DIR, the directory audit in state_dir of box.toml", dir)
 			} else if err != nil {
 				return fmt.Errorf("audit log: %w", err)
 			}
-			report, err := hashchain.Verify(os.DirFS(dir), expect)
+			report, err := hashchain.Verify(os.DirFS(dir), expected)
 			if err != nil {
 				return fmt.Errorf("audit log: %w", err)
 			}

@@ -20,9 +20,9 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// completionPatience is how long a completion waits for boxd. A boxd that its socket unit has yet to start takes longer:
+// completionTimeout is how long a completion waits for boxd. A boxd that its socket unit has yet to start takes longer:
 // then nothing is offered until the next time.
-const completionPatience = 500 * time.Millisecond
+const completionTimeout = 500 * time.Millisecond
 
 // completionCommand prints the completion script of a shell.
 func completionCommand(out io.Writer) *cobra.Command {
@@ -203,13 +203,13 @@ func (a completer) args(sources ...source) cobra.CompletionFunc {
 	}, sources...)
 }
 
-// then is arg, followed by what rest offers.
-func (a completer) then(rest cobra.CompletionFunc, sources ...source) cobra.CompletionFunc {
+// then is arg, followed by what next offers.
+func (a completer) then(next cobra.CompletionFunc, sources ...source) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) < len(sources) {
 			return a.offer(cmd, sources[len(args)], args, nil)
 		}
-		return rest(cmd, args, word)
+		return next(cmd, args, word)
 	}
 }
 
@@ -236,7 +236,7 @@ func (a completer) copied(cmd *cobra.Command, args []string, word string) ([]cob
 // offer asks boxd while a line is being typed: quickly, and silently if it cannot. Values that are given already, or
 // contain control characters, are not offered.
 func (a completer) offer(cmd *cobra.Command, of source, args, given []string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()
 	c := a.client()
 	defer c.Close()

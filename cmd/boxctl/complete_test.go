@@ -16,10 +16,10 @@ import (
 func TestTabOffersBoxesWhereverHelpSaysBox(t *testing.T) {
 	var a app
 	root := a.root()
-	there := map[string]bool{}
+	exists := map[string]bool{}
 	eachCommand(root, func(cmd *cobra.Command) {
 		path := strings.TrimPrefix(cmd.CommandPath(), root.Name()+" ")
-		there[path] = true
+		exists[path] = true
 		if strings.Contains(cmd.Use+" ", " BOX ") && cmd.ValidArgsFunction == nil || strings.Contains(cmd.Use, "[BOX]") && cmd.ValidArgsFunction == nil {
 			t.Errorf("boxctl %s: nothing is offered for BOX of %q", path, cmd.Use)
 		}
@@ -32,17 +32,17 @@ func TestTabOffersBoxesWhereverHelpSaysBox(t *testing.T) {
 			}
 		}
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			there["--"+f.Name], there[path+" --"+f.Name] = true, true
+			exists["--"+f.Name], exists[path+" --"+f.Name] = true, true
 		})
 	})
 	c := completer{func() *client.Client { return nil }}
 	for path := range c.arguments() {
-		if !there[path] {
+		if !exists[path] {
 			t.Errorf("arguments are offered for %q, which is no command", path)
 		}
 	}
 	for name := range c.flags() {
-		if !there[name] {
+		if !exists[name] {
 			t.Errorf("values are offered for %q, which is no flag", name)
 		}
 	}

@@ -119,7 +119,7 @@ func (f fileCommands) upload(ctx context.Context, c *client.Client, from string,
 		return err
 	}
 	dir, base := to.path, filepath.Base(source)
-	if there, err := c.StatFile(ctx, to.session, &api.FileStat{Path: to.path}); err == nil && there.Type != "directory" || missing(err) && !strings.HasSuffix(to.path, "/") {
+	if file, err := c.StatFile(ctx, to.session, &api.FileStat{Path: to.path}); err == nil && file.Type != "directory" || missing(err) && !strings.HasSuffix(to.path, "/") {
 		dir, base = path.Split(to.path)
 	} else if err != nil && !missing(err) {
 		return err
@@ -184,7 +184,7 @@ func pack(w io.Writer, source, base string, info fs.FileInfo) (stats archive.Sta
 // download copies out of a session. The archive is untrusted: it is unpacked beside the target, by the rules for every
 // archive, and then moved.
 func (f fileCommands) download(ctx context.Context, c *client.Client, from place, to string, overwrite, links bool) error {
-	there, err := c.StatFile(ctx, from.session, &api.FileStat{Path: from.path})
+	file, err := c.StatFile(ctx, from.session, &api.FileStat{Path: from.path})
 	if err != nil {
 		return err
 	}
@@ -213,11 +213,11 @@ func (f fileCommands) download(ctx context.Context, c *client.Client, from place
 	}
 	defer archive.Close()
 	total := int64(0)
-	if there.Type != "directory" {
-		total = there.Size
+	if file.Type != "directory" {
+		total = file.Size
 	}
 	p := f.progress("received", total)
-	skipped, err := unpack(root, name, there.Type == "directory", links, io.TeeReader(archive, p))
+	skipped, err := unpack(root, name, file.Type == "directory", links, io.TeeReader(archive, p))
 	p.end()
 	f.printLeftOut(skipped, err)
 	return err

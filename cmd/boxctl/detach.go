@@ -66,9 +66,9 @@ func (a *app) runDetached(ctx context.Context, c *client.Client, session *api.Se
 	a.showClamped(s.Clamped)
 	p, err := a.startDetached(ctx, c, s.ID, programName(req), req)
 	if err != nil {
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
+		timeoutCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
 		defer cancel()
-		return errors.Join(err, c.DeleteSession(late, s.ID))
+		return errors.Join(err, c.DeleteSession(timeoutCtx, s.ID))
 	}
 	return a.answer(p, nil, func() error {
 		_, err := fmt.Fprintln(a.stdout, render.Printable(s.ID))

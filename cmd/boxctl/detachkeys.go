@@ -31,20 +31,20 @@ func parseKeys(text string) ([]byte, error) {
 	return keys, nil
 }
 
-// detacher reads typed input until the detach keys have been pressed in order; then it returns end. A possible beginning
+// detacher reads typed input until the detach keys have been pressed in order; then it returns detached. A possible beginning
 // of the sequence is held back until it cannot be one any more.
 type detacher struct {
-	in   io.Reader
-	keys []byte
-	end  error
-	held int    // keys[:held] have been pressed
-	out  []byte // for the next Read
-	err  error  // returned after out
+	in       io.Reader
+	keys     []byte
+	detached error
+	matched  int    // keys[:matched] have been pressed
+	out      []byte // for the next Read
+	err      error  // returned after out
 }
 
 // newDetacher returns a detacher; without keys it passes everything on.
-func newDetacher(in io.Reader, keys []byte, end error) *detacher {
-	return &detacher{in: in, keys: keys, end: end}
+func newDetacher(in io.Reader, keys []byte, detached error) *detacher {
+	return &detacher{in: in, keys: keys, detached: detached}
 }
 
 // Read returns typed input.
@@ -55,10 +55,10 @@ func (d *detacher) Read(p []byte) (int, error) {
 	for len(d.out) == 0 && d.err == nil {
 		n, err := d.in.Read(p)
 		if slices.ContainsFunc(p[:n], d.press) {
-			d.err = d.end
+			d.err = d.detached
 		}
 		if err != nil && d.err == nil {
-			d.out, d.held, d.err = append(d.out, d.keys[:d.held]...), 0, err
+			d.out, d.matched, d.err = append(d.out, d.keys[:d.matched]...), 0, err
 		}
 	}
 	n := copy(p, d.out)
@@ -71,11 +71,11 @@ func (d *detacher) Read(p []byte) (int, error) {
 
 // press handles a key, and reports whether it completes the sequence.
 func (d *detacher) press(b byte) bool {
-	pressed := append(bytes.Clone(d.keys[:d.held]), b)
+	pressed := append(bytes.Clone(d.keys[:d.matched]), b)
 	for !bytes.HasPrefix(d.keys, pressed) { // drop what cannot be part of the sequence
 		d.out = append(d.out, pressed[0])
 		pressed = pressed[1:]
 	}
-	d.held = len(pressed)
-	return d.held == len(d.keys)
+	d.matched = len(pressed)
+	return d.matched == len(d.keys)
 }

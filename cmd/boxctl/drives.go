@@ -128,11 +128,11 @@ push for the credentials.`,
 			if cmd.Flags().Changed("if-version") {
 				f.IfVersion = &last
 			}
-			archive, end, err := s.content(cmd.Context(), args[1], &o, limit)
+			archive, cleanup, err := s.content(cmd.Context(), args[1], &o, limit)
 			if err != nil {
 				return err
 			}
-			defer end()
+			defer cleanup()
 			f.Archive = archive
 			v, _, err := c.FillDrive(cmd.Context(), args[0], &f)
 			return s.printVersion(&v, err)

@@ -28,7 +28,7 @@ const timeLayout = "2006-01-02 15:04:05"
 func (a *app) eventsCommand() *cobra.Command {
 	var o client.EventOptions
 	var quiet bool
-	format := formatFlag{of: reflect.TypeFor[api.Event]()}
+	format := formatFlag{typ: reflect.TypeFor[api.Event]()}
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show recent events, or follow new ones",

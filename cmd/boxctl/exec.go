@@ -164,7 +164,7 @@ exec.max_interactive of box.toml.`,
 				},
 			})
 			if hint := absent(session, args, err); hint != "" && !a.hinted {
-				a.say("hint", hint)
+				a.printMessage("hint", hint)
 			}
 			return err
 		}),
@@ -335,7 +335,7 @@ func absent(session *api.SessionRequest, args []string, err error) string {
 	if !ok || len(args) == 0 {
 		return ""
 	}
-	if usual := []exitError{1, 2, exitCannotRun, exitNotFound}; !slices.Contains(usual, code) || len(session.Mounts) > 0 || session.Workspace != "" {
+	if common := []exitError{1, 2, exitCannotRun, exitNotFound}; !slices.Contains(common, code) || len(session.Mounts) > 0 || session.Workspace != "" {
 		return ""
 	}
 	for _, arg := range args {
@@ -366,9 +366,9 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 		if r.Failure.Step == "lookup" && r.Failure.Errno == "ENOENT" && r.Failure.Item != "" {
 			text, hint = a.program.noProgram(r.Failure.Item)
 		}
-		a.say("boxctl", text)
+		a.printMessage("boxctl", text)
 		if a.hinted = hint != ""; a.hinted {
-			a.say("hint", hint)
+			a.printMessage("hint", hint)
 		}
 	case "oom_killed":
 		hint := "--memory gives a box more"
@@ -399,7 +399,7 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 func (a *app) showClamped(list []api.Clamp) {
 	for _, c := range list {
 		name, _, _ := a.typed.name(c.Field)
-		a.say("boxctl", fmt.Sprintf("%s %s: limited to %s (%s)", name, c.Asked, c.Got, c.By))
+		a.printMessage("boxctl", fmt.Sprintf("%s %s: limited to %s (%s)", name, c.Asked, c.Got, c.By))
 	}
 }
 

@@ -79,7 +79,7 @@ func (a *app) export(ctx context.Context, c *client.Client, id string, leave boo
 	p := a.progress("written", 0)
 	defer p.end()
 	err := c.Export(ctx, id, io.MultiWriter(w, p), client.ExportOptions{LeaveOut: leave, Told: func(what string) error {
-		a.say("boxctl", "left out: "+render.Printable(what))
+		a.printMessage("boxctl", "left out: "+render.Printable(what))
 		return nil
 	}})
 	if errors.Is(err, client.ErrUnreadable) {
@@ -140,7 +140,7 @@ func (a *app) showLess(s *api.Session) {
 	a.showClamped(s.Clamped)
 	for _, k := range s.Skills {
 		if k.Missing {
-			a.say("boxctl", "the skill "+render.Printable(k.Name)+" does not exist here")
+			a.printMessage("boxctl", "the skill "+render.Printable(k.Name)+" does not exist here")
 		}
 	}
 }

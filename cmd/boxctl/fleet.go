@@ -167,7 +167,7 @@ func (f fleetCommands) node(ctx context.Context, c *client.Client, name string) 
 }
 
 func (f fleetCommands) move() *cobra.Command {
-	var ask api.FleetMove
+	var req api.FleetMove
 	cmd := &cobra.Command{
 		Use: "move [flags] BOX", Short: "Move a box to another node", Args: usage(cobra.ExactArgs(1)),
 		Long: `move takes a box to another node of the fleet: its settings and environment, its workspace, its
@@ -186,15 +186,15 @@ workspace, and sandboxes of programs written for E2B, cannot be moved.`,
   boxctl fleet move --node web4 build
   boxctl fleet move --owner ci --leave-out build`,
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			got, err := c.MoveSession(cmd.Context(), args[0], &ask)
+			got, err := c.MoveSession(cmd.Context(), args[0], &req)
 			return f.answer(got, f.noGateway(err), func() error {
-				f.say("boxctl", f.movedText(&got))
+				f.printMessage("boxctl", f.movedText(&got))
 				return nil
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&ask.Node, "node", "", "`NAME` of the node; default the best that can take it")
-	cmd.Flags().BoolVar(&ask.LeaveOut, "leave-out", false, "move it without what cannot be moved")
+	cmd.Flags().StringVar(&req.Node, "node", "", "`NAME` of the node; default the best that can take it")
+	cmd.Flags().BoolVar(&req.LeaveOut, "leave-out", false, "move it without what cannot be moved")
 	return cmd
 }
 
@@ -295,8 +295,8 @@ If the node is lost meanwhile, drain fails: its boxes can still be running.`,
 				err = f.untilEmpty(ctx, c, name)
 			}
 			if ctx.Err() != nil {
-				f.say("boxctl", "node "+render.Printable(name)+" stays cordoned")
-				f.say("hint", "boxctl fleet uncordon "+render.ShellWord(name))
+				f.printMessage("boxctl", "node "+render.Printable(name)+" stays cordoned")
+				f.printMessage("hint", "boxctl fleet uncordon "+render.ShellWord(name))
 				return exitError(exitSignalBase + int(syscall.SIGINT))
 			}
 			if err != nil {
@@ -306,7 +306,7 @@ If the node is lost meanwhile, drain fails: its boxes can still be running.`,
 				n, err = f.node(cmd.Context(), c, name)
 				return f.answer(n, err, nil)
 			}
-			f.say("boxctl", "node "+render.Printable(name)+" is cordoned and has no boxes")
+			f.printMessage("boxctl", "node "+render.Printable(name)+" is cordoned and has no boxes")
 			return nil
 		}),
 	}
@@ -332,9 +332,9 @@ func (f fleetCommands) moveAll(ctx context.Context, c *client.Client, name strin
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			f.say("boxctl", fmt.Sprintf("box %s of %s is not moved: %v", render.Printable(placed[i].ID), render.Printable(placed[i].Owner), err))
+			f.printMessage("boxctl", fmt.Sprintf("box %s of %s is not moved: %v", render.Printable(placed[i].ID), render.Printable(placed[i].Owner), err))
 		default:
-			f.say("boxctl", f.movedText(&got))
+			f.printMessage("boxctl", f.movedText(&got))
 		}
 	}
 	return nil
@@ -353,7 +353,7 @@ func (f fleetCommands) untilEmpty(ctx context.Context, c *client.Client, name st
 		case passed > cordonReach && n.Cordon == nil:
 			return errors.New("it was uncordoned meanwhile")
 		case remaining != printed:
-			f.say("boxctl", fmt.Sprintf("boxes left on node %s: %d", render.Printable(name), remaining))
+			f.printMessage("boxctl", fmt.Sprintf("boxes left on node %s: %d", render.Printable(name), remaining))
 			printed = remaining
 		// Another gateway may have placed a box until it knew the cordon, so the node's report must be newer than that.
 		case remaining == 0 && passed-time.Duration(n.SeenSeconds*float64(time.Second)) > cordonReach:

@@ -73,7 +73,7 @@ kept, it prints the newest. PROCESS can be left out if the output of only one pr
 			p := render.NewLogs(f.stdout, f.stderr, timestamps, raw)
 			err = errors.Join(c.FleetOutput(cmd.Context(), k.Name, p.Print), p.Flush())
 			if err == nil && k.Omitted > 0 {
-				f.say("boxctl", fmt.Sprintf("%d bytes were not kept", k.Omitted))
+				f.printMessage("boxctl", fmt.Sprintf("%d bytes were not kept", k.Omitted))
 			}
 			return err
 		}),

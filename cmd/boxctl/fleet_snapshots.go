@@ -35,7 +35,7 @@ func (f fleetCommands) printSnapshots(list []api.FleetSnapshot) error {
 }
 
 func (f fleetCommands) snapshot() *cobra.Command {
-	var ask api.FleetSnapshotRequest
+	var req api.FleetSnapshotRequest
 	cmd := &cobra.Command{
 		Use: "snapshot [flags] BOX", Short: "Create a snapshot of a box in the fleet", Args: usage(cobra.ExactArgs(1)),
 		Long: `snapshot stores what boxctl export writes of a box in NATS, and prints its name: settings and
@@ -50,24 +50,24 @@ changes to its root filesystem, files that its user cannot read, or the like is 
   boxctl fleet snapshot build
   boxctl fleet snapshot --name before-upgrade build`,
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			ask.Session = args[0]
-			k, err := c.CreateFleetSnapshot(cmd.Context(), &ask)
+			req.Session = args[0]
+			k, err := c.CreateFleetSnapshot(cmd.Context(), &req)
 			return f.answer(k, f.noGateway(err), func() error {
 				for _, what := range k.LeftOut {
-					f.say("boxctl", "left out: "+render.Printable(what))
+					f.printMessage("boxctl", "left out: "+render.Printable(what))
 				}
 				fmt.Fprintln(f.stdout, render.Printable(k.Name))
 				return nil
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&ask.Name, "name", "", "`NAME` of the snapshot; default the id of the box with the time")
-	cmd.Flags().BoolVar(&ask.LeaveOut, "leave-out", false, "make it without what cannot be part of it")
+	cmd.Flags().StringVar(&req.Name, "name", "", "`NAME` of the snapshot; default the id of the box with the time")
+	cmd.Flags().BoolVar(&req.LeaveOut, "leave-out", false, "make it without what cannot be part of it")
 	return cmd
 }
 
 func (f fleetCommands) restore() *cobra.Command {
-	var ask api.FleetRestore
+	var req api.FleetRestore
 	var node string
 	cmd := &cobra.Command{
 		Use: "restore [flags] SNAPSHOT", Short: "Create a box from a snapshot of the fleet, and start it", Args: usage(cobra.ExactArgs(1)),
@@ -85,9 +85,9 @@ that up first (boxctl rm).`,
 				if err != nil {
 					return err
 				}
-				ask.Placement = at
+				req.Placement = at
 			}
-			r, err := c.RestoreFleetSnapshot(cmd.Context(), args[0], &ask)
+			r, err := c.RestoreFleetSnapshot(cmd.Context(), args[0], &req)
 			return f.answer(r, f.noGateway(err), func() error {
 				f.showLess(&r.Session)
 				fmt.Fprintln(f.stdout, render.Printable(r.Session.ID))
@@ -95,7 +95,7 @@ that up first (boxctl rm).`,
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&ask.ID, "id", "", "`ID` of the new box; default the one it had")
+	cmd.Flags().StringVar(&req.ID, "id", "", "`ID` of the new box; default the one it had")
 	cmd.Flags().StringVar(&node, "node", "", "`NAME` of the node; default the best that can take it")
 	return cmd
 }

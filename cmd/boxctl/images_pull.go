@@ -87,8 +87,8 @@ func (s imageCommands) pullFrom(ctx context.Context, o *transfer.PullOptions, na
 	c := s.client()
 	defer c.Close()
 	// An existing image need not be fetched again; other errors of this query the import will report.
-	if there, err := c.Image(ctx, name); err == nil && there.Digest == found.Digest {
-		return s.printMade(&there)
+	if image, err := c.Image(ctx, name); err == nil && image.Digest == found.Digest {
+		return s.printMade(&image)
 	}
 	img, err := s.fetch(ctx, cancel, c, found, name)
 	if err != nil {

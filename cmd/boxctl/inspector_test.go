@@ -67,8 +67,8 @@ func stdio(t *testing.T, d *boxtest.Daemon, args ...string) map[string]any {
 	return map[string]any{"command": filepath.Join(boxtest.Programs(t), "boxctl"), "args": args, "env": map[string]string{"BOXD_SOCKET": d.Socket}}
 }
 
-// ask makes the inspector connect to a server, make one request and print the answer, which must contain want.
-func (i *inspector) ask(want, server, method string, args ...string) {
+// req makes the inspector connect to a server, make one request and print the answer, which must contain want.
+func (i *inspector) req(want, server, method string, args ...string) {
 	i.t.Helper()
 	argv := append([]string{"--cli", "--config", i.list, "--server", server, "--method", method}, args...)
 	cmd := exec.CommandContext(i.t.Context(), filepath.Join(i.bin, "mcp-inspector"), argv...)
@@ -83,7 +83,7 @@ func (i *inspector) ask(want, server, method string, args ...string) {
 // call uses a tool with arguments in JSON.
 func (i *inspector) call(want, server, tool, args string) {
 	i.t.Helper()
-	i.ask(want, server, "tools/call", "--tool-name", tool, "--tool-args-json", args)
+	i.req(want, server, "tools/call", "--tool-name", tool, "--tool-args-json", args)
 }
 
 // The inspector does a coding task, on standard input and output and over HTTP.
@@ -102,7 +102,7 @@ func TestTheInspectorDoesATask(t *testing.T) {
 		t.Run(server, func(t *testing.T) {
 			t.Parallel()
 			i := &inspector{t, i.bin, i.list}
-			i.ask(`"box_exec"`, server, "tools/list", "--strict")
+			i.req(`"box_exec"`, server, "tools/list", "--strict")
 			i.call("created", server, "box_write", `{"path": "add.sh", "content": "echo $(($1 - $2))\n"}`)
 			i.call("-1", server, "box_exec", `{"argv": ["sh", "add.sh", "2", "3"]}`)
 			i.call("1 replaced", server, "box_edit", `{"path": "add.sh", "edits": [{"old": "-", "new": "+"}]}`)
@@ -126,8 +126,8 @@ func TestReferenceServersRunInBoxes(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := connect(t, d, append(append([]string{"run"}, lent...), "everything", "--", bin+"mcp-server-everything")...)
-	a.says("Echo: hi", "echo", in{"message": "hi"})
-	a.says("5", "get-sum", in{"a": 2, "b": 3})
+	a.mustCall("Echo: hi", "echo", in{"message": "hi"})
+	a.mustCall("5", "get-sum", in{"a": 2, "b": 3})
 	if _, err := a.ListResources(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
@@ -136,8 +136,8 @@ func TestReferenceServersRunInBoxes(t *testing.T) {
 		t.Error(err)
 	}
 	a = connect(t, d, append(append([]string{"run"}, lent...), "--from", hosts, "files")...)
-	a.says("Successfully", "write_file", in{"path": "/workspace/f", "content": "of a box"})
-	a.says("of a box", "read_text_file", in{"path": "/workspace/f"})
+	a.mustCall("Successfully", "write_file", in{"path": "/workspace/f", "content": "of a box"})
+	a.mustCall("of a box", "read_text_file", in{"path": "/workspace/f"})
 	a.fails("ENOENT", "read_text_file", in{"path": d.Config})
 	a.fails("EROFS", "write_file", in{"path": "/opt/ref/f", "content": "x"})
 	if err := a.Close(); err != nil {

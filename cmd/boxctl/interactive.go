@@ -66,7 +66,7 @@ func processRequest(x *api.ExecRequest) *api.ProcessRequest {
 const (
 	detachedLease   = 10 * time.Minute // how long it lives without a client
 	interactiveStop = 2 * time.Second  // for it to end after SIGHUP
-	forgetPatience  = 15 * time.Second // for boxd to end it
+	forgetTimeout   = 15 * time.Second // for boxd to end it
 )
 
 // setTerminal gives a program a terminal of the size and type of boxctl's, if boxctl has one.
@@ -108,10 +108,10 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 		fmt.Fprintf(a.stderr, "boxctl: it ends after %v without an attached client\n", quantity.Duration(detachedLease))
 		return client.ErrDetached
 	}
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
+	timeoutCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
 	defer cancel()
-	gone := c.DeleteProcess(late, id, name) // otherwise its lease ends it
-	ended := err != nil && gone == nil
+	deleteErr := c.DeleteProcess(timeoutCtx, id, name) // otherwise its lease ends it
+	ended := err != nil && deleteErr == nil
 	switch {
 	case ended && caught == 0:
 		err = fmt.Errorf("%w; the program in the terminal was ended", err)
@@ -151,9 +151,9 @@ func (a *app) runInteractive(ctx context.Context, c *client.Client, session *api
 		fmt.Fprintf(a.stderr, "boxctl: 'boxctl rm %s' removes its box\n", render.ShellWord(s.ID))
 		return err
 	}
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
+	timeoutCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
 	defer cancel()
-	if derr := c.DeleteSession(late, s.ID); derr != nil && err == nil {
+	if derr := c.DeleteSession(timeoutCtx, s.ID); derr != nil && err == nil {
 		return programError{fmt.Errorf("remove the box: %w", derr)}
 	}
 	return err

@@ -71,8 +71,8 @@ func textFlag[T any](f *limitFlags, to **T, parse func(string) (T, error), name,
 type timeValue struct{ to *time.Duration }
 
 // addTime adds a duration flag.
-func addTime(cmd *cobra.Command, to *time.Duration, name string, usual time.Duration, usage string) {
-	*to = usual
+func addTime(cmd *cobra.Command, to *time.Duration, name string, def time.Duration, usage string) {
+	*to = def
 	cmd.Flags().Var(timeValue{to}, name, usage)
 }
 

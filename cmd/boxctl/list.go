@@ -19,7 +19,7 @@ import (
 // formatFlag is the value of --format: a template for output of some type. An invalid template is a usage mistake, so
 // boxd is not called.
 type formatFlag struct {
-	of     reflect.Type
+	typ    reflect.Type
 	text   string
 	parsed *render.Format
 }
@@ -33,7 +33,7 @@ func (*formatFlag) Type() string { return "TEMPLATE" }
 // Set parses the template.
 func (f *formatFlag) Set(text string) (err error) {
 	f.text = text
-	f.parsed, err = render.ParseFormat(text, f.of)
+	f.parsed, err = render.ParseFormat(text, f.typ)
 	return err
 }
 
@@ -72,7 +72,7 @@ type listFlags struct {
 // newListing adds the flags of a list to a command. name returns what --quiet prints of an element, and what is its
 // plural, such as "ids"; without a name there is no such flag.
 func newListing[T any](a *app, cmd *cobra.Command, what string, name func(*T) string) *listing[T] {
-	l := &listing[T]{name: name, listFlags: listFlags{app: a, format: formatFlag{of: reflect.TypeFor[T]()}}}
+	l := &listing[T]{name: name, listFlags: listFlags{app: a, format: formatFlag{typ: reflect.TypeFor[T]()}}}
 	if name == nil {
 		what = ""
 	}
@@ -135,7 +135,7 @@ func (l *listFlags) printNames(n int, name func(int) string) error {
 
 // inspecting makes cmd print an object, as JSON or with --format.
 func inspecting[T any](a *app, cmd *cobra.Command, get func(context.Context, *client.Client, string) (T, error)) *cobra.Command {
-	f := formatFlag{of: reflect.TypeFor[T]()}
+	f := formatFlag{typ: reflect.TypeFor[T]()}
 	f.add(cmd, "f")
 	cmd.PreRunE = func(*cobra.Command, []string) error { return a.oneForm(f.parsed != nil, false) }
 	cmd.RunE = a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {

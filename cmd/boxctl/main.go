@@ -137,14 +137,14 @@ func (a *app) report(err error) int {
 	if e, ok := errors.AsType[wrongArguments](err); ok {
 		fmt.Fprintln(a.stderr, e)
 	} else {
-		a.say("boxctl", a.typed.sentence(err))
+		a.printMessage("boxctl", a.typed.sentence(err))
 	}
 	if hint := a.typed.hint(err); hint != "" {
-		a.say("hint", hint)
+		a.printMessage("hint", hint)
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		if line := render.Denial(&e.Problem); line != "" {
-			a.say("rule", line)
+			a.printMessage("rule", line)
 		}
 	}
 	switch {

@@ -28,9 +28,9 @@ func TestEnvIsGivenOrPassedOn(t *testing.T) {
 	t.Setenv("BOXCTL_TEST", "of boxctl")
 	t.Setenv("BOXCTL_EMPTY", "")
 	for _, tc := range []struct {
-		list []string
-		want map[string]string
-		says string
+		list    []string
+		want    map[string]string
+		message string
 	}{
 		{nil, nil, ""},
 		{[]string{"A=1", "B=x=y", "C="}, map[string]string{"A": "1", "B": "x=y", "C": ""}, ""},
@@ -41,9 +41,9 @@ func TestEnvIsGivenOrPassedOn(t *testing.T) {
 		{[]string{""}, nil, "--env : not in the environment of boxctl"},
 	} {
 		got, err := parseEnv(tc.list)
-		if !cmp.Equal(got, tc.want) || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+		if !cmp.Equal(got, tc.want) || (err == nil) != (tc.message == "") || err != nil && !strings.Contains(err.Error(), tc.message) {
 			t.Errorf(`%q: got %v, err = %v, want got == %v and (err == nil) == (tc.says == "") and (no error or err containing %q)`,
-				tc.list, got, err, tc.want, tc.says)
+				tc.list, got, err, tc.want, tc.message)
 		}
 	}
 }
@@ -69,9 +69,9 @@ func TestMountFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
-		flags sessionFlags
-		want  []api.Mount
-		says  string
+		flags   sessionFlags
+		want    []api.Mount
+		message string
 	}{
 		{sessionFlags{}, nil, ""},
 		{sessionFlags{mounts: []string{"/a:/b", "/c:/d:ro", "/e:/f:rw:1000"}}, []api.Mount{
@@ -87,9 +87,9 @@ func TestMountFlags(t *testing.T) {
 		{sessionFlags{mounts: []string{"/a:/b:rw:"}}, nil, "the owner must be a uid"},
 	} {
 		got, err := tc.flags.parseMounts()
-		if !cmp.Equal(got, tc.want) || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+		if !cmp.Equal(got, tc.want) || (err == nil) != (tc.message == "") || err != nil && !strings.Contains(err.Error(), tc.message) {
 			t.Errorf(`%+v: got %+v, err = %v, want got == %+v and (err == nil) == (tc.says == "") and (no error or err containing %q)`,
-				tc.flags, got, err, tc.want, tc.says)
+				tc.flags, got, err, tc.want, tc.message)
 		}
 	}
 }
@@ -137,10 +137,10 @@ func TestEveryEndHasItsCodeAndItsWords(t *testing.T) {
 		return &api.StartFailure{Step: step, Errno: errno, Text: step + ": " + errno}
 	}
 	for _, tc := range []struct {
-		result api.ExecResult
-		caught syscall.Signal
-		code   int
-		says   string
+		result  api.ExecResult
+		caught  syscall.Signal
+		code    int
+		message string
 	}{
 		{api.ExecResult{Status: "exited", ExitCode: new(0)}, 0, 0, ""},
 		{api.ExecResult{Status: "exited", ExitCode: new(42)}, 0, 42, ""},
@@ -175,9 +175,9 @@ func TestEveryEndHasItsCodeAndItsWords(t *testing.T) {
 		var errOut bytes.Buffer
 		a := &app{stderr: &errOut}
 		code := a.report(a.conclude(&tc.result, nil, tc.caught))
-		if code != tc.code || errOut.String() != tc.says {
+		if code != tc.code || errOut.String() != tc.message {
 			t.Errorf("%+v: code = %d, errOut = %q, want code == %v and errOut.String() == %q",
-				tc.result, code, errOut.String(), tc.code, tc.says)
+				tc.result, code, errOut.String(), tc.code, tc.message)
 		}
 	}
 }
@@ -188,9 +188,9 @@ func TestErrorsHaveACodeAndAHint(t *testing.T) {
 	refused := &client.Error{Problem: api.Problem{Detail: "no", Hint: "do that"}}
 	connect := func(err error) error { return &client.ConnectError{Socket: "/s", Err: err} }
 	for _, tc := range []struct {
-		err  error
-		code int
-		says string
+		err     error
+		code    int
+		message string
 	}{
 		{nil, 0, ""},
 		{exitError(9), 9, ""},
@@ -209,10 +209,10 @@ func TestErrorsHaveACodeAndAHint(t *testing.T) {
 		var errOut bytes.Buffer
 		got := (&app{stderr: &errOut}).report(tc.err)
 		says := errOut.String()
-		exact := strings.HasPrefix(tc.says, "boxctl: ") || tc.says == ""
-		if got != tc.code || exact && says != tc.says || !strings.Contains(says, tc.says) {
+		exact := strings.HasPrefix(tc.message, "boxctl: ") || tc.message == ""
+		if got != tc.code || exact && says != tc.message || !strings.Contains(says, tc.message) {
 			t.Errorf("%v: got %d, says = %q, want got == %v and (exact == false or says == %q) and says containing %q",
-				tc.err, got, says, tc.code, tc.says, tc.says)
+				tc.err, got, says, tc.code, tc.message, tc.message)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func TestErrorsHaveACodeAndAHint(t *testing.T) {
 func passing(t *testing.T, takes int, life time.Duration, signals map[time.Duration]syscall.Signal) (handed []string, hungUp time.Duration, first syscall.Signal) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		begin := time.Now()
+		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), life) // the program ends by itself
 		defer cancel()
 		from, to := make(chan os.Signal, 4), make(chan string)
@@ -233,7 +233,7 @@ func passing(t *testing.T, takes int, life time.Duration, signals map[time.Durat
 			for range takes {
 				select {
 				case name := <-to:
-					handed = append(handed, fmt.Sprint(name, " ", time.Since(begin)))
+					handed = append(handed, fmt.Sprint(name, " ", time.Since(start)))
 				case <-ctx.Done():
 					return
 				}
@@ -241,7 +241,7 @@ func passing(t *testing.T, takes int, life time.Duration, signals map[time.Durat
 		}()
 		p := &signalPasser{from: from, to: to}
 		p.run(ctx, func() {
-			hungUp = time.Since(begin)
+			hungUp = time.Since(start)
 			cancel()
 		})
 		first = p.signal

@@ -45,7 +45,7 @@ func (a *agent) tools() map[string]*mcp.Tool {
 func TestToolsSayWhatTheyDoAndTheServerWhatTheBoxIs(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%/lent\", \"%DIR%/rooted\"]\n")
-	lent := lend(t, d)
+	lent := makeScriptDirs(t, d)
 	a := connect(t, d, "-v", lent+":/data:ro", "--memory", "100MiB")
 	reads, open := [4]bool{true, false, true, false}, [4]bool{false, true, false, false}
 	want := map[string][4]bool{
@@ -105,7 +105,7 @@ func TestLongOutputIsCutAndAllOfItIsThere(t *testing.T) {
 		t.Errorf("err = %v, whole = %+v, want no error and len(whole.Contents) == 1 and len(whole.Contents[0].Text) == 588895",
 			err, whole)
 	}
-	if got := a.says("[more lines follow: continue with offset 50002]", "box_read", in{"path": link.URI, "offset": 50000, "limit": 2}); !strings.HasPrefix(got, "50000\n50001\n") {
+	if got := a.mustCall("[more lines follow: continue with offset 50002]", "box_read", in{"path": link.URI, "offset": 50000, "limit": 2}); !strings.HasPrefix(got, "50000\n50001\n") {
 		t.Errorf(`it reads %q, want got starting with "50000\n50001\n"`, got)
 	}
 	if _, err := a.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "boxd://output/999/stdout"}); err == nil {
@@ -117,7 +117,7 @@ func TestALongRunReportsAndCanBeCancelled(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	a := connect(t, d)
-	a.says("exit code 0", "box_exec", in{"command": "true"})
+	a.mustCall("exit code 0", "box_exec", in{"command": "true"})
 	id := a.own()
 	ctx, cancel := context.WithCancel(t.Context())
 	params := &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "trap '' TERM INT HUP; (setsid sleep 1000 &); echo step one; sleep 1000", "timeout_seconds": 500}}
@@ -141,17 +141,17 @@ func TestALongRunReportsAndCanBeCancelled(t *testing.T) {
 	if got := a.own(); got != id {
 		t.Errorf("the box is %s, was %s, want got == id", got, id)
 	}
-	a.says("exit code 0", "box_exec", in{"command": "true"})
+	a.mustCall("exit code 0", "box_exec", in{"command": "true"})
 }
 
 func TestAnAgentKeepsProcesses(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	a := connect(t, d)
-	a.says("no processes", "process_list", nil)
+	a.mustCall("no processes", "process_list", nil)
 	loop := in{"name": "upper", "command": "echo up; while read -r l; do echo \"$l\" | tr a-z A-Z; done; echo bye", "stdin": true, "ready_line": "^up$"}
-	a.says("running, ready", "process_start", loop)
-	a.says("running, ready", "process_start", loop) // the same
+	a.mustCall("running, ready", "process_start", loop)
+	a.mustCall("running, ready", "process_start", loop) // the same
 	if text, result := a.call("process_write", in{"name": "upper", "text": "hello\n", "wait_seconds": 1}); result.IsError || !strings.HasPrefix(text, "written") {
 		t.Errorf(`text = %q, want result.IsError == false and text starting with "written"`, text)
 	}
@@ -159,12 +159,12 @@ func TestAnAgentKeepsProcesses(t *testing.T) {
 		text, _ := a.call("process_output", in{"name": "upper"})
 		return text == "up\nHELLO\n"
 	})
-	a.says("upper", "process_list", nil)
-	a.says("exit code 0", "process_write", in{"name": "upper", "text": "more\n", "end": true, "wait_seconds": 60})
-	a.says("MORE\nbye", "process_output", in{"name": "upper", "lines": 2})
-	a.says("running", "process_start", in{"name": "stays", "argv": []string{"sleep", "1000"}})
-	a.says("stopped", "process_stop", in{"name": "stays"})
-	a.says("stopped", "process_list", in{"name": "stays"})
+	a.mustCall("upper", "process_list", nil)
+	a.mustCall("exit code 0", "process_write", in{"name": "upper", "text": "more\n", "end": true, "wait_seconds": 60})
+	a.mustCall("MORE\nbye", "process_output", in{"name": "upper", "lines": 2})
+	a.mustCall("running", "process_start", in{"name": "stays", "argv": []string{"sleep", "1000"}})
+	a.mustCall("stopped", "process_stop", in{"name": "stays"})
+	a.mustCall("stopped", "process_list", in{"name": "stays"})
 	a.fails("not started", "process_start", in{"name": "bad", "argv": []string{"/no/such"}})
 }
 
@@ -175,18 +175,18 @@ func TestAnAgentHasBoxesOfItsOwnAlone(t *testing.T) {
 	before := d.Look()
 	session(t, d, "create", "of-the-user")
 	a := connect(t, d)
-	a.says(`"id": "second"`, "box_create", in{"id": "second"})
-	a.says("created", "box_write", in{"path": "f", "content": "in the second", "session": "second"})
-	a.says("nothing found", "box_glob", in{"pattern": "f"})
-	a.says("in the second", "box_read", in{"path": "f", "session": "second"})
+	a.mustCall(`"id": "second"`, "box_create", in{"id": "second"})
+	a.mustCall("created", "box_write", in{"path": "f", "content": "in the second", "session": "second"})
+	a.mustCall("nothing found", "box_glob", in{"pattern": "f"})
+	a.mustCall("in the second", "box_read", in{"path": "f", "session": "second"})
 	a.fails("created", "box_read", in{"path": "f", "session": "of-the-user"})
 	a.fails("created", "box_delete", in{"session": "of-the-user"})
 	a.fails(`box "of-the-user" exists already`, "box_create", in{"id": "of-the-user"})
-	a.says("second", "box_status", nil)
-	a.says("deleted", "box_delete", in{"session": "second"})
+	a.mustCall("second", "box_status", nil)
+	a.mustCall("deleted", "box_delete", in{"session": "second"})
 	a.fails("created", "box_read", in{"path": "f", "session": "second"})
 	all := connect(t, d, "--any-session")
-	all.says("exit code 0", "box_exec", in{"command": "true", "session": "of-the-user"})
+	all.mustCall("exit code 0", "box_exec", in{"command": "true", "session": "of-the-user"})
 	for _, one := range []*agent{a, all} {
 		if err := one.Close(); err != nil {
 			t.Error(err)
@@ -208,7 +208,7 @@ func TestANamedSessionStays(t *testing.T) {
 		if step.tool == "box_write" {
 			args["content"] = "kept"
 		}
-		a.says(step.want, step.tool, args)
+		a.mustCall(step.want, step.tool, args)
 		if err := a.Close(); err != nil {
 			t.Error(err)
 		}
@@ -306,7 +306,7 @@ func TestAClientThatGoesEndsWhatRuns(t *testing.T) {
 func TestAServerInABoxIsStillAServer(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, scriptConfig)
-	lent := lend(t, d)
+	lent := makeScriptDirs(t, d)
 	program, err := os.ReadFile(boxtest.Build(t, "./test/survival/mcpserver"))
 	if err != nil {
 		t.Fatal(err)
@@ -347,9 +347,9 @@ func TestManyCallsAtOnceHaveOneBox(t *testing.T) {
 	d := boxtest.Start(t)
 	a := connect(t, d)
 	const calls = 150
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for i := range calls {
-		all.Go(func() {
+		wg.Go(func() {
 			r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "box_write", Arguments: in{"path": fmt.Sprintf("%d", i), "content": "x"}})
 			if err != nil || r.IsError && !strings.Contains(textOf(r), "its limit (exec.max_per_session)") { // a caller may only run so many at once
 				t.Errorf(`err = %v, r = %+v, want no error and (r.IsError == false or textOf(r) containing "its limit (exec.max_per_session)")`,
@@ -357,7 +357,7 @@ func TestManyCallsAtOnceHaveOneBox(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	a.own() // fails unless there is one
 }
 
@@ -366,7 +366,7 @@ func TestACallOutlivesARestartOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
 	a := connect(t, d)
-	a.says("created", "box_write", in{"path": "f", "content": "kept"})
+	a.mustCall("created", "box_write", in{"path": "f", "content": "kept"})
 	id := a.own()
 	type answer struct {
 		result *mcp.CallToolResult
@@ -380,8 +380,8 @@ func TestACallOutlivesARestartOfTheDaemon(t *testing.T) {
 	boxtest.Eventually(t, "the program of the call runs", func() bool { return running(d, "sleep") > 0 })
 	d.Kill()
 	d.Restart()
-	a.says("kept", "box_read", in{"path": "f"})
-	a.says("created", "box_write", in{"path": "go", "content": ""})
+	a.mustCall("kept", "box_read", in{"path": "f"})
+	a.mustCall("created", "box_write", in{"path": "go", "content": ""})
 	got := <-answers
 	if got.err != nil || got.result.IsError || !strings.Contains(textOf(got.result), "before\nafter\n") {
 		t.Errorf(`%v, %+v: textOf(got.result) = %q, want no error and got.result.IsError == false and textOf(got.result) containing "before\nafter\n"`,
@@ -403,14 +403,14 @@ func TestAnAgentReadsSkills(t *testing.T) {
 	if _, err := store.WriteSkillFile(t.Context(), "greeting", &api.SkillFileWrite{Path: "words.txt", Content: "hello\n"}); err != nil {
 		t.Fatal(err)
 	}
-	a.says("greeting: says hello to people", "skill_list", nil)
-	if got := a.says("Say hello.", "skill_read", in{"name": "greeting"}); !strings.Contains(got, "words.txt") {
+	a.mustCall("greeting: says hello to people", "skill_list", nil)
+	if got := a.mustCall("Say hello.", "skill_read", in{"name": "greeting"}); !strings.Contains(got, "words.txt") {
 		t.Errorf(`got %q, want got containing "words.txt"`, got)
 	}
-	a.says("hello", "skill_read", in{"name": "greeting", "path": "words.txt"})
+	a.mustCall("hello", "skill_read", in{"name": "greeting", "path": "words.txt"})
 	a.fails("none", "skill_read", in{"name": "none"})
 	a.fails("", "skill_read", in{"name": "greeting", "path": "../../etc/passwd"})
-	a.says("no box yet", "box_status", nil) // skills need no box
+	a.mustCall("no box yet", "box_status", nil) // skills need no box
 	list, err := a.ListResources(t.Context(), nil)
 	if err != nil || !slices.ContainsFunc(list.Resources, func(r *mcp.Resource) bool {
 		return r.URI == "skill://greeting/SKILL.md" && r.Description == "says hello to people"
@@ -428,13 +428,13 @@ func TestAnAgentReadsSkills(t *testing.T) {
 			t.Errorf("%s: r = %+v, want an error", uri, r)
 		}
 	}
-	a.says("The skill is at /skills/greeting", "skill_activate", in{"name": "greeting"})
-	a.says("hello", "box_exec", in{"command": "cat /skills/greeting/words.txt"})
+	a.mustCall("The skill is at /skills/greeting", "skill_activate", in{"name": "greeting"})
+	a.mustCall("hello", "box_exec", in{"command": "cat /skills/greeting/words.txt"})
 	a.fails("none", "skill_activate", in{"name": "none"})
 	if _, err := store.WriteSkillFile(t.Context(), "greeting", &api.SkillFileWrite{Path: "requirements.txt", Content: "#"}); err != nil {
 		t.Fatal(err)
 	}
-	a.says("/workspace/.skill-envs/greeting/", "skill_activate", in{"name": "greeting", "environment": true})
+	a.mustCall("/workspace/.skill-envs/greeting/", "skill_activate", in{"name": "greeting", "environment": true})
 	if err := store.DeleteSkill(t.Context(), "greeting"); err != nil {
 		t.Fatal(err)
 	}

@@ -70,8 +70,8 @@ func textOf(result *mcp.CallToolResult) string {
 	return strings.Join(all, "\n")
 }
 
-// says uses a tool whose answer must be no error and contain want.
-func (a *agent) says(want, tool string, args map[string]any) string {
+// mustCall uses a tool whose answer must be no error and contain want.
+func (a *agent) mustCall(want, tool string, args map[string]any) string {
 	a.t.Helper()
 	text, result := a.call(tool, args)
 	if result.IsError || !strings.Contains(text, want) {
@@ -102,20 +102,20 @@ func TestAnAgentDoesAWholeTask(t *testing.T) {
 	if got := a.InitializeResult().ProtocolVersion; got != "2026-07-28" { // the tests with raw lines use older ones
 		t.Errorf(`the protocol is %s, want "2026-07-28"`, got)
 	}
-	a.says("no box yet", "box_status", nil)
-	a.says("created: ", "box_write", in{"path": "calc/add.sh", "content": "add() { echo $(($1 - $2)); }\n"})
-	a.says("created: ", "box_write", in{"path": "calc/test.sh", "content": ". ./add.sh\n[ \"$(add 2 3)\" = 5 ] || { echo FAIL: add 2 3 is $(add 2 3); exit 1; }\necho PASS\n"})
-	failed := a.says("exit code 1", "box_exec", in{"command": "sh test.sh", "cwd": "/workspace/calc"})
+	a.mustCall("no box yet", "box_status", nil)
+	a.mustCall("created: ", "box_write", in{"path": "calc/add.sh", "content": "add() { echo $(($1 - $2)); }\n"})
+	a.mustCall("created: ", "box_write", in{"path": "calc/test.sh", "content": ". ./add.sh\n[ \"$(add 2 3)\" = 5 ] || { echo FAIL: add 2 3 is $(add 2 3); exit 1; }\necho PASS\n"})
+	failed := a.mustCall("exit code 1", "box_exec", in{"command": "sh test.sh", "cwd": "/workspace/calc"})
 	if !strings.Contains(failed, "FAIL: add 2 3 is -1") {
 		t.Errorf(`the output of the failed test is %q, want failed containing "FAIL: add 2 3 is -1"`, failed)
 	}
-	a.says("calc/add.sh:1:add()", "box_grep", in{"pattern": `\$1 - \$2`})
-	a.says("calc/add.sh", "box_glob", in{"pattern": "**/add.*"})
-	a.says("edit 1: 1 replaced, first in line 1", "box_edit", in{"path": "calc/add.sh", "edits": []in{{"old": "$1 - $2", "new": "$1 + $2"}}})
-	a.says("$1 + $2", "box_read", in{"path": "calc/add.sh"})
-	a.says("PASS", "box_exec", in{"argv": []string{"sh", "test.sh"}, "cwd": "/workspace/calc"})
-	a.says("directory", "box_list", in{})
-	a.says("sha256:", "box_stat", in{"path": "calc/add.sh", "digest": true})
+	a.mustCall("calc/add.sh:1:add()", "box_grep", in{"pattern": `\$1 - \$2`})
+	a.mustCall("calc/add.sh", "box_glob", in{"pattern": "**/add.*"})
+	a.mustCall("edit 1: 1 replaced, first in line 1", "box_edit", in{"path": "calc/add.sh", "edits": []in{{"old": "$1 - $2", "new": "$1 + $2"}}})
+	a.mustCall("$1 + $2", "box_read", in{"path": "calc/add.sh"})
+	a.mustCall("PASS", "box_exec", in{"argv": []string{"sh", "test.sh"}, "cwd": "/workspace/calc"})
+	a.mustCall("directory", "box_list", in{})
+	a.mustCall("sha256:", "box_stat", in{"path": "calc/add.sh", "digest": true})
 	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) != 1 {
 		t.Errorf("sessions: %+v, %v, want no error and len(list) == 1", list, err)
 	}
@@ -133,7 +133,7 @@ func TestAnAgentIsToldWhatWasWrong(t *testing.T) {
 	d := boxtest.Start(t)
 	a := connect(t, d)
 	a.fails("no/such", "box_read", in{"path": "no/such"})
-	a.says("created", "box_write", in{"path": "twice", "content": "a a"})
+	a.mustCall("created", "box_write", in{"path": "twice", "content": "a a"})
 	a.fails("2", "box_edit", in{"path": "twice", "edits": []in{{"old": "a", "new": "b"}}})
 	a.fails("argv", "box_exec", in{})
 	a.fails("not started: ", "box_exec", in{"argv": []string{"/no/such/program"}})
@@ -143,12 +143,12 @@ func TestAnAgentIsToldWhatWasWrong(t *testing.T) {
 	a.fails("network", "box_create", in{"network": "all-of-it"})
 	a.fails("none", "process_output", in{"name": "none"})
 	a.fails("output that is still stored", "box_read", in{"path": "boxd://output/7/stdout"})
-	a.says("exit code 3", "box_exec", in{"command": "exit 3"}) // no error: the agent decides what it means
+	a.mustCall("exit code 3", "box_exec", in{"command": "exit 3"}) // no error: the agent decides what it means
 	if err := d.DeleteSession(t.Context(), a.own()); err != nil {
 		t.Fatal(err)
 	}
 	a.fails("hint: the next call creates a new, empty one", "box_list", in{})
-	a.says("nothing found", "box_list", in{})
+	a.mustCall("nothing found", "box_list", in{})
 }
 
 // own returns the id of its box.

@@ -107,7 +107,7 @@ func programOf(c *client.Client, id, cwd string, argv []string) *program {
 func (a *app) explain(ctx context.Context, err error) error {
 	if code, ok := errors.AsType[exitError](err); ok && !a.json && !a.hinted && (code == 1 || code == 2 || code == exitNotFound) {
 		if hint := a.program.missingFile(ctx); hint != "" {
-			a.say("hint", hint)
+			a.printMessage("hint", hint)
 		}
 	}
 	return err

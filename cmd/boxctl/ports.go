@@ -140,8 +140,8 @@ func (a *app) forward(ctx context.Context, id string, where portPlace, port uint
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { ln.Close() })()
-	var all sync.WaitGroup
-	defer all.Wait()
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	defer cancel(nil)
 	for {
 		near, err := ln.Accept()
@@ -154,7 +154,7 @@ func (a *app) forward(ctx context.Context, id string, where portPlace, port uint
 			}
 			return err
 		}
-		all.Go(func() {
+		wg.Go(func() {
 			defer near.Close()
 			far, err := c.OpenPort(ctx, id, port)
 			if err != nil {

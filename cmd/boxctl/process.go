@@ -127,26 +127,26 @@ func (f *startFlags) anyGiven(cmd *cobra.Command) (given bool) {
 // ready returns the readiness condition, nil if no flag sets one.
 func (f *startFlags) ready(errs *[]error) *api.Ready {
 	var ready api.Ready
-	ways := 0
+	conditions := 0
 	if f.set.Changed("ready-line") {
 		ready.Line = &f.readyLine
-		ways++
+		conditions++
 	}
 	if f.set.Changed("ready-port") {
 		ready.Port = &f.readyPort
-		ways++
+		conditions++
 	}
 	if f.set.Changed("ready-command") {
 		ready.Command = []string{"/bin/sh", "-c", f.readyCommand}
-		ways++
+		conditions++
 	}
 	ready.Timeout = parseFlag(errs, f.set, "ready-timeout", f.readyTime, quantity.ParseDuration)
 	switch {
-	case ways > 1:
+	case conditions > 1:
 		*errs = append(*errs, errors.New("give one of: --ready-line, --ready-port, --ready-command"))
-	case ways == 0 && ready.Timeout != nil:
+	case conditions == 0 && ready.Timeout != nil:
 		*errs = append(*errs, errors.New("--ready-timeout goes with --ready-line, --ready-port or --ready-command"))
-	case ways == 0:
+	case conditions == 0:
 		return nil
 	}
 	return &ready
@@ -228,12 +228,12 @@ create does.`,
 	return cmd
 }
 
-// readyPatience is how long one request waits for a process to be ready.
-const readyPatience = 200 * time.Millisecond
+// readyTimeout is how long one request waits for a process to be ready.
+const readyTimeout = 200 * time.Millisecond
 
 func awaitReady(ctx context.Context, c *client.Client, id, name string) (api.Process, error) {
 	for {
-		p, err := c.Process(ctx, id, name, readyPatience)
+		p, err := c.Process(ctx, id, name, readyTimeout)
 		if err != nil || p.Ready || p.State == "ended" {
 			return p, err
 		}

@@ -22,15 +22,15 @@ type Progress struct {
 	cols  int       // of the terminal; 0: unknown
 	word  string    // what happens to the bytes
 	after string    // what happens after the last byte, "": nothing
-	of    int64     // total number; 0: unknown
+	total int64     // total number; 0: unknown
 	now   func() time.Time
 
-	mu    sync.Mutex // guards the fields below
-	began time.Time
-	shown time.Time // zero: not yet
-	n     int64
-	width int // of the present line
-	over  bool
+	mu       sync.Mutex // guards the fields below
+	start    time.Time
+	shown    time.Time // zero: not yet
+	n        int64
+	width    int // of the present line
+	finished bool
 }
 
 const (
@@ -47,8 +47,8 @@ func (a *app) addQuiet(cmd *cobra.Command, what string) {
 func (a *app) showsProgress() bool { return !a.quiet && !a.json && render.IsTerminal(a.stderr) }
 
 // progress starts a Progress: word is what happens to the bytes, of is their number, 0: unknown.
-func (a *app) progress(word string, of int64) *Progress {
-	p := &Progress{word: word, of: of, now: time.Now, began: time.Now()}
+func (a *app) progress(word string, total int64) *Progress {
+	p := &Progress{word: word, total: total, now: time.Now, start: time.Now()}
 	if a.showsProgress() {
 		p.to = a.stderr
 		size, _ := render.SizeOfTerminal(a.stderr)
@@ -68,26 +68,26 @@ func (p *Progress) add(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.n += n
-	if p.to == nil || p.over {
+	if p.to == nil || p.finished {
 		return
 	}
 	now := p.now()
-	if since := now.Sub(p.began); since < progressDelay || now.Sub(p.shown) < progressPace {
+	if since := now.Sub(p.start); since < progressDelay || now.Sub(p.shown) < progressPace {
 		return
 	}
 	p.shown = now
-	p.show(p.line(now.Sub(p.began)))
+	p.show(p.line(now.Sub(p.start)))
 }
 
-// through marks the end of the bytes: the time of what follows is unknown.
-func (p *Progress) through() {
+// bytesDone marks the end of the bytes: the time of what follows is unknown.
+func (p *Progress) bytesDone() {
 	if p.after == "" {
 		p.end()
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.to != nil && !p.over {
+	if p.to != nil && !p.finished {
 		p.show(p.after)
 	}
 }
@@ -99,13 +99,13 @@ func (p *Progress) line(after time.Duration) string {
 	if rate >= 1 {
 		speed = fmt.Sprintf("  %v/s", roundSize(int64(rate)))
 	}
-	if p.of <= 0 {
+	if p.total <= 0 {
 		return fmt.Sprintf("%s %v%s", p.word, roundSize(p.n), speed)
 	}
-	n := min(p.n, p.of)
-	full := int(n * cells / p.of)
-	line := fmt.Sprintf("%s [%s%s] %3d%% of %v%s", p.word, strings.Repeat("#", full), strings.Repeat(".", cells-full), n*100/p.of, roundSize(p.of), speed)
-	if left := float64(p.of-n) / rate; rate >= 1 && left >= 1 {
+	n := min(p.n, p.total)
+	full := int(n * cells / p.total)
+	line := fmt.Sprintf("%s [%s%s] %3d%% of %v%s", p.word, strings.Repeat("#", full), strings.Repeat(".", cells-full), n*100/p.total, roundSize(p.total), speed)
+	if left := float64(p.total-n) / rate; rate >= 1 && left >= 1 {
 		line += fmt.Sprintf("  %v left", quantity.Duration(time.Duration(left)*time.Second))
 	}
 	return line
@@ -133,7 +133,7 @@ func (p *Progress) show(line string) {
 func (p *Progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over = true; p.width > 0 {
+	if p.finished = true; p.width > 0 {
 		p.show("")
 		fmt.Fprintf(p.to, "\r")
 		p.width = 0

@@ -36,7 +36,7 @@ func TestProgressIsOneLineThatGoes(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		now := time.Unix(1e9, 0)
-		p := &Progress{to: &out, word: "sent", of: tc.of, cols: tc.cols, began: now, now: func() time.Time { return now }}
+		p := &Progress{to: &out, word: "sent", total: tc.of, cols: tc.cols, start: now, now: func() time.Time { return now }}
 		for _, n := range tc.add {
 			now = now.Add(250 * time.Millisecond)
 			p.add(n)
@@ -61,7 +61,7 @@ func TestProgressIsForWhoLooksOn(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	p := (&app{stderr: &out}).progress("sent", 1)
-	p.began = time.Now().Add(-time.Hour)
+	p.start = time.Now().Add(-time.Hour)
 	p.add(1 << 30)
 	p.end()
 	if out.Len() > 0 {

@@ -249,8 +249,8 @@ func (t typed) otherTarget(p *api.Problem) string {
 func (t typed) sentence(err error) string {
 	text := err.Error()
 	for _, e := range answers(err) {
-		if said := t.refusal(&e.Problem); e.Detail != "" && said != e.Detail {
-			text = strings.Replace(text, e.Detail, said, 1)
+		if message := t.refusal(&e.Problem); e.Detail != "" && message != e.Detail {
+			text = strings.Replace(text, e.Detail, message, 1)
 		}
 	}
 	return text
@@ -273,8 +273,8 @@ func answers(err error) []*client.Error {
 	return answers(errors.Unwrap(err))
 }
 
-// say prints a message, with a word and a colon before each line. On a terminal it wraps at the width.
-func (a *app) say(word, text string) {
+// printMessage prints a message, with a word and a colon before each line. On a terminal it wraps at the width.
+func (a *app) printMessage(word, text string) {
 	lines := strings.Split(render.Plain(text), "\n")
 	size, terminal := render.SizeOfTerminal(a.stderr)
 	for _, line := range lines {

@@ -283,7 +283,7 @@ func TestRulesArePlainHostsPortsOrAddresses(t *testing.T) {
 
 func TestMistakesNameWhatWasMeant(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct{ line, says, hint string }{
+	for _, tc := range []struct{ line, message, hint string }{
 		{"pul x", `unknown command "pul"`, "boxctl images pull"},
 		{"pull x", `unknown command "pull"`, "boxctl images pull"},
 		{"restart x", `unknown command "restart"`, "boxctl stop BOX PROCESS, then"},
@@ -308,9 +308,9 @@ func TestMistakesNameWhatWasMeant(t *testing.T) {
 		if tc.line == "rm --all" { // boxd is asked first
 			continue
 		}
-		if code != exitUsage || !strings.Contains(said, tc.says) || !regexp.MustCompile(tc.hint).MatchString(hint) && !strings.HasPrefix(hint, tc.hint) || out.String() != "" {
+		if code != exitUsage || !strings.Contains(said, tc.message) || !regexp.MustCompile(tc.hint).MatchString(hint) && !strings.HasPrefix(hint, tc.hint) || out.String() != "" {
 			t.Errorf(`%s: code = %d, errs = %q, want code == exitUsage and said containing %q and (regexp.MustCompile(tc.hint).MatchString(hint) or hint starting with %q) and out.String() == ""`,
-				tc.line, code, errs.String(), tc.says, tc.hint)
+				tc.line, code, errs.String(), tc.message, tc.hint)
 		}
 	}
 }

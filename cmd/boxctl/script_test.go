@@ -39,14 +39,14 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// lentOwner owns the directory that scripts can mount writable; root's cannot be.
-const lentOwner = 1000
+// scriptDirOwner owns the directory that scripts can mount writable; root's cannot be.
+const scriptDirOwner = 1000
 
-// scriptConfig lets sessions mount the directories that lend creates.
+// scriptConfig lets sessions mount the directories that makeScriptDirs creates.
 const scriptConfig = "[mounts]\nallow = [\"%DIR%/lent\", \"%DIR%/rooted\"]\n"
 
-// lend creates the directories of scriptConfig, and one beside them that must not be mounted.
-func lend(t testing.TB, d *boxtest.Daemon) (lent string) {
+// makeScriptDirs creates the directories of scriptConfig, and one beside them that must not be mounted.
+func makeScriptDirs(t testing.TB, d *boxtest.Daemon) (lent string) {
 	t.Helper()
 	lent = filepath.Join(d.Dir, "lent")
 	for _, dir := range []string{lent, filepath.Join(d.Dir, "rooted"), filepath.Join(d.Dir, "other")} {
@@ -54,7 +54,7 @@ func lend(t testing.TB, d *boxtest.Daemon) (lent string) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chown(lent, lentOwner, lentOwner); err != nil {
+	if err := os.Chown(lent, scriptDirOwner, scriptDirOwner); err != nil {
 		t.Fatal(err)
 	}
 	return lent
@@ -75,7 +75,7 @@ func setUp(env *testscript.Env) error {
 		return errors.New("a script runs outside of a test")
 	}
 	d := boxtest.Start(t, scriptConfig)
-	lent := lend(t, d)
+	lent := makeScriptDirs(t, d)
 	d.Warm()
 	env.Values[stageKey{}] = &stage{daemon: d, before: d.Look()}
 	env.Setenv("BOXD_SOCKET", d.Socket)

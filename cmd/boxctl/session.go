@@ -225,7 +225,7 @@ flags, create does nothing; if it does not match, create fails and names the dif
 --network-rule implies --network egress. The rule "none" allows no connection.`,
 		Args: usage(ids(cobra.MaximumNArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			id, err := theName(strings.Join(args, ""), f.name)
+			id, err := nameArg(strings.Join(args, ""), f.name)
 			if err != nil {
 				return err
 			}

@@ -30,9 +30,9 @@ type signalPasser struct {
 
 // Timeouts of a signalPasser.
 const (
-	passPatience = time.Second      // for a stream to take a signal, if there is a program yet
-	signalGrace  = 5 * time.Second  // for a program to end after the first signal
-	killGrace    = 10 * time.Second // for boxd to report the end after SIGKILL
+	passTimeout = time.Second      // for a stream to take a signal, if there is a program yet
+	signalGrace = 5 * time.Second  // for a program to end after the first signal
+	killGrace   = 10 * time.Second // for boxd to report the end after SIGKILL
 )
 
 // run returns with ctx. If the stream does not take the signals, it calls hangUp, which ends the program and its box
@@ -81,7 +81,7 @@ func (p *signalPasser) send(ctx context.Context, sig syscall.Signal) bool {
 	case p.to <- unix.SignalName(sig):
 		return true
 	case <-ctx.Done():
-	case <-time.After(passPatience):
+	case <-time.After(passTimeout):
 	}
 	return false
 }

@@ -145,7 +145,7 @@ const ctrlC = "\x03"
 func TestATerminalShowsOutputAsItComesAndKeepsWhatIsTyped(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, scriptConfig)
-	lent := lend(t, d)
+	lent := makeScriptDirs(t, d)
 	d.Warm()
 	before := d.Look()
 	term := onTerminal(t, commandOf(t, d, "/bin/sh", "-c", `"$0" "$@"; read line; echo "left for the shell: $line"`,
@@ -412,7 +412,7 @@ func TestALongCopyShowsHowFarItIs(t *testing.T) {
 func TestAShellHasThisTerminal(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, scriptConfig)
-	lent := lend(t, d)
+	lent := makeScriptDirs(t, d)
 	d.Warm()
 	before := d.Look()
 	cmd := d.Boxctl(t, "shell")

@@ -76,13 +76,13 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 	d := boxtest.Start(t, "[profiles.default]\nmax_timeout = \"1h\"")
 	d.Warm()
 	before, held := d.Look(), holds(t, d)
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	var gates [most]*io.PipeWriter
 	for i := range runs {
 		// Every program waits for input, so that all boxes exist at the same time.
 		gate, word := io.Pipe()
 		gates[i] = word
-		all.Go(func() {
+		wg.Go(func() {
 			defer gate.Close()
 			var stdout, stderr bytes.Buffer
 			cmd := d.Boxctl(t, "run", "--timeout", "30m", "--", "sh", "-c", `echo "$0" >file; read -r word; echo "$word $(cat file)"; echo "$word" >&2; exit "$1"`,
@@ -110,7 +110,7 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 		fmt.Fprintf(gate, "word%d\n", i)
 		gate.Close()
 	}
-	all.Wait()
+	wg.Wait()
 	d.NothingLeft(before)
 	var now belongings
 	defer func() {

@@ -45,8 +45,8 @@ func against(cfg *Config, state *access.State, in io.Reader, out io.Writer) erro
 		return err
 	}
 	lines := changed(now.Settings, next)
-	taken, err := takenAway(cfg, state, now.Sessions)
-	for _, line := range append(lines, taken...) {
+	removed, err := lostAccess(cfg, state, now.Sessions)
+	for _, line := range append(lines, removed...) {
 		if _, werr := fmt.Fprintln(out, line); werr != nil {
 			return errors.Join(err, werr)
 		}
@@ -76,8 +76,8 @@ func changed(was []api.Setting, is []ConfigValue) (lines []string) {
 	return lines
 }
 
-// takenAway returns which owners a reload would shut out or rename, and which sessions would end when boxd restarts.
-func takenAway(cfg *Config, state *access.State, sessions []json.RawMessage) (lines []string, err error) {
+// lostAccess returns which owners a reload would shut out or rename, and which sessions would end when boxd restarts.
+func lostAccess(cfg *Config, state *access.State, sessions []json.RawMessage) (lines []string, err error) {
 	var seen []string
 	for _, text := range sessions {
 		var s api.Session

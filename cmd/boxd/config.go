@@ -82,8 +82,8 @@ type Daemon struct {
 	ClientCRL   string `toml:"client_crl"`
 }
 
-// mostIdle is the maximum idle time before boxd exits.
-const mostIdle = 24 * time.Hour
+// maxIdle is the maximum idle time before boxd exits.
+const maxIdle = 24 * time.Hour
 
 // How the keeper is started.
 const (
@@ -149,20 +149,20 @@ type Workspaces struct {
 // workspaces.max: by default the number of quotas that workspaces can have, which bounds them where they have one; and the most.
 const (
 	defaultWorkspaces = 1 << 16
-	mostWorkspaces    = 1_000_000
+	maxWorkspaces     = 1_000_000
 )
 
 // Limits of the store: it must hold a filesystem, and be within the maximum of ext4.
 const (
-	leastStore = 64 * quantity.MiB
-	leastXFS   = 300 * quantity.MiB // mkfs.xfs(8)
-	mostStore  = 16 * quantity.TiB
+	minStore = 64 * quantity.MiB
+	minXFS   = 300 * quantity.MiB // mkfs.xfs(8)
+	maxStore = 16 * quantity.TiB
 )
 
 // Limits of how long a filesystem may take to answer. A pending wait continues for so long while boxd or its keeper stops.
 const (
-	leastPatience = 100 * time.Millisecond
-	mostPatience  = 15 * time.Second
+	minTimeout = 100 * time.Millisecond
+	maxTimeout = 15 * time.Second
 )
 
 // Mounts lists the host directories that sessions may mount.
@@ -256,8 +256,8 @@ func (c *Config) Check(path string) error {
 	if c.Daemon.Ahead < 0 || c.Daemon.Ahead > 64 {
 		errs = append(errs, fmt.Errorf("daemon.ahead = %d: must be 0 to 64", c.Daemon.Ahead))
 	}
-	if d := time.Duration(c.Daemon.IdleExit); d != 0 && (d < time.Second || d > mostIdle) {
-		errs = append(errs, fmt.Errorf("daemon.idle_exit = %v: must be 0s, or 1s to %v", c.Daemon.IdleExit, quantity.Duration(mostIdle)))
+	if d := time.Duration(c.Daemon.IdleExit); d != 0 && (d < time.Second || d > maxIdle) {
+		errs = append(errs, fmt.Errorf("daemon.idle_exit = %v: must be 0s, or 1s to %v", c.Daemon.IdleExit, quantity.Duration(maxIdle)))
 	}
 	if c.IDs.Base == 0 || c.IDs.Base%isolation.IDRange != 0 || c.IDs.Count == 0 ||
 		uint64(c.IDs.Base)+uint64(c.IDs.Count)*isolation.IDRange > 1<<32-isolation.IDRange {
@@ -266,13 +266,13 @@ func (c *Config) Check(path string) error {
 	if n := c.Sessions.Max; n > defaultIDs && n > int(c.IDs.Count) { // up to the default it was always allowed, even if sessions find no ids
 		errs = append(errs, fmt.Errorf("sessions.max = %d: must be 1 to %d, the number of id ranges (ids.count)", n, max(defaultIDs, c.IDs.Count)))
 	}
-	if n := c.Work.Max; n < c.Sessions.Max || n > mostWorkspaces {
-		errs = append(errs, fmt.Errorf("workspaces.max = %d: must be %d (sessions.max) to %d", n, c.Sessions.Max, mostWorkspaces))
+	if n := c.Work.Max; n < c.Sessions.Max || n > maxWorkspaces {
+		errs = append(errs, fmt.Errorf("workspaces.max = %d: must be %d (sessions.max) to %d", n, c.Sessions.Max, maxWorkspaces))
 	}
-	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
-		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: must be 0, or %v to %v", n, leastStore, mostStore))
-	} else if n != 0 && n < leastXFS && c.Work.StoreFilesystem == isolation.StoreXFS {
-		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: must be at least %v with workspaces.store_filesystem = %q", n, leastXFS, isolation.StoreXFS))
+	if n := c.Work.StoreSize; n != 0 && (n < minStore || n > maxStore) {
+		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: must be 0, or %v to %v", n, minStore, maxStore))
+	} else if n != 0 && n < minXFS && c.Work.StoreFilesystem == isolation.StoreXFS {
+		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: must be at least %v with workspaces.store_filesystem = %q", n, minXFS, isolation.StoreXFS))
 	}
 	if kind := c.Work.StoreFilesystem; kind != isolation.StoreExt4 && kind != isolation.StoreXFS {
 		errs = append(errs, fmt.Errorf("workspaces.store_filesystem = %q: must be %q or %q", kind, isolation.StoreExt4, isolation.StoreXFS))
@@ -282,8 +282,8 @@ func (c *Config) Check(path string) error {
 			errs = append(errs, fmt.Errorf("mounts.quota_roots = %q: must be an absolute path of a directory, other than /", root))
 		}
 	}
-	if d := time.Duration(c.Mounts.Patience); d < leastPatience || d > mostPatience {
-		errs = append(errs, fmt.Errorf("mounts.patience = %v: must be %v to %v", c.Mounts.Patience, quantity.Duration(leastPatience), quantity.Duration(mostPatience)))
+	if d := time.Duration(c.Mounts.Patience); d < minTimeout || d > maxTimeout {
+		errs = append(errs, fmt.Errorf("mounts.patience = %v: must be %v to %v", c.Mounts.Patience, quantity.Duration(minTimeout), quantity.Duration(maxTimeout)))
 	}
 	if a := c.Daemon.HTTP; a != "" && !isLoopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: must be a loopback address with a port, such as 127.0.0.1:5410, or empty", a))

@@ -57,7 +57,7 @@ func loadConfig(path string, required bool, environ []string) (Config, error) {
 	if len(cfg.Mounts.QuotaRoots) > 0 {
 		cfg.Roots = cfg.Mounts.QuotaRoots
 	}
-	cfg.usualCaps()
+	cfg.defaultCaps()
 	return cfg, cfg.Check(path)
 }
 

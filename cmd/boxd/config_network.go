@@ -39,8 +39,8 @@ func (n *Network) validate() error {
 	bad("ipv4", n.IPv4, err)
 	_, err = rule.Block(n.IPv6, false)
 	bad("ipv6", n.IPv6, err)
-	if len(n.Resolvers) > mostResolvers {
-		errs = append(errs, fmt.Errorf("network.resolvers = %d addresses: must be at most %d", len(n.Resolvers), mostResolvers))
+	if len(n.Resolvers) > maxResolvers {
+		errs = append(errs, fmt.Errorf("network.resolvers = %d addresses: must be at most %d", len(n.Resolvers), maxResolvers))
 	}
 	if n.Connections < 0 || n.Connections > rule.MaxConnections {
 		errs = append(errs, fmt.Errorf("network.connections = %d: must be 0 to %d", n.Connections, rule.MaxConnections))
@@ -55,13 +55,13 @@ func (n *Network) validate() error {
 	return errors.Join(errs...)
 }
 
-// mostResolvers is the maximum number of name servers that programs use (MAXNS, resolv.conf(5)).
-const mostResolvers = 3
+// maxResolvers is the maximum number of name servers that programs use (MAXNS, resolv.conf(5)).
+const maxResolvers = 3
 
 // networkWords returns the network settings for the keeper's flags.
 func (c *Config) networkWords() []string {
-	usual := rule.Caps{Connections: c.Network.Connections, Bandwidth: uint64(c.Network.Bandwidth)}
-	k := rule.Config{Caps: usual, Most: usual}
+	def := rule.Caps{Connections: c.Network.Connections, Bandwidth: uint64(c.Network.Bandwidth)}
+	k := rule.Config{Caps: def, Most: def}
 	var all []string
 	for name, p := range c.Profiles {
 		k.Most.Connections, k.Most.Bandwidth = larger(k.Most.Connections, p.NetworkConnections), larger(k.Most.Bandwidth, uint64(p.NetworkBandwidth))
@@ -82,16 +82,16 @@ func (c *Config) networkWords() []string {
 }
 
 // larger returns the larger of two limits; 0 is unlimited.
-func larger[T cmp.Ordered](usual, its T) T {
+func larger[T cmp.Ordered](def, its T) T {
 	var any T
-	if usual == any {
+	if def == any {
 		return any
 	}
-	return max(usual, its)
+	return max(def, its)
 }
 
-// usualCaps sets the limits of profiles that set none.
-func (c *Config) usualCaps() {
+// defaultCaps sets the limits of profiles that set none.
+func (c *Config) defaultCaps() {
 	c.DefaultCaps = policy.NetworkCaps{Connections: c.Network.Connections, Bandwidth: c.Network.Bandwidth}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// meant maps common wrong keys of a table [policy.NAME] to the right ones.
-func meant() map[string]string {
+// guesses maps common wrong keys of a table [policy.NAME] to the right ones.
+func guesses() map[string]string {
 	const principals, sessions = `"principals" (whom it applies to)`, `"sessions" (boxes at a time)`
 	const memory, cpus = `"total_memory" (of all boxes; of one: ceilings.memory)`, `"total_cpus" (of all boxes; of one: ceilings.cpus)`
 	return map[string]string{
@@ -31,7 +31,7 @@ func meant() map[string]string {
 func suggestion(key toml.Key) string {
 	last := key[len(key)-1]
 	if len(key) == 3 && key[0] == "policy" {
-		if known, ok := meant()[last]; ok {
+		if known, ok := guesses()[last]; ok {
 			return known
 		}
 	}

@@ -61,7 +61,7 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	}
 	got.Origins = nil
 	want := defaultConfig()
-	want.usualCaps() // as each Load does
+	want.defaultCaps() // as each Load does
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-built-in +installed:\n%s", diff)
 	}

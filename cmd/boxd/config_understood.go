@@ -83,17 +83,17 @@ func ruleText(r access.Rule) string {
 // policyText says whom a policy applies to, and its limits for all boxes of an owner together.
 func (c *Config) policyText(name string) string {
 	p := c.Policies[name]
-	var whom, limits []string
+	var callers, limits []string
 	for _, list := range []struct {
 		what  string
 		names []string
 	}{{"principals", p.Principals}, {"groups", p.Groups}, {"roles", p.Roles}} {
 		if len(list.names) > 0 {
-			whom = append(whom, list.what+" "+strings.Join(list.names, ", "))
+			callers = append(callers, list.what+" "+strings.Join(list.names, ", "))
 		}
 	}
-	if len(whom) == 0 {
-		whom = []string{"everybody without another policy, except admins"}
+	if len(callers) == 0 {
+		callers = []string{"everybody without another policy, except admins"}
 	}
 	if p.Sessions > 0 {
 		limits = append(limits, fmt.Sprintf("%d boxes", p.Sessions))
@@ -107,5 +107,5 @@ func (c *Config) policyText(name string) string {
 	if len(limits) == 0 {
 		limits = []string{"no total limits"}
 	}
-	return "applies to " + strings.Join(whom, " and ") + "; " + strings.Join(limits, ", ")
+	return "applies to " + strings.Join(callers, " and ") + "; " + strings.Join(limits, ", ")
 }

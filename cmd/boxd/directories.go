@@ -201,7 +201,7 @@ func hasOtherNames(info fs.FileInfo) bool { return info.Sys().(*syscall.Stat_t).
 
 // lockState makes the state directory and locks out every other boxd, after waiting for one that is ending. Then it makes boxd's own
 // directories there.
-func lockState(dir string, patience time.Duration) (*os.File, error) {
+func lockState(dir string, timeout time.Duration) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
@@ -212,7 +212,7 @@ func lockState(dir string, patience time.Duration) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("state directory %s: %w", dir, err)
 	}
-	lock, err := lockOwn(dir, patience)
+	lock, err := lockOwn(dir, timeout)
 	if err == nil && owner(info) == os.Geteuid() { // otherwise boxd -prepare has made them
 		if err = makeOwnDirs(dir); err != nil {
 			lock.Close()
@@ -225,12 +225,12 @@ func lockState(dir string, patience time.Duration) (*os.File, error) {
 }
 
 // lockOwn locks out every other boxd of a state directory.
-func lockOwn(dir string, patience time.Duration) (*os.File, error) {
+func lockOwn(dir string, timeout time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the state directory: %w", err)
 	}
-	if err := linux.Lock(int(f.Fd()), patience); err != nil {
+	if err := linux.Lock(int(f.Fd()), timeout); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("state directory %s is in use by another boxd: %w", dir, err)
 	}
@@ -297,7 +297,7 @@ func move(dir *os.Root, from, to string) error {
 }
 
 // lockRun keeps every other boxd from the keeper of a runtime directory, whose part of that it makes.
-func lockRun(dir string, patience time.Duration) (*os.File, error) {
+func lockRun(dir string, timeout time.Duration) (*os.File, error) {
 	own := filepath.Join(dir, isolation.KeeperDir)
 	if os.Geteuid() == 0 {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -319,7 +319,7 @@ func lockRun(dir string, patience time.Duration) (*os.File, error) {
 		f.Close()
 		return nil, fmt.Errorf("runtime directory %s: %w", own, err)
 	}
-	if err := linux.Lock(int(f.Fd()), patience); err != nil {
+	if err := linux.Lock(int(f.Fd()), timeout); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("runtime directory %s is in use by another boxd: %w", dir, err)
 	}

@@ -67,8 +67,8 @@ func TestDirectoriesAreGivenToTheUserOfBoxd(t *testing.T) {
 		"": root, "lock": stranger, "daemon": stranger, "daemon/grants.json": stranger, "sessions/a.json": stranger, "skills/builtin/trees/t/SKILL.md": stranger, "skills/link": stranger,
 		"audit/log": stranger, "images": stranger, "usage": stranger, "workspaces": root, "workspaces/key/file": root, "store.img": root,
 	} {
-		if got, there := all[path]; got != want || !there {
-			t.Errorf("%q belongs to %v (%v), want %v", path, got, there, want)
+		if got, exists := all[path]; got != want || !exists {
+			t.Errorf("%q belongs to %v (%v), want %v", path, got, exists, want)
 		}
 	}
 	for path, want := range map[string]fs.FileMode{cfg.StateDir: 0o711, filepath.Join(cfg.StateDir, "daemon"): 0o700, cfg.RuntimeDir: 0o755, filepath.Join(cfg.RuntimeDir, "keeper"): 0o750, filepath.Join(cfg.RuntimeDir, "boxes"): 0o700, filepath.Join(cfg.RuntimeDir, "box.toml.d"): 0o755} {

@@ -94,15 +94,15 @@ func (w *front) serveE2B(ctx context.Context, seen *notes) (stop func()) {
 	if w.sandbox == nil {
 		return func() {}
 	}
-	ctx, end := context.WithCancel(ctx)
-	var serving sync.WaitGroup
-	serving.Go(func() {
+	ctx, cancel := context.WithCancel(ctx)
+	var servers sync.WaitGroup
+	servers.Go(func() {
 		if err := w.sandbox.Serve(ctx, w.sockets.E2B...); err != nil {
 			seen.log.Error("E2B's protocol is no longer served", "error", err)
 		}
 	})
 	return func() {
-		end()
-		serving.Wait()
+		cancel()
+		servers.Wait()
 	}
 }

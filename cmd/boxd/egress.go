@@ -27,11 +27,11 @@ import (
 const namesSocket = "names.sock"
 
 // openBoxes opens the driver, with name resolution for boxes. supervising is to be set to the supervisor that gets their denials.
-func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *notes) (boxes *driver.Driver, supervising *atomic.Pointer[supervisor.Supervisor], end func()) {
-	boxes, end = driver.Direct(keeper), func() {}
+func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *notes) (boxes *driver.Driver, supervising *atomic.Pointer[supervisor.Supervisor], stop func()) {
+	boxes, stop = driver.Direct(keeper), func() {}
 	if cfg.Groups.Driver == driverSystemd {
 		var scopes driver.DialScopes
-		scopes, end = openScopes(ctx, cfg, keeper.Program, seen.log)
+		scopes, stop = openScopes(ctx, cfg, keeper.Program, seen.log)
 		boxes = driver.Scoped(keeper, scopes, seen.log)
 	}
 	supervising = &atomic.Pointer[supervisor.Supervisor]{}
@@ -51,7 +51,7 @@ func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *no
 			emitFor(context.WithoutCancel(ctx), v, seen.Events, key, func(i *session.Info) string { return crowded(i, packets) })
 		}
 	})
-	closeScopes := end
+	closeScopes := stop
 	return boxes, supervising, func() { boxes.StopResolving(); closeScopes() }
 }
 
@@ -111,9 +111,9 @@ func describeDenied(d *egress.Denied) (text string, ok bool) {
 // crowded says that a session has reached its connection limit.
 func crowded(i *session.Info, packets uint64) string {
 	c := driver.Crowded{Packets: packets, Most: i.Settings.NetworkConnections, Profile: i.Settings.Profile}
-	for _, cut := range i.Settings.Clamped {
-		if cut.Field == policy.FieldConnections {
-			c.By = cut.By
+	for _, clamp := range i.Settings.Clamped {
+		if clamp.Field == policy.FieldConnections {
+			c.By = clamp.By
 		}
 	}
 	return c.Text()

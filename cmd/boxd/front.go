@@ -31,19 +31,19 @@ import (
 
 // front is where clients connect: the sockets of boxd, and the gate that authenticates callers.
 type front struct {
-	gate     *access.Gate
-	state    *os.Root           // where the gate stores grants
-	skills   *skills.Store      // skills of callers
-	drives   *volumes.Drives    // drives of callers
-	previews *access.PreviewKey // signs tokens of previews
-	sockets  *systemd.Sockets   // that boxd serves, its own or the service manager's
-	held     bool               // by the service manager, which starts boxd for the next client
-	token    string             // that LangBot must send; "": none
-	langBot  *actionrpc.Server  // serves LangBot; nil: it is off
-	tls      *tls.Config        // for E2B clients over TLS; nil: there are none
-	sandbox  *e2b.Server        // serves E2B clients; nil: E2B is off
-	https    []net.Listener     // for callers on other hosts
-	ours     *tls.Config        // of https
+	gate      *access.Gate
+	state     *os.Root           // where the gate stores grants
+	skills    *skills.Store      // skills of callers
+	drives    *volumes.Drives    // drives of callers
+	previews  *access.PreviewKey // signs tokens of previews
+	sockets   *systemd.Sockets   // that boxd serves, its own or the service manager's
+	activated bool               // by the service manager, which starts boxd for the next client
+	token     string             // that LangBot must send; "": none
+	langBot   *actionrpc.Server  // serves LangBot; nil: it is off
+	tls       *tls.Config        // for E2B clients over TLS; nil: there are none
+	sandbox   *e2b.Server        // serves E2B clients; nil: E2B is off
+	https     []net.Listener     // for callers on other hosts
+	ours      *tls.Config        // of https
 }
 
 // openFront opens all parts of the front.
@@ -87,7 +87,7 @@ func openFront(ctx context.Context, cfg *Config, log *slog.Logger) (*front, erro
 // idleExit returns how long boxd must be idle before it exits; 0: it does not. LangBot and the agent of a fleet stay
 // connected, and E2B clients are not counted.
 func (w *front) idleExit(cfg *Config) time.Duration {
-	if !w.held || len(w.sockets.LangBot)+len(w.sockets.E2B) > 0 || w.sockets.Fleet != nil {
+	if !w.activated || len(w.sockets.LangBot)+len(w.sockets.E2B) > 0 || w.sockets.Fleet != nil {
 		return 0
 	}
 	return time.Duration(cfg.Daemon.IdleExit)
@@ -99,14 +99,14 @@ func openSockets(ctx context.Context, cfg *Daemon, log *slog.Logger) (*front, er
 	if err != nil {
 		return nil, err
 	}
-	w := &front{sockets: sockets, held: sockets.API != nil}
-	if !w.held {
+	w := &front{sockets: sockets, activated: sockets.API != nil}
+	if !w.activated {
 		sockets.API, err = listen(ctx, cfg.Socket, cfg.SocketGroup, log)
 	}
 	if err == nil && cfg.HTTP != "" && len(sockets.HTTP) == 0 {
 		sockets.HTTP, err = listenTCP(ctx, "daemon.http", cfg.HTTP, "enable boxd-http.socket instead, and leave daemon.http out")
 	}
-	if err == nil && w.held {
+	if err == nil && w.activated {
 		err = closedSocket(sockets.API.Addr().String())
 	}
 	if err != nil {
@@ -146,18 +146,18 @@ func (w *front) openHTTPS(ctx context.Context, cfg *Daemon, log *slog.Logger) (e
 		if w.https, err = listenTCP(ctx, "daemon.https", cfg.HTTPS, "give boxd-http.socket another ListenStream="+cfg.HTTPS); err != nil {
 			return err
 		}
-		w.held = false // no service manager would start boxd for clients of this socket
+		w.activated = false // no service manager would start boxd for clients of this socket
 	}
 	log.Info("boxd serves HTTPS", "address", w.https[0].Addr().String(), "client_certificates", cfg.ClientCA != "")
 	return nil
 }
 
-// listenTCP opens the socket that a key names; instead is the alternative if boxd's own unit may not.
-func listenTCP(ctx context.Context, key, address, instead string) ([]net.Listener, error) {
+// listenTCP opens the socket that a key names; alternative is what to do if boxd's own unit may not.
+func listenTCP(ctx context.Context, key, address, alternative string) ([]net.Listener, error) {
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EPERM):
-		return nil, fmt.Errorf("%s: %w: boxd's unit forbids the socket; %s", key, err, instead)
+		return nil, fmt.Errorf("%s: %w: boxd's unit forbids the socket; %s", key, err, alternative)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}

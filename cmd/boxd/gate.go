@@ -60,17 +60,17 @@ func prepareGate(cfg *Config, started *Daemon, credentials string, log *slog.Log
 // resolvePolicies resolves the users and groups of policies. A policy whose users do not exist is refused when a
 // configuration is checked or reloaded. At startup it is only logged: a removed account must not keep boxd from serving
 // all others.
-func resolvePolicies(cfg *Config, state *access.State, nobody func(error) error) error {
+func resolvePolicies(cfg *Config, state *access.State, noMatch func(error) error) error {
 	none, err := cfg.ResolvePrincipals(state.Person)
 	if none != nil {
-		err = errors.Join(err, nobody(none))
+		err = errors.Join(err, noMatch(none))
 	}
 	return err
 }
 
-// fitsNobody returns an error for rules about users and groups that this host does not have: an error when a
+// matchesNobody returns an error for rules about users and groups that this host does not have: an error when a
 // configuration is checked, and a warning when boxd starts.
-func fitsNobody(state *access.State) (err error) {
+func matchesNobody(state *access.State) (err error) {
 	for _, line := range state.Loud {
 		if strings.HasPrefix(line, "principals.") {
 			err = errors.Join(err, errors.New(line))
@@ -83,7 +83,7 @@ func fitsNobody(state *access.State) (err error) {
 func refuse(err error) error { return err }
 
 // applyTo returns a function that applies a configuration: all of it or nothing.
-func applyTo(sup *supervisor.Supervisor, door *access.Gate, started *Config, log *slog.Logger) func(*Config) error {
+func applyTo(sup *supervisor.Supervisor, gate *access.Gate, started *Config, log *slog.Logger) func(*Config) error {
 	return func(next *Config) error {
 		tellIdle(next, log)
 		state, err := prepareGate(next, &started.Daemon, access.Credentials(), log)
@@ -94,8 +94,8 @@ func applyTo(sup *supervisor.Supervisor, door *access.Gate, started *Config, log
 			err = sup.SetConfig(next.Config)
 		}
 		if err == nil {
-			door.Use(state)
-			sup.Revoke(door.IsOut)
+			gate.Use(state)
+			sup.Revoke(gate.IsOut)
 		}
 		return err
 	}

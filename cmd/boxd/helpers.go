@@ -56,8 +56,8 @@ func (h *helper) run(ctx context.Context) error {
 func (h *helper) accept(ctx context.Context, listener *fdpass.Listener) error {
 	defer listener.Close()
 	defer context.AfterFunc(ctx, listener.Close)()
-	var all sync.WaitGroup
-	defer all.Wait()
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	slots := make(chan struct{}, maxHelped)
 	for {
 		fd, err := listener.Accept()
@@ -76,7 +76,7 @@ func (h *helper) accept(ctx context.Context, listener *fdpass.Listener) error {
 			continue
 		}
 		slots <- struct{}{}
-		all.Go(func() {
+		wg.Go(func() {
 			defer func() { <-slots }()
 			h.serve(ctx, fd)
 		})
@@ -109,8 +109,8 @@ func serveScopes(ctx context.Context, boxdUser identity) error {
 	return (&helper{unit: "boxd-scopes", boxdUser: boxdUser, serve: server.ServeConn, log: log}).run(ctx)
 }
 
-// filesPatience is how long a client may take to ask, and to receive.
-const filesPatience = 5 * time.Second
+// filesTimeout is how long a client may take to ask, and to receive.
+const filesTimeout = 5 * time.Second
 
 // serveFiles opens files for the boxd of a user, until ctx ends: it is boxd-files.service.
 func serveFiles(ctx context.Context, boxdUser identity, path string, load func() (Config, error)) error {
@@ -132,7 +132,7 @@ type fileServer struct {
 // serve answers one request.
 func (s *fileServer) serve(_ context.Context, fd int) {
 	defer unix.Close(fd)
-	wait := unix.NsecToTimeval(filesPatience.Nanoseconds())
+	wait := unix.NsecToTimeval(filesTimeout.Nanoseconds())
 	body := make([]byte, durable.MaxFileMessage)
 	err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait))
 	n := 0

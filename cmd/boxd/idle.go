@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// resolvePatience limits the wait for all names together.
-const resolvePatience = 3 * time.Second
+// resolveTimeout limits the wait for all names together.
+const resolveTimeout = 3 * time.Second
 
 // idle lists settings that have no effect on this host, and so are probably mistakes: patterns that match nothing,
 // missing directories.
 func (c *Config) idle() (list []string) {
-	usual := defaultConfig().Image.Etc
+	def := defaultConfig().Image.Etc
 	for _, pattern := range c.Image.Etc {
-		if slices.Contains(usual, pattern) {
+		if slices.Contains(def, pattern) {
 			continue // not every host has all of these
 		}
 		name := strings.TrimPrefix(pattern, "!")
@@ -79,13 +79,13 @@ func (c *Config) unresolved(ctx context.Context) []string {
 			where[host] = "secrets." + name + ".hosts"
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, resolvePatience)
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var list []string
-	var asking sync.WaitGroup
+	var requests sync.WaitGroup
 	for host, key := range where {
-		asking.Go(func() { // bounded by ctx
+		requests.Go(func() { // bounded by ctx
 			if _, err := net.DefaultResolver.LookupHost(ctx, host); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
@@ -93,7 +93,7 @@ func (c *Config) unresolved(ctx context.Context) []string {
 			}
 		})
 	}
-	asking.Wait()
+	requests.Wait()
 	slices.Sort(list)
 	return list
 }

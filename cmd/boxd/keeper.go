@@ -54,7 +54,7 @@ func startKeeper(ctx context.Context, cfg *Config, log *slog.Logger) (*client.Ke
 	external := cfg.Daemon.Keeper == keeperExternal
 	if !external {
 		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, greetPatience)
+		ctx, cancel = context.WithTimeout(ctx, greetTimeout)
 		defer cancel()
 	}
 	return client.StartKeeper(ctx, client.KeeperConfig{

@@ -15,10 +15,10 @@ import (
 
 // Versions of Landlock's ABI, with the Linux that has it.
 const (
-	// leastFiles is the first with which a file can be renamed to another directory (5.19).
-	leastFiles = 2
-	// leastTruncate is the first that can forbid to truncate (6.2).
-	leastTruncate = 3
+	// minFiles is the first with which a file can be renamed to another directory (5.19).
+	minFiles = 2
+	// minTruncate is the first that can forbid to truncate (6.2).
+	minTruncate = 3
 )
 
 // landlockVersion returns the version of Landlock's ABI here; 0: the kernel has none, or it is disabled.
@@ -31,7 +31,7 @@ func landlockVersion() int {
 }
 
 // canRestrictFiles reports whether this kernel can restrict which files a process opens.
-func canRestrictFiles() bool { return landlockVersion() >= leastFiles }
+func canRestrictFiles() bool { return landlockVersion() >= minFiles }
 
 // fileAccess is what a process may do with a file, or with everything below a directory.
 type fileAccess uint64
@@ -69,7 +69,7 @@ func restrict(rules []fileRule) error {
 	}
 	if canRestrictFiles() {
 		attr.Handled_access_fs = uint64(allFiles)
-		if landlockVersion() < leastTruncate {
+		if landlockVersion() < minTruncate {
 			attr.Handled_access_fs &^= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 		}
 	}

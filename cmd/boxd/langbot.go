@@ -76,15 +76,15 @@ func (w *front) serveLangBot(ctx context.Context, seen *notes) (stop func()) {
 	if w.langBot == nil {
 		return func() {}
 	}
-	ctx, end := context.WithCancel(ctx)
-	var serving sync.WaitGroup
-	serving.Go(func() {
+	ctx, cancel := context.WithCancel(ctx)
+	var servers sync.WaitGroup
+	servers.Go(func() {
 		if err := w.langBot.Serve(ctx, w.sockets.LangBot...); err != nil {
 			seen.log.Error("LangBot is no longer served", "error", err)
 		}
 	})
 	return func() {
-		end()
-		serving.Wait()
+		cancel()
+		servers.Wait()
 	}
 }

@@ -28,8 +28,8 @@ import (
 // version is set by the linker.
 var version = "devel"
 
-// greetPatience includes the end of an earlier keeper, and the making of the store.
-const greetPatience = time.Minute
+// greetTimeout includes the end of an earlier keeper, and the making of the store.
+const greetTimeout = time.Minute
 
 func main() {
 	_ = linux.SetTimerSlack(linux.TimerSlack) // if it fails, boxd only wakes up more often
@@ -129,7 +129,7 @@ func checkConfig(ctx context.Context, cfg *Config, err error, running string) er
 	state, err := prepareGate(cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err == nil {
 		_, files := trace.NewTracer(&cfg.Traces, trace.Source{}, slog.New(slog.DiscardHandler)) // whose files boxd reads at startup
-		err = errors.Join(resolvePolicies(cfg, state, refuse), fitsNobody(state), files)
+		err = errors.Join(resolvePolicies(cfg, state, refuse), matchesNobody(state), files)
 	}
 	switch {
 	case err != nil:
@@ -161,10 +161,10 @@ func start(ctx context.Context, cfg *Config, path string, load func() (Config, e
 // serve builds the parts from the bottom up, serves until ctx ends, and takes them down in reverse.
 func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, error), reloads <-chan os.Signal) error {
 	log := seen.log
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	var beside sync.WaitGroup // continues until all else has ended
-	defer beside.Wait()
-	defer end()
+	baseCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var background sync.WaitGroup // continues until all else has ended
+	defer background.Wait()
+	defer cancel()
 	lock, err := lockState(cfg.Daemon.StateDir, linux.StartPatience)
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 		return err
 	}
 	defer in.Close()
-	if err := seen.openRecords(life, cfg, &beside); err != nil {
+	if err := seen.openRecords(baseCtx, cfg, &background); err != nil {
 		return err
 	}
 	defer seen.Audit.Close()
@@ -198,13 +198,13 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	}()
 	boxes, supervising, closeBoxes := openBoxes(ctx, cfg, keeper, seen)
 	defer closeBoxes()
-	store, sup, end, err := openSupervisor(ctx, cfg, in, boxes, seen, keepBoxes)
+	store, sup, cancel, err := openSupervisor(ctx, cfg, in, boxes, seen, keepBoxes)
 	if err != nil {
 		keepBoxes = true // living boxes belong to an earlier boxd, for the next one
 		return err
 	}
 	supervising.Store(sup)
-	defer end()
+	defer cancel()
 	sweep(ctx, in, store, log) // restored sessions keep theirs
 	seen.begin(ctx, cfg, sup, store, boxes)
 	reload := newReloader(load, applyTo(sup, in.gate, cfg, log), cfg, log, seen.Events)
@@ -213,12 +213,12 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
-	beside.Go(func() { in.drives.Run(life) })
-	beside.Go(func() { reload.run(life, reloads) })
-	beside.Go(func() { watch(life, ctx, server.Check, log) })
-	leave := in.others(ctx, seen)
+	background.Go(func() { in.drives.Run(baseCtx) })
+	background.Go(func() { reload.run(baseCtx, reloads) })
+	background.Go(func() { watch(baseCtx, ctx, server.Check, log) })
+	stop := in.others(ctx, seen)
 	err = server.Serve(ctx, in.sockets.API, in.sockets.HTTP...)
-	leave()
+	stop()
 	seen.Events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping, Detail: leftBehind(len(sup.Sessions(access.Principal{}, true)), keepBoxes)})
 	return errors.Join(err, systemd.Stopping())
 }
@@ -228,22 +228,22 @@ func leftBehind(boxes int, keepBoxes bool) string {
 	if !keepBoxes {
 		return ""
 	}
-	const rest = `the keeper keep running for the next boxd (daemon.on_stop = "keep"); to end them, start it with on_stop = "end" and stop it`
+	const text = `the keeper keep running for the next boxd (daemon.on_stop = "keep"); to end them, start it with on_stop = "end" and stop it`
 	switch boxes {
 	case 0:
 		return `the keeper keeps running for the next boxd (daemon.on_stop = "keep")`
 	case 1:
-		return "1 box and " + rest
+		return "1 box and " + text
 	default:
-		return strconv.Itoa(boxes) + " boxes and " + rest
+		return strconv.Itoa(boxes) + " boxes and " + text
 	}
 }
 
 // watch notifies the service manager's watchdog until ctx ends. While serving ends, which may take long, health is not
 // checked: TimeoutStopSec= limits that.
-func watch(ctx, serving context.Context, check func(context.Context) error, log *slog.Logger) {
+func watch(ctx, serveCtx context.Context, check func(context.Context) error, log *slog.Logger) {
 	err := systemd.Watchdog(ctx, func(now context.Context) error {
-		if serving.Err() == nil {
+		if serveCtx.Err() == nil {
 			return check(now)
 		}
 		return nil

@@ -40,7 +40,7 @@ func (r *reloader) settings() ([]api.Setting, error) {
 	if err != nil {
 		return nil, err
 	}
-	late, err := fixedSettings(r.started, &force)
+	fixed, err := fixedSettings(r.started, &force)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (r *reloader) settings() ([]api.Setting, error) {
 	}
 	list := make([]api.Setting, 0, len(values))
 	for _, v := range values {
-		if slices.Contains(late, v.Key) {
+		if slices.Contains(fixed, v.Key) {
 			i := slices.IndexFunc(first, func(o ConfigValue) bool { return o.Key == v.Key })
 			if i < 0 {
 				continue
@@ -95,8 +95,8 @@ func (r *reloader) reload(ctx context.Context) {
 	r.mu.Lock()
 	r.force = next
 	r.mu.Unlock()
-	late, err := fixedSettings(r.started, &next)
-	if err != nil || len(late) > 0 {
-		r.log.Warn("changed keys take effect when boxd is restarted", "keys", strings.Join(late, ", "), "error", err)
+	fixed, err := fixedSettings(r.started, &next)
+	if err != nil || len(fixed) > 0 {
+		r.log.Warn("changed keys take effect when boxd is restarted", "keys", strings.Join(fixed, ", "), "error", err)
 	}
 }

@@ -85,9 +85,9 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 	}
 	r := newReloader(load, apply, &started, log, events.New(8, events.Logged(log)))
 	for _, tc := range []struct {
-		file string
-		most int
-		says string
+		file    string
+		most    int
+		message string
 	}{
 		{"[sessions]\nmax = 7\n", 7, "read again, for new sessions"},
 		{"[sessions]\nmax = 0\n", 7, "stays in force"},
@@ -97,9 +97,9 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 		text.Reset()
 		write(tc.file)
 		r.reload(t.Context())
-		if most != tc.most || !strings.Contains(text.String(), tc.says) {
+		if most != tc.most || !strings.Contains(text.String(), tc.message) {
 			t.Errorf("%q: sessions.max is %d, and the log says %s, want most == %v and text.String() containing %q",
-				tc.file, most, text, tc.most, tc.says)
+				tc.file, most, text, tc.most, tc.message)
 		}
 		settings, err := r.settings()
 		if err != nil {

@@ -18,24 +18,24 @@ const scopesSocket = "scopes.sock"
 
 // openScopes returns how to reach the maker of scopes: by the socket of its unit, as boxd.service has no access to the
 // service manager, or, if boxd also starts its keeper, a part of this process.
-func openScopes(ctx context.Context, cfg *Config, program func() string, log *slog.Logger) (dial driver.DialScopes, end func()) {
+func openScopes(ctx context.Context, cfg *Config, program func() string, log *slog.Logger) (dial driver.DialScopes, shutdown func()) {
 	if cfg.Daemon.Keeper == keeperExternal {
 		path := filepath.Join(cfg.Daemon.RuntimeDir, scopesSocket)
 		return driver.DialUnit(path), func() {}
 	}
-	life, stop := context.WithCancel(context.WithoutCancel(ctx)) // boxes end after ctx
-	server := &driver.ScopeServer{Scopes: systemd.NewScopes(life), Program: program, Log: log}
-	var all sync.WaitGroup
+	baseCtx, stop := context.WithCancel(context.WithoutCancel(ctx)) // boxes end after ctx
+	server := &driver.ScopeServer{Scopes: systemd.NewScopes(baseCtx), Program: program, Log: log}
+	var wg sync.WaitGroup
 	dial = func(context.Context) (*fdpass.Conn, error) {
 		conn, far, err := fdpass.Pair(fdpass.MaxInline)
 		if err == nil {
-			all.Go(func() { server.ServeConn(life, far) })
+			wg.Go(func() { server.ServeConn(baseCtx, far) })
 		}
 		return conn, err
 	}
 	return dial, func() {
 		server.Scopes.Close()
 		stop()
-		all.Wait()
+		wg.Wait()
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// openSupervisor opens the store of images, and the supervisor, whose sessions use images. end closes both.
-func openSupervisor(ctx context.Context, cfg *Config, in *front, boxes *driver.Driver, seen *notes, keep bool) (store *images.Store, sup *supervisor.Supervisor, end func(), err error) {
+// openSupervisor opens the store of images, and the supervisor, whose sessions use images. stop closes both.
+func openSupervisor(ctx context.Context, cfg *Config, in *front, boxes *driver.Driver, seen *notes, keep bool) (store *images.Store, sup *supervisor.Supervisor, stop func(), err error) {
 	store, err = images.Open(cfg.Images, images.Parts{ //nolint:contextcheck // what nobody wants is removed in the life of boxd
 		StateDir: cfg.Daemon.StateDir, Boxes: boxes, Log: seen.log, Life: context.WithoutCancel(ctx), // sessions end after ctx
 		Policy: func() *policy.Config { return &cfg.Config }, Changed: func() { sup.SetWarm() },

@@ -29,15 +29,15 @@ const maxEvents = 8192
 // notes are boxd's log and telemetry.
 type notes struct {
 	relay.Telemetry
-	log  *slog.Logger
-	look func() relay.MetricsSnapshot // set before the first scrape
+	log      *slog.Logger
+	snapshot func() relay.MetricsSnapshot // set before the first scrape
 }
 
 // openNotes opens the log, and the stores of the latest errors and events.
 func openNotes(cfg *Config) (*notes, error) {
 	n := &notes{Telemetry: relay.Telemetry{Errors: events.NewRecent()}}
 	n.log = slog.New(n.Errors.Watch(systemd.Open(cfg.Log, os.Stderr)))
-	n.Metrics = relay.NewMetrics(version, func() relay.MetricsSnapshot { return n.look() })
+	n.Metrics = relay.NewMetrics(version, func() relay.MetricsSnapshot { return n.snapshot() })
 	var err error
 	if n.Traces, err = trace.NewTracer(&cfg.Traces, trace.Source{Service: "boxd", Version: version, Instance: cfg.Fleet.NodeName()}, n.log); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func openNotes(cfg *Config) (*notes, error) {
 }
 
 // openRecords opens the audit log, once no other boxd can have it. Until ctx ends the log is maintained, and spans are sent.
-func (n *notes) openRecords(ctx context.Context, cfg *Config, beside *sync.WaitGroup) (err error) {
+func (n *notes) openRecords(ctx context.Context, cfg *Config, background *sync.WaitGroup) (err error) {
 	n.Audit, err = audit.Open(cfg.Daemon.StateDir, cfg.Audit, n.log, func(failed bool, detail string) {
 		what := events.AuditRecovered
 		if failed {
@@ -62,9 +62,9 @@ func (n *notes) openRecords(ctx context.Context, cfg *Config, beside *sync.WaitG
 	if err != nil {
 		return err
 	}
-	beside.Go(func() { n.Audit.Run(ctx) })
+	background.Go(func() { n.Audit.Run(ctx) })
 	if n.Traces != nil {
-		beside.Go(func() { n.Traces.Run(ctx) })
+		background.Go(func() { n.Traces.Run(ctx) })
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func known(sup *supervisor.Supervisor, imgs *images.Store) func() map[string]boo
 func (n *notes) begin(ctx context.Context, cfg *Config, sup *supervisor.Supervisor, imgs *images.Store, boxes *driver.Driver) {
 	leaks := &supervisor.LeakCheck{List: boxes.List, Known: known(sup, imgs), Workspaces: sup.Workspaces, Groups: cfg.Groups.Path()}
 	started := time.Now()
-	n.look = func() relay.MetricsSnapshot {
+	n.snapshot = func() relay.MetricsSnapshot {
 		o := sup.Overview()
 		s := relay.MetricsSnapshot{
 			Started: started, Ready: sup.Ready() == nil, Degraded: len(o.Degraded), Sessions: map[relay.MetricsGroup]int{}, Most: o.MaxSessions,

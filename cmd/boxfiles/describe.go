@@ -106,7 +106,7 @@ func byDescriptor(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 const userPrefix = "user."
 
 // xattrsOf returns the extended attributes of a file or directory, as many as fit. A file that cannot be read has none.
-func xattrsOf(dir int, name string) (set map[string][]byte, cut bool) {
+func xattrsOf(dir int, name string) (set map[string][]byte, truncated bool) {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|openFlags, 0)
 	if err != nil {
 		return nil, false

@@ -42,14 +42,14 @@ func editFile(req *files.Edit) (*files.EditAnswer, error) {
 	if err := unix.Faccessat2(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS); err != nil {
 		return nil, err
 	}
-	edited, made, err := replaceText(content, req.Edits, req.Most)
+	edited, replaced, err := replaceText(content, req.Edits, req.Most)
 	if err != nil {
 		return nil, err
 	}
 	if st, err = replaceFile(path, edited, st.Mode&0o777, st, nil, false); err != nil {
 		return nil, err
 	}
-	a := &files.EditAnswer{File: entryOf(requested, st), Edits: made}
+	a := &files.EditAnswer{File: entryOf(requested, st), Edits: replaced}
 	a.File.Digest = digestOfBytes(edited)
 	return a, nil
 }
@@ -61,7 +61,7 @@ func tooLarge(limit int64) *files.Failure {
 // replaceText applies edits to a content, one after the other: each sees the result of those before
 // it.
 func replaceText(content []byte, edits []files.Replacement, limit int64) ([]byte, []files.Replaced, error) {
-	made := make([]files.Replaced, 0, len(edits))
+	replaced := make([]files.Replaced, 0, len(edits))
 	for i, e := range edits {
 		field := "edits[" + strconv.Itoa(i) + "]"
 		count := 0
@@ -83,10 +83,10 @@ func replaceText(content []byte, edits []files.Replacement, limit int64) ([]byte
 		case int64(len(content))+int64(count)*int64(len(e.New)-len(e.Old)) > limit:
 			return nil, nil, tooLarge(limit)
 		}
-		made = append(made, files.Replaced{Count: count, Line: lineOf(content, bytes.Index(content, e.Old))})
+		replaced = append(replaced, files.Replaced{Count: count, Line: lineOf(content, bytes.Index(content, e.Old))})
 		content = bytes.ReplaceAll(content, e.Old, e.New)
 	}
-	return content, made, nil
+	return content, replaced, nil
 }
 
 func lineOf(content []byte, at int) int { return bytes.Count(content[:at], []byte{'\n'}) + 1 }

@@ -55,41 +55,41 @@ func discardChanges(req *files.Discard) (*files.Discarded, error) {
 }
 
 // at undoes the changes at a path.
-func (u *discarding) at(l overlayDirs, at int, prefix, rest string) error {
+func (u *discarding) at(l overlayDirs, dirfd int, prefix, rest string) error {
 	name, below, more := strings.Cut(rest, "/")
 	if !more {
-		return u.name(l, at, prefix, name, strings.Count(prefix, "/")+1)
+		return u.name(l, dirfd, prefix, name, strings.Count(prefix, "/")+1)
 	}
-	is, was, err := l.both(name)
-	if err != nil || was == nil && (is == nil || isWhiteout(is)) {
+	cur, orig, err := l.both(name)
+	if err != nil || orig == nil && (cur == nil || isWhiteout(cur)) {
 		return failAt(prefix+name, err)
 	}
-	if is == nil {
-		if now, err := lstatAt(at, name); err != nil || now != nil {
+	if cur == nil {
+		if now, err := lstatAt(dirfd, name); err != nil || now != nil {
 			return failAt(prefix+name, err) // nothing has changed below it
 		}
 	}
-	if !isDir(is) {
+	if !isDir(cur) {
 		return &files.Failure{Kind: files.NotDirectory, Path: []byte("/" + prefix + name), Text: "it was removed or replaced", Hint: "discard that"}
 	}
-	return u.into(l, at, prefix, name, isDir(was), func(next overlayDirs, fd int) error { return u.at(next, fd, prefix+name+"/", below) })
+	return u.into(l, dirfd, prefix, name, isDir(orig), func(next overlayDirs, fd int) error { return u.at(next, fd, prefix+name+"/", below) })
 }
 
 // both returns what each layer has under a name; nil: nothing.
-func (l overlayDirs) both(name string) (is, was *unix.Stat_t, err error) {
-	if is, err = lstatAt(l.changed, name); err == nil {
-		was, err = lstatAt(l.image, name)
+func (l overlayDirs) both(name string) (cur, orig *unix.Stat_t, err error) {
+	if cur, err = lstatAt(l.changed, name); err == nil {
+		orig, err = lstatAt(l.image, name)
 	}
-	return is, was, err
+	return cur, orig, err
 }
 
 // into opens a directory in both layers and in the root. A mount there is not part of the root,
 // unless its upper layer is a mount as well: then it is a tree of the host, which has an overlay
 // of its own.
-func (u *discarding) into(l overlayDirs, at int, prefix, name string, image bool, do func(next overlayDirs, fd int) error) error {
-	fd, err := enterDir(at, name)
+func (u *discarding) into(l overlayDirs, dirfd int, prefix, name string, image bool, do func(next overlayDirs, fd int) error) error {
+	fd, err := enterDir(dirfd, name)
 	if errors.Is(err, unix.EXDEV) && isApart(l.changed, name) {
-		fd, err = openLayerDir(at, name)
+		fd, err = openLayerDir(dirfd, name)
 	}
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENOENT) {
 		return nil
@@ -106,7 +106,7 @@ func (u *discarding) into(l overlayDirs, at int, prefix, name string, image bool
 	return do(next, fd)
 }
 
-func (u *discarding) directory(l overlayDirs, at int, prefix string, depth int) error {
+func (u *discarding) directory(l overlayDirs, dirfd int, prefix string, depth int) error {
 	if depth > files.MaxDepth {
 		return failAt(prefix, unix.ENAMETOOLONG)
 	}
@@ -118,7 +118,7 @@ func (u *discarding) directory(l overlayDirs, at int, prefix string, depth int) 
 		return failAt(prefix, unix.E2BIG)
 	}
 	for _, name := range names {
-		if err := u.name(l, at, prefix, name, depth); err != nil {
+		if err := u.name(l, dirfd, prefix, name, depth); err != nil {
 			return err
 		}
 	}
@@ -127,7 +127,7 @@ func (u *discarding) directory(l overlayDirs, at int, prefix string, depth int) 
 	}
 	for name := range isolation.RootLinks() { // where the image has nothing of that name, a removed one leaves no whiteout
 		if linkOf(name) != "" {
-			if err := u.link(at, name); err != nil {
+			if err := u.link(dirfd, name); err != nil {
 				return err
 			}
 		}
@@ -158,101 +158,101 @@ func (u *discarding) link(etc int, name string) error {
 }
 
 // name undoes the changes to one name in a directory.
-func (u *discarding) name(l overlayDirs, at int, prefix, name string, depth int) error {
+func (u *discarding) name(l overlayDirs, dirfd int, prefix, name string, depth int) error {
 	if linkOf(prefix+name) != "" {
-		return u.link(at, prefix+name)
+		return u.link(dirfd, prefix+name)
 	}
-	is, was, err := l.both(name)
-	if err != nil || is == nil {
-		return failAt(prefix+name, errors.Join(err, u.missing(l.image, at, name, was)))
+	cur, orig, err := l.both(name)
+	if err != nil || cur == nil {
+		return failAt(prefix+name, errors.Join(err, u.missing(l.image, dirfd, name, orig)))
 	}
 	down := func(next overlayDirs, fd int) error { return u.directory(next, fd, prefix+name+"/", depth+1) }
 	switch {
-	case isOwn(is) && isDir(is):
-		return u.into(l, at, prefix, name, isDir(was), down)
-	case isOwn(is), isWhiteout(is) && was == nil:
+	case isOwn(cur) && isDir(cur):
+		return u.into(l, dirfd, prefix, name, isDir(orig), down)
+	case isOwn(cur), isWhiteout(cur) && orig == nil:
 		return nil
-	case was == nil:
+	case orig == nil:
 		u.a.Removed++
-		return failAt(prefix+name, removeAllAt(at, name))
-	case isDir(is) && isDir(was):
-		if is.Mode != was.Mode || !sameOwner(was, is.Uid, is.Gid) {
+		return failAt(prefix+name, removeAllAt(dirfd, name))
+	case isDir(cur) && isDir(orig):
+		if cur.Mode != orig.Mode || !sameOwner(orig, cur.Uid, cur.Gid) {
 			u.a.Restored++
-			if err := errors.Join(giveBack(at, name, was), chmodAt(at, name, was.Mode)); err != nil {
+			if err := errors.Join(giveBack(dirfd, name, orig), chmodAt(dirfd, name, orig.Mode)); err != nil {
 				return failAt(prefix+name, err)
 			}
 		}
 		again := isOpaque(l.changed, name) // opaque: what the image has in it is hidden
-		return u.into(l, at, prefix, name, true, func(next overlayDirs, fd int) error {
+		return u.into(l, dirfd, prefix, name, true, func(next overlayDirs, fd int) error {
 			if err := down(next, fd); err != nil || !again {
 				return err
 			}
 			return u.all(next.image, fd, prefix+name+"/")
 		})
-	case sameFile(l.image, was, l.changed, is, name):
+	case sameFile(l.image, orig, l.changed, cur, name):
 		return nil
 	}
 	users := usersOf(prefix + name)
-	if users != nil && is.Mode == was.Mode && sameOwner(was, is.Uid, is.Gid) && isUsers(l.changed, name, users) {
+	if users != nil && cur.Mode == orig.Mode && sameOwner(orig, cur.Uid, cur.Gid) && isUsers(l.changed, name, users) {
 		return nil
 	}
 	u.a.Restored++
-	now, err := lstatAt(at, name)
-	if err == nil && now != nil && (isDir(now) || isDir(was)) {
-		err = removeAllAt(at, name)
+	now, err := lstatAt(dirfd, name)
+	if err == nil && now != nil && (isDir(now) || isDir(orig)) {
+		err = removeAllAt(dirfd, name)
 	}
 	switch {
 	case err != nil:
 	case users != nil:
-		err = restoreUsers(at, name, was, users)
+		err = restoreUsers(dirfd, name, orig, users)
 	default:
-		err = u.restore(l.image, at, name, was)
+		err = u.restore(l.image, dirfd, name, orig)
 	}
 	return failAt(prefix+name, err)
 }
 
 // restoreUsers restores a file that had another text than the image's from the start.
-func restoreUsers(at int, name string, was *unix.Stat_t, text []byte) error {
+func restoreUsers(dirfd int, name string, orig *unix.Stat_t, text []byte) error {
 	fresh := stagePrefix + rand.Text()
-	fd, err := unix.Openat(at, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	fd, err := unix.Openat(dirfd, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), fresh)
 	if _, err = f.Write(text); err == nil {
-		err = errors.Join(giveBack(at, fresh, was), unix.Fchmod(fd, was.Mode&0o777))
+		err = errors.Join(giveBack(dirfd, fresh, orig), unix.Fchmod(fd, orig.Mode&0o777))
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = unix.Renameat(at, fresh, at, name)
+		err = unix.Renameat(dirfd, fresh, dirfd, name)
 	}
 	if err != nil {
-		_ = unix.Unlinkat(at, fresh, 0)
+		_ = unix.Unlinkat(dirfd, fresh, 0)
 	}
 	return err
 }
 
 // missing restores what the image has under a name, if the root has nothing there.
-func (u *discarding) missing(image, at int, name string, was *unix.Stat_t) error {
-	if was == nil {
+func (u *discarding) missing(image, dirfd int, name string, orig *unix.Stat_t) error {
+	if orig == nil {
 		return nil
 	}
-	now, err := lstatAt(at, name)
+	now, err := lstatAt(dirfd, name)
 	if err != nil || now != nil {
 		return err
 	}
 	u.a.Restored++
-	return u.restore(image, at, name, was)
+	return u.restore(image, dirfd, name, orig)
 }
 
 // all restores what a directory lacks compared with the image's.
-func (u *discarding) all(image, at int, prefix string) error {
+func (u *discarding) all(image, dirfd int, prefix string) error {
 	names, err := namesOf(image, u.left)
 	if err != nil {
 		return failAt(prefix, err)
 	}
 	for _, name := range names {
-		was, err := lstatAt(image, name)
-		if err = errors.Join(err, u.missing(image, at, name, was)); err != nil {
+		orig, err := lstatAt(image, name)
+		if err = errors.Join(err, u.missing(image, dirfd, name, orig)); err != nil {
 			return failAt(prefix+name, err)
 		}
 	}
@@ -260,13 +260,13 @@ func (u *discarding) all(image, at int, prefix string) error {
 }
 
 // enterDir opens a directory for reading. EXDEV: something else is mounted there.
-func enterDir(at int, name string) (int, error) {
-	return unix.Openat2(at, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH})
+func enterDir(dirfd int, name string) (int, error) {
+	return unix.Openat2(dirfd, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH})
 }
 
 // isApart reports whether something is mounted on a directory.
-func isApart(at int, name string) bool {
-	fd, err := enterDir(at, name)
+func isApart(dirfd int, name string) bool {
+	fd, err := enterDir(dirfd, name)
 	if err == nil {
 		unix.Close(fd)
 	}
@@ -274,8 +274,8 @@ func isApart(at int, name string) bool {
 }
 
 // chmodAt sets the permissions of a directory, even if it may not be opened.
-func chmodAt(at int, name string, mode uint32) error {
-	fd, err := unix.Openat2(at, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH})
+func chmodAt(dirfd int, name string, mode uint32) error {
+	fd, err := unix.Openat2(dirfd, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH})
 	if err != nil {
 		return err
 	}
@@ -285,18 +285,18 @@ func chmodAt(at int, name string, mode uint32) error {
 
 // removeAllAt removes an entry of a directory with everything below it. EBUSY: something is mounted
 // there, which is not ours.
-func removeAllAt(at int, name string) error {
-	err := unix.Unlinkat(at, name, 0)
+func removeAllAt(dirfd int, name string) error {
+	err := unix.Unlinkat(dirfd, name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if !errors.Is(err, unix.EISDIR) {
 		return err
 	}
-	fd, err := enterDir(at, name)
+	fd, err := enterDir(dirfd, name)
 	if errors.Is(err, unix.EACCES) {
-		if err = chmodAt(at, name, 0o700); err == nil {
-			fd, err = enterDir(at, name)
+		if err = chmodAt(dirfd, name, 0o700); err == nil {
+			fd, err = enterDir(dirfd, name)
 		}
 	}
 	if errors.Is(err, unix.EXDEV) {
@@ -315,64 +315,64 @@ func removeAllAt(at int, name string) error {
 	if err != nil {
 		return err
 	}
-	return unix.Unlinkat(at, name, unix.AT_REMOVEDIR)
+	return unix.Unlinkat(dirfd, name, unix.AT_REMOVEDIR)
 }
 
 // maxRemoved bounds the number of names in one directory.
 const maxRemoved = 10_000_000
 
 // restore copies what the image has under a name.
-func (u *discarding) restore(image, at int, name string, was *unix.Stat_t) error {
-	if isDir(was) {
-		return u.restoreDir(image, at, name, was)
+func (u *discarding) restore(image, dirfd int, name string, orig *unix.Stat_t) error {
+	if isDir(orig) {
+		return u.restoreDir(image, dirfd, name, orig)
 	}
 	fresh := stagePrefix + rand.Text() // name until it is complete
 	var err error
-	switch was.Mode & unix.S_IFMT {
+	switch orig.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
-		if err = unix.Symlinkat(string(targetOf(image, name)), at, fresh); err == nil {
-			err = giveBack(at, fresh, was)
+		if err = unix.Symlinkat(string(targetOf(image, name)), dirfd, fresh); err == nil {
+			err = giveBack(dirfd, fresh, orig)
 		}
 	case unix.S_IFREG:
-		err = copyFile(image, name, at, fresh, was)
+		err = copyFile(image, name, dirfd, fresh, orig)
 	default:
 		return nil // images have nothing else
 	}
 	if err == nil {
-		err = unix.Renameat(at, fresh, at, name)
+		err = unix.Renameat(dirfd, fresh, dirfd, name)
 	}
 	if err != nil {
-		_ = unix.Unlinkat(at, fresh, 0) // it may not exist
+		_ = unix.Unlinkat(dirfd, fresh, 0) // it may not exist
 	}
 	return err
 }
 
-func copyFile(image int, name string, at int, fresh string, was *unix.Stat_t) error {
+func copyFile(image int, name string, dirfd int, fresh string, orig *unix.Stat_t) error {
 	in, err := unix.Openat(image, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	from := os.NewFile(uintptr(in), name)
 	defer from.Close()
-	out, err := unix.Openat(at, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	out, err := unix.Openat(dirfd, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
 	to := os.NewFile(uintptr(out), fresh)
 	if _, err = io.Copy(to, from); err == nil {
-		err = giveBack(at, fresh, was)
+		err = giveBack(dirfd, fresh, orig)
 	}
 	if err == nil {
-		err = unix.Fchmod(out, was.Mode&0o777)
+		err = unix.Fchmod(out, orig.Mode&0o777)
 	}
 	if err := errors.Join(err, to.Close()); err != nil {
 		return err
 	}
-	return unix.UtimesNanoAt(at, fresh, []unix.Timespec{was.Atim, was.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
+	return unix.UtimesNanoAt(dirfd, fresh, []unix.Timespec{orig.Atim, orig.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func (u *discarding) restoreDir(image, at int, name string, was *unix.Stat_t) error {
-	if err := unix.Mkdirat(at, name, 0o700); err != nil {
+func (u *discarding) restoreDir(image, dirfd int, name string, orig *unix.Stat_t) error {
+	if err := unix.Mkdirat(dirfd, name, 0o700); err != nil {
 		return err
 	}
 	from, err := openLayerDir(image, name)
@@ -380,7 +380,7 @@ func (u *discarding) restoreDir(image, at int, name string, was *unix.Stat_t) er
 		return err
 	}
 	defer unix.Close(from)
-	to, err := openLayerDir(at, name)
+	to, err := openLayerDir(dirfd, name)
 	if err != nil {
 		return err
 	}
@@ -399,18 +399,18 @@ func (u *discarding) restoreDir(image, at int, name string, was *unix.Stat_t) er
 			return err
 		}
 	}
-	return errors.Join(giveBack(at, name, was), unix.Fchmod(to, was.Mode&0o7777))
+	return errors.Join(giveBack(dirfd, name, orig), unix.Fchmod(to, orig.Mode&0o7777))
 }
 
 // giveBack gives what was restored to whom it belongs in the image; only root of a box can. What belongs to nobody it knows
 // becomes the box user's.
-func giveBack(at int, name string, was *unix.Stat_t) error {
+func giveBack(dirfd int, name string, orig *unix.Stat_t) error {
 	if !isRootOfBox() {
 		return nil
 	}
-	err := unix.Fchownat(at, name, int(was.Uid), int(was.Gid), unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fchownat(dirfd, name, int(orig.Uid), int(orig.Gid), unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.EINVAL) {
-		err = unix.Fchownat(at, name, isolation.BoxUID, isolation.BoxGID, unix.AT_SYMLINK_NOFOLLOW)
+		err = unix.Fchownat(dirfd, name, isolation.BoxUID, isolation.BoxGID, unix.AT_SYMLINK_NOFOLLOW)
 	}
 	return err
 }

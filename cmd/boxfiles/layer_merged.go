@@ -196,35 +196,35 @@ type origin struct {
 
 // find returns what a name of a directory of the root is; prefix is the path of that directory with a slash at its end.
 func (l overlayDirs) find(prefix, name string) (o origin, err error) {
-	was, err := lstatAt(l.image, name)
+	orig, err := lstatAt(l.image, name)
 	if err != nil {
 		return o, err
 	}
-	is, err := lstatAt(l.changed, name)
+	cur, err := lstatAt(l.changed, name)
 	if err != nil {
 		return o, err
 	}
-	old := origin{st: was, image: was != nil}
+	old := origin{st: orig, image: orig != nil}
 	switch {
-	case is == nil:
+	case cur == nil:
 		return old, nil
-	case isWhiteout(is):
+	case isWhiteout(cur):
 		return o, nil
-	case isOwn(is) && isDir(is):
-		if isDir(was) {
-			return origin{st: was, image: true, changed: true}, nil
+	case isOwn(cur) && isDir(cur):
+		if isDir(orig) {
+			return origin{st: orig, image: true, changed: true}, nil
 		}
 		used, err := holdsVisible(l.changed, prefix, name, 0)
 		if !used { // boxes hide what the image has there
 			return old, err
 		}
-		return origin{st: is, changed: true, implied: true}, err
-	case isOwn(is), isLinkOf(prefix+name, l.changed, name):
+		return origin{st: cur, changed: true, implied: true}, err
+	case isOwn(cur), isLinkOf(prefix+name, l.changed, name):
 		return old, nil
-	case isDir(is) && isDir(was) && !isOpaque(l.changed, name):
-		return origin{st: is, image: true, changed: true}, nil
+	case isDir(cur) && isDir(orig) && !isOpaque(l.changed, name):
+		return origin{st: cur, image: true, changed: true}, nil
 	}
-	return origin{st: is, changed: true}, nil
+	return origin{st: cur, changed: true}, nil
 }
 
 // below opens the directories of a name, in the layers that count.

@@ -106,7 +106,7 @@ func packs(image, changed string, b files.Bounds) (string, *files.Archived, erro
 	}
 }
 
-func usualBounds() files.Bounds { return files.Bounds{Bytes: 1 << 20, Entries: 100} }
+func defaultBounds() files.Bounds { return files.Bounds{Bytes: 1 << 20, Entries: 100} }
 
 // An archive of an image with the changes of a box contains what programs see, except what every box has.
 func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
@@ -141,7 +141,7 @@ func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
 		{"names of one file", []string{"a=1", "b<a"}, []string{"c=2", "d<c", "b=other"}, "a=1 b=other c=2 d<c", 0},
 		{"names that would take something away", []string{"a=1", ".wh.x=1"}, []string{".wh.a=", ".wh..wh..opq="}, "a=1", 3},
 	} {
-		got, a, err := packs(makeTree(t, test.image...), makeTree(t, test.changed...), usualBounds())
+		got, a, err := packs(makeTree(t, test.image...), makeTree(t, test.changed...), defaultBounds())
 		if err != nil || got != test.want || a.Skipped != test.skipped || a.Entries != strings.Count(got, " ")+1 {
 			t.Errorf("%s: %v\n%s, %+v, want\n%s", test.name, err, got, a, test.want)
 		}
@@ -161,7 +161,7 @@ func TestWhatCannotBePacked(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(deep, 0o755), unix.Mkfifo(filepath.Join(image, "fifo"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if got, a, err := packs(image, makeTree(t), usualBounds()); err != nil || a.Skipped != 1 || strings.Contains(got, "fifo") {
+	if got, a, err := packs(image, makeTree(t), defaultBounds()); err != nil || a.Skipped != 1 || strings.Contains(got, "fifo") {
 		t.Errorf(`got %s, a = %+v, err = %v, want no error and a.Skipped == 1 and got without "fifo"`, got, a, err)
 	}
 	// Everything belongs to the test's user, who may be in-box root: so it is packed as if it
@@ -171,10 +171,10 @@ func TestWhatCannotBePacked(t *testing.T) {
 	}
 }
 
-// meddler changes files while an archive is written.
-type meddler func() error
+// mutator changes files while an archive is written.
+type mutator func() error
 
-func (m meddler) Write(p []byte) (int, error) { return len(p), m() }
+func (m mutator) Write(p []byte) (int, error) { return len(p), m() }
 
 func TestAFileThatChangesWhileItIsReadIsRefused(t *testing.T) {
 	t.Parallel()
@@ -184,7 +184,7 @@ func TestAFileThatChangesWhileItIsReadIsRefused(t *testing.T) {
 		if err := os.Truncate(name, 5); err != nil {
 			t.Fatal(err)
 		}
-		_, err := packCommit(&files.Commit{Image: []byte(image), Changed: []byte(changed), Bounds: usualBounds()}, meddler(func() error { return os.Truncate(name, size) }))
+		_, err := packCommit(&files.Commit{Image: []byte(image), Changed: []byte(changed), Bounds: defaultBounds()}, mutator(func() error { return os.Truncate(name, size) }))
 		if f, ok := errors.AsType[*files.Failure](err); !ok || f.Kind != files.Changed || string(f.Path) != "/a" {
 			t.Errorf("%d bytes instead of 5: %v", size, err)
 		}

@@ -86,13 +86,13 @@ func readLines(f *os.File, req *files.Read, a *files.ReadAnswer) ([]byte, error)
 	a.Offset = offset
 	var content []byte
 	for last := line + req.Lines - 1; line <= last; line++ {
-		begin := len(content)
+		start := len(content)
 		more := true
 		for more {
 			piece, err := in.ReadSlice('\n')
 			content = append(content, piece...)
 			if int64(len(content)) > req.Bytes {
-				return cutLine(content, begin, line, req, a), nil
+				return cutLine(content, start, line, req, a), nil
 			}
 			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
 				return nil, err
@@ -102,7 +102,7 @@ func readLines(f *os.File, req *files.Read, a *files.ReadAnswer) ([]byte, error)
 				last = line
 			}
 		}
-		if len(content) > begin {
+		if len(content) > start {
 			countLine(a, line)
 		}
 	}
@@ -115,16 +115,16 @@ func readLines(f *os.File, req *files.Read, a *files.ReadAnswer) ([]byte, error)
 
 // cutLine drops a line that makes the content too long, or, if it is the first, the part of it
 // that is too long.
-func cutLine(content []byte, begin, line int, req *files.Read, a *files.ReadAnswer) []byte {
+func cutLine(content []byte, start, line int, req *files.Read, a *files.ReadAnswer) []byte {
 	a.Cut = files.CutBytes
-	if begin == 0 {
+	if start == 0 {
 		content = content[:req.Bytes]
 		if !req.Raw {
 			content = output.Whole(content)
 		}
 		countLine(a, line)
 	} else {
-		content = content[:begin]
+		content = content[:start]
 	}
 	a.Next = a.Offset + int64(len(content))
 	return content

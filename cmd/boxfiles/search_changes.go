@@ -23,8 +23,8 @@ type fileState struct {
 	changed int64 // nanoseconds since 1970
 }
 
-// survey is a walk through everything in a directory that is on the directory's own mount.
-type survey struct {
+// mountWalk is a walk through everything in a directory that is on the directory's own mount.
+type mountWalk struct {
 	walk
 	out    globFilter
 	mount  uint64
@@ -34,10 +34,10 @@ type survey struct {
 	found  func(dir int, name string, s *fileState, st *unix.Statx_t) error
 }
 
-const lookFor = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
+const statxMask = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
 
 // run walks. More than limit entries are a Failure.
-func (s *survey) run(path []byte, exclude []string, limit int) error {
+func (s *mountWalk) run(path []byte, exclude []string, limit int) error {
 	var err error
 	if s.out, err = newFilter(nil, exclude); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s *survey) run(path []byte, exclude []string, limit int) error {
 	}
 	defer unix.Close(dir)
 	var st unix.Statx_t
-	if err := unix.Statx(dir, "", unix.AT_EMPTY_PATH, lookFor, &st); err != nil {
+	if err := unix.Statx(dir, "", unix.AT_EMPTY_PATH, statxMask, &st); err != nil {
 		return err
 	}
 	s.mount = st.Mnt_id
@@ -70,12 +70,12 @@ func (s *survey) run(path []byte, exclude []string, limit int) error {
 	return err
 }
 
-func (s *survey) compare(dir int, path, name string, kind byte) error {
+func (s *mountWalk) compare(dir int, path, name string, kind byte) error {
 	if !s.out.wants(path) {
 		return errPass
 	}
 	var st unix.Statx_t
-	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, lookFor, &st)
+	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, statxMask, &st)
 	if err != nil || st.Mnt_id != s.mount && !s.across { // it was removed, or is on another mount
 		return errPass
 	}
@@ -94,7 +94,7 @@ func takeSnapshot(req *files.Snapshot, w io.Writer) (*files.SnapshotAnswer, erro
 	out := newSnapshotWriter(w, req.Most)
 	a := &files.SnapshotAnswer{}
 	newest := int64(0)
-	s := &survey{found: func(_ int, _ string, e *fileState, _ *unix.Statx_t) error {
+	s := &mountWalk{found: func(_ int, _ string, e *fileState, _ *unix.Statx_t) error {
 		a.Entries++
 		newest = max(newest, e.changed)
 		return out.add(e)
@@ -111,10 +111,10 @@ func takeSnapshot(req *files.Snapshot, w io.Writer) (*files.SnapshotAnswer, erro
 // that later changes have another time. The clock advances every few milliseconds. If it was set
 // back, there is no wait.
 func awaitClock(last int64) {
-	const patience = 50 * time.Millisecond
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for begun := time.Now(); time.Since(begun) < patience; <-tick.C {
+	const timeout = 50 * time.Millisecond
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for start := time.Now(); time.Since(start) < timeout; <-ticker.C {
 		var now unix.Timespec
 		if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now) != nil || now.Nano() > last {
 			return
@@ -122,7 +122,7 @@ func awaitClock(last int64) {
 	}
 }
 
-// comparison is a survey alongside a snapshot: both have the same order.
+// comparison is a mountWalk alongside a snapshot: both have the same order.
 type comparison struct {
 	req  *files.Changes
 	want globFilter
@@ -143,7 +143,7 @@ func changesSince(req *files.Changes, snapshot io.Reader) (*files.ChangesAnswer,
 	if err := c.next(); err != nil {
 		return nil, err
 	}
-	s := &survey{found: c.found}
+	s := &mountWalk{found: c.found}
 	var broken error // error in a directory that cannot be read
 	s.closed = func(path string) { broken = errors.Join(broken, c.skip(path+"/")) }
 	err = s.run(req.Path, req.Exclude, req.Walk)
@@ -183,24 +183,24 @@ func (c *comparison) removed() error {
 	return c.next()
 }
 
-func (c *comparison) found(dir int, name string, is *fileState, st *unix.Statx_t) error {
-	for c.was != nil && before(c.was.path, is.path) {
+func (c *comparison) found(dir int, name string, cur *fileState, st *unix.Statx_t) error {
+	for c.was != nil && before(c.was.path, cur.path) {
 		if err := c.removed(); err != nil {
 			return err
 		}
 	}
 	what := files.WasCreated
-	if c.was != nil && c.was.path == is.path {
+	if c.was != nil && c.was.path == cur.path {
 		was := *c.was
 		if err := c.next(); err != nil {
 			return err
 		}
-		if was == *is {
+		if was == *cur {
 			return nil
 		}
 		what = files.WasChanged
 	}
-	if !c.want.wants(is.path) {
+	if !c.want.wants(cur.path) {
 		return nil
 	}
 	if what == files.WasCreated {
@@ -208,7 +208,7 @@ func (c *comparison) found(dir int, name string, is *fileState, st *unix.Statx_t
 	} else {
 		c.a.Changed++
 	}
-	e := entryOf(is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
+	e := entryOf(cur.path, &unix.Stat_t{Mode: cur.mode, Size: cur.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
 	if e.Type == files.TypeLink {
 		e.Target = targetOf(dir, name)
 	}

@@ -72,7 +72,7 @@ type walked struct {
 	number        int
 	total         int64
 	large, failed int
-	cut           string
+	truncated     string
 }
 
 // one searches a single file.
@@ -108,7 +108,7 @@ func (g *grepRun) search(walk func() error) error {
 	g.collect(results)
 	walker.Wait()
 	w, a := &g.walked, g.answer
-	a.Large, a.Failed, a.Cut = w.large, a.Failed+w.failed, cmp.Or(a.Cut, w.cut)
+	a.Large, a.Failed, a.Cut = w.large, a.Failed+w.failed, cmp.Or(a.Cut, w.truncated)
 	if errors.Is(failed, errEnough) {
 		a.Cut, failed = cmp.Or(a.Cut, files.CutFiles), nil
 	}
@@ -141,7 +141,7 @@ func (g *grepRun) send(fd int, size int64, path string) error {
 	}
 	if g.walked.total += size; g.walked.total > g.req.MaxTotal {
 		unix.Close(fd)
-		g.walked.cut = files.CutBytes
+		g.walked.truncated = files.CutBytes
 		return errEnough
 	}
 	select {
@@ -195,14 +195,14 @@ func (g *grepRun) find(j *job, content, scratch []byte) []byte {
 	t, scratch := g.m.match(content, scratch)
 	s := &shown{g: g, content: content, line: 1}
 	for pos := 0; j.hits < g.req.Limit; {
-		begin, end, column := t.next(pos)
-		if begin < 0 {
+		start, end, column := t.next(pos)
+		if start < 0 {
 			break
 		}
 		if j.hits++; g.req.NamesOnly {
 			break
 		}
-		s.add(begin, end, column)
+		s.add(start, end, column)
 		pos = end + 1
 	}
 	if j.hits > 0 {
@@ -223,19 +223,19 @@ type shown struct {
 	left    int // lines of context still to be shown after the last match
 }
 
-func (s *shown) add(begin, end, column int) {
-	s.after(begin)
-	first := begin
+func (s *shown) add(start, end, column int) {
+	s.after(start)
+	first := start
 	for range s.g.req.Before {
 		if first <= s.from {
 			break
 		}
 		first = bytes.LastIndexByte(s.content[:first-1], '\n') + 1
 	}
-	for at := max(first, s.from); at < begin; {
+	for at := max(first, s.from); at < start; {
 		at = s.put(at, false, 0)
 	}
-	s.put(begin, true, column+1)
+	s.put(start, true, column+1)
 	s.from, s.left = end+1, s.g.req.After
 }
 

@@ -76,8 +76,8 @@ func globFiles(req *files.Glob) (*files.ListAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	begin, prefix := literalDir(req.Path, req.Pattern)
-	dir, err := openDirPath(begin)
+	root, prefix := literalDir(req.Path, req.Pattern)
+	dir, err := openDirPath(root)
 	if prefix != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)) {
 		var at int
 		if at, err = openDirPath(req.Path); err == nil { // the directory itself exists, so there are just no matches

@@ -209,8 +209,8 @@ func lowerBytes(to, from []byte) []byte {
 }
 
 // next finds the first matching line from an offset on, at which a line begins: where the line
-// begins and ends, and where in it the match is. begin is -1 if there is none.
-func (t *grepText) next(pos int) (begin, end, column int) {
+// begins and ends, and where in it the match is. start is -1 if there is none.
+func (t *grepText) next(pos int) (start, end, column int) {
 	for pos < len(t.content) {
 		at := pos
 		switch {
@@ -226,16 +226,16 @@ func (t *grepText) next(pos int) (begin, end, column int) {
 		if at < 0 || at >= len(t.content) { // there is no line after the last line's end
 			return -1, -1, 0
 		}
-		begin = bytes.LastIndexByte(t.content[:at], '\n') + 1
+		start = bytes.LastIndexByte(t.content[:at], '\n') + 1
 		end = len(t.content)
 		if i := bytes.IndexByte(t.content[at:], '\n'); i >= 0 {
 			end = at + i
 		}
 		if t.m.exact {
-			return begin, end, at - begin
+			return start, end, at - start
 		}
-		if loc := t.m.re.FindIndex(t.content[begin:end]); loc != nil {
-			return begin, end, loc[0]
+		if loc := t.m.re.FindIndex(t.content[start:end]); loc != nil {
+			return start, end, loc[0]
 		}
 		pos = end + 1
 	}

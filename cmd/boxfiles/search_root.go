@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// difference is a survey of the upper layer of a root.
+// difference is a mountWalk of the upper layer of a root.
 type difference struct {
 	comparison
 	image  int             // the image, which does not change
@@ -29,7 +29,7 @@ func diffOverlay(req *files.Diff) (*files.ChangesAnswer, error) {
 	}
 	defer unix.Close(image)
 	d := &difference{comparison: comparison{req: &files.Changes{Limit: req.Limit}}, image: image, shared: map[string]bool{".": true}}
-	s := &survey{found: d.found, across: true} // nothing is mounted there but what PID 1 shows
+	s := &mountWalk{found: d.found, across: true} // nothing is mounted there but what PID 1 shows
 	if err := s.run(req.Changed, nil, req.Walk); err != nil {
 		return nil, err
 	}
@@ -48,16 +48,16 @@ func diffOverlay(req *files.Diff) (*files.ChangesAnswer, error) {
 
 // same reports whether a file is as in the image: it was opened for writing and nothing was
 // written, or it was restored.
-func (d *difference) same(dir int, name string, is *fileState, st *unix.Statx_t, was *unix.Stat_t) bool {
-	if users := usersOf(is.path); users != nil && is.mode == was.Mode && sameOwner(was, st.Uid, st.Gid) && isUsers(dir, name, users) {
+func (d *difference) same(dir int, name string, cur *fileState, st *unix.Statx_t, orig *unix.Stat_t) bool {
+	if users := usersOf(cur.path); users != nil && cur.mode == orig.Mode && sameOwner(orig, st.Uid, st.Gid) && isUsers(dir, name, users) {
 		return true
 	}
-	above, err := openat(d.image, path.Dir(is.path))
+	above, err := openat(d.image, path.Dir(cur.path))
 	if err != nil {
 		return false
 	}
 	defer unix.Close(above)
-	return sameFile(above, was, dir, &unix.Stat_t{Mode: is.mode, Size: is.size, Uid: st.Uid, Gid: st.Gid, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}}, name)
+	return sameFile(above, orig, dir, &unix.Stat_t{Mode: cur.mode, Size: cur.size, Uid: st.Uid, Gid: st.Gid, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}}, name)
 }
 
 // hidden reports the image's entries in a directory that was removed and made again, as far as they no longer exist.
@@ -78,12 +78,12 @@ func (d *difference) hidden(dir int, name, at string) {
 		return
 	}
 	for _, e := range entries {
-		var was, is unix.Stat_t
-		if unix.Fstatat(old, e.name, &was, unix.AT_SYMLINK_NOFOLLOW) != nil || !errors.Is(unix.Fstatat(now, e.name, &is, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) {
+		var orig, cur unix.Stat_t
+		if unix.Fstatat(old, e.name, &orig, unix.AT_SYMLINK_NOFOLLOW) != nil || !errors.Is(unix.Fstatat(now, e.name, &cur, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) {
 			continue
 		}
 		d.a.Removed++
-		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + at + "/" + e.name), Type: typeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
+		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + at + "/" + e.name), Type: typeOf(orig.Mode), Size: orig.Size, Mode: orig.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
 	}
 }
 
@@ -94,30 +94,30 @@ func openat(dir int, name string) (int, error) {
 	return unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-func (d *difference) found(dir int, name string, is *fileState, st *unix.Statx_t) error {
-	var was unix.Stat_t
-	there := d.shared[path.Dir(is.path)] && unix.Fstatat(d.image, is.path, &was, unix.AT_SYMLINK_NOFOLLOW) == nil
-	both := there && is.mode&unix.S_IFMT == unix.S_IFDIR && was.Mode&unix.S_IFMT == unix.S_IFDIR
+func (d *difference) found(dir int, name string, cur *fileState, st *unix.Statx_t) error {
+	var orig unix.Stat_t
+	exists := d.shared[path.Dir(cur.path)] && unix.Fstatat(d.image, cur.path, &orig, unix.AT_SYMLINK_NOFOLLOW) == nil
+	both := exists && cur.mode&unix.S_IFMT == unix.S_IFDIR && orig.Mode&unix.S_IFMT == unix.S_IFDIR
 	if both {
-		d.shared[is.path] = true
+		d.shared[cur.path] = true
 		if isOpaque(dir, name) {
-			d.hidden(dir, name, is.path)
+			d.hidden(dir, name, cur.path)
 		}
-		both = is.mode != was.Mode || !sameOwner(&was, st.Uid, st.Gid)
+		both = cur.mode != orig.Mode || !sameOwner(&orig, st.Uid, st.Gid)
 	}
-	removed := is.mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev_major == 0 && st.Rdev_minor == 0
+	removed := cur.mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev_major == 0 && st.Rdev_minor == 0
 	switch {
-	case (st.Uid == uidOfPID1() || isLinkOf(is.path, dir, name)) && !removed: // part of what every box has
-	case removed && there:
+	case (st.Uid == uidOfPID1() || isLinkOf(cur.path, dir, name)) && !removed: // part of what every box has
+	case removed && exists:
 		d.a.Removed++
-		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + is.path), Type: typeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
-	case removed, d.shared[is.path] && !both, there && d.same(dir, name, is, st, &was):
+		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + cur.path), Type: typeOf(orig.Mode), Size: orig.Size, Mode: orig.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
+	case removed, d.shared[cur.path] && !both, exists && d.same(dir, name, cur, st, &orig):
 	default:
-		e := entryOf("/"+is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
+		e := entryOf("/"+cur.path, &unix.Stat_t{Mode: cur.mode, Size: cur.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
 		if e.Type == files.TypeLink {
 			e.Target = targetOf(dir, name)
 		}
-		if there {
+		if exists {
 			d.a.Changed++
 			d.list(files.WasChanged, e)
 		} else {

@@ -81,7 +81,7 @@ func (u *snapshotReader) next() (*fileState, error) {
 	}
 	var s fileState
 	if err == nil {
-		s, err = u.rest(same)
+		s, err = u.readState(same)
 	}
 	if err != nil {
 		return nil, &files.Failure{Kind: files.BadRequest, Text: "not a snapshot: " + err.Error()}
@@ -90,7 +90,7 @@ func (u *snapshotReader) next() (*fileState, error) {
 	return &s, nil
 }
 
-func (u *snapshotReader) rest(same uint64) (s fileState, err error) {
+func (u *snapshotReader) readState(same uint64) (s fileState, err error) {
 	length, err := binary.ReadUvarint(u.in)
 	if err != nil {
 		return s, err

@@ -51,7 +51,7 @@ type walkEntry struct {
 }
 
 func (w *walk) enter(dir int, prefix string, above *ignoreRules, depth int) error {
-	entries, cut, err := w.read(dir)
+	entries, truncated, err := w.read(dir)
 	if err != nil {
 		return err
 	}
@@ -92,14 +92,14 @@ func (w *walk) enter(dir int, prefix string, above *ignoreRules, depth int) erro
 			w.closed(p)
 		}
 	}
-	if cut {
+	if truncated {
 		return errEnough
 	}
 	return nil
 }
 
 // read returns the entries of a directory, or as many of them as may still be visited.
-func (w *walk) read(dir int) (entries []walkEntry, cut bool, err error) {
+func (w *walk) read(dir int) (entries []walkEntry, truncated bool, err error) {
 	for {
 		n, err := unix.Getdents(dir, w.buf)
 		if err != nil || n == 0 {

@@ -25,8 +25,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// ask sends a request as boxd does, and returns the answer with the data before it.
-func ask(t *testing.T, req *files.Request, body ...byte) (*files.Answer, []byte) {
+// request sends a request as boxd does, and returns the answer with the data before it.
+func request(t *testing.T, req *files.Request, body ...byte) (*files.Answer, []byte) {
 	t.Helper()
 	in := encode(t, req, body)
 	var out, data bytes.Buffer
@@ -59,7 +59,7 @@ func encode(t *testing.T, req *files.Request, body []byte) *bytes.Buffer {
 
 func mustFail(t *testing.T, kind files.Kind, req *files.Request, body ...byte) *files.Failure {
 	t.Helper()
-	a, _ := ask(t, req, body...)
+	a, _ := request(t, req, body...)
 	if a.Failure == nil || a.Failure.Kind != kind {
 		t.Fatalf("answered %+v (failure %+v), want %s", a, a.Failure, kind)
 	}
@@ -68,7 +68,7 @@ func mustFail(t *testing.T, kind files.Kind, req *files.Request, body ...byte) *
 
 func must(t *testing.T, req *files.Request, body ...byte) *files.Answer {
 	t.Helper()
-	a, _ := ask(t, req, body...)
+	a, _ := request(t, req, body...)
 	if a.Failure != nil {
 		t.Fatalf("%+v failed: a.Failure = %+v, want nil", req, a.Failure)
 	}
@@ -135,7 +135,7 @@ func TestReadGivesLinesAndBytes(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			tc.req.Path = []byte(text)
-			a, data := ask(t, &files.Request{Read: &tc.req})
+			a, data := request(t, &files.Request{Read: &tc.req})
 			if a.Failure != nil {
 				t.Fatal(a.Failure)
 			}
@@ -153,7 +153,7 @@ func TestReadTellsTextFromOther(t *testing.T) {
 	for name, text := range map[string]string{"nul": "a\x00b", "latin1": "caf\xe9 au lait"} {
 		path := put(t, dir+"/"+name, text)
 		mustFail(t, files.Binary, &files.Request{Read: &files.Read{Path: []byte(path), Line: 1, Lines: 10, Bytes: 100}})
-		a, data := ask(t, &files.Request{Read: &files.Read{Path: []byte(path), ByBytes: true, Bytes: 100, Raw: true, Digest: 100}})
+		a, data := request(t, &files.Request{Read: &files.Read{Path: []byte(path), ByBytes: true, Bytes: 100, Raw: true, Digest: 100}})
 		if a.Failure != nil || string(data) != text || !strings.HasPrefix(a.Read.File.Digest, files.DigestPrefix) {
 			t.Errorf("%s: raw %q, %+v", name, data, a)
 		}
@@ -197,7 +197,7 @@ func TestWriteReplacesAtOnce(t *testing.T) {
 	path := []byte(dir + "/a/b/file")
 	write := func(w files.Write, body string) *files.Answer {
 		w.Path, w.Most = path, 1000
-		a, _ := ask(t, &files.Request{Write: &w}, []byte(body)...)
+		a, _ := request(t, &files.Request{Write: &w}, []byte(body)...)
 		return a
 	}
 	if a := write(files.Write{How: files.Overwrite}, "x"); a.Failure == nil || a.Failure.Kind != files.NotFound {
@@ -427,7 +427,7 @@ func TestStrangeNamesHaveDefinedResults(t *testing.T) {
 	if l := must(t, &files.Request{Glob: &files.Glob{Path: []byte(deep), Pattern: "**/end", Limit: 10, Walk: 2000}}).List; len(l.Entries) != 1 {
 		t.Errorf("globbed %d in the deep", len(l.Entries))
 	}
-	packed, archive := ask(t, &files.Request{Pack: &files.Pack{Path: []byte(deep), Bounds: files.Bounds{Bytes: 100, Entries: 2000, File: 100}}})
+	packed, archive := request(t, &files.Request{Pack: &files.Pack{Path: []byte(deep), Bounds: files.Bounds{Bytes: 100, Entries: 2000, File: 100}}})
 	if packed.Failure != nil || packed.Archive.Entries != 1000 {
 		t.Fatalf("packed %+v", packed)
 	}
@@ -447,7 +447,7 @@ func TestArchivesComeInWhollyOrNotAtAll(t *testing.T) {
 	put(t, dir+"/from/b/two", "22")
 	put(t, dir+"/from/top", "new")
 	bounds := files.Bounds{Bytes: 1000, Entries: 10, File: 100}
-	a, archive := ask(t, &files.Request{Pack: &files.Pack{Path: []byte(dir + "/from"), Bounds: bounds}})
+	a, archive := request(t, &files.Request{Pack: &files.Pack{Path: []byte(dir + "/from"), Bounds: bounds}})
 	if a.Failure != nil || a.Archive.Entries != 5 || a.Archive.Bytes != 6 {
 		t.Fatalf("packed %+v", a)
 	}
@@ -574,7 +574,7 @@ func TestArchivesThatComeAtOnceDoNotDisturbEachOther(t *testing.T) {
 					t.Error(err)
 				}
 				req := &files.Request{Unpack: &files.Unpack{Path: []byte(dir), Overwrite: true, Bounds: files.Bounds{Bytes: 1000, Entries: 10, File: 100}}}
-				if a, _ := ask(t, req, tarred.Bytes()...); a.Failure != nil {
+				if a, _ := request(t, req, tarred.Bytes()...); a.Failure != nil {
 					t.Errorf("a.Failure = %+v, want nil", a.Failure)
 				}
 			}
@@ -621,7 +621,7 @@ func TestARenamerGetsNothingElseDone(t *testing.T) {
 	bounds := files.Bounds{Bytes: 1000, Entries: 10, File: 100}
 	for range 100 {
 		ask := func(req *files.Request, body ...byte) *files.Answer {
-			a, _ := ask(t, req, body...)
+			a, _ := request(t, req, body...)
 			if a.Failure != nil && a.Failure.Kind == files.Broken {
 				t.Errorf("an error that is not the caller's: a.Failure = %+v, want a.Failure == nil or a.Failure.Kind != files.Broken",
 					a.Failure)
@@ -676,7 +676,7 @@ func TestADirectoryGoesWhileAnArchiveComes(t *testing.T) {
 	made := 0
 	for range 500 {
 		req := &files.Request{Unpack: &files.Unpack{Path: []byte(into), Bounds: files.Bounds{Bytes: 1000, Entries: 10, File: 100}}}
-		a, _ := ask(t, req, archive.Bytes()...)
+		a, _ := request(t, req, archive.Bytes()...)
 		if a.Failure == nil {
 			made++
 		} else if a.Failure.Kind == files.Broken {

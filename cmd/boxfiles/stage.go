@@ -183,11 +183,11 @@ func sweepOne(in *os.Root, name string) {
 	if err != nil || unix.Flock(int(mark.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return
 	}
-	said, err := io.ReadAll(io.LimitReader(mark, int64(len(want))+1))
-	if err != nil || !strings.HasPrefix(want, string(said)) {
+	content, err := io.ReadAll(io.LimitReader(mark, int64(len(want))+1))
+	if err != nil || !strings.HasPrefix(want, string(content)) {
 		return
 	}
-	if string(said) == want {
+	if string(content) == want {
 		err = dir.RemoveAll(contentDir)
 	} else if _, err = dir.Lstat(contentDir); !errors.Is(err, unix.ENOENT) { // it is made after the mark
 		return

@@ -56,7 +56,7 @@ func makeDir(req *files.Mkdir) (*files.WriteAnswer, error) {
 }
 
 // getFile writes a part of a file to w, after a notice of what it will be.
-func getFile(req *files.Get, tell func(*files.Notice) error, w io.Writer) error {
+func getFile(req *files.Get, notify func(*files.Notice) error, w io.Writer) error {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func getFile(req *files.Get, tell func(*files.Notice) error, w io.Writer) error 
 	if o.Length = max(o.File.Size-o.Offset, 0); req.Length > 0 {
 		o.Length = min(o.Length, req.Length)
 	}
-	if err := tell(&files.Notice{Opening: o}); err != nil {
+	if err := notify(&files.Notice{Opening: o}); err != nil {
 		return err
 	}
 	_, err = io.CopyBuffer(struct{ io.Writer }{w}, io.NewSectionReader(f, o.Offset, o.Length), make([]byte, files.MaxData))

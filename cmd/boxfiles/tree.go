@@ -163,26 +163,26 @@ func isUsers(dir int, name string, users []byte) bool {
 }
 
 // sameOwner reports whether something still belongs to whom it did, as far as this process can change that.
-func sameOwner(was *unix.Stat_t, uid, gid uint32) bool {
-	return !isRootOfBox() || was.Uid == uid && was.Gid == gid
+func sameOwner(orig *unix.Stat_t, uid, gid uint32) bool {
+	return !isRootOfBox() || orig.Uid == uid && orig.Gid == gid
 }
 
 // sameFile reports whether a name in two directories stands for files with the same content,
 // owner, permissions and time, or for the same link. Files that are too large count as different.
-func sameFile(oldDir int, was *unix.Stat_t, newDir int, is *unix.Stat_t, name string) bool {
-	if was.Mode != is.Mode || was.Size != is.Size || !sameOwner(was, is.Uid, is.Gid) {
+func sameFile(oldDir int, orig *unix.Stat_t, newDir int, cur *unix.Stat_t, name string) bool {
+	if orig.Mode != cur.Mode || orig.Size != cur.Size || !sameOwner(orig, cur.Uid, cur.Gid) {
 		return false
 	}
-	switch is.Mode & unix.S_IFMT {
+	switch cur.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
 		target := targetOf(oldDir, name)
 		return target != nil && bytes.Equal(target, targetOf(newDir, name))
 	case unix.S_IFREG:
-		if was.Mtim != is.Mtim || is.Size > maxCompared {
+		if orig.Mtim != cur.Mtim || cur.Size > maxCompared {
 			return false
 		}
-		old := digestAt(oldDir, name, max(is.Size, 1))
-		return old != "" && old == digestAt(newDir, name, max(is.Size, 1))
+		old := digestAt(oldDir, name, max(cur.Size, 1))
+		return old != "" && old == digestAt(newDir, name, max(cur.Size, 1))
 	}
 	return false
 }

@@ -27,20 +27,20 @@ const (
 	eventWeight = 512       // bytes of an event in JSON besides its paths, about
 )
 
-// partnerPatience is how many milliseconds after the first half of a rename its second half may come. If it comes later, it is
+// partnerTimeout is how many milliseconds after the first half of a rename its second half may come. If it comes later, it is
 // reported as a new entry.
-const partnerPatience = 2
+const partnerTimeout = 2
 
 // maxWatchedPath bounds the path of a watched directory relative to the first, in bytes.
 const maxWatchedPath = files.MaxPath - 256
 
 // watchDir reports what happens in a directory until that is gone or has another path.
-func watchDir(req *files.Watch, tell func(*files.Notice) error) error {
+func watchDir(req *files.Watch, notify func(*files.Notice) error) error {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return err
 	}
-	w := &watcher{req: req, root: path, dirs: map[int]string{}, wds: map[string]int{}, looked: map[string]bool{}, tell: tell}
+	w := &watcher{req: req, root: path, dirs: map[int]string{}, wds: map[string]int{}, reported: map[string]bool{}, notify: notify}
 	if err := w.check(); err != nil {
 		return err
 	}
@@ -63,16 +63,16 @@ type watcher struct {
 	inode    uint64
 	dirs     map[int]string  // paths of watched directories by their watch descriptors; "" is the first
 	wds      map[string]int  // the reverse
-	looked   map[string]bool // paths reported because they were in a new directory: the kernel may be about to report them too
+	reported map[string]bool // paths reported because they were in a new directory: the kernel may be about to report them too
 	describe describer
-	over     bool // the directory is gone, or has another path
+	ended    bool // the directory is gone, or has another path
 	batch    []files.Event
 	weight   int
-	tell     func(*files.Notice) error
+	notify   func(*files.Notice) error
 }
 
-// happening is an inotify event.
-type happening struct {
+// inotifyEvent is an inotify event.
+type inotifyEvent struct {
 	wd     int
 	mask   uint32
 	cookie uint32
@@ -133,12 +133,12 @@ func (w *watcher) run() error {
 			if err := w.handle(&list[i], list[i+1:]); err != nil {
 				return err
 			}
-			if w.over {
+			if w.ended {
 				return w.flush()
 			}
 		}
 		if more, err = w.wait(0); err == nil && !more {
-			clear(w.looked) // the kernel has reported all it had of these
+			clear(w.reported) // the kernel has reported all it had of these
 		}
 	}
 }
@@ -153,13 +153,13 @@ func (w *watcher) wait(timeout int) (bool, error) {
 }
 
 // read returns the available events, with the second half of each rename if it can be had.
-func (w *watcher) read() ([]happening, error) {
+func (w *watcher) read() ([]inotifyEvent, error) {
 	buf := make([]byte, eventBuffer)
 	list, err := w.readInto(nil, buf)
 	if err != nil || w.pair(list) {
 		return list, err
 	}
-	if more, err := w.wait(partnerPatience); err != nil || !more {
+	if more, err := w.wait(partnerTimeout); err != nil || !more {
 		return list, err
 	}
 	if list, err = w.readInto(list, buf); err == nil {
@@ -168,7 +168,7 @@ func (w *watcher) read() ([]happening, error) {
 	return list, err
 }
 
-func (w *watcher) readInto(list []happening, buf []byte) ([]happening, error) {
+func (w *watcher) readInto(list []inotifyEvent, buf []byte) ([]inotifyEvent, error) {
 	n, err := unix.Read(w.in, buf)
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 		return list, nil
@@ -177,7 +177,7 @@ func (w *watcher) readInto(list []happening, buf []byte) ([]happening, error) {
 		return nil, err
 	}
 	for rest := buf[:n]; len(rest) >= unix.SizeofInotifyEvent; {
-		var h happening
+		var h inotifyEvent
 		h.wd, h.mask = int(int32(binary.NativeEndian.Uint32(rest))), binary.NativeEndian.Uint32(rest[4:])
 		h.cookie = binary.NativeEndian.Uint32(rest[8:])
 		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(rest[12:]))
@@ -189,7 +189,7 @@ func (w *watcher) readInto(list []happening, buf []byte) ([]happening, error) {
 }
 
 // pair finds the new names of renamed entries, and reports whether it found those of all directories.
-func (w *watcher) pair(list []happening) bool {
+func (w *watcher) pair(list []inotifyEvent) bool {
 	all := true
 	for i := range list {
 		from := &list[i]
@@ -205,14 +205,14 @@ func (w *watcher) pair(list []happening) bool {
 }
 
 // handle handles an event; after has those that follow.
-func (w *watcher) handle(h *happening, after []happening) error {
+func (w *watcher) handle(h *inotifyEvent, after []inotifyEvent) error {
 	if h.mask&unix.IN_Q_OVERFLOW != 0 {
 		w.add(files.Event{What: files.Overflow})
 		if fd, err := w.open("", unix.O_DIRECTORY); err == nil {
 			unix.Close(fd)
 		} else if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // its end may have been lost too
 			w.self(unix.IN_DELETE_SELF)
-			w.over = true
+			w.ended = true
 			return nil
 		}
 		return w.scan("", false) // directories may be new
@@ -223,12 +223,12 @@ func (w *watcher) handle(h *happening, after []happening) error {
 		return nil
 	case h.mask&unix.IN_IGNORED != 0: // it is gone, or no longer watched
 		w.forget(h.wd)
-		w.over = dir == ""
+		w.ended = dir == ""
 		return nil
 	case h.name == "":
 		if dir == "" {
 			w.self(h.mask)
-			w.over = h.mask&unix.IN_MOVE_SELF != 0
+			w.ended = h.mask&unix.IN_MOVE_SELF != 0
 		}
 		return nil
 	}
@@ -245,8 +245,8 @@ func (w *watcher) handle(h *happening, after []happening) error {
 	}
 	switch {
 	case h.mask&unix.IN_CREATE != 0, h.mask&unix.IN_MOVED_TO != 0:
-		if w.looked[path] {
-			delete(w.looked, path)
+		if w.reported[path] {
+			delete(w.reported, path)
 		} else {
 			if size := w.found(files.Created, path, h.from, kind); size > 0 && h.own {
 				w.found(files.Written, path, "", kind)
@@ -258,7 +258,7 @@ func (w *watcher) handle(h *happening, after []happening) error {
 			}
 		}
 	case h.mask&unix.IN_MOVED_FROM != 0:
-		delete(w.looked, path)
+		delete(w.reported, path)
 		w.add(files.Event{What: files.Renamed, Path: []byte(path), Type: kind})
 		return w.moved(h, path, after)
 	}
@@ -269,7 +269,7 @@ func (w *watcher) handle(h *happening, after []happening) error {
 		w.found(files.Written, path, "", kind)
 	}
 	if h.mask&unix.IN_DELETE != 0 {
-		delete(w.looked, path)
+		delete(w.reported, path)
 		w.add(files.Event{What: files.Removed, Path: []byte(path), Type: kind})
 	}
 	return w.full()
@@ -288,7 +288,7 @@ func (w *watcher) self(mask uint32) {
 }
 
 // partner finds the second half of the rename whose first half is h.
-func partner(h *happening, after []happening) *happening {
+func partner(h *inotifyEvent, after []inotifyEvent) *inotifyEvent {
 	for i := range after {
 		if a := &after[i]; h.mask&unix.IN_MOVED_FROM != 0 && a.mask&unix.IN_MOVED_TO != 0 && a.cookie == h.cookie {
 			return a
@@ -298,7 +298,7 @@ func partner(h *happening, after []happening) *happening {
 }
 
 // moved follows a rename: the directories in it have other paths now, or have left the watched tree.
-func (w *watcher) moved(h *happening, path string, after []happening) error {
+func (w *watcher) moved(h *inotifyEvent, path string, after []inotifyEvent) error {
 	to, inside := "", false
 	if a := partner(h, after); a != nil {
 		dir, known := w.dirs[a.wd]
@@ -374,13 +374,13 @@ func (w *watcher) scan(path string, first bool) error {
 
 // open opens something below the directory by its path, with O_PATH. It follows no link on the way.
 func (w *watcher) open(path string, flags int) (int, error) {
-	at, err := unix.Open(w.root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	rootfd, err := unix.Open(w.root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(at, &st); err != nil || st.Dev != w.device || st.Ino != w.inode { // the path now names another one
-		unix.Close(at)
+	if err := unix.Fstat(rootfd, &st); err != nil || st.Dev != w.device || st.Ino != w.inode { // the path now names another one
+		unix.Close(rootfd)
 		return -1, unix.ENOENT
 	}
 	for rest := path; rest != ""; {
@@ -392,14 +392,14 @@ func (w *watcher) open(path string, flags int) (int, error) {
 		} else {
 			how |= flags
 		}
-		fd, err := unix.Openat(at, name, how, 0)
-		unix.Close(at)
+		fd, err := unix.Openat(rootfd, name, how, 0)
+		unix.Close(rootfd)
 		if err != nil {
 			return -1, err
 		}
-		at = fd
+		rootfd = fd
 	}
-	return at, nil
+	return rootfd, nil
 }
 
 func (w *watcher) watch(fd int, path string) (wd int, isNew bool, err error) {
@@ -443,7 +443,7 @@ func (w *watcher) readDir(fd int, path string, report bool) (below []string, err
 			if !report {
 				continue
 			}
-			w.looked[at] = true
+			w.reported[at] = true
 			if size := w.found(files.Created, at, "", kind); size > 0 {
 				w.found(files.Written, at, "", kind)
 			}
@@ -518,7 +518,7 @@ func (w *watcher) flush() error {
 	if len(w.batch) == 0 {
 		return nil
 	}
-	err := w.tell(&files.Notice{Events: w.batch})
+	err := w.notify(&files.Notice{Events: w.batch})
 	w.batch, w.weight = nil, 0
 	return err
 }

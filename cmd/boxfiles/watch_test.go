@@ -85,7 +85,7 @@ func (w *watched) until(mark string) (list []string) {
 	}
 }
 
-func (w *watched) mustTell(mark string, want ...string) {
+func (w *watched) mustNotify(mark string, want ...string) {
 	w.t.Helper()
 	if got := w.until(mark); !slices.Equal(got, want) {
 		w.t.Errorf("before %s:\n%s\nwant\n%s", mark, strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -120,40 +120,40 @@ func TestWatchTellsWhatHappens(t *testing.T) {
 	w := watch(t, files.Watch{Path: []byte(dir), Recursive: true, Limit: 100})
 
 	do(t, os.WriteFile(dir+"/file", []byte("1"), 0o644))
-	w.mustTell("m1", "create file file", "write file file")
+	w.mustNotify("m1", "create file file", "write file file")
 	do(t, os.Chmod(dir+"/file", 0o600))
-	w.mustTell("m2a", "chmod file file")
+	w.mustNotify("m2a", "chmod file file")
 	do(t, os.Rename(dir+"/file", dir+"/there/moved"))
-	w.mustTell("m2", "rename file ", "create there/moved file from file")
+	w.mustNotify("m2", "rename file ", "create there/moved file from file")
 	do(t, os.Remove(dir+"/there/moved"))
-	w.mustTell("m3", "remove there/moved ")
+	w.mustNotify("m3", "remove there/moved ")
 
 	// Existing directories are watched, and reported under their new paths after a move.
 	do(t, grow(dir+"/there/deep/old"))
-	w.mustTell("m4", "write there/deep/old file")
+	w.mustNotify("m4", "write there/deep/old file")
 	do(t, os.Rename(dir+"/there", dir+"/here"))
-	w.mustTell("m5", "rename there directory", "create here directory from there")
+	w.mustNotify("m5", "rename there directory", "create here directory from there")
 	do(t, os.Remove(dir+"/here/deep/old"), os.Remove(dir+"/here/deep"))
-	w.mustTell("m6", "remove here/deep/old ", "remove here/deep directory")
+	w.mustNotify("m6", "remove here/deep/old ", "remove here/deep directory")
 
 	// Links are reported as links, and not followed.
 	outside := t.TempDir()
 	do(t, os.Symlink(outside, dir+"/link"))
-	w.mustTell("m7", "create link symlink")
+	w.mustNotify("m7", "create link symlink")
 	do(t, os.WriteFile(outside+"/x", []byte("1"), 0o644), unix.Mkfifo(dir+"/fifo", 0o644))
-	w.mustTell("m8", "create fifo fifo")
+	w.mustNotify("m8", "create fifo fifo")
 
 	// A file that is moved out is no longer watched, and one that is moved in is reported with its content.
 	do(t, os.Mkdir(dir+"/here/sub", 0o755))
-	w.mustTell("m9", "create here/sub directory")
+	w.mustNotify("m9", "create here/sub directory")
 	do(t, os.Rename(dir+"/here", outside+"/here"))
-	w.mustTell("m10", "rename here directory")
+	w.mustNotify("m10", "rename here directory")
 	do(t, os.WriteFile(outside+"/here/sub/unseen", []byte("1"), 0o644))
-	w.mustTell("m11")
+	w.mustNotify("m11")
 	do(t, os.Rename(outside+"/here", dir+"/back"))
-	w.mustTell("m12", "create back directory", "create back/sub directory", "create back/sub/unseen file", "write back/sub/unseen file")
+	w.mustNotify("m12", "create back directory", "create back/sub directory", "create back/sub/unseen file", "write back/sub/unseen file")
 	do(t, grow(dir+"/back/sub/unseen"))
-	w.mustTell("m13", "write back/sub/unseen file")
+	w.mustNotify("m13", "write back/sub/unseen file")
 }
 
 // A write by boxfiles is reported as one in place, although it uses a temporary name until it is complete.
@@ -164,23 +164,23 @@ func TestWatchTellsNothingOfTemporaryNames(t *testing.T) {
 	w := watch(t, files.Watch{Path: []byte(dir), Recursive: true, Limit: 100})
 	write := func(path, content string) {
 		t.Helper()
-		if a, _ := ask(t, &files.Request{Write: &files.Write{Path: []byte(path), How: files.Overwrite, Most: 10}}, []byte(content)...); a.Failure != nil {
+		if a, _ := request(t, &files.Request{Write: &files.Write{Path: []byte(path), How: files.Overwrite, Most: 10}}, []byte(content)...); a.Failure != nil {
 			t.Fatal(a.Failure)
 		}
 	}
 	write(dir+"/sub/new", "1")
-	w.mustTell("m1", "create sub/new file", "write sub/new file")
+	w.mustNotify("m1", "create sub/new file", "write sub/new file")
 	write(dir+"/sub/new", "22")
-	w.mustTell("m2", "create sub/new file", "write sub/new file")
+	w.mustNotify("m2", "create sub/new file", "write sub/new file")
 	write(dir+"/sub/new", "")
-	w.mustTell("m3", "create sub/new file")
+	w.mustNotify("m3", "create sub/new file")
 
 	// A staging directory is hidden with its content, until that is moved into place.
 	stage := dir + "/.boxd-" + rand.Text()
 	do(t, os.MkdirAll(stage+"/content/tree", 0o755), os.WriteFile(stage+"/content/tree/x", []byte("1"), 0o644))
-	w.mustTell("m4")
+	w.mustNotify("m4")
 	do(t, os.Rename(stage+"/content/tree", dir+"/tree"), os.RemoveAll(stage))
-	w.mustTell("m5", "create tree directory", "create tree/x file", "write tree/x file")
+	w.mustNotify("m5", "create tree directory", "create tree/x file", "write tree/x file")
 
 	// Neither of these is boxfiles' own.
 	do(t, os.Mkdir(dir+"/.boxd-mine", 0o755), os.Mkdir(dir+"/"+rand.Text()+".boxd-", 0o755))

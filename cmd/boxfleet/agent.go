@@ -53,13 +53,13 @@ type agent struct {
 	fences   *fences
 
 	// Of claims; only beat uses these.
-	view    *view            // nil: none yet
-	renewal uint64           // how often the connection to NATS had been made again when it was opened
-	round   int              // announcements so far
-	moves   map[string]start // claims of sessions that are being moved from here, by key
-	idle    map[string]start // claims of Workspaces of LangBot that have no session here, by key
-	life    context.Context  //nolint:containedctx // of the agent
-	beside  sync.WaitGroup   // sessions that are being started again, or ended
+	view       *view            // nil: none yet
+	renewal    uint64           // how often the connection to NATS had been made again when it was opened
+	round      int              // announcements so far
+	moves      map[string]start // claims of sessions that are being moved from here, by key
+	idle       map[string]start // claims of Workspaces of LangBot that have no session here, by key
+	baseCtx    context.Context  //nolint:containedctx // of the agent
+	background sync.WaitGroup   // sessions that are being started again, or ended
 
 	// Of its name; only renew uses these.
 	lease       nameLease
@@ -68,26 +68,26 @@ type agent struct {
 	direct      *directListener    // nil: there is none
 	listenError string             // why not, as it was logged last
 
-	patience time.Duration // of the end of a session: how long its output may be on its way
-	bounds   outputBounds  // of that output
-	handing  chan struct{} // one for each session whose output is on its way
+	timeout time.Duration // of the end of a session: how long its output may be on its way
+	bounds  outputBounds  // of that output
+	handing chan struct{} // one for each session whose output is on its way
 
 	renewed atomic.Int64 // when the fleet has taken an announcement last, of the steady clock
-	began   time.Time
+	start   time.Time
 	clock   func() time.Time
 
 	// What it announces of itself.
 	streams                 atomic.Int64
 	failed, refused, gaveUp atomic.Uint64
 
-	mu     sync.Mutex
-	agreed string       // the bucket of claims with which the sessions here agree
-	now    access.Fleet // the table of box.toml, as it was asked for last
-	asked  time.Time
-	can    []string          // by doctor
-	again  map[string]bool   // sessions that were stopped for a move, by the key of their claim: whether they run again
-	ending map[string]bool   // sessions that are being ended, by the same key: whether another node has them
-	handed map[string]uint64 // generations of those whose output was handed over
+	mu      sync.Mutex
+	agreed  string       // the bucket of claims with which the sessions here agree
+	now     access.Fleet // the table of box.toml, as it was asked for last
+	fetched time.Time
+	can     []string          // by doctor
+	again   map[string]bool   // sessions that were stopped for a move, by the key of their claim: whether they run again
+	ending  map[string]bool   // sessions that are being ended, by the same key: whether another node has them
+	handed  map[string]uint64 // generations of those whose output was handed over
 }
 
 // newAgent returns an agent. Run makes it work.
@@ -116,7 +116,7 @@ func newAgent(cfg *agentOptions) (*agent, error) {
 		dir.Close()
 		return nil, err
 	}
-	return &agent{cfg: *cfg, now: cfg.Fleet, name: name, instance: rand.Text(), host: host, boxd: client.New(cfg.Socket), log: cfg.Log.With("node", name), fences: store, patience: handOverFor, bounds: outputBounds{maxKept, maxPacked}, handing: make(chan struct{}, maxHandingOut), began: time.Now(), clock: time.Now}, nil
+	return &agent{cfg: *cfg, now: cfg.Fleet, name: name, instance: rand.Text(), host: host, boxd: client.New(cfg.Socket), log: cfg.Log.With("node", name), fences: store, timeout: handOverFor, bounds: outputBounds{maxKept, maxPacked}, handing: make(chan struct{}, maxHandingOut), start: time.Now(), clock: time.Now}, nil
 }
 
 // Run connects and serves until ctx ends.
@@ -133,7 +133,7 @@ func (a *agent) Run(ctx context.Context) error {
 	if a.js, err = jetstream.New(nc); err != nil {
 		return err
 	}
-	defer a.beside.Wait()
+	defer a.background.Wait()
 	defer a.stopAnswering()
 	a.renew(ctx)
 	return nil
@@ -149,11 +149,11 @@ func (a *agent) serves() bool {
 
 // fenced reports whether the fleet has not taken an announcement for so long that others may soon think this node lost.
 func (a *agent) fenced() bool {
-	return a.clock().Sub(a.began)-time.Duration(a.renewed.Load()) >= fencedAfter
+	return a.clock().Sub(a.start)-time.Duration(a.renewed.Load()) >= fencedAfter
 }
 
-// gonePatience is how long boxd may take to receive what a gateway has sent that has gone since.
-const gonePatience = 5 * time.Second
+// goneTimeout is how long boxd may take to receive what a gateway has sent that has gone since.
+const goneTimeout = 5 * time.Second
 
 // carry connects a stream of a gateway with boxd. Who asks, and what it may, is for boxd to find out.
 func (a *agent) carry(far *stream) {
@@ -170,16 +170,16 @@ func (a *agent) carry(far *stream) {
 		return
 	}
 	near := conn.(*net.UnixConn) //nolint:forcetypeassert // it is one
-	over := make(chan struct{})
-	var up sync.WaitGroup
-	up.Go(func() {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		select {
 		case <-far.Gone(): // boxd may wait for a program that does nothing, and nobody waits for boxd any more
-			_ = near.SetDeadline(time.Now().Add(gonePatience))
-		case <-over:
+			_ = near.SetDeadline(time.Now().Add(goneTimeout))
+		case <-done:
 		}
 	})
-	up.Go(func() {
+	wg.Go(func() {
 		if _, err := io.Copy(near, far); err != nil { // the stream is over, or boxd is
 			_ = near.Close() // it may be closed already, as below
 			return
@@ -193,21 +193,21 @@ func (a *agent) carry(far *stream) {
 	// boxd has closed the connection. What it has said is to arrive; what it would be told it does not hear.
 	_ = near.CloseRead()
 	<-far.Gone()
-	close(over)
+	close(done)
 	_ = near.Close()
-	up.Wait()
+	wg.Wait()
 }
 
 // ofFleet reports whether sessions of a principal can be of the fleet: box.toml has to let a gateway speak for it. The agent asks
 // boxd as root, which would let it end those of anybody, and whoever is on NATS may say what they like.
 func (a *agent) ofFleet(ctx context.Context, owner string) (bool, error) {
 	a.mu.Lock()
-	ok, old := a.now.SpeaksFor(owner), time.Since(a.asked) > renewEvery
+	ok, old := a.now.SpeaksFor(owner), time.Since(a.fetched) > renewEvery
 	a.mu.Unlock()
 	if ok || !old {
 		return ok, nil
 	}
-	if err := a.askAgain(ctx); err != nil { // the operator may have changed that
+	if err := a.refreshFleet(ctx); err != nil { // the operator may have changed that
 		return false, err
 	}
 	a.mu.Lock()
@@ -215,9 +215,9 @@ func (a *agent) ofFleet(ctx context.Context, owner string) (bool, error) {
 	return a.now.SpeaksFor(owner), nil
 }
 
-// askAgain asks boxd which gateways may speak for whom.
-func (a *agent) askAgain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+// refreshFleet asks boxd which gateways may speak for whom.
+func (a *agent) refreshFleet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	now, err := a.cfg.Ask(ctx)
 	if err != nil {
@@ -225,7 +225,7 @@ func (a *agent) askAgain(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.now, a.asked = now, time.Now()
+	a.now, a.fetched = now, time.Now()
 	return nil
 }
 
@@ -273,8 +273,8 @@ func (a *agent) fence(ctx context.Context, m *nats.Msg) {
 	}
 }
 
-// comingPatience bounds the wait of checkComing: fences of other sessions wait for it, and the gateway for the answer.
-const comingPatience = 2 * time.Second
+// comingTimeout bounds the wait of checkComing: fences of other sessions wait for it, and the gateway for the answer.
+const comingTimeout = 2 * time.Second
 
 // errLeftOver means that what is left of a move has the generation of a new session.
 var errLeftOver = errors.New("a part of the session has this generation")
@@ -287,14 +287,14 @@ func (a *agent) checkComing(ctx context.Context, f *fence) error {
 	if h == nil || h.Generation > f.Generation || h.Generation == f.Generation && f.Coming {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, comingPatience)
+	ctx, cancel := context.WithTimeout(ctx, comingTimeout)
 	defer cancel()
 	if h.Generation < f.Generation {
 		lives, err := a.lives(ctx, h)
 		if err == nil && lives {
 			err = fmt.Errorf("it has not yet ended what it has of session %s, whose move broke off", fault.Show(f.ID))
 			// Also in a bucket that is new: somebody else has claimed it there.
-			err = errors.Join(err, a.fences.change(claimKey(f.Owner, f.ID), h.Generation, func(h *held) { h.Bucket, h.Whole = f.Bucket, false }))
+			err = errors.Join(err, a.fences.change(claimKey(f.Owner, f.ID), h.Generation, func(h *fencedSession) { h.Bucket, h.Whole = f.Bucket, false }))
 		}
 		return err
 	}
@@ -316,40 +316,40 @@ func (a *agent) checkComing(ctx context.Context, f *fence) error {
 
 // renew announces the node and looks after its claims, until ctx ends.
 func (a *agent) renew(ctx context.Context) {
-	var beside sync.WaitGroup
-	beside.Go(func() { a.examine(ctx) })
-	defer beside.Wait()
-	beat := time.NewTicker(renewEvery)
-	defer beat.Stop()
+	var background sync.WaitGroup
+	background.Go(func() { a.examine(ctx) })
+	defer background.Wait()
+	ticker := time.NewTicker(renewEvery)
+	defer ticker.Stop()
 	defer func() {
 		if a.view != nil {
 			a.view.close()
 		}
 	}()
-	said := ""
+	lastError := ""
 	for {
-		began := a.clock().Sub(a.began) // not when it was taken: gateways count from later
+		start := a.clock().Sub(a.start) // not when it was taken: gateways count from later
 		err := a.beat(ctx)
 		switch {
 		case err == nil:
-			a.renewed.Store(int64(began))
-			said = ""
+			a.renewed.Store(int64(start))
+			lastError = ""
 		case errors.Is(err, errTaken):
 			a.agree("")
 			a.stopAnswering()
-			if err.Error() != said {
-				said = err.Error()
+			if err.Error() != lastError {
+				lastError = err.Error()
 				a.log.Error("this node is not in the fleet", "error", err)
 			}
 		case ctx.Err() == nil:
 			a.failed.Add(1)
-			if err.Error() != said { // the same again is told once
-				said = err.Error()
+			if err.Error() != lastError { // the same again is told once
+				lastError = err.Error()
 				a.log.Warn("cannot renew the lease of this node", "error", err)
 			}
 		}
 		select {
-		case <-beat.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
@@ -362,8 +362,8 @@ const comparing = "it reconciles its sessions with the fleet's claims"
 // beat is one announcement.
 func (a *agent) beat(ctx context.Context) error {
 	always := ctx
-	a.life = always
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	a.baseCtx = always
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	nodes, _, err := openBucket(ctx, a.js, nodesConfig(a.cfg.Replicas), a.instance)
 	if err != nil {
@@ -390,7 +390,7 @@ func (a *agent) beat(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("boxd: %w", err), a.announce(ctx, nodes, &api.FleetNode{State: api.FleetNodeFailed, Reason: "cannot reach boxd: " + err.Error()}))
 	}
 	if !a.agrees(id) || a.view == nil || a.view.ended() || a.renewal != a.nc.Stats().Reconnects { // something may not have been told
-		if err := a.lookAnew(always, claims); err != nil {
+		if err := a.rewatch(always, claims); err != nil {
 			return err
 		}
 	}
@@ -414,8 +414,8 @@ func (a *agent) beat(ctx context.Context) error {
 	return a.announce(ctx, nodes, n)
 }
 
-// lookAnew reads all claims again, and goes on hearing of them, until it is called again.
-func (a *agent) lookAnew(ctx context.Context, claims jetstream.KeyValue) (err error) {
+// rewatch reads all claims again, and goes on hearing of them, until it is called again.
+func (a *agent) rewatch(ctx context.Context, claims jetstream.KeyValue) (err error) {
 	if a.view != nil {
 		a.view.close()
 	}

@@ -50,10 +50,10 @@ type archived struct {
 const (
 	chunkSize     = 128 << 10 // bytes; NATS takes messages of 1 MiB
 	maxUnacked    = 16        // chunks: JetStream refuses what comes faster than it writes
-	chunkPatience = 30 * time.Second
+	chunkTimeout  = 30 * time.Second
 	electionTries = 20 // while a cluster chooses a leader, nobody takes a chunk
 	electionPause = 500 * time.Millisecond
-	storePatience = time.Minute
+	storeTimeout  = time.Minute
 	uploadRenewed = time.Minute
 	uploadGrace   = time.Hour
 )
@@ -96,7 +96,7 @@ func noStore(what string, err error) error {
 
 // readArchives opens a store as it is; nil: nothing was ever stored. what is as in noStore.
 func (g *gateway) readArchives(ctx context.Context, bucket, what string) (*archiveStore, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	s := &archiveStore{bucket: bucket, js: g.js, bulk: g.bulk, log: g.log, grace: uploadGrace}
 	var err error
@@ -119,7 +119,7 @@ func archivesOf(bucket string) string { return bucket + "_archives" }
 
 // openArchives opens a store to write to it, of at most size bytes, and makes it where it is missing.
 func (g *gateway) openArchives(ctx context.Context, bucket, what string, size int64) (*archiveStore, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	s := &archiveStore{bucket: bucket, js: g.js, bulk: g.bulk, log: g.log, grace: uploadGrace}
 	var err error
@@ -140,9 +140,9 @@ func (g *gateway) openArchives(ctx context.Context, bucket, what string, size in
 	if err != nil {
 		return nil, err
 	}
-	if is := s.stream.CachedInfo().Config; is.MaxBytes != size { // the configuration has changed
-		is.MaxBytes = size
-		if s.stream, err = g.js.UpdateStream(ctx, is); err != nil {
+	if config := s.stream.CachedInfo().Config; config.MaxBytes != size { // the configuration has changed
+		config.MaxBytes = size
+		if s.stream, err = g.js.UpdateStream(ctx, config); err != nil {
 			return nil, fmt.Errorf("cannot set its size to %v: %w", quantity.Size(size), err)
 		}
 	}
@@ -176,7 +176,7 @@ func (s *archiveStore) newUpload(ctx context.Context, owner string) (*upload, er
 
 // uploadOf notes that the chunks of an archive can be removed if they are in no record.
 func (s *archiveStore) uploadOf(ctx context.Context, a archived) (*upload, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	revision, err := s.records.Put(ctx, uploadPrefix+a.ID, []byte("{}"))
 	return &upload{archived: a, s: s, revision: revision, renewed: time.Now()}, err
@@ -184,7 +184,7 @@ func (s *archiveStore) uploadOf(ctx context.Context, a archived) (*upload, error
 
 // renew says that the upload goes on; or that it was given up meanwhile.
 func (u *upload) renew(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	data, err := json.Marshal(uploadRecord{u.owner, u.Size})
 	if err != nil {
@@ -209,12 +209,12 @@ func (u *upload) others(ctx context.Context) (map[string]int64, error) {
 	}
 	all := map[string]int64{}
 	for _, entry := range uploads {
-		var is uploadRecord
-		if _, err := readRecord(entry, &is); err != nil {
+		var record uploadRecord
+		if _, err := readRecord(entry, &record); err != nil {
 			return nil, err
 		}
-		if id := strings.TrimPrefix(entry.Key(), uploadPrefix); is.Owner == u.owner && id != u.ID {
-			all[id] = is.Size
+		if id := strings.TrimPrefix(entry.Key(), uploadPrefix); record.Owner == u.owner && id != u.ID {
+			all[id] = record.Size
 		}
 	}
 	return all, nil
@@ -230,7 +230,7 @@ func uploaded(beside bool) string {
 
 // keep ends an upload whose archive is in a record now. If it was given up meanwhile, forget removes that record.
 func (u *upload) keep(ctx context.Context, forget func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	err := u.s.records.Delete(ctx, uploadPrefix+u.ID, jetstream.LastRevision(u.revision))
 	if conflict(err) {
@@ -249,7 +249,7 @@ func (u *upload) keep(ctx context.Context, forget func(context.Context) error) e
 
 // drop removes what there is of the archive. What fails is done by another upload, later.
 func (u *upload) drop(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storePatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	if err := u.s.stream.Purge(ctx, jetstream.WithPurgeSubject(u.s.chunkSubject(u.ID, "*"))); err != nil {
 		return err
@@ -257,9 +257,9 @@ func (u *upload) drop(ctx context.Context) error {
 	return u.s.records.Delete(ctx, uploadPrefix+u.ID)
 }
 
-// remove removes archives that gone takes out of a record, unless another record has them too. If that fails, or it is not known what
+// remove removes archives that unlink takes out of a record, unless another record has them too. If that fails, or it is not known what
 // became of it, sweep looks again.
-func (s *archiveStore) remove(ctx context.Context, gone func() error, archives ...archived) error {
+func (s *archiveStore) remove(ctx context.Context, unlink func() error, archives ...archived) error {
 	var ups []*upload
 	for _, a := range archives {
 		u, err := s.uploadOf(ctx, a)
@@ -268,7 +268,7 @@ func (s *archiveStore) remove(ctx context.Context, gone func() error, archives .
 		}
 		ups = append(ups, u)
 	}
-	if err := gone(); err != nil || len(ups) == 0 {
+	if err := unlink(); err != nil || len(ups) == 0 {
 		return err
 	}
 	known, err := s.known(ctx)
@@ -291,7 +291,7 @@ func (s *archiveStore) remove(ctx context.Context, gone func() error, archives .
 type receiving struct {
 	owner    string    // whose limit it counts for; "": nobody's
 	body     io.Reader // nil: the body of the request
-	most     int64     // bytes
+	maxBytes int64     // bytes
 	tooLarge func() error
 	inspect  func(*upload) error // has a node find out what it is
 	fits     func(*upload) error // looks whether there is room for it, after it was renewed
@@ -301,11 +301,11 @@ type receiving struct {
 
 // receive stores the archive of a request, and makes it known: all of it or nothing.
 func (g *gateway) receive(c *call, s *archiveStore, in *receiving) error {
-	leave, err := g.copies.Enter(c.r.Context(), c.pass.Name)
+	release, err := g.copies.Enter(c.r.Context(), c.pass.Name)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	ctx := c.r.Context()
 	u, err := s.newUpload(ctx, in.owner)
 	if err != nil {
@@ -315,7 +315,7 @@ func (g *gateway) receive(c *call, s *archiveStore, in *receiving) error {
 	if body == nil {
 		body = conns.ArchiveBody(c.w, c.r)
 	}
-	err = u.write(ctx, body, in.most)
+	err = u.write(ctx, body, in.maxBytes)
 	if errors.Is(err, errTooLarge) {
 		err = in.tooLarge()
 	}
@@ -366,19 +366,19 @@ func (s *archiveStore) put(ctx context.Context, key string, k any, revision uint
 	return s.records.Update(ctx, key, data, revision)
 }
 
-// write stores the archive that is read from r, of at most most bytes.
-func (u *upload) write(ctx context.Context, r io.Reader, most int64) error {
+// write stores the archive that is read from r, of at most maxBytes bytes.
+func (u *upload) write(ctx context.Context, r io.Reader, maxBytes int64) error {
 	sum := sha256.New()
-	way := &chunksOnTheirWay{}
-	err := u.send(ctx, io.TeeReader(r, sum), most, way)
+	inFlight := &chunksInFlight{}
+	err := u.send(ctx, io.TeeReader(r, sum), maxBytes, inFlight)
 	if err == nil {
-		err = way.await(ctx, 0)
+		err = inFlight.await(ctx, 0)
 	}
 	if err != nil { // what is still on its way would come after it was dropped
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestPatience)
+		timeoutCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 		defer cancel()
-		for way.await(late, 0) != nil && late.Err() == nil && len(way.acks) > 0 {
-			way.acks = way.acks[1:]
+		for inFlight.await(timeoutCtx, 0) != nil && timeoutCtx.Err() == nil && len(inFlight.acks) > 0 {
+			inFlight.acks = inFlight.acks[1:]
 		}
 		return err
 	}
@@ -387,7 +387,7 @@ func (u *upload) write(ctx context.Context, r io.Reader, most int64) error {
 }
 
 // send publishes what is read from r.
-func (u *upload) send(ctx context.Context, r io.Reader, most int64, way *chunksOnTheirWay) error {
+func (u *upload) send(ctx context.Context, r io.Reader, maxBytes int64, inFlight *chunksInFlight) error {
 	for last := false; !last; {
 		chunk := make([]byte, chunkSize) // sent again if need be: see archiveStore
 		n, err := fill(r, chunk)
@@ -397,10 +397,10 @@ func (u *upload) send(ctx context.Context, r io.Reader, most int64, way *chunksO
 		if n == 0 {
 			break
 		}
-		if u.Size += int64(n); u.Size > most {
+		if u.Size += int64(n); u.Size > maxBytes {
 			return errTooLarge
 		}
-		if err := way.await(ctx, maxUnacked-1); err != nil {
+		if err := inFlight.await(ctx, maxUnacked-1); err != nil {
 			return err
 		}
 		ack, err := u.s.bulk.PublishMsgAsync(&nats.Msg{Subject: u.s.chunkSubject(u.ID, strconv.Itoa(u.Chunks)), Data: chunk[:n]}, jetstream.WithRetryAttempts(electionTries), jetstream.WithRetryWait(electionPause))
@@ -408,7 +408,7 @@ func (u *upload) send(ctx context.Context, r io.Reader, most int64, way *chunksO
 			return err
 		}
 		u.Chunks++
-		way.acks = append(way.acks, ack)
+		inFlight.acks = append(inFlight.acks, ack)
 		if time.Since(u.renewed) > uploadRenewed {
 			if err := u.renew(ctx); err != nil {
 				return err
@@ -418,17 +418,17 @@ func (u *upload) send(ctx context.Context, r io.Reader, most int64, way *chunksO
 	return nil
 }
 
-// chunksOnTheirWay are not acknowledged yet, the oldest first.
-type chunksOnTheirWay struct{ acks []jetstream.PubAckFuture }
+// chunksInFlight are not acknowledged yet, the oldest first.
+type chunksInFlight struct{ acks []jetstream.PubAckFuture }
 
 // await waits until at most so many are left, or one was refused.
-func (w *chunksOnTheirWay) await(ctx context.Context, atMost int) error {
+func (w *chunksInFlight) await(ctx context.Context, atMost int) error {
 	for len(w.acks) > atMost {
 		select {
 		case <-w.acks[0].Ok():
 		case err := <-w.acks[0].Err():
 			return err
-		case <-time.After(chunkPatience):
+		case <-time.After(chunkTimeout):
 			return errors.New("a part of the archive was not acknowledged in time")
 		case <-ctx.Done():
 			return ctx.Err()
@@ -495,7 +495,7 @@ const (
 )
 
 func (s *archiveStore) chunk(ctx context.Context, a *archived, i int) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, chunkPatience)
+	ctx, cancel := context.WithTimeout(ctx, chunkTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
 		m, err := s.stream.GetLastMsgForSubject(ctx, s.chunkSubject(a.ID, strconv.Itoa(i)))
@@ -522,7 +522,7 @@ func (s *archiveStore) get(ctx context.Context, key string, k any) (revision uin
 	if s == nil {
 		return 0, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	entry, err := s.records.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -548,7 +548,7 @@ func (s *archiveStore) list(ctx context.Context) ([]jetstream.KeyValueEntry, err
 }
 
 func (s *archiveStore) entries(ctx context.Context) (records, uploads []jetstream.KeyValueEntry, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	all, err := listEntries(ctx, s.records)
 	for _, entry := range all {
@@ -563,17 +563,17 @@ func (s *archiveStore) entries(ctx context.Context) (records, uploads []jetstrea
 
 // sweep removes what was left of archives: by gateways that have died, and by removals that broke off. Times are of the server.
 func (s *archiveStore) sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storePatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	_, uploads, err := s.entries(ctx)
 	if err != nil {
 		return err
 	}
-	is, err := s.stream.Info(ctx)
+	info, err := s.stream.Info(ctx)
 	if err != nil {
 		return err
 	}
-	old, err := s.oldMarkers(ctx, is.TimeStamp)
+	old, err := s.oldMarkers(ctx, info.TimeStamp)
 	if err == nil {
 		err = s.purge(ctx, old)
 	}
@@ -582,7 +582,7 @@ func (s *archiveStore) sweep(ctx context.Context) error {
 	}
 	var given []*upload
 	for _, entry := range uploads {
-		if is.TimeStamp.Sub(entry.Created()) <= s.grace {
+		if info.TimeStamp.Sub(entry.Created()) <= s.grace {
 			continue
 		}
 		// Whoever still stores it hears of this, and makes it known to nobody.

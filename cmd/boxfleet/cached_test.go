@@ -30,9 +30,9 @@ type cachingGateway struct {
 	watch  *claimWatch
 	reads  atomic.Int64 // of claims
 
-	mu      sync.Mutex
-	answers map[string]int // status, by node
-	asked   []string       // node and body of each request
+	mu       sync.Mutex
+	answers  map[string]int // status, by node
+	requests []string       // node and body of each request
 }
 
 // countedReads counts the reads of a bucket.
@@ -60,12 +60,12 @@ func newCachingGateway(t *testing.T) *cachingGateway {
 			body, _ := io.ReadAll(r.Body)
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.asked = append(h.asked, name+":"+string(body))
+			h.requests = append(h.requests, name+":"+string(body))
 			w.WriteHeader(h.answers[name])
 			_, _ = io.WriteString(w, name)
 		}))
 		t.Cleanup(nodes[name].Close)
-		h.g.nodes[name] = &seen{FleetNode: api.FleetNode{Name: name, Claims: id}, at: h.g.now()}
+		h.g.nodes[name] = &nodeState{FleetNode: api.FleetNode{Name: name, Claims: id}, at: h.g.now()}
 	}
 	h.g.transport = &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		node, _, _ := strings.Cut(address, ":")
@@ -77,12 +77,12 @@ func newCachingGateway(t *testing.T) *cachingGateway {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.watch.stop)
-	h.hear(0)
+	h.deliver(0)
 	return h
 }
 
 // hear lets the gateway receive the changes up to a revision; 0: the initial content.
-func (h *cachingGateway) hear(revision uint64) {
+func (h *cachingGateway) deliver(revision uint64) {
 	h.t.Helper()
 	for h.g.index() == nil || revision > 0 && func() bool { h.g.index().mu.Lock(); defer h.g.index().mu.Unlock(); return h.g.index().upTo < revision }() {
 		h.g.applyClaim(h.watch, <-h.watch.watch.Updates())
@@ -124,7 +124,7 @@ func (h *cachingGateway) exec(body io.Reader) (status int, asked string, reads i
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	asked, h.asked = strings.Join(h.asked, " "), nil
+	asked, h.requests = strings.Join(h.requests, " "), nil
 	return status, asked, h.reads.Load() - before
 }
 
@@ -152,7 +152,7 @@ func TestClaimsAreReadWhenANodeDoesNotFindASession(t *testing.T) {
 	expect("no claim", strings.NewReader("1"), 404, "", 1)
 	revision := h.put(false, "a", api.FleetClaimLive)
 	expect("a claim that was not heard of", strings.NewReader("2"), 200, "a:2", 1)
-	h.hear(revision)
+	h.deliver(revision)
 	expect("one that was", strings.NewReader("3"), 200, "a:3", 0)
 	expect("one that was, for a large body", large(), 200, "a:large", 0)
 	answer("a", 404)
@@ -170,16 +170,16 @@ func TestClaimsAreReadWhenANodeDoesNotFindASession(t *testing.T) {
 	expect("moved, and the old node has it no more", strings.NewReader("6"), 200, "a:6 b:6", 2)
 	expect("the same without a body", nil, 200, "a: b:", 2)
 	expect("the same with a large body", large(), 503, "a:large", 1)
-	h.hear(revision)
+	h.deliver(revision)
 	expect("heard", strings.NewReader("7"), 200, "b:7", 0)
 
 	// It is moved, lost or removed just now.
 	answer("b", 404)
 	h.put(false, "b", api.FleetClaimMoving)
 	expect("it is moving, unheard", strings.NewReader("8"), 409, "b:8", 2)
-	h.hear(h.put(false, "b", api.FleetClaimLost))
+	h.deliver(h.put(false, "b", api.FleetClaimLost))
 	expect("it is lost", strings.NewReader("9"), 409, "", 1)
-	h.hear(h.put(false, "b", api.FleetClaimLive))
+	h.deliver(h.put(false, "b", api.FleetClaimLive))
 	if err := h.claims.Delete(t.Context(), claimKey("ci", "s")); err != nil {
 		t.Fatal(err)
 	}
@@ -187,13 +187,13 @@ func TestClaimsAreReadWhenANodeDoesNotFindASession(t *testing.T) {
 
 	// A gateway knows what it has written itself, before it receives the change.
 	answer("b", 200)
-	h.hear(h.put(false, "a", api.FleetClaimLive))
+	h.deliver(h.put(false, "a", api.FleetClaimLive))
 	answer("a", 200)
 	h.put(true, "b", api.FleetClaimLive)
 	expect("its own change", strings.NewReader("11"), 200, "b:11", 1)
 
 	// A lost node gets no request.
-	h.hear(h.put(false, "b", api.FleetClaimLive))
+	h.deliver(h.put(false, "b", api.FleetClaimLive))
 	expect("before", strings.NewReader("12"), 200, "b:12", 0)
 	h.g.mu.Lock()
 	h.g.nodes["b"].lost = true
@@ -205,7 +205,7 @@ func TestClaimsAreReadWhenANodeDoesNotFindASession(t *testing.T) {
 func TestNotFoundIsCheckedAgainstTheClaim(t *testing.T) {
 	t.Parallel()
 	h := newCachingGateway(t)
-	h.hear(h.put(false, "a", api.FleetClaimLive))
+	h.deliver(h.put(false, "a", api.FleetClaimLive))
 	h.answers["a"] = 404
 	if err := h.g.js.DeleteKeyValue(t.Context(), claimBucket); err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestNotFoundIsCheckedAgainstTheClaim(t *testing.T) {
 func TestClaimsAreReadAfterNATSWasAway(t *testing.T) {
 	t.Parallel()
 	h := newCachingGateway(t)
-	h.hear(h.put(false, "a", api.FleetClaimLive))
+	h.deliver(h.put(false, "a", api.FleetClaimLive))
 	expect := func(want int64) {
 		t.Helper()
 		if status, asked, reads := h.exec(strings.NewReader("1")); status != 200 || asked != "a:1" || reads != want {

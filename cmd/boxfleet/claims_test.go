@@ -79,14 +79,14 @@ func newClaiming(t *testing.T) *claiming {
 	return h
 }
 
-// hears lets the gateway receive the announcement of a ready node, with the claims of a bucket.
-func (h *claiming) hears(node, bucket string) {
+// announce lets the gateway receive the announcement of a ready node, with the claims of a bucket.
+func (h *claiming) announce(node, bucket string) {
 	h.t.Helper()
 	data, err := json.Marshal(&api.FleetNode{Name: node, State: api.FleetNodeReady, Claims: bucket, Time: h.clock.now()})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.g.heard(named{announced{value: data}, node})
+	h.g.update(named{announced{value: data}, node})
 }
 
 // named is an announcement of a node other than n.
@@ -135,7 +135,7 @@ func TestASessionWithoutAClaimMayExist(t *testing.T) {
 		{h.id, 0, fault.NotFound},
 	} {
 		h.clock.pass(tc.after)
-		h.hears("a", tc.bucket)
+		h.announce("a", tc.bucket)
 		if got := kind(); got != tc.want {
 			t.Errorf("%+v: got %v, want %v", tc, got, tc.want)
 		}
@@ -168,8 +168,8 @@ func TestANodeThatIsGoneIsForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.hears("a", h.id)
-		boxtest.Eventually(t, "the other gateway has received the announcement of node a", func() bool { return other.heardAt("a").Equal(h.clock.now()) })
+		h.announce("a", h.id)
+		boxtest.Eventually(t, "the other gateway has received the announcement of node a", func() bool { return other.lastSeen("a").Equal(h.clock.now()) })
 	}
 	forget := func(node string) error {
 		w := httptest.NewRecorder()
@@ -238,7 +238,7 @@ func TestClocksOfTwoGatewaysThatDifferByHours(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range map[string]time.Duration{"ahead": 5 * time.Hour, "behind": -5 * time.Hour} {
 		h := newClaiming(t)
-		h.hears("a", h.id)
+		h.announce("a", h.id)
 		first := &sessionClaim{FleetClaim: api.FleetClaim{Owner: "ci", ID: "s", Node: "a", Generation: 3, State: api.FleetClaimStarting, Since: h.clock.now().Add(ahead)}, key: claimKey("ci", "s")}
 		if _, err := putClaim(t.Context(), h.g.claims, first); err != nil {
 			t.Fatal(err)
@@ -248,7 +248,7 @@ func TestClocksOfTwoGatewaysThatDifferByHours(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			h.clock.pass(startingFor / 2)
-			h.hears("a", h.id)
+			h.announce("a", h.id)
 		}
 		if got := h.claim(); got.Generation != 3 || !slices.Equal(h.fences, []uint64{3, 3}) || h.made != 2 {
 			t.Errorf("%s: %+v, the node was asked for %v, and for %d sessions", name, got, h.fences, h.made)
@@ -268,8 +268,8 @@ func TestANodeWithOtherClaimsHoldsNobodyUpForLong(t *testing.T) {
 	t.Parallel()
 	h := newClaiming(t)
 	hear := func() {
-		h.hears("a", h.id)
-		h.hears("b", "of another bucket")
+		h.announce("a", h.id)
+		h.announce("b", "of another bucket")
 	}
 	hear()
 	h.clock.pass(lostAfter - time.Millisecond)
@@ -288,7 +288,7 @@ func TestANodeWithOtherClaimsHoldsNobodyUpForLong(t *testing.T) {
 	if n, _ := h.g.node("b"); n.State != api.FleetNodeFailed || n.Reason != unknownClaims {
 		t.Errorf("n = %+v, want n.State == api.FleetNodeFailed and n.Reason == unknownClaims", n)
 	}
-	h.hears("b", h.id)
+	h.announce("b", h.id)
 	if n, _ := h.g.node("b"); n.State != api.FleetNodeReady {
 		t.Errorf("after an announcement of node b: n = %+v, want n.State == api.FleetNodeReady", n)
 	}
@@ -298,7 +298,7 @@ func TestANodeWithOtherClaimsHoldsNobodyUpForLong(t *testing.T) {
 func TestWhatCannotBeSignedIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	h := newClaiming(t)
-	h.hears("a", h.id)
+	h.announce("a", h.id)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/sandboxes", nil)
 	c := &call{w: httptest.NewRecorder(), r: r, pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}
 	err := (&reservation{

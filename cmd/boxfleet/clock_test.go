@@ -50,7 +50,7 @@ func TestClocksThatDifferByHours(t *testing.T) {
 		name          string
 		gateway, node time.Duration
 		later         time.Duration // on the node, after the announcement
-		says          string        // "": accepted
+		message       string        // "": accepted
 	}{
 		{"the same", 12 * time.Hour, 12 * time.Hour, 0, ""},
 		{"the node is ahead", 12 * time.Hour, 19 * time.Hour, time.Second, ""},
@@ -60,12 +60,12 @@ func TestClocksThatDifferByHours(t *testing.T) {
 	} {
 		said := ""
 		at(t, tc.gateway, func(t *testing.T) {
-			g := &gateway{cfg: gatewayOptions{Name: "main", Key: key}, log: slog.Default(), nodes: map[string]*seen{}, transport: &http.Transport{}, now: time.Now}
+			g := &gateway{cfg: gatewayOptions{Name: "main", Key: key}, log: slog.Default(), nodes: map[string]*nodeState{}, transport: &http.Transport{}, now: time.Now}
 			value, err := json.Marshal(api.FleetNode{Name: "n", State: api.FleetNodeReady, Time: time.Now().Add(tc.node - tc.gateway)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			g.heard(announced{value: value})
+			g.update(announced{value: value})
 			n, ok := g.node("n")
 			if !ok || n.lost || n.State != api.FleetNodeReady || n.offset != tc.node-tc.gateway {
 				t.Errorf("%s: n = %+v, want ok == true and n.lost == false and n.State == api.FleetNodeReady and n.offset == tc.node - tc.gateway",
@@ -75,7 +75,7 @@ func TestClocksThatDifferByHours(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := g.speak(&call{pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}, &n, out); err != nil {
+			if err := g.sign(&call{pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}, &n, out); err != nil {
 				t.Fatal(err)
 			}
 			said = out.Header.Get("Authorization")
@@ -89,9 +89,9 @@ func TestClocksThatDifferByHours(t *testing.T) {
 			gate := gateOf(t, access.FleetKey(public))
 			<-time.After(tc.later)
 			pass, err := gate.IdentifyAsserted([]string{said}, http.MethodGet, target)
-			if tc.says == "" && (err != nil || pass.Name != "ci") || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
+			if tc.message == "" && (err != nil || pass.Name != "ci") || tc.message != "" && (err == nil || !strings.Contains(err.Error(), tc.message)) {
 				t.Errorf(`%s: pass = %+v, err = %v, want (tc.says != "" or no error and pass.Name == "ci") and (tc.says == "" or an error containing %q)`,
-					tc.name, pass, err, tc.says)
+					tc.name, pass, err, tc.message)
 			}
 		})
 	}

@@ -32,7 +32,7 @@ func (l counted) Accept() (net.Conn, error) {
 		}
 		slot, refused := l.callers.Admit(func() { conn.Close() })
 		if refused == nil {
-			return &countedConn{Conn: conn, slot: slot, leave: sync.OnceFunc(slot.Leave)}, nil
+			return &countedConn{Conn: conn, slot: slot, release: sync.OnceFunc(slot.Leave)}, nil
 		}
 		l.callers.TurnAway(conn, refused)
 	}
@@ -41,13 +41,13 @@ func (l counted) Accept() (net.Conn, error) {
 // countedConn is a connection with a place, which it leaves when it is closed.
 type countedConn struct {
 	net.Conn
-	slot  *conns.Slot
-	leave func()
+	slot    *conns.Slot
+	release func()
 }
 
 // Close makes room for another.
 func (c *countedConn) Close() error {
-	c.leave()
+	c.release()
 	return c.Conn.Close()
 }
 

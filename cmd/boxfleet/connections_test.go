@@ -56,7 +56,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 			t.Cleanup(func() { conn.Close() })
 			return conn
 		}
-		ask := func(caller string) (net.Conn, int) {
+		req := func(caller string) (net.Conn, int) {
 			t.Helper()
 			conn := open()
 			if byTLS {
@@ -79,16 +79,16 @@ func TestConnectionsAreCounted(t *testing.T) {
 		if n, err := first.Read(make([]byte, 1)); n != 0 || err == nil {
 			t.Errorf("TLS %v: a silent client got %d bytes, %v", byTLS, n, err)
 		}
-		one, code := ask("ann")
-		_, again := ask("ann")
-		_, third := ask("ann")
-		_, other := ask("bob")
+		one, code := req("ann")
+		_, again := req("ann")
+		_, third := req("ann")
+		_, other := req("bob")
 		if code != http.StatusOK || again != http.StatusOK || third != http.StatusTooManyRequests || other != http.StatusOK {
 			t.Errorf("TLS %v: %d, %d, %d; another caller %d", byTLS, code, again, third, other)
 		}
 		one.Close()
 		boxtest.Eventually(t, "the gateway accepts another connection", func() bool {
-			conn, code := ask("ann")
+			conn, code := req("ann")
 			conn.Close()
 			return code == http.StatusOK
 		})

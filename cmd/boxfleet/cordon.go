@@ -33,9 +33,9 @@ func (g *gateway) cordons(ctx context.Context) (jetstream.KeyValue, error) {
 
 // readCordons reads which nodes are cordoned: all of them, or it fails. Of two at a time, that which reads first notes first.
 func (g *gateway) readCordons(ctx context.Context) error {
-	g.reading.Lock()
-	defer g.reading.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	g.readMu.Lock()
+	defer g.readMu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	kv, err := g.cordons(ctx)
 	if err != nil {
@@ -73,15 +73,15 @@ func (g *gateway) cordon(c *call, node string) error {
 	if c.r.Method == http.MethodDelete {
 		err = kv.Delete(c.r.Context(), node)
 	} else {
-		var ask api.FleetCordonRequest
+		var req api.FleetCordonRequest
 		data, rerr := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, 2*maxReason))
 		if rerr == nil && len(data) > 0 {
-			rerr = json.Unmarshal(data, &ask)
+			rerr = json.Unmarshal(data, &req)
 		}
-		if rerr != nil || len(ask.Reason) > maxReason {
-			return fault.Field("reason", ask.Reason, fmt.Sprintf("a text of at most %d bytes", maxReason))
+		if rerr != nil || len(req.Reason) > maxReason {
+			return fault.Field("reason", req.Reason, fmt.Sprintf("a text of at most %d bytes", maxReason))
 		}
-		next.Reason = ask.Reason
+		next.Reason = req.Reason
 		text, merr := json.Marshal(&next)
 		if merr != nil {
 			return merr
@@ -116,7 +116,7 @@ func (g *gateway) forget(c *call, node string) error {
 	case !n.lost:
 		return notLost(node)
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestTimeout)
 	defer cancel()
 	if err := g.removeNode(ctx, node); err != nil {
 		if fault.KindOf(err) == fault.Conflict {
@@ -150,15 +150,15 @@ func (g *gateway) removeNode(ctx context.Context, node string) error {
 		return err
 	default:
 		var n api.FleetNode
-		if json.Unmarshal(entry.Value(), &n) == nil && g.announcedAnew(node, &n) {
+		if json.Unmarshal(entry.Value(), &n) == nil && g.reannounced(node, &n) {
 			return notLost(node)
 		}
 		last = append(last, jetstream.LastRevision(entry.Revision()))
 	}
-	if !g.silent(g.heardAt(node)) { // it has come back
+	if !g.silent(g.lastSeen(node)) { // it has come back
 		return notLost(node)
 	}
-	switch err := g.lose(ctx, claims, node); {
+	switch err := g.markLost(ctx, claims, node); {
 	case conflict(err):
 		return fault.Errorf(fault.Conflict, "sessions of the node %s are just being changed", fault.Show(node)).WithHint("try again")
 	case err != nil:

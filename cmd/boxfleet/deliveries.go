@@ -23,8 +23,8 @@ import (
 // What the fleet has and a node may lack, images, skills and drives, is delivered to it when a session needs it: once for all who need it
 // at a time, and to its end, also if the one who needed it first has gone.
 
-// asked is what a request says of what its session is to have.
-type asked struct {
+// sessionSpec is what a request says of what its session is to have.
+type sessionSpec struct {
 	Image  string   `json:"image"`
 	Skills []string `json:"skills"`
 	Drives []string `json:"drives"` // names, or NAME@VERSION
@@ -40,22 +40,22 @@ type needs struct {
 
 // need is one thing that a session has to have.
 type need struct {
-	key string                       // what it is, with its digest
-	has func(c *call, n *seen) error // sees to it that a node has it, in the name of its owner
+	key string                            // what it is, with its digest
+	has func(c *call, n *nodeState) error // sees to it that a node has it, in the name of its owner
 }
 
 // each lists what a session of an owner has to have.
 func (g *gateway) each(want *needs, owner string) (list []need) {
 	if want.image != "" {
-		list = append(list, need{"image " + want.image + " " + want.digest, func(c *call, n *seen) error { return g.hasImage(c, n, want.image, want.digest) }})
+		list = append(list, need{"image " + want.image + " " + want.digest, func(c *call, n *nodeState) error { return g.hasImage(c, n, want.image, want.digest) }})
 	}
 	for _, name := range slices.Sorted(maps.Keys(want.skills)) {
 		digest := want.skills[name]
-		list = append(list, need{"skill " + skillKey(owner, name) + " " + digest, func(c *call, n *seen) error { return g.hasSkill(c, n, name, digest) }})
+		list = append(list, need{"skill " + skillKey(owner, name) + " " + digest, func(c *call, n *nodeState) error { return g.hasSkill(c, n, name, digest) }})
 	}
 	for i := range want.drives {
 		d := &want.drives[i]
-		list = append(list, need{d.key(owner), func(c *call, n *seen) error { return g.hasDrive(c, n, d) }})
+		list = append(list, need{d.key(owner), func(c *call, n *nodeState) error { return g.hasDrive(c, n, d) }})
 	}
 	return list
 }
@@ -68,8 +68,8 @@ const (
 
 // Bounds of a delivery.
 const (
-	deliveryPatience = 15 * time.Minute
-	queuedPatience   = 2 * time.Second // for which one who waits for room waits for a delivery, too
+	deliveryTimeout = 15 * time.Minute
+	queuedTimeout   = 2 * time.Second // for which one who waits for room waits for a delivery, too
 )
 
 // delivery is something that is sent to a node just now.
@@ -80,26 +80,26 @@ type delivery struct {
 
 // resolve looks up what the fleet has of what a session is to have. route is what the caller asks for: for who may not it is nothing, and
 // a node says so.
-func (g *gateway) resolve(c *call, route string, of *asked) (want *needs, err error) {
+func (g *gateway) resolve(c *call, route string, spec *sessionSpec) (want *needs, err error) {
 	want = &needs{}
 	if c.may(route, access.User) != nil {
 		return want, nil //nolint:nilerr // see above
 	}
 	ctx := c.r.Context()
-	if of.Image != "" && of.Image != "host" && g.cfg.Images > 0 {
-		k, err := g.storedImage(ctx, of.Image)
+	if spec.Image != "" && spec.Image != "host" && g.cfg.Images > 0 {
+		k, err := g.storedImage(ctx, spec.Image)
 		if err != nil {
 			return nil, err
 		}
 		if k != nil {
-			want.image, want.digest = of.Image, k.Digest
+			want.image, want.digest = spec.Image, k.Digest
 		}
 	}
-	if len(of.Skills) <= maxNeeded && g.cfg.Skills > 0 {
-		want.skills, err = g.neededSkills(ctx, c.pass.Name, of.Skills)
+	if len(spec.Skills) <= maxNeeded && g.cfg.Skills > 0 {
+		want.skills, err = g.neededSkills(ctx, c.pass.Name, spec.Skills)
 	}
-	if err == nil && len(of.Drives) <= maxMounts && g.cfg.Drives > 0 {
-		want.drives, err = g.neededDrives(ctx, c.pass.Name, of)
+	if err == nil && len(spec.Drives) <= maxMounts && g.cfg.Drives > 0 {
+		want.drives, err = g.neededDrives(ctx, c.pass.Name, spec)
 	}
 	return want, err
 }
@@ -130,7 +130,7 @@ func (g *gateway) neededSkills(ctx context.Context, owner string, names []string
 }
 
 // provide sees to it that a node has what a session needs. An error is why the node cannot have it, or not yet.
-func (g *gateway) provide(ctx context.Context, c *call, n *seen, want *needs) error {
+func (g *gateway) provide(ctx context.Context, c *call, n *nodeState, want *needs) error {
 	own := c.as(c.pass.Name)                        // its token is for what it has asked for
 	for _, one := range g.each(want, c.pass.Name) { //nolint:contextcheck // calls have it
 		if err := g.deliver(ctx, own, n.Name+" "+one.key, func(c *call) error { return one.has(c, n) }); err != nil {
@@ -237,11 +237,11 @@ func (g *gateway) join(ctx context.Context, c *call, key string, do func(*call) 
 		g.sends = map[string]*delivery{}
 	}
 	g.sends[key] = d
-	life, cancel := context.WithTimeout(g.life, deliveryPatience)
-	of := &call{pass: c.pass, r: c.r.Clone(life)} //nolint:contextcheck // it goes on without the caller
+	baseCtx, cancel := context.WithTimeout(g.baseCtx, deliveryTimeout)
+	detached := &call{pass: c.pass, r: c.r.Clone(baseCtx)} //nolint:contextcheck // it goes on without the caller
 	g.work.Go(func() {
 		defer cancel()
-		err := do(of)
+		err := do(detached)
 		g.mu.Lock()
 		delete(g.sends, key)
 		g.mu.Unlock()
@@ -259,19 +259,19 @@ type untaken struct {
 
 // How long a node is not sent again what it has not taken: if that may pass soon, and otherwise.
 const (
-	soonAgain  = 5 * time.Second
-	laterAgain = time.Minute
+	retrySoon  = 5 * time.Second
+	retryLater = time.Minute
 )
 
 // refused notes why a node has not taken something. What it refuses to one caller it may take from another.
 func (g *gateway) refused(key string, err error) {
-	pause, kind := laterAgain, fault.KindOf(err)
+	pause, kind := retryLater, fault.KindOf(err)
 	if kind == fault.Denied {
 		return
 	}
 	limit, _ := errors.AsType[*fault.Error](err)
 	if kind == fault.Unavailable || kind == fault.Exhausted && limit.Field == "" { // a limit with a field is of what is stored there
-		pause = soonAgain
+		pause = retrySoon
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -290,9 +290,9 @@ func (g *gateway) refusalOf(key string) error {
 	return g.untaken[key].err
 }
 
-// asks gets what a node says of something it may have, into out. ok: it has it.
-func (g *gateway) asks(c *call, n *seen, target string, out any) (ok bool, err error) {
-	resp, err := g.ask(c, n, http.MethodGet, target, nil)
+// get gets what a node says of something it may have, into out. ok: it has it.
+func (g *gateway) get(c *call, n *nodeState, target string, out any) (ok bool, err error) {
+	resp, err := g.request(c, n, http.MethodGet, target, nil)
 	if err != nil {
 		return false, unreached(n.Name, err)
 	}
@@ -311,14 +311,14 @@ func (g *gateway) asks(c *call, n *seen, target string, out any) (ok bool, err e
 }
 
 // noNode is the refusal of what each of some nodes has refused: it may be taken later if one says so, and otherwise it is for good.
-func noNode(nodes []seen, refused []error) error {
-	texts, room := make([]string, len(refused)), false
+func noNode(nodes []nodeState, refused []error) error {
+	texts, retry := make([]string, len(refused)), false
 	for i, err := range refused {
 		kind := fault.KindOf(err)
-		room = room || kind == fault.Exhausted || kind == fault.Unavailable || kind == fault.Internal
+		retry = retry || kind == fault.Exhausted || kind == fault.Unavailable || kind == fault.Internal
 		texts[i] = "node " + nodes[i].Name + ": " + err.Error()
 	}
-	if room {
+	if retry {
 		return full(strings.Join(texts, "; "))
 	}
 	others := strings.Join(texts[:len(texts)-1], "; ")
@@ -329,7 +329,7 @@ func noNode(nodes []seen, refused []error) error {
 }
 
 // onAny has a node do something: the next one if one cannot, unless the request is wrong for all.
-func (g *gateway) onAny(do func(*seen) error) error {
+func (g *gateway) onAny(do func(*nodeState) error) error {
 	list, none := choose(&placement{}, g.known(), "", nil)
 	if len(list) == 0 {
 		return full(none)
@@ -346,7 +346,7 @@ func (g *gateway) onAny(do func(*seen) error) error {
 }
 
 // sendArchive sends an archive to a node, and decodes its answer into out.
-func (g *gateway) sendArchive(c *call, n *seen, s *archiveStore, a archived, target string, out any) error {
+func (g *gateway) sendArchive(c *call, n *nodeState, s *archiveStore, a archived, target string, out any) error {
 	from := &watched{from: s.read(c.r.Context(), a)}
 	resp, err := g.send(c, n, http.MethodPost, target, "application/octet-stream", from)
 	if broken := from.broken(); broken != nil {
@@ -376,22 +376,22 @@ func (g *gateway) needed(c *call) (*needs, error) {
 	if g.cfg.Images == 0 && g.cfg.Skills == 0 && g.cfg.Drives == 0 {
 		return &needs{}, nil
 	}
-	if said, err := url.ParseQuery(c.r.Header.Get(api.NeedsHeader)); err == nil && len(said) > 0 {
-		return g.resolve(c, route, &asked{Image: said.Get("image"), Skills: said["skill"], Drives: said["drive"]})
+	if values, err := url.ParseQuery(c.r.Header.Get(api.NeedsHeader)); err == nil && len(values) > 0 {
+		return g.resolve(c, route, &sessionSpec{Image: values.Get("image"), Skills: values["skill"], Drives: values["drive"]})
 	}
 	if route != "POST /v1/exec" {
 		return &needs{}, nil
 	}
-	var ask struct {
-		Session asked `json:"session"`
+	var body struct {
+		Session sessionSpec `json:"session"`
 		Exec    struct {
 			DryRun bool `json:"dry_run"`
 		} `json:"exec"`
 	}
-	if data, err := c.peekBody(maxRequest); err != nil || json.Unmarshal(data, &ask) != nil || ask.Exec.DryRun {
+	if data, err := c.peekBody(maxRequest); err != nil || json.Unmarshal(data, &body) != nil || body.Exec.DryRun {
 		return &needs{}, nil //nolint:nilerr // who reads it all says what is wrong
 	}
-	return g.resolve(c, route, &ask.Session)
+	return g.resolve(c, route, &body.Session)
 }
 
 // attaches sees to it that a node has the skill, or the version of a drive, that a request adds to a session there.
@@ -404,16 +404,16 @@ func (g *gateway) attaches(c *call, owner, node string) error {
 	if err != nil {
 		return nil //nolint:nilerr // which is said below
 	}
-	var of asked
+	var spec sessionSpec
 	var route string
 	switch path[3] {
 	case "skills":
-		of.Skills, route = []string{name}, "PUT /v1/sessions/{id}/skills/{skill}"
+		spec.Skills, route = []string{name}, "PUT /v1/sessions/{id}/skills/{skill}"
 	case "drives":
 		if version := c.r.URL.Query().Get("version"); version != "" {
 			name += "@" + version
 		}
-		of.Drives, route = []string{name}, "PUT /v1/sessions/{id}/drives/{drive}"
+		spec.Drives, route = []string{name}, "PUT /v1/sessions/{id}/drives/{drive}"
 	default:
 		return nil
 	}
@@ -422,7 +422,7 @@ func (g *gateway) attaches(c *call, owner, node string) error {
 		return nil //nolint:nilerr // the same
 	}
 	own := c.as(owner)
-	want, err := g.resolve(own, route, &of)
+	want, err := g.resolve(own, route, &spec)
 	if err != nil {
 		return err
 	}

@@ -26,11 +26,11 @@ func TestWhatIsNotTakenIsNotSentAgain(t *testing.T) {
 		why  error
 		late time.Duration
 	}{
-		{fault.Errorf(fault.Conflict, "another digest"), laterAgain},
-		{errors.New("no image"), laterAgain},
-		{fault.Errorf(fault.Exhausted, "others are sending"), soonAgain},
-		{fmt.Errorf("not taken: %w", &fault.Error{Kind: fault.Exhausted, Field: "drive", Err: errors.New("no room")}), laterAgain},
-		{fault.Errorf(fault.Unavailable, "it cannot be reached"), soonAgain},
+		{fault.Errorf(fault.Conflict, "another digest"), retryLater},
+		{errors.New("no image"), retryLater},
+		{fault.Errorf(fault.Exhausted, "others are sending"), retrySoon},
+		{fmt.Errorf("not taken: %w", &fault.Error{Kind: fault.Exhausted, Field: "drive", Err: errors.New("no room")}), retryLater},
+		{fault.Errorf(fault.Unavailable, "it cannot be reached"), retrySoon},
 		{fault.Errorf(fault.Denied, "not for you"), 0},
 	} {
 		g.refused("a sha256:1", tc.why)
@@ -54,7 +54,7 @@ func TestWhatIsNotTakenIsNotSentAgain(t *testing.T) {
 // reason of the last node.
 func TestWhatAllNodesRefuse(t *testing.T) {
 	t.Parallel()
-	nodes := []seen{{}, {}}
+	nodes := []nodeState{{}, {}}
 	nodes[0].Name, nodes[1].Name = "a", "b"
 	conflict, denied, busy := fault.Errorf(fault.Conflict, "another one"), fault.Errorf(fault.Denied, "not here"), fault.Errorf(fault.Unavailable, "away")
 	for _, tc := range []struct {
@@ -84,7 +84,7 @@ func TestOneRequestSendsWhatTwoNeed(t *testing.T) {
 }
 
 func oneRequestSends(t *testing.T) {
-	g := &gateway{life: t.Context()}
+	g := &gateway{baseCtx: t.Context()}
 	as := func(name string) *call {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/sessions", nil)
 		return &call{r: r, pass: access.Pass{Principal: access.Principal{Name: name, Role: access.User}}}

@@ -113,7 +113,7 @@ func (a *agent) examine(ctx context.Context) {
 		} else {
 			again = renewEvery // it has what it had
 		}
-		_ = a.askAgain(ctx) // it has what it had
+		_ = a.refreshFleet(ctx) // it has what it had
 		select {
 		case <-time.After(again):
 		case <-ctx.Done():
@@ -170,8 +170,8 @@ func memory() (total, available uint64) {
 
 // pids reads how many processes and threads the kernel allows, and how many there are (proc(5)); 0: nobody knows.
 func pids() (limit, used int) {
-	for _, of := range []string{"pid_max", "threads-max"} {
-		text, err := os.ReadFile("/proc/sys/kernel/" + of)
+	for _, name := range []string{"pid_max", "threads-max"} {
+		text, err := os.ReadFile("/proc/sys/kernel/" + name)
 		if err != nil {
 			continue
 		}
@@ -193,8 +193,8 @@ func pids() (limit, used int) {
 }
 
 // pressure reads the average of "some" over ten seconds; 0 where the kernel has no PSI.
-func pressure(of string) float64 {
-	text, err := os.ReadFile("/proc/pressure/" + of)
+func pressure(name string) float64 {
+	text, err := os.ReadFile("/proc/pressure/" + name)
 	if err != nil {
 		return 0
 	}

@@ -26,9 +26,9 @@ import (
 
 // Bounds of a fleet on one host.
 const (
-	maxDevNodes   = 16
-	startPatience = time.Minute
-	endPatience   = 90 * time.Second // for a boxd to end its boxes, as its unit has it
+	maxDevNodes  = 16
+	startTimeout = time.Minute
+	endTimeout   = 90 * time.Second // for a boxd to end its boxes, as its unit has it
 )
 
 // devPrincipal is who the token of boxfleet dev is.
@@ -103,8 +103,8 @@ func findBoxd(path string) (string, error) {
 
 // run runs the fleet until ctx ends, or until a part of it has.
 func (d *devFleet) run(ctx context.Context) error {
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	if err := d.startNATS(); err != nil {
 		return err
 	}
@@ -117,30 +117,30 @@ func (d *devFleet) run(ctx context.Context) error {
 		return err
 	}
 	// Agents and gateway end first, then each boxd with its boxes, then NATS.
-	var daemons, rest sync.WaitGroup
+	var daemons, others sync.WaitGroup
 	defer daemons.Wait()
-	defer rest.Wait()
-	defer end(nil)
+	defer others.Wait()
+	defer cancel(nil)
 	for i := range d.nodes {
 		name := fmt.Sprintf("node%d", i+1)
-		socket, err := d.startBoxd(ctx, name, end, &daemons)
+		socket, err := d.startBoxd(ctx, name, cancel, &daemons)
 		if err != nil {
 			return err
 		}
-		rest.Go(func() {
+		others.Go(func() {
 			if err := d.agent(ctx, name, socket); err != nil {
-				end(err)
+				cancel(err)
 			}
 		})
 	}
-	rest.Go(func() {
+	others.Go(func() {
 		if err := serve(ctx, []string{"-config", config}, d.log); err != nil {
-			end(err)
+			cancel(err)
 		}
 	})
 	err = d.await(ctx, "the gateway", "http://"+d.listen)
 	if err == nil {
-		d.say(token)
+		d.printUsage(token)
 		<-ctx.Done()
 	}
 	if cause := context.Cause(ctx); ctx.Err() != nil && !errors.Is(cause, context.Canceled) {
@@ -192,7 +192,7 @@ func (d *devFleet) startNATS() (err error) {
 		return fmt.Errorf("NATS: %w", err)
 	}
 	d.nats.Start()
-	if !d.nats.ReadyForConnections(startPatience) {
+	if !d.nats.ReadyForConnections(startTimeout) {
 		d.nats.Shutdown()
 		return errors.New("NATS: the server does not start")
 	}
@@ -201,7 +201,7 @@ func (d *devFleet) startNATS() (err error) {
 
 // startBoxd starts the boxd of a node and waits until it is ready. It ends with its boxes when ctx does; where it ends by itself,
 // so does the fleet.
-func (d *devFleet) startBoxd(ctx context.Context, name string, end context.CancelCauseFunc, group *sync.WaitGroup) (socket string, err error) {
+func (d *devFleet) startBoxd(ctx context.Context, name string, cancel context.CancelCauseFunc, group *sync.WaitGroup) (socket string, err error) {
 	dir := filepath.Join(d.dir, name)
 	if err := os.Mkdir(dir, 0o711); err != nil {
 		return "", err
@@ -241,7 +241,7 @@ role = "user"
 	cmd := exec.CommandContext(ctx, d.program, "-config", config) //nolint:gosec // whom the operator has named
 	cmd.Stderr = log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = endPatience
+	cmd.WaitDelay = endTimeout
 	// Ctrl-C is for boxfleet, which ends boxd when its callers are gone; where boxfleet is killed, the kernel tells boxd.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	started := make(chan error, 1)
@@ -254,8 +254,8 @@ role = "user"
 		}
 		err = cmd.Wait()
 		if ctx.Err() == nil {
-			said, _ := os.ReadFile(log.Name())
-			end(fmt.Errorf("the boxd of %s has ended: %w\n%s", name, err, said))
+			output, _ := os.ReadFile(log.Name())
+			cancel(fmt.Errorf("the boxd of %s has ended: %w\n%s", name, err, output))
 		}
 	})
 	if err := <-started; err != nil {
@@ -266,19 +266,19 @@ role = "user"
 
 // await waits until somebody at an address is ready.
 func (d *devFleet) await(ctx context.Context, what, address string) error {
-	limit, cancel := context.WithTimeout(ctx, startPatience)
+	limit, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	c := client.New(address)
 	defer c.Close()
-	again := time.NewTicker(100 * time.Millisecond)
-	defer again.Stop()
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
 	for {
 		err := c.Ready(limit)
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-again.C:
+		case <-ticker.C:
 		case <-limit.Done():
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -299,8 +299,8 @@ func (d *devFleet) agent(ctx context.Context, name, socket string) error {
 	return agent.Run(ctx)
 }
 
-// say tells how the fleet is used.
-func (d *devFleet) say(token string) {
+// printUsage tells how the fleet is used.
+func (d *devFleet) printUsage(token string) {
 	fmt.Fprintf(d.stdout, `A fleet of %d nodes on this host, until Ctrl-C. For boxctl, in another terminal:
 
   export BOXD_SOCKET=http://%s BOXD_TOKEN=%s

@@ -64,19 +64,19 @@ func verifyKey(known func(ed25519.PublicKey) bool) func(tls.ConnectionState) err
 	}
 }
 
-// monitor closes a connection whose other end acknowledges nothing for streamTimeout, and calls gone when that has closed it, until over is closed. Nobody else
+// monitor closes a connection whose other end acknowledges nothing for streamTimeout, and calls onDead when that has closed it, until done is closed. Nobody else
 // sees either while this end does not read. TCP_USER_TIMEOUT would be for the first, and also ends a connection whose other end only reads nothing (tcp(7)).
-func monitor(conn *net.TCPConn, over <-chan struct{}, gone func()) {
+func monitor(conn *net.TCPConn, done <-chan struct{}, onDead func()) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return
 	}
-	look := time.NewTicker(streamPing)
-	defer look.Stop()
+	ticker := time.NewTicker(streamPing)
+	defer ticker.Stop()
 	for {
 		select {
-		case <-look.C:
-		case <-over:
+		case <-ticker.C:
+		case <-done:
 			return
 		}
 		closed, dead := false, false
@@ -93,7 +93,7 @@ func monitor(conn *net.TCPConn, over <-chan struct{}, gone func()) {
 			_ = conn.Close()
 		}
 		if closed || dead {
-			gone()
+			onDead()
 			return
 		}
 	}
@@ -122,8 +122,8 @@ type directListener struct {
 	log        *slog.Logger
 	slots      chan struct{} // one for each connection
 	handshakes chan struct{} // one for each handshake
-	end        context.CancelFunc
-	all        sync.WaitGroup
+	cancel     context.CancelFunc
+	wg         sync.WaitGroup
 }
 
 // listenDirect listens at an address. Close must follow.
@@ -136,29 +136,29 @@ func (a *agent) listenDirect(ctx context.Context) (*directListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	listener, err := (&net.ListenConfig{KeepAliveConfig: keepAlive()}).Listen(ctx, "tcp", a.cfg.Fleet.Listen)
 	if err != nil {
-		end()
+		cancel()
 		return nil, err
 	}
 	d := &directListener{
-		Listener: listener, key: access.FleetKey(public), serving: a.serves, carry: a.carryDirect, log: a.log, end: end,
+		Listener: listener, key: access.FleetKey(public), serving: a.serves, carry: a.carryDirect, log: a.log, cancel: cancel,
 		slots: make(chan struct{}, maxDirect), handshakes: make(chan struct{}, maxHandshakes),
 		tls: &tls.Config{
 			Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true,
 			ClientAuth: tls.RequireAnyClientCert, VerifyConnection: verifyKey(func(key ed25519.PublicKey) bool { return a.isGateway(ctx, key) }),
 		},
 	}
-	d.all.Go(func() { d.accept(ctx) })
+	d.wg.Go(func() { d.accept(ctx) })
 	return d, nil
 }
 
 // Close ends all connections.
 func (d *directListener) Close() error {
-	d.end()
+	d.cancel()
 	err := d.Listener.Close()
-	d.all.Wait()
+	d.wg.Wait()
 	return err
 }
 
@@ -187,7 +187,7 @@ func (d *directListener) accept(ctx context.Context) {
 			conn.Close()
 			continue
 		}
-		d.all.Go(func() {
+		d.wg.Go(func() {
 			defer func() { <-d.slots }()
 			d.serve(ctx, conn)
 		})
@@ -206,8 +206,8 @@ func tryAcquire(slots chan struct{}) bool {
 // serve finds out who is there, and carries the connection.
 func (d *directListener) serve(ctx context.Context, conn net.Conn) {
 	far := tls.Server(conn, d.tls)
-	shaking, cancel := context.WithTimeout(ctx, directHandshakeTimeout)
-	err := far.HandshakeContext(shaking)
+	handshakeCtx, cancel := context.WithTimeout(ctx, directHandshakeTimeout)
+	err := far.HandshakeContext(handshakeCtx)
 	cancel()
 	<-d.handshakes
 	if err == nil {
@@ -226,7 +226,7 @@ func (d *directListener) serve(ctx context.Context, conn net.Conn) {
 // isGateway reports whether box.toml has a gateway with that key. The operator may have added it just now.
 func (a *agent) isGateway(ctx context.Context, key ed25519.PublicKey) bool {
 	ok, old := a.hasGateway(key)
-	if !ok && old && a.askAgain(ctx) == nil {
+	if !ok && old && a.refreshFleet(ctx) == nil {
 		ok, _ = a.hasGateway(key)
 	}
 	return ok
@@ -236,7 +236,7 @@ func (a *agent) isGateway(ctx context.Context, key ed25519.PublicKey) bool {
 func (a *agent) hasGateway(key ed25519.PublicKey) (ok, old bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	old = time.Since(a.asked) > renewEvery
+	old = time.Since(a.fetched) > renewEvery
 	for _, g := range a.now.Gateways {
 		if known, err := access.ParseFleetKey(g.Key); err == nil && known.Equal(key) {
 			return true, old
@@ -257,12 +257,12 @@ func (a *agent) carryDirect(ctx context.Context, far *tls.Conn) {
 	}
 	near, raw := conn.(*net.UnixConn), far.NetConn().(*net.TCPConn) //nolint:forcetypeassert // they are
 	defer context.AfterFunc(ctx, func() { _ = near.Close() })()     // boxd may read nothing just now
-	over := make(chan struct{})
-	var watch, up sync.WaitGroup
+	done := make(chan struct{})
+	var watch, wg sync.WaitGroup
 	watch.Go(func() {
-		monitor(raw, over, func() { _ = near.SetDeadline(time.Now().Add(gonePatience)) }) // as in carry
+		monitor(raw, done, func() { _ = near.SetDeadline(time.Now().Add(goneTimeout)) }) // as in carry
 	})
-	up.Go(func() {
+	wg.Go(func() {
 		_, err := io.Copy(near, &guardedReader{far, a.serves})
 		switch {
 		case err == nil: // it has closed its sending side, and may still hear
@@ -285,8 +285,8 @@ func (a *agent) carryDirect(ctx context.Context, far *tls.Conn) {
 	// What boxd has said is to arrive: the gateway closes the connection when it has heard it.
 	_ = far.CloseWrite()
 	_ = raw.CloseWrite()
-	up.Wait()
-	close(over)
+	wg.Wait()
+	close(done)
 	watch.Wait()
 }
 
@@ -333,7 +333,7 @@ type directConn struct {
 	*tls.Conn
 	node        string
 	all         *directs
-	over        func()      // once
+	stopMonitor func()      // once
 	writeClosed atomic.Bool // whether it has said all that it has to say
 }
 
@@ -348,7 +348,7 @@ func (c *directConn) Close() error {
 	c.all.mu.Lock()
 	delete(c.all.open[c.node], c)
 	c.all.mu.Unlock()
-	c.over()
+	c.stopMonitor()
 	if !c.writeClosed.Load() {
 		c.resetOnClose()
 	}
@@ -361,7 +361,7 @@ func (c *directConn) resetOnClose() {
 }
 
 // dial connects to a node; nil: over NATS. An address that did not answer is left alone for a while.
-func (d *directs) dial(ctx context.Context, n *seen, key ed25519.PrivateKey, log *slog.Logger) net.Conn {
+func (d *directs) dial(ctx context.Context, n *nodeState, key ed25519.PrivateKey, log *slog.Logger) net.Conn {
 	if n.Direct == nil {
 		return nil
 	}
@@ -395,9 +395,9 @@ func (d *directs) dial(ctx context.Context, n *seen, key ed25519.PrivateKey, log
 		_ = conn.NetConn().Close() // a TLS connection may wait before it closes
 		return nil
 	}
-	over := make(chan struct{})
-	c := &directConn{Conn: conn, node: n.Name, all: d, over: sync.OnceFunc(func() { close(over) })}
-	d.monitors.Go(func() { monitor(conn.NetConn().(*net.TCPConn), over, func() {}) }) //nolint:forcetypeassert // it is one
+	done := make(chan struct{})
+	c := &directConn{Conn: conn, node: n.Name, all: d, stopMonitor: sync.OnceFunc(func() { close(done) })}
+	d.monitors.Go(func() { monitor(conn.NetConn().(*net.TCPConn), done, func() {}) }) //nolint:forcetypeassert // it is one
 	if d.open[n.Name] == nil {
 		d.open[n.Name] = map[*directConn]bool{}
 	}
@@ -450,14 +450,14 @@ func (d *directs) close() {
 // readGreeting waits until a node has accepted a connection.
 func readGreeting(ctx context.Context, far *tls.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = far.SetReadDeadline(time.Now()) })
-	var said [len(greeting)]byte
-	_, err := io.ReadFull(far, said[:])
+	var received [len(greeting)]byte
+	_, err := io.ReadFull(far, received[:])
 	switch {
 	case !stop(): // the deadline is over, or will be
 		return ctx.Err()
 	case err != nil:
 		return err
-	case string(said[:]) != greeting:
+	case string(received[:]) != greeting:
 		return errors.New("the peer speaks another protocol")
 	}
 	return nil
@@ -466,12 +466,12 @@ func readGreeting(ctx context.Context, far *tls.Conn) error {
 // closeNode closes connections to a node that is lost, or to an agent that was there before. The kernel would not tell of an agent that does nothing.
 func (d *directs) closeNode(node string) {
 	d.mu.Lock()
-	gone := d.open[node]
+	conns := d.open[node]
 	delete(d.open, node)
 	delete(d.failed, node)
 	d.mu.Unlock()
-	for c := range gone {
-		c.over()
+	for c := range conns {
+		c.stopMonitor()
 		c.resetOnClose()
 		_ = c.NetConn().Close() // a TLS connection may wait before it closes
 	}

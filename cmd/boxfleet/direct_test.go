@@ -28,7 +28,7 @@ import (
 type directNode struct {
 	agent   *agent
 	direct  *directListener
-	at      *seen
+	at      *nodeState
 	gateway ed25519.PrivateKey
 	late    atomic.Int64 // the time of the agent's clock, which stands still otherwise; of time.Duration
 }
@@ -55,7 +55,7 @@ func newDirectNode(t *testing.T) *directNode {
 	}
 	l.direct = d
 	t.Cleanup(func() { d.Close() })
-	l.at = &seen{FleetNode: api.FleetNode{Name: "n", Direct: &api.FleetDirect{Address: d.Addr().String(), Key: d.key}}}
+	l.at = &nodeState{FleetNode: api.FleetNode{Name: "n", Direct: &api.FleetDirect{Address: d.Addr().String(), Key: d.key}}}
 	return l
 }
 
@@ -168,14 +168,14 @@ func TestBothEndsOfADirectConnectionAreKnownByTheirKeys(t *testing.T) {
 	// A gateway that was removed from box.toml is refused.
 	l.agent.mu.Lock()
 	l.agent.now.Gateways = nil
-	l.agent.asked = time.Now()
+	l.agent.fetched = time.Now()
 	l.agent.mu.Unlock()
 	if _, err := dialDirect(t.Context(), l.at.Direct, l.gateway); err == nil {
 		t.Error("the node accepts a gateway that was removed")
 	}
 	// A gateway that was just added is accepted: the node reads the list for each unknown key.
 	l.agent.mu.Lock()
-	l.agent.asked = time.Time{}
+	l.agent.fetched = time.Time{}
 	l.agent.mu.Unlock()
 	conn, err := dialDirect(t.Context(), l.at.Direct, l.gateway)
 	if err == nil {

@@ -131,11 +131,11 @@ func (g *gateway) drives(c *call, path []string) error {
 	if !ok || g.cfg.Drives == 0 {
 		return onNodes(c)
 	}
-	least := access.Viewer
+	minRole := access.Viewer
 	if !strings.HasPrefix(route, "GET") || strings.HasSuffix(route, "/archive") {
-		least = access.User
+		minRole = access.User
 	}
-	if err := c.may(route, least); err != nil {
+	if err := c.may(route, minRole); err != nil {
 		return err
 	}
 	var s *driveStore
@@ -151,7 +151,7 @@ func (g *gateway) drives(c *call, path []string) error {
 }
 
 // all reads the drives of an owner, by name, and those that were removed.
-func (s *driveStore) all(ctx context.Context, owner string) (there, removed []*storedDrive, err error) {
+func (s *driveStore) all(ctx context.Context, owner string) (present, removed []*storedDrive, err error) {
 	if s == nil {
 		return nil, nil, nil
 	}
@@ -169,11 +169,11 @@ func (s *driveStore) all(ctx context.Context, owner string) (there, removed []*s
 		case len(k.Versions) == 0:
 			removed = append(removed, k)
 		default:
-			there = append(there, k)
+			present = append(present, k)
 		}
 	}
-	slices.SortFunc(there, func(a, b *storedDrive) int { return strings.Compare(a.Name, b.Name) })
-	return there, removed, nil
+	slices.SortFunc(present, func(a, b *storedDrive) int { return strings.Compare(a.Name, b.Name) })
+	return present, removed, nil
 }
 
 // record reads the record of a drive, which may have been removed; nil: there is none.
@@ -218,8 +218,8 @@ func (k *storedDrive) version(number int) *storedVersion {
 	return &k.Versions[i]
 }
 
-// asked is the version of a drive that a request names.
-func (k *storedDrive) asked(c *call) (v *storedVersion, number int, err error) {
+// requestedVersion is the version of a drive that a request names.
+func (k *storedDrive) requestedVersion(c *call) (v *storedVersion, number int, err error) {
 	if text := c.r.URL.Query().Get("version"); text != "" {
 		if number, err = strconv.Atoi(text); err != nil || number < 1 {
 			return nil, 0, fault.Field("version", text, "a version number")
@@ -272,7 +272,7 @@ func (g *gateway) readDrive(c *call, s *driveStore, owner, name string) error {
 	if err != nil {
 		return err
 	}
-	v, _, err := k.asked(c)
+	v, _, err := k.requestedVersion(c)
 	if err != nil {
 		return err
 	}
@@ -286,12 +286,12 @@ func (g *gateway) readDrive(c *call, s *driveStore, owner, name string) error {
 	want := &needs{drives: []neededDrive{{name: name, version: v.Version, digest: v.Digest}}}
 	node := g.having(own, want)
 	if node == "" {
-		leave, err := g.copies.Enter(c.r.Context(), c.pass.Name)
+		release, err := g.copies.Enter(c.r.Context(), c.pass.Name)
 		if err != nil {
 			return err
 		}
 		node, err = g.provideAny(own, &placement{}, want)
-		leave()
+		release()
 		if err != nil {
 			return err
 		}
@@ -302,12 +302,12 @@ func (g *gateway) readDrive(c *call, s *driveStore, owner, name string) error {
 // having is a node that has the one version of a drive that is needed, if one of those that are asked says so: first those that had it.
 func (g *gateway) having(c *call, want *needs) string {
 	d, near := &want.drives[0], g.near(want, c.pass.Name)
-	nodes := slices.DeleteFunc(g.known(), func(n seen) bool { return n.lost })
-	slices.SortStableFunc(nodes, func(a, b seen) int { return cmp.Compare(near[b.Name], near[a.Name]) })
-	for i := range nodes[:min(len(nodes), maxAskedFor)] {
-		var is api.Drive
-		ok, err := g.asks(c, &nodes[i], "/v1/drives/"+url.PathEscape(d.name), &is)
-		if err == nil && ok && slices.ContainsFunc(is.Versions, func(v api.DriveVersion) bool { return v.Version == d.version && v.Digest == d.digest }) {
+	nodes := slices.DeleteFunc(g.known(), func(n nodeState) bool { return n.lost })
+	slices.SortStableFunc(nodes, func(a, b nodeState) int { return cmp.Compare(near[b.Name], near[a.Name]) })
+	for i := range nodes[:min(len(nodes), maxSelect)] {
+		var drive api.Drive
+		ok, err := g.get(c, &nodes[i], "/v1/drives/"+url.PathEscape(d.name), &drive)
+		if err == nil && ok && slices.ContainsFunc(drive.Versions, func(v api.DriveVersion) bool { return v.Version == d.version && v.Digest == d.digest }) {
 			g.note(d.key(c.pass.Name), nodes[i].Name)
 			return nodes[i].Name
 		}
@@ -317,27 +317,27 @@ func (g *gateway) having(c *call, want *needs) string {
 
 // removeDrive removes a drive, or a version of it, from the fleet. Nodes keep theirs.
 func removeDrive(c *call, s *driveStore, owner, name string) error {
-	ctx, cancel := context.WithTimeout(c.r.Context(), storePatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), storeTimeout)
 	defer cancel()
 	k, err := s.drive(ctx, owner, name)
 	if err != nil {
 		return err
 	}
-	v, number, err := k.asked(c)
+	v, number, err := k.requestedVersion(c)
 	if err != nil {
 		return err
 	}
-	var gone []archived
+	var removed []archived
 	switch {
 	case number == 0:
 		for i := range k.Versions {
-			gone = append(gone, k.Versions[i].Archive)
+			removed = append(removed, k.Versions[i].Archive)
 		}
 		k.Versions = nil
 	case v == k.version(0):
 		return fault.Errorf(fault.Conflict, "version %d of drive %s is its newest, which nodes may have given to sessions", number, fault.Show(name)).WithHint("fill the drive with other content first, or remove all of it")
 	default:
-		gone = []archived{v.Archive}
+		removed = []archived{v.Archive}
 		k.Versions = slices.DeleteFunc(slices.Clone(k.Versions), func(v storedVersion) bool { return v.Version == number })
 	}
 	err = s.remove(ctx, func() error {
@@ -345,7 +345,7 @@ func removeDrive(c *call, s *driveStore, owner, name string) error {
 			return err
 		}
 		return s.write(ctx, k)
-	}, gone...)
+	}, removed...)
 	if err != nil {
 		return changedDrive(name, err)
 	}
@@ -355,20 +355,20 @@ func removeDrive(c *call, s *driveStore, owner, name string) error {
 
 // pushedDrive records that a version is stored elsewhere too.
 func pushedDrive(c *call, s *driveStore, owner, name string) error {
-	var is api.DrivePushed
-	if err := c.decode(&is); err != nil {
+	var pushed api.DrivePushed
+	if err := c.decode(&pushed); err != nil {
 		return err
 	}
 	k, err := s.drive(c.r.Context(), owner, name)
 	if err != nil {
 		return err
 	}
-	v := k.version(is.Version)
-	if v == nil || is.Version == 0 {
-		return k.noVersion(is.Version)
+	v := k.version(pushed.Version)
+	if v == nil || pushed.Version == 0 {
+		return k.noVersion(pushed.Version)
 	}
 	v.PushedAt = time.Now().UTC()
-	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestTimeout)
 	defer cancel()
 	if err := s.write(ctx, k); err != nil {
 		return changedDrive(name, err)
@@ -422,7 +422,7 @@ func (g *gateway) fillDrive(c *call, s *driveStore, owner, name string) error {
 	v := &storedVersion{Into: into}
 	k := &storedDrive{}
 	err = g.receive(c, s.archiveStore, &receiving{
-		owner: owner, body: body, most: s.perOwner, tooLarge: func() error { return s.tooMuch(owner, false) },
+		owner: owner, body: body, maxBytes: s.perOwner, tooLarge: func() error { return s.tooMuch(owner, false) },
 		inspect: func(u *upload) error {
 			v.Archive = u.archived
 			err := g.inspectDrive(c.as(owner), s, v, name, query.Get("digest"))
@@ -500,9 +500,9 @@ func (g *gateway) contentFor(c *call, owner string, query url.Values) (io.ReadCl
 	}
 	n, ok := g.node(claim.Node)
 	if !ok {
-		return nil, "", unreached(claim.Node, errNobody)
+		return nil, "", unreached(claim.Node, errNoResponder)
 	}
-	resp, err := g.ask(c.as(owner), &n, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/archive?"+url.Values{"path": {path}, "no_hard_links": {"true"}}.Encode(), nil)
+	resp, err := g.request(c.as(owner), &n, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/archive?"+url.Values{"path": {path}, "no_hard_links": {"true"}}.Encode(), nil)
 	if err != nil {
 		return nil, "", unreached(n.Name, err)
 	}
@@ -529,22 +529,22 @@ func (p *packed) Read(b []byte) (int, error) {
 
 // inspectDrive has a node say what version an archive would be.
 func (g *gateway) inspectDrive(c *call, s *driveStore, v *storedVersion, name, digest string) error {
-	var is api.DriveVersion
-	err := g.onAny(func(n *seen) error {
-		is = api.DriveVersion{}
-		err := g.sendArchive(c, n, s.archiveStore, v.Archive, "/v1/drives/"+url.PathEscape(name)+"/versions?"+url.Values{"dry_run": {"true"}, "into": {v.Into}}.Encode(), &is)
-		if err == nil && !strings.HasPrefix(is.Digest, "sha256:") {
-			err = unreached(n.Name, fmt.Errorf("the digest of the content is %s", fault.Show(is.Digest)))
+	var version api.DriveVersion
+	err := g.onAny(func(n *nodeState) error {
+		version = api.DriveVersion{}
+		err := g.sendArchive(c, n, s.archiveStore, v.Archive, "/v1/drives/"+url.PathEscape(name)+"/versions?"+url.Values{"dry_run": {"true"}, "into": {v.Into}}.Encode(), &version)
+		if err == nil && !strings.HasPrefix(version.Digest, "sha256:") {
+			err = unreached(n.Name, fmt.Errorf("the digest of the content is %s", fault.Show(version.Digest)))
 		}
 		return err
 	})
 	switch {
 	case err != nil:
 		return err
-	case digest != "" && digest != is.Digest:
-		return fault.Field("digest", digest, is.Digest+", that of the content").Of(fault.Conflict)
+	case digest != "" && digest != version.Digest:
+		return fault.Field("digest", digest, version.Digest+", that of the content").Of(fault.Conflict)
 	}
-	v.DriveVersion = api.DriveVersion{Digest: is.Digest, Bytes: is.Bytes, Entries: is.Entries, CreatedAt: time.Now().UTC()}
+	v.DriveVersion = api.DriveVersion{Digest: version.Digest, Bytes: version.Bytes, Entries: version.Entries, CreatedAt: time.Now().UTC()}
 	return nil
 }
 
@@ -603,14 +603,14 @@ func (s *driveStore) fits(ctx context.Context, u *upload, name string, v *stored
 
 // putVersion makes the newest version of a drive known, which must not have changed. Of too many the oldest goes.
 func (s *driveStore) putVersion(ctx context.Context, k *storedDrive) error {
-	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	var gone []archived
+	var removed []archived
 	for len(k.Versions) > maxDriveVersions {
-		gone = append(gone, k.Versions[0].Archive)
+		removed = append(removed, k.Versions[0].Archive)
 		k.Versions = slices.Delete(k.Versions, 0, 1)
 	}
-	if err := s.remove(ctx, func() error { return s.write(ctx, k) }, gone...); err != nil {
+	if err := s.remove(ctx, func() error { return s.write(ctx, k) }, removed...); err != nil {
 		return changedDrive(k.Name, err)
 	}
 	return nil
@@ -623,15 +623,15 @@ func (s *driveStore) forgetVersion(ctx context.Context, k *storedDrive, v *store
 }
 
 // neededDrives are those of the drives that a request names that the fleet has.
-func (g *gateway) neededDrives(ctx context.Context, owner string, of *asked) (list []neededDrive, err error) {
-	if len(of.Drives) == 0 {
+func (g *gateway) neededDrives(ctx context.Context, owner string, spec *sessionSpec) (list []neededDrive, err error) {
+	if len(spec.Drives) == 0 {
 		return nil, nil
 	}
 	s, err := g.readDrives(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, ref := range of.Drives {
+	for _, ref := range spec.Drives {
 		name, text, pinned := strings.Cut(ref, "@")
 		number, err := strconv.Atoi(text)
 		if pinned && (err != nil || number < 1) {
@@ -647,7 +647,7 @@ func (g *gateway) neededDrives(ctx context.Context, owner string, of *asked) (li
 		switch v := k.version(number); {
 		case v != nil:
 			list = append(list, neededDrive{name: name, version: v.Version, digest: v.Digest, newest: number == 0})
-		case of.had:
+		case spec.had:
 		case len(k.Versions) == 0: // it was removed, though nodes may have it yet
 			return nil, noDrive(name)
 		default:
@@ -658,14 +658,14 @@ func (g *gateway) neededDrives(ctx context.Context, owner string, of *asked) (li
 }
 
 // hasDrive sees to it that a node has a version of a drive of the caller that the fleet has.
-func (g *gateway) hasDrive(c *call, n *seen, want *neededDrive) error {
+func (g *gateway) hasDrive(c *call, n *nodeState, want *neededDrive) error {
 	key := n.Name + " " + want.key(c.pass.Name)
 	if err := g.refusalOf(key); err != nil {
 		return err
 	}
-	var is api.Drive
+	var drive api.Drive
 	target := "/v1/drives/" + url.PathEscape(want.name)
-	if _, err := g.asks(c, n, target, &is); err != nil {
+	if _, err := g.get(c, n, target, &drive); err != nil {
 		return err
 	}
 	s, err := g.readDrives(c.r.Context())
@@ -680,13 +680,13 @@ func (g *gateway) hasDrive(c *call, n *seen, want *neededDrive) error {
 		return replaced("drive", want.name)
 	}
 	has := false
-	for i := range is.Versions {
-		there := &is.Versions[i]
-		of := k.version(there.Version)
+	for i := range drive.Versions {
+		version := &drive.Versions[i]
+		of := k.version(version.Version)
 		switch {
-		case there.Version < want.version || there.Version > want.version && !want.newest: // the session does not use it
-		case of == nil || of.Digest != there.Digest:
-			return fault.Errorf(fault.Conflict, "its version %d of drive %s is not one of the fleet", there.Version, fault.Show(want.name)).WithHint("remove it on that node: boxctl drives rm; or fill the drive at the gateway alone")
+		case version.Version < want.version || version.Version > want.version && !want.newest: // the session does not use it
+		case of == nil || of.Digest != version.Digest:
+			return fault.Errorf(fault.Conflict, "its version %d of drive %s is not one of the fleet", version.Version, fault.Show(want.name)).WithHint("remove it on that node: boxctl drives rm; or fill the drive at the gateway alone")
 		default:
 			has = true // or a newer one of the fleet
 		}
@@ -698,13 +698,13 @@ func (g *gateway) hasDrive(c *call, n *seen, want *neededDrive) error {
 }
 
 // sendDrive sends a node a version of a drive.
-func (g *gateway) sendDrive(c *call, n *seen, s *driveStore, k *storedDrive, want *neededDrive, target, key string) error {
+func (g *gateway) sendDrive(c *call, n *nodeState, s *driveStore, k *storedDrive, want *neededDrive, target, key string) error {
 	v := k.version(want.version)
 	query := url.Values{"as_version": {strconv.Itoa(v.Version)}, "digest": {v.Digest}, "into": {v.Into}}
-	var made api.DriveVersion
-	err := g.sendArchive(c, n, s.archiveStore, v.Archive, target+"/versions?"+query.Encode(), &made)
-	if err == nil && (made.Version != v.Version || made.Digest != v.Digest) {
-		err = unreached(n.Name, fmt.Errorf("asked for version %d of drive %s, %s, it has made %d, %s", v.Version, fault.Show(k.Name), v.Digest, made.Version, fault.Show(made.Digest)))
+	var created api.DriveVersion
+	err := g.sendArchive(c, n, s.archiveStore, v.Archive, target+"/versions?"+query.Encode(), &created)
+	if err == nil && (created.Version != v.Version || created.Digest != v.Digest) {
+		err = unreached(n.Name, fmt.Errorf("asked for version %d of drive %s, %s, it has made %d, %s", v.Version, fault.Show(k.Name), v.Digest, created.Version, fault.Show(created.Digest)))
 	}
 	if err != nil {
 		err = fmt.Errorf("it does not have the fleet's drive %s, and does not take it: %w", fault.Show(k.Name), err)

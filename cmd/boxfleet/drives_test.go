@@ -156,7 +156,7 @@ func TestRecordsOfRemovedDrivesAreBounded(t *testing.T) {
 func TestADriveThatIsAnotherOnANode(t *testing.T) {
 	t.Parallel()
 	h := newClaiming(t)
-	h.hears("a", h.id)
+	h.announce("a", h.id)
 	h.g.bulk, h.g.cfg.Drives, h.g.cfg.OwnerDrives = h.g.js, 1<<20, 1<<20
 	s, err := h.g.openDrives(t.Context())
 	if err != nil {
@@ -217,7 +217,7 @@ func TestADriveThatIsAnotherOnANode(t *testing.T) {
 			}
 			reply(w, http.StatusCreated, tc.made)
 		})
-		want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{tc.ref, "me/none", "wrong", "me/a@x", "me/a@0"}})
+		want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &sessionSpec{Drives: []string{tc.ref, "me/none", "wrong", "me/a@x", "me/a@0"}})
 		if err != nil || len(want.drives) != 1 {
 			t.Fatalf("%s: want = %+v, err = %v, want no error and len(want.drives) == 1", what, want, err)
 		}
@@ -236,22 +236,22 @@ func TestADriveThatIsAnotherOnANode(t *testing.T) {
 			t.Errorf("%s: it is sent %d times", what, sent)
 		}
 	}
-	if want, err := h.g.resolve(h.call("other"), "POST /v1/sessions", &asked{Drives: []string{"me/a"}}); err != nil || len(want.drives) != 0 {
+	if want, err := h.g.resolve(h.call("other"), "POST /v1/sessions", &sessionSpec{Drives: []string{"me/a"}}); err != nil || len(want.drives) != 0 {
 		t.Errorf("of another owner: want = %+v, err = %v, want no error and len(want.drives) == 0", want, err)
 	}
-	if _, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/a@7"}}); fault.KindOf(err) != fault.NotFound {
+	if _, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &sessionSpec{Drives: []string{"me/a@7"}}); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("a version that the fleet does not have: err = %v, want a fault.NotFound error", err)
 	}
-	if want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/a@7"}, had: true}); err != nil || len(want.drives) != 0 {
+	if want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &sessionSpec{Drives: []string{"me/a@7"}, had: true}); err != nil || len(want.drives) != 0 {
 		t.Errorf("a version that a session uses: want = %+v, err = %v, want no error and len(want.drives) == 0", want, err)
 	}
 	if err := s.write(t.Context(), &storedDrive{Owner: "ci", Name: "me/gone", Last: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/gone"}}); fault.KindOf(err) != fault.NotFound {
+	if _, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &sessionSpec{Drives: []string{"me/gone"}}); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("a removed version: err = %v, want a fault.NotFound error", err)
 	}
-	if want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &asked{Drives: []string{"me/gone@1"}, had: true}); err != nil || len(want.drives) != 0 {
+	if want, err := h.g.resolve(h.call("ci"), "POST /v1/sessions", &sessionSpec{Drives: []string{"me/gone@1"}, had: true}); err != nil || len(want.drives) != 0 {
 		t.Errorf("a removed version that a session uses: want = %+v, err = %v, want no error and len(want.drives) == 0",
 			want, err)
 	}
@@ -273,7 +273,7 @@ func TestAnUploadThatLosesIsDropped(t *testing.T) {
 		left int
 	}{{changedDrive("me/a", jetstream.ErrKeyExists), 0}, {noDrives(errors.New("no answer")), 1}} {
 		err := h.g.receive(h.call("ci"), s.archiveStore, &receiving{
-			owner: "ci", body: strings.NewReader("archive"), most: 100, inspect: func(*upload) error { return nil }, fits: func(*upload) error { return nil },
+			owner: "ci", body: strings.NewReader("archive"), maxBytes: 100, inspect: func(*upload) error { return nil }, fits: func(*upload) error { return nil },
 			put: func() error { return tc.why },
 		})
 		if fault.KindOf(err) != fault.KindOf(tc.why) {
@@ -310,7 +310,7 @@ func TestWhatIsSaidOfAVersion(t *testing.T) {
 func TestANodeThatHasJustRemovedAVersionIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	h := newClaiming(t)
-	h.hears("a", h.id)
+	h.announce("a", h.id)
 	h.g.bulk, h.g.cfg.Drives, h.g.cfg.OwnerDrives = h.g.js, 1<<20, 1<<20
 	s, err := h.g.openDrives(t.Context())
 	if err != nil {
@@ -335,7 +335,7 @@ func TestANodeThatHasJustRemovedAVersionIsAskedAgain(t *testing.T) {
 		})
 		c := h.call("ci")
 		id := fmt.Sprint("s", refusals)
-		err := h.g.claim(c, &placement{}, &wanted{ID: id, Wait: new(quantity.Duration), asked: asked{Drives: []string{"me/a"}}}, map[string]json.RawMessage{"id": json.RawMessage(strconv.Quote(id))})
+		err := h.g.claim(c, &placement{}, &wanted{ID: id, Wait: new(quantity.Duration), sessionSpec: sessionSpec{Drives: []string{"me/a"}}}, map[string]json.RawMessage{"id": json.RawMessage(strconv.Quote(id))})
 		answer, _ := c.w.(*httptest.ResponseRecorder)
 		if want := map[int]int{1: http.StatusCreated, 2: http.StatusNotFound}[refusals]; err != nil || answer.Code != want || times != 2 {
 			t.Errorf("refused %d times: status %d, %d requests, %v", refusals, answer.Code, times, err)

@@ -60,8 +60,8 @@ type e2bCall struct {
 	ask    bool   // only ask which key the sandbox depends on
 }
 
-// speak adds the signed statement and the headers for the node, and removes the client's API key.
-func (e *e2bCall) speak(a *access.Assertion, key ed25519.PrivateKey, now time.Time, out *http.Request) error {
+// sign adds the signed statement and the headers for the node, and removes the client's API key.
+func (e *e2bCall) sign(a *access.Assertion, key ed25519.PrivateKey, now time.Time, out *http.Request) error {
 	out.Header.Del(wire.HeaderKey)
 	shown := out.Header.Values("Authorization")
 	if !e.data || slices.ContainsFunc(shown, isKey) { // a key sent to a sandbox by mistake
@@ -177,14 +177,14 @@ func (f *e2bFront) control(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, leave := gate.Watch(r.Context(), &pass, func() (time.Time, error) {
+	ctx, release := gate.Watch(r.Context(), &pass, func() (time.Time, error) {
 		again, err := identify()
 		if err == nil && again.Name != pass.Name {
 			err = gate.Unknown()
 		}
 		return again.Until, err
 	})
-	defer leave()
+	defer release()
 	c := &call{w: w, r: r.WithContext(ctx), pass: pass, e2b: &e2bCall{domain: f.domain, host: r.Host}}
 	defer f.begin(c)()
 	if err := f.route(c); err != nil { //nolint:contextcheck // the call has its request, and that its context
@@ -259,7 +259,7 @@ func (f *e2bFront) create(c *call) error {
 }
 
 // e2bNodes returns the nodes that serve E2B to gateways and are not lost.
-func (g *gateway) e2bNodes() (list []seen) {
+func (g *gateway) e2bNodes() (list []nodeState) {
 	for _, n := range g.known() {
 		if !n.lost && slices.Contains(n.Capabilities, canE2B) {
 			list = append(list, n)
@@ -297,7 +297,7 @@ func (f *e2bFront) list(c *call) error {
 	case len(nodes) == 0:
 		return fault.Errorf(fault.Unavailable, "no node speaks E2B's protocol with gateways").WithHint("set e2b.fleet = true in box.toml of nodes")
 	}
-	pages, missing, err := fromEach(f.g, nodes, func(n *seen) (*e2bPage, error) { return f.page(c, n) })
+	pages, missing, err := fromEach(f.g, nodes, func(n *nodeState) (*e2bPage, error) { return f.page(c, n) })
 	if err != nil {
 		return err
 	}
@@ -307,7 +307,7 @@ func (f *e2bFront) list(c *call) error {
 		found, more = append(found, p.list...), more || p.more
 	}
 	for name := range index.nodesOf(c.pass.Name) {
-		if !slices.ContainsFunc(nodes, func(n seen) bool { return n.Name == name }) {
+		if !slices.ContainsFunc(nodes, func(n nodeState) bool { return n.Name == name }) {
 			missing = append(missing, name)
 		}
 	}
@@ -344,12 +344,12 @@ type e2bPage struct {
 }
 
 // page asks a node for its part of a page.
-func (f *e2bFront) page(c *call, n *seen) (*e2bPage, error) {
+func (f *e2bFront) page(c *call, n *nodeState) (*e2bPage, error) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), streamTimeout)
 	defer cancel()
 	one := *c
 	one.r = c.r.WithContext(ctx)
-	resp, err := f.g.ask(&one, n, http.MethodGet, c.r.URL.RequestURI(), nil)
+	resp, err := f.g.request(&one, n, http.MethodGet, c.r.URL.RequestURI(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -378,12 +378,12 @@ func (f *e2bFront) page(c *call, n *seen) (*e2bPage, error) {
 // data forwards a request for a sandbox to its node. The gateway does not know the caller: the node checks the token of the sandbox and says
 // which key the sandbox depends on. The request is forwarded if that key is valid, and ended when it no longer is.
 func (f *e2bFront) data(w http.ResponseWriter, r *http.Request, to wire.Destination) error {
-	nodes, leave, err := f.candidates(r, to)
+	nodes, release, err := f.candidates(r, to)
 	if err != nil {
 		return err
 	}
 	of, other, err := f.search(r, nodes)
-	leave()
+	release()
 	switch {
 	case err != nil:
 		return err
@@ -426,51 +426,51 @@ func (f *e2bFront) data(w http.ResponseWriter, r *http.Request, to wire.Destinat
 	return nil
 }
 
-// candidates returns the nodes that may have the sandbox of a request. leave must be called after they have been asked.
-func (f *e2bFront) candidates(r *http.Request, to wire.Destination) (nodes []seen, leave func(), err error) {
-	leave = func() {}
+// candidates returns the nodes that may have the sandbox of a request. release must be called after they have been asked.
+func (f *e2bFront) candidates(r *http.Request, to wire.Destination) (nodes []nodeState, release func(), err error) {
+	release = func() {}
 	if to.Sandbox == "" {
 		if !r.URL.Query().Has("signature") { // any node would see the token of a sandbox that need not be its own
-			return nil, leave, &wire.Error{Code: http.StatusUnauthorized, Message: wire.UnprovenMessage}
+			return nil, release, &wire.Error{Code: http.StatusUnauthorized, Message: wire.UnprovenMessage}
 		}
 		select {
 		case f.searches <- struct{}{}:
-		case <-time.After(requestPatience):
-			return nil, leave, fault.Errorf(fault.Unavailable, "too many lookups of signed addresses").WithHint("try again")
+		case <-time.After(requestTimeout):
+			return nil, release, fault.Errorf(fault.Unavailable, "too many lookups of signed addresses").WithHint("try again")
 		case <-r.Context().Done():
-			return nil, leave, r.Context().Err()
+			return nil, release, r.Context().Err()
 		}
 		return f.g.e2bNodes(), func() { <-f.searches }, nil
 	}
 	list, err := f.g.located(r.Context(), to.Sandbox)
 	if err != nil {
-		return nil, leave, err
+		return nil, release, err
 	}
 	if len(list) == 0 {
 		if err := f.g.unsettled(); err != nil {
-			return nil, leave, err
+			return nil, release, err
 		}
-		return nil, leave, wire.Gone(to.Sandbox)
+		return nil, release, wire.Gone(to.Sandbox)
 	}
 	if len(list) > 1 && to.Port != wire.PortEnvd && to.Port != wire.PortCode && r.Header.Get(wire.HeaderAccess) == "" && r.Header.Get(wire.HeaderTraffic) == "" {
 		// Two owners have this id, and without a token nothing tells which is meant.
-		return nil, leave, &wire.Error{Code: http.StatusUnauthorized, Message: wire.UnprovenMessage}
+		return nil, release, &wire.Error{Code: http.StatusUnauthorized, Message: wire.UnprovenMessage}
 	}
 	for i := range list {
-		if n, ok := f.g.node(list[i].Node); ok && !n.lost && !slices.ContainsFunc(nodes, func(other seen) bool { return other.Name == n.Name }) {
+		if n, ok := f.g.node(list[i].Node); ok && !n.lost && !slices.ContainsFunc(nodes, func(other nodeState) bool { return other.Name == n.Name }) {
 			nodes = append(nodes, n)
 		}
 	}
 	if len(nodes) == 0 {
-		switch there, err := f.g.stillClaimed(r.Context(), list); {
+		switch exists, err := f.g.stillClaimed(r.Context(), list); {
 		case err != nil:
-			return nil, leave, err
-		case !there:
-			return nil, leave, wire.Gone(to.Sandbox)
+			return nil, release, err
+		case !exists:
+			return nil, release, wire.Gone(to.Sandbox)
 		}
-		return nil, leave, errSandboxUnreached() // node and reason in the claim are for the owner only
+		return nil, release, errSandboxUnreached() // node and reason in the claim are for the owner only
 	}
-	return nodes, leave, nil
+	return nodes, release, nil
 }
 
 // stillClaimed reads claims of the index again: they may have been removed just now.
@@ -479,7 +479,7 @@ func (g *gateway) stillClaimed(ctx context.Context, list []api.FleetClaim) (bool
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	for i := range list {
 		claim, err := getClaim(ctx, claims, claimKey(list[i].Owner, list[i].ID))
@@ -519,14 +519,14 @@ func (d *refusedData) write(w http.ResponseWriter) {
 
 // search asks nodes which of them has the sandbox that the token of a request is for. If none has, it returns one of their answers,
 // preferably of a node that has a sandbox of this id.
-func (f *e2bFront) search(r *http.Request, nodes []seen) (of *sandboxOf, other *refusedData, err error) {
+func (f *e2bFront) search(r *http.Request, nodes []nodeState) (of *sandboxOf, other *refusedData, err error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	var mu sync.Mutex
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for _, n := range nodes {
-		all.Go(func() {
-			found, answer, failed := f.ask(ctx, r, &n)
+		wg.Go(func() {
+			found, answer, failed := f.checkToken(ctx, r, &n)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -544,7 +544,7 @@ func (f *e2bFront) search(r *http.Request, nodes []seen) (of *sandboxOf, other *
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	switch {
 	case of != nil:
 		return of, nil, nil
@@ -556,8 +556,8 @@ func (f *e2bFront) search(r *http.Request, nodes []seen) (of *sandboxOf, other *
 	return nil, other, nil
 }
 
-// ask asks a node whether the token of a request is for one of its sandboxes, and which key that depends on.
-func (f *e2bFront) ask(ctx context.Context, r *http.Request, n *seen) (*sandboxOf, *refusedData, error) {
+// checkToken asks a node whether the token of a request is for one of its sandboxes, and which key that depends on.
+func (f *e2bFront) checkToken(ctx context.Context, r *http.Request, n *nodeState) (*sandboxOf, *refusedData, error) {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
 	u := &url.URL{Scheme: "http", Host: n.Name, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
@@ -571,7 +571,7 @@ func (f *e2bFront) ask(ctx context.Context, r *http.Request, n *seen) (*sandboxO
 		}
 	}
 	c := &call{r: r, e2b: &e2bCall{domain: f.domain, host: r.Host, data: true, ask: true}}
-	if err := f.g.speak(c, n, out); err != nil {
+	if err := f.g.sign(c, n, out); err != nil {
 		return nil, nil, err
 	}
 	resp, err := f.g.transport.RoundTrip(out)

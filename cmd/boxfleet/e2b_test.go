@@ -66,7 +66,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 		return list
 	}
 	soon := func() context.Context {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*lookAgain)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*recheckInterval)
 		t.Cleanup(cancel)
 		return ctx
 	}
@@ -149,11 +149,11 @@ func TestNothingIsSentThatIsNotSigned(t *testing.T) {
 			t.Parallel()
 			g := aGateway(startServer(t), &clock{t: time.Unix(1e9, 0)})
 			g.cfg.Key, g.cfg.Name = key, "main"
-			g.heard(named{announced{value: []byte(`{"name":"n1","state":"ready"}`)}, "n1"})
+			g.update(named{announced{value: []byte(`{"name":"n1","state":"ready"}`)}, "n1"})
 			dialed := false
 			g.transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 				dialed = true
-				return nil, errNobody
+				return nil, errNoResponder
 			}}
 			for _, length := range []int{100, 13000} {
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x?y="+strings.Repeat("z", length), nil)

@@ -34,8 +34,8 @@ const (
 
 // Errors of connections.
 var (
-	// errNobody means that nobody listens where a connection was to go.
-	errNobody = errors.New("it is not connected to NATS")
+	// errNoResponder means that nobody listens where a connection was to go.
+	errNoResponder = errors.New("it is not connected to NATS")
 	// errSilent means that the other end has not been heard of for too long.
 	errSilent = errors.New("the other end has been silent for " + streamTimeout.String())
 	// errWindow means that the other end sends more than it may, or acknowledges what was not sent.
@@ -62,27 +62,27 @@ type endpointConfig struct {
 
 // endpoint is one end of any number of connections.
 type endpoint struct {
-	cfg endpointConfig
-	sub *nats.Subscription
-	end context.CancelFunc
-	all sync.WaitGroup
+	cfg    endpointConfig
+	sub    *nats.Subscription
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
 
-	mu    sync.Mutex
-	conns map[string]*stream
-	past  map[string]time.Time // connections that are over, so that a late frame does not open one again
-	over  bool
+	mu     sync.Mutex
+	conns  map[string]*stream
+	past   map[string]time.Time // connections that are over, so that a late frame does not open one again
+	closed bool
 }
 
 // newEndpoint listens. Close must follow; what has to be sent again is no more when ctx has ended.
 func newEndpoint(ctx context.Context, cfg *endpointConfig) (*endpoint, error) {
-	ctx, end := context.WithCancel(ctx)
-	e := &endpoint{cfg: *cfg, end: end, conns: map[string]*stream{}, past: map[string]time.Time{}}
+	ctx, cancel := context.WithCancel(ctx)
+	e := &endpoint{cfg: *cfg, cancel: cancel, conns: map[string]*stream{}, past: map[string]time.Time{}}
 	var err error
 	if e.sub, err = cfg.Conn.Subscribe(cfg.Subject+".s.*", e.receive); err != nil {
-		end()
+		cancel()
 		return nil, fmt.Errorf("listen for streams on %s: %w", cfg.Subject, err)
 	}
-	e.all.Go(func() { e.watch(ctx) })
+	e.wg.Go(func() { e.watch(ctx) })
 	return e, nil
 }
 
@@ -90,7 +90,7 @@ func newEndpoint(ctx context.Context, cfg *endpointConfig) (*endpoint, error) {
 func (e *endpoint) Close() {
 	_ = e.sub.Unsubscribe() // of a connection that is closed too
 	e.mu.Lock()
-	e.over = true
+	e.closed = true
 	open := make([]*stream, 0, len(e.conns))
 	for _, c := range e.conns {
 		open = append(open, c)
@@ -99,8 +99,8 @@ func (e *endpoint) Close() {
 	for _, c := range open {
 		c.fail(errEndpointClosed, true)
 	}
-	e.end()
-	e.all.Wait()
+	e.cancel()
+	e.wg.Wait()
 }
 
 // Dial opens a connection to the endpoint at a subject. It returns at once: that nobody is there is the error of the first
@@ -123,14 +123,14 @@ func (e *endpoint) add(c *stream, serve func(*stream)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case e.over:
+	case e.closed:
 		return errEndpointClosed
 	case len(e.conns)+len(e.past) >= maxStreams:
 		return fmt.Errorf("there are %d streams, the limit", maxStreams)
 	}
 	e.conns[c.id] = c
 	if serve != nil {
-		e.all.Go(func() { serve(c) })
+		e.wg.Go(func() { serve(c) })
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (e *endpoint) receive(m *nats.Msg) {
 	e.mu.Unlock()
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" { // nobody has subscribed to where a frame went
 		if c != nil {
-			c.nobody()
+			c.noResponder()
 		}
 		return
 	}
@@ -206,11 +206,11 @@ func (e *endpoint) reset(to, id, why string) {
 
 // watch looks after what no message does: late acknowledgements, frames that were lost, ends that are gone.
 func (e *endpoint) watch(ctx context.Context) {
-	beat := time.NewTicker(ackDelay)
-	defer beat.Stop()
+	ticker := time.NewTicker(ackDelay)
+	defer ticker.Stop()
 	for {
 		select {
-		case <-beat.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 )
 
-// held is what a node remembers of a session of the fleet, on disk: which generation it has had, and whether it has it still.
-type held struct {
+// fencedSession is what a node remembers of a session of the fleet, on disk: which generation it has had, and whether it has it still.
+type fencedSession struct {
 	Owner      string    `json:"owner"`
 	ID         string    `json:"id"`
 	Generation uint64    `json:"generation"`
@@ -38,7 +38,7 @@ type fences struct {
 	dir *os.Root
 
 	mu  sync.Mutex
-	all map[string]held // by the key of their claim
+	all map[string]fencedSession // by the key of their claim
 }
 
 const fenceSuffix = ".json"
@@ -48,13 +48,13 @@ func openFences(dir *os.Root) (*fences, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fences{dir: dir, all: map[string]held{}}
+	f := &fences{dir: dir, all: map[string]fencedSession{}}
 	for _, name := range names {
 		key, ok := strings.CutSuffix(name, fenceSuffix)
 		if !ok {
 			continue
 		}
-		var h held
+		var h fencedSession
 		if err := durable.ReadJSON(dir, name, &h); err != nil {
 			return nil, fmt.Errorf("generations of this node: %w", err) // without them it could have what another has
 		}
@@ -89,14 +89,14 @@ func (f *fences) raise(to *fence) (ok bool, highest uint64, err error) {
 	if before.Generation >= to.Generation {
 		return false, before.Generation, nil
 	}
-	if err := f.writeLocked(key, &held{Owner: to.Owner, ID: to.ID, Generation: to.Generation, Bucket: to.Bucket, Sandbox: to.Sandbox, Coming: to.Coming, Workspace: to.Workspace, Keeps: to.Keeps, Since: time.Now()}); err != nil {
+	if err := f.writeLocked(key, &fencedSession{Owner: to.Owner, ID: to.ID, Generation: to.Generation, Bucket: to.Bucket, Sandbox: to.Sandbox, Coming: to.Coming, Workspace: to.Workspace, Keeps: to.Keeps, Since: time.Now()}); err != nil {
 		return false, 0, err
 	}
 	return true, to.Generation, nil
 }
 
 // coming is what is remembered of a session that is on its way here; nil: it is not.
-func (f *fences) coming(of *fence) *held {
+func (f *fences) coming(of *fence) *fencedSession {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h := f.all[claimKey(of.Owner, of.ID)]
@@ -106,7 +106,7 @@ func (f *fences) coming(of *fence) *held {
 	return &h
 }
 
-func (f *fences) writeLocked(key string, h *held) error {
+func (f *fences) writeLocked(key string, h *fencedSession) error {
 	if err := durable.SyncJSON(f.dir, key+fenceSuffix, h); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (f *fences) writeLocked(key string, h *held) error {
 }
 
 // change notes something about a session, unless it has another generation by now.
-func (f *fences) change(key string, generation uint64, what func(*held)) error {
+func (f *fences) change(key string, generation uint64, what func(*fencedSession)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h := f.all[key]
@@ -130,10 +130,10 @@ func (f *fences) change(key string, generation uint64, what func(*held)) error {
 }
 
 // list copies what is remembered of sessions that have not ended, and forgets the oldest of the others that are too many.
-func (f *fences) list() (map[string]held, error) {
+func (f *fences) list() (map[string]fencedSession, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	live := map[string]held{}
+	live := map[string]fencedSession{}
 	var ended []string
 	for key, h := range f.all {
 		if h.Ended {

@@ -42,7 +42,7 @@ const (
 	// lostAfter is how long a node may not be heard of before its sessions are lost.
 	lostAfter = 15 * time.Second
 
-	requestPatience = 5 * time.Second // for an answer of NATS
+	requestTimeout = 5 * time.Second // for an answer of NATS
 )
 
 // bucketID is the key of a bucket's metadata that tells it from another of the same name, after somebody has removed it.
@@ -66,7 +66,7 @@ func connectNATS(s *natsServers, log *slog.Logger) (*nats.Conn, error) {
 	options := []nats.Option{
 		nats.Name(s.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 250*time.Millisecond),
-		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2), nats.Timeout(requestPatience),
+		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2), nats.Timeout(requestTimeout),
 		nats.CustomInboxPrefix("_INBOX_" + s.Name),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
 			errs.log(err, func(err error) { log.Warn("cannot connect to NATS; trying again", "error", err) })
@@ -264,7 +264,7 @@ func request(ctx context.Context, nc *nats.Conn, node, what string, in, out any)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	m, err := nc.RequestWithContext(ctx, nodeSubject+node+"."+what, data)
 	if err != nil {

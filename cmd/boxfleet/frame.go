@@ -21,7 +21,7 @@ const (
 type frame struct {
 	flags  byte
 	offset uint64 // of the first byte
-	taken  uint64 // the offset that the sender expects next
+	acked  uint64 // the offset that the sender expects next
 	limit  uint64 // the offset up to which it has room
 	bytes  []byte
 }
@@ -34,7 +34,7 @@ func (f *frame) encode() []byte {
 	out := make([]byte, frameHeader, frameHeader+len(f.bytes))
 	out[0] = f.flags
 	binary.BigEndian.PutUint64(out[1:], f.offset)
-	binary.BigEndian.PutUint64(out[9:], f.taken)
+	binary.BigEndian.PutUint64(out[9:], f.acked)
 	binary.BigEndian.PutUint64(out[17:], f.limit)
 	return append(out, f.bytes...)
 }
@@ -44,7 +44,7 @@ func decodeFrame(data []byte) (f frame, err error) {
 		return f, errFrame
 	}
 	return frame{
-		flags: data[0], offset: binary.BigEndian.Uint64(data[1:]), taken: binary.BigEndian.Uint64(data[9:]),
+		flags: data[0], offset: binary.BigEndian.Uint64(data[1:]), acked: binary.BigEndian.Uint64(data[9:]),
 		limit: binary.BigEndian.Uint64(data[17:]), bytes: data[frameHeader:],
 	}, nil
 }

@@ -60,20 +60,20 @@ type gateway struct {
 	directs   *directs // beside ends
 	queue     queue
 	lookups   chan struct{}   // see askLastChange
-	life      context.Context //nolint:containedctx // of the gateway: what is sent to nodes goes on without the caller who needed it first
-	end       context.CancelFunc
-	work      sync.WaitGroup // what goes on under life
+	baseCtx   context.Context //nolint:containedctx // of the gateway: what is sent to nodes goes on without the caller who needed it first
+	cancel    context.CancelFunc
+	work      sync.WaitGroup // what goes on under baseCtx
 	turns     chan struct{}  // one for each of those who wait that asks nodes just now
 	events    events
 	now       func() time.Time
 	metrics   *metrics
-	reading   sync.Mutex // of readCordons
+	readMu    sync.Mutex // of readCordons
 
 	mu      sync.Mutex
 	claims  jetstream.KeyValue // nil: JetStream has not been reached yet
 	bucket  string             // that claims is
 	opened  time.Time          // when this gateway has seen that bucket first
-	nodes   map[string]*seen
+	nodes   map[string]*nodeState
 	placing map[string]int   // requests about to have a node take something, where that counts
 	starts  map[string]start // claims of others that are starting, by key
 	cache   *claimIndex      // all claims; nil: not all have been delivered yet
@@ -86,8 +86,8 @@ type gateway struct {
 	untaken  map[string]untaken          // what nodes have not taken, by node and digest
 }
 
-// seen is a node as the gateway knows it.
-type seen struct {
+// nodeState is a node as the gateway knows it.
+type nodeState struct {
 	api.FleetNode
 	at     time.Time     // when it was heard of last, of the clock here
 	offset time.Duration // what the node's clock is ahead of the one here
@@ -99,26 +99,26 @@ type seen struct {
 
 // newGateway connects to NATS. Close must follow.
 func newGateway(ctx context.Context, cfg *gatewayOptions) (*gateway, error) {
-	g := &gateway{cfg: *cfg, log: cfg.Log, nodes: map[string]*seen{}, directs: newDirects(), starts: map[string]start{}, now: time.Now, turns: make(chan struct{}, retries), lookups: make(chan struct{}, maxLookups), copies: newCopies()}
+	g := &gateway{cfg: *cfg, log: cfg.Log, nodes: map[string]*nodeState{}, directs: newDirects(), starts: map[string]start{}, now: time.Now, turns: make(chan struct{}, retries), lookups: make(chan struct{}, maxLookups), copies: newCopies()}
 	g.metrics = newMetrics(g)
-	g.life, g.end = context.WithCancel(context.WithoutCancel(ctx))
+	g.baseCtx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
 	if g.nc, err = connectNATS(&cfg.Servers, cfg.Log); err != nil {
 		return nil, err
 	}
 	if g.js, err = jetstream.New(g.nc); err == nil {
-		g.bulk, err = jetstream.New(g.nc, jetstream.WithPublishAsyncMaxPending(maxCopying*maxUnacked), jetstream.WithPublishAsyncTimeout(chunkPatience))
+		g.bulk, err = jetstream.New(g.nc, jetstream.WithPublishAsyncMaxPending(maxCopying*maxUnacked), jetstream.WithPublishAsyncTimeout(chunkTimeout))
 	}
 	if err == nil {
 		g.ends, err = newEndpoint(context.WithoutCancel(ctx), &endpointConfig{Conn: g.nc, Subject: gatewaySubject + "." + strings.ToLower(rand.Text())})
 	}
 	if err != nil {
-		g.end()
+		g.cancel()
 		g.nc.Close()
 		return nil, err
 	}
 	g.transport = g.newTransport()
-	if err := g.hearOutputs(); err != nil {
+	if err := g.subscribeOutputs(); err != nil {
 		g.Close()
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (g *gateway) key() ed25519.PrivateKey {
 
 // Close ends what goes through the gateway.
 func (g *gateway) Close() {
-	g.end()
+	g.cancel()
 	g.transport.CloseIdleConnections()
 	g.ends.Close()
 	g.directs.close()
@@ -169,18 +169,18 @@ func (g *gateway) Close() {
 
 // Run keeps what the gateway knows of the fleet up to date, until ctx ends.
 func (g *gateway) Run(ctx context.Context) {
-	said := ""
+	lastError := ""
 	for {
 		err := g.follow(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil && err.Error() != said {
-			said = err.Error()
+		if err != nil && err.Error() != lastError {
+			lastError = err.Error()
 			g.log.Warn("cannot watch the fleet", "error", err)
 		}
 		select {
-		case <-time.After(requestPatience / 10):
+		case <-time.After(requestTimeout / 10):
 		case <-ctx.Done():
 			return
 		}
@@ -189,17 +189,17 @@ func (g *gateway) Run(ctx context.Context) {
 
 // follow hears what nodes announce until something is wrong.
 func (g *gateway) follow(ctx context.Context) error {
-	asking, cancel := context.WithTimeout(ctx, requestPatience)
+	requestCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	nodes, nodesID, err := openBucket(asking, g.js, nodesConfig(g.cfg.Replicas), rand.Text())
+	nodes, nodesID, err := openBucket(requestCtx, g.js, nodesConfig(g.cfg.Replicas), rand.Text())
 	if err != nil {
 		return err
 	}
-	claims, id, err := openBucket(asking, g.js, claimsConfig(g.cfg.Replicas), rand.Text())
+	claims, id, err := openBucket(requestCtx, g.js, claimsConfig(g.cfg.Replicas), rand.Text())
 	if err != nil {
 		return err
 	}
-	if err := g.readCordons(asking); err != nil {
+	if err := g.readCordons(requestCtx); err != nil {
 		return err
 	}
 	g.mu.Lock()
@@ -218,8 +218,8 @@ func (g *gateway) follow(ctx context.Context) error {
 		return err
 	}
 	defer func() { watch.stop() }()
-	look := time.NewTicker(renewEvery)
-	defer look.Stop()
+	ticker := time.NewTicker(renewEvery)
+	defer ticker.Stop()
 	for {
 		select {
 		case entry, ok := <-w.Updates():
@@ -229,7 +229,7 @@ func (g *gateway) follow(ctx context.Context) error {
 			switch {
 			case entry == nil: // these were there before
 			case entry.Operation() == jetstream.KeyValuePut:
-				g.heard(entry)
+				g.update(entry)
 			default:
 				g.removed(entry.Key())
 			}
@@ -238,11 +238,11 @@ func (g *gateway) follow(ctx context.Context) error {
 				return errors.New("the watch of claims has ended")
 			}
 			g.applyClaim(watch, entry)
-		case <-look.C:
+		case <-ticker.C:
 			if watch, err = g.rewatch(ctx, watch, claims, id); err != nil {
 				return err
 			}
-			if err := g.look(ctx, nodesID, id); err != nil {
+			if err := g.checkNodes(ctx, nodesID, id); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -251,8 +251,8 @@ func (g *gateway) follow(ctx context.Context) error {
 	}
 }
 
-// heard notes what a node announces.
-func (g *gateway) heard(entry jetstream.KeyValueEntry) {
+// update notes what a node announces.
+func (g *gateway) update(entry jetstream.KeyValueEntry) {
 	var n api.FleetNode
 	if err := json.Unmarshal(entry.Value(), &n); err != nil || n.Name != entry.Key() || !access.ValidNode(n.Name) {
 		g.log.Warn("a node announces invalid data", "node", entry.Key(), "error", err)
@@ -263,7 +263,7 @@ func (g *gateway) heard(entry jetstream.KeyValueEntry) {
 	defer g.mu.Unlock()
 	before := g.nodes[n.Name]
 	// One of a node that is dead may have been there for long. Clocks of others do not say so: it is lost when no other follows.
-	g.nodes[n.Name] = &seen{FleetNode: n, at: now, offset: n.Time.Sub(now)}
+	g.nodes[n.Name] = &nodeState{FleetNode: n, at: now, offset: n.Time.Sub(now)}
 	switch {
 	case before == nil:
 	case before.Instance != n.Instance:
@@ -285,9 +285,9 @@ func (g *gateway) heard(entry jetstream.KeyValueEntry) {
 	}
 }
 
-// look finds out which nodes are lost, and whether the buckets are those they were.
-func (g *gateway) look(ctx context.Context, nodesID, claimsID string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+// checkNodes finds out which nodes are lost, and whether the buckets are those they were.
+func (g *gateway) checkNodes(ctx context.Context, nodesID, claimsID string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	nodes, id, err := openBucket(ctx, g.js, nodesConfig(g.cfg.Replicas), rand.Text())
 	if err != nil {
@@ -303,29 +303,29 @@ func (g *gateway) look(ctx context.Context, nodesID, claimsID string) error {
 	if err := g.readCordons(ctx); err != nil {
 		return err
 	}
-	var gone []string
+	var lost []string
 	g.mu.Lock()
 	for name, n := range g.nodes {
 		if g.silent(n.at) {
-			gone = append(gone, name)
+			lost = append(lost, name)
 		}
 	}
 	g.mu.Unlock()
-	for _, name := range gone {
+	for _, name := range lost {
 		entry, err := nodes.Get(ctx, name) // which this gateway may only not have been told
-		if g.heardAt(name).IsZero() {
+		if g.lastSeen(name).IsZero() {
 			continue // somebody has removed it meanwhile
 		}
-		if err == nil && g.silent(g.heardAt(name)) {
+		if err == nil && g.silent(g.lastSeen(name)) {
 			var n api.FleetNode
-			if json.Unmarshal(entry.Value(), &n) == nil && g.announcedAnew(name, &n) {
-				g.heard(entry)
+			if json.Unmarshal(entry.Value(), &n) == nil && g.reannounced(name, &n) {
+				g.update(entry)
 				continue
 			}
 		} else if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 			return err
 		}
-		if err := g.lose(ctx, claims, name); err != nil && !conflict(err) { // that is looked at again
+		if err := g.markLost(ctx, claims, name); err != nil && !conflict(err) { // that is looked at again
 			return err
 		}
 	}
@@ -335,7 +335,7 @@ func (g *gateway) look(ctx context.Context, nodesID, claimsID string) error {
 // silent reports whether a node that was heard of then is lost.
 func (g *gateway) silent(since time.Time) bool { return g.now().Sub(since) >= lostAfter }
 
-func (g *gateway) heardAt(name string) time.Time {
+func (g *gateway) lastSeen(name string) time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n := g.nodes[name]; n != nil {
@@ -344,17 +344,17 @@ func (g *gateway) heardAt(name string) time.Time {
 	return time.Time{}
 }
 
-// announcedAnew reports whether an announcement is not the one that was heard last.
-func (g *gateway) announcedAnew(name string, n *api.FleetNode) bool {
+// reannounced reports whether an announcement is not the one that was heard last.
+func (g *gateway) reannounced(name string, n *api.FleetNode) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	before := g.nodes[name]
 	return before == nil || before.Instance != n.Instance || !before.Time.Equal(n.Time)
 }
 
-// lose makes the sessions of a node that is not heard of lost. Others do the same: the first counts. Its error is a conflict if some have
+// markLost makes the sessions of a node that is not heard of lost. Others do the same: the first counts. Its error is a conflict if some have
 // changed meanwhile.
-func (g *gateway) lose(ctx context.Context, claims jetstream.KeyValue, node string) error {
+func (g *gateway) markLost(ctx context.Context, claims jetstream.KeyValue, node string) error {
 	g.mu.Lock()
 	n := g.nodes[node]
 	first, since := n != nil && !n.lost, time.Time{}
@@ -452,10 +452,10 @@ func listMatching(ctx context.Context, kv jetstream.KeyValue, keys string) (all 
 const unknownClaims = "it reports that it is ready, but its claims are not those of the fleet"
 
 // known copies what is known of nodes, in order of their names.
-func (g *gateway) known() []seen {
+func (g *gateway) known() []nodeState {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var list []seen
+	var list []nodeState
 	for _, name := range slices.Sorted(maps.Keys(g.nodes)) {
 		n := *g.nodes[name]
 		n.cordon = g.cordoned[name]
@@ -469,17 +469,17 @@ func (g *gateway) known() []seen {
 	return list
 }
 
-func (g *gateway) node(name string) (seen, bool) {
+func (g *gateway) node(name string) (nodeState, bool) {
 	for _, n := range g.known() {
 		if n.Name == name {
 			return n, true
 		}
 	}
-	return seen{}, false
+	return nodeState{}, false
 }
 
-// heardIs reports whether a node is heard of, and is the one that it was.
-func (g *gateway) heardIs(name, instance string) bool {
+// isInstance reports whether a node is heard of, and is the one that it was.
+func (g *gateway) isInstance(name, instance string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := g.nodes[name]

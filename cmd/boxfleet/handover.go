@@ -30,9 +30,9 @@ import (
 // Bounds of that. A session ends when the time is over, whatever was taken until then.
 const (
 	handOverFor   = 30 * time.Second
-	askFor        = 3 * time.Second         // of that: for a gateway that keeps output to be there
-	stopFor       = handOverFor / 2         // of that: for processes to end
-	partPatience  = requestPatience * 3 / 2 // for the answer of a gateway, which asks NATS
+	askFor        = 3 * time.Second        // of that: for a gateway that keeps output to be there
+	stopFor       = handOverFor / 2        // of that: for processes to end
+	partTimeout   = requestTimeout * 3 / 2 // for the answer of a gateway, which asks NATS
 	partPause     = 250 * time.Millisecond
 	maxHandingOut = 2 // sessions at a time: each is up to maxPacked in memory
 	maxRefused    = 4 // processes of a session whose output is refused, before the rest is not tried
@@ -45,7 +45,7 @@ const (
 
 // outputBounds are how much of the output of a process is handed over.
 type outputBounds struct {
-	kept   int64 // bytes of a stream
+	stream int64 // bytes of a stream
 	packed int   // bytes of both with their times
 }
 
@@ -85,13 +85,13 @@ var errNoTaker = errors.New("no gateway keeps output, or none is connected: [out
 
 // handOver has a gateway keep what the processes of a session have written that this node is about to end, for a bounded time. They end
 // first: the output is then whole. again: boxd did not answer, and if it does not end the session either it may be tried again.
-func (a *agent) handOver(life context.Context, boxd *client.Client, h *held, session, why string) (again bool) {
-	ctx, cancel := context.WithTimeout(life, a.patience)
+func (a *agent) handOver(baseCtx context.Context, boxd *client.Client, h *fencedSession, session, why string) (again bool) {
+	ctx, cancel := context.WithTimeout(baseCtx, a.timeout)
 	defer cancel()
 	about := outputPart{FleetOutput: api.FleetOutput{Owner: h.Owner, Session: session, Node: a.name, Why: why}, Generation: h.Generation}
 	list, err := hasWritten(ctx, boxd, session)
 	if err == nil && len(list) > 0 {
-		if err = a.askForTaker(ctx, &about); err == nil {
+		if err = a.findTaker(ctx, &about); err == nil {
 			list, err = stopAll(ctx, boxd, session, list)
 		}
 	}
@@ -108,7 +108,7 @@ func (a *agent) handOver(life context.Context, boxd *client.Client, h *held, ses
 			err = errors.New("too many sessions end at once")
 		}
 	}
-	if life.Err() != nil {
+	if baseCtx.Err() != nil {
 		return false // this agent ends, and the next one ends the session
 	}
 	if err != nil {
@@ -126,7 +126,7 @@ func (a *agent) handOver(life context.Context, boxd *client.Client, h *held, ses
 		part.describe(&list[i])
 		err := a.handOverProcess(ctx, boxd, &part)
 		switch {
-		case life.Err() != nil:
+		case baseCtx.Err() != nil:
 			return false
 		case errors.Is(err, client.NotFound): // its owner has removed it
 			continue
@@ -142,11 +142,11 @@ func (a *agent) handOver(life context.Context, boxd *client.Client, h *held, ses
 	return false
 }
 
-// askForTaker looks for a gateway that keeps output, so that nothing waits where none does.
-func (a *agent) askForTaker(ctx context.Context, about *outputPart) error {
-	asked := *about
-	asked.Ask = true
-	return a.sendPart(ctx, &asked, nil)
+// findTaker looks for a gateway that keeps output, so that nothing waits where none does.
+func (a *agent) findTaker(ctx context.Context, about *outputPart) error {
+	request := *about
+	request.Ask = true
+	return a.sendPart(ctx, &request, nil)
 }
 
 // outputLost says that output was not kept: in the log, and to a gateway, for its events. NATS may be away: then nobody hears it there.
@@ -165,8 +165,8 @@ func (a *agent) outputLost(p *outputPart, err error) {
 
 // hasWritten lists the processes of a session that may have output.
 func hasWritten(ctx context.Context, boxd *client.Client, session string) ([]api.Process, error) {
-	is, err := boxd.Session(ctx, session)
-	if err != nil || is.StoppedAt != nil { // then there is no output any more
+	info, err := boxd.Session(ctx, session)
+	if err != nil || info.StoppedAt != nil { // then there is no output any more
 		return nil, err
 	}
 	return boxd.Processes(ctx, session)
@@ -174,15 +174,15 @@ func hasWritten(ctx context.Context, boxd *client.Client, session string) ([]api
 
 // stopAll ends processes of a session, and lists all as they are then. Those that take too long are listed as they are.
 func stopAll(ctx context.Context, boxd *client.Client, session string, list []api.Process) ([]api.Process, error) {
-	stopping, cancel := context.WithTimeout(ctx, stopFor)
+	stopCtx, cancel := context.WithTimeout(ctx, stopFor)
 	defer cancel()
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for i := range list {
 		if list[i].State != "ended" {
-			all.Go(func() { _, _ = boxd.StopProcess(stopping, session, list[i].ID) }) // it says how it is below
+			wg.Go(func() { _, _ = boxd.StopProcess(stopCtx, session, list[i].ID) }) // it says how it is below
 		}
 	}
-	all.Wait()
+	wg.Wait()
 	list, err := boxd.Processes(ctx, session)
 	slices.SortStableFunc(list, func(a, b api.Process) int { return a.StartedAt.Compare(b.StartedAt) })
 	return list, err
@@ -223,7 +223,7 @@ var errTooMuch = errors.New("its output is too large")
 // retained reads what is kept of the output of a process, as pieces with their times, packed. Of a stream with more than the bound there are
 // the last bytes; of many tiny pieces there are fewer, as each takes room of its own.
 func (b outputBounds) retained(ctx context.Context, boxd *client.Client, session, process string) (packed []byte, size int64, err error) {
-	for _, last := range []int64{0, b.kept, b.kept / 4, b.kept / 16} {
+	for _, last := range []int64{0, b.stream, b.stream / 4, b.stream / 16} {
 		if packed, size, err = b.pack(ctx, boxd, session, process, last); !errors.Is(err, errTooMuch) {
 			break
 		}
@@ -239,7 +239,7 @@ func (b outputBounds) pack(ctx context.Context, boxd *client.Client, session, pr
 	lines.SetEscapeHTML(false)
 	sizes := map[string]int64{}
 	err := boxd.LogLines(ctx, session, process, client.LogOptions{Tail: last}, func(line *api.LogLine) error {
-		if sizes[line.Stream] += int64(len(line.Data)); sizes[line.Stream] > b.kept || out.Len() > b.packed {
+		if sizes[line.Stream] += int64(len(line.Data)); sizes[line.Stream] > b.stream || out.Len() > b.packed {
 			return errTooMuch
 		}
 		if line.Base64 = !utf8.ValidString(line.Data); line.Base64 {
@@ -258,12 +258,12 @@ func (b outputBounds) pack(ctx context.Context, boxd *client.Client, session, pr
 
 // sendPart has a gateway take a part, and tries again where that may help.
 func (a *agent) sendPart(ctx context.Context, p *outputPart, data []byte) error {
-	for began := time.Now(); ; {
+	for start := time.Now(); ; {
 		err := a.tryPart(ctx, p, data)
 		if _, refused := errors.AsType[*errNotTaken](err); err == nil || refused {
 			return err
 		}
-		if errors.Is(err, errNoTaker) && p.Ask && time.Since(began) > askFor {
+		if errors.Is(err, errNoTaker) && p.Ask && time.Since(start) > askFor {
 			return err
 		}
 		select {
@@ -275,38 +275,38 @@ func (a *agent) sendPart(ctx context.Context, p *outputPart, data []byte) error 
 }
 
 func (a *agent) tryPart(ctx context.Context, p *outputPart, data []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, partPatience)
+	ctx, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()
 	m, err := p.message(outputSubject, data)
 	if err != nil {
 		return err
 	}
 	m.Reply = nodeSubject + a.name + ".output." + rand.Text() // where gateways may publish and this node alone hears it, unlike its inbox
-	heard, err := a.nc.SubscribeSync(m.Reply)
+	replies, err := a.nc.SubscribeSync(m.Reply)
 	if err != nil {
 		return fmt.Errorf("no gateway is asked: %w", err)
 	}
-	defer func() { _ = heard.Unsubscribe() }() // of a connection that may be closed
+	defer func() { _ = replies.Unsubscribe() }() // of a connection that may be closed
 	if err := a.nc.PublishMsg(m); err != nil {
 		return fmt.Errorf("no gateway is asked: %w", err)
 	}
-	answer, err := heard.NextMsgWithContext(ctx)
+	answer, err := replies.NextMsgWithContext(ctx)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return errNoTaker
 	}
 	if err != nil {
 		return fmt.Errorf("no gateway answers: %w", err)
 	}
-	var taken outputTaken
-	switch err := json.Unmarshal(answer.Data, &taken); {
+	var reply outputTaken
+	switch err := json.Unmarshal(answer.Data, &reply); {
 	case err != nil:
 		return err
-	case taken.Error == "":
+	case reply.Error == "":
 		return nil
-	case taken.Again:
-		return errors.New(taken.Error)
+	case reply.Again:
+		return errors.New(reply.Error)
 	}
-	return &errNotTaken{taken.Error}
+	return &errNotTaken{reply.Error}
 }
 
 func (p *outputPart) message(to string, data []byte) (*nats.Msg, error) {

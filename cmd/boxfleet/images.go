@@ -67,11 +67,11 @@ func (g *gateway) images(c *call, path []string) error {
 	if !ok || g.cfg.Images == 0 {
 		return onNodes(c)
 	}
-	least := access.Viewer
+	minRole := access.Viewer
 	if c.r.Method != http.MethodGet {
-		least = access.Operator
+		minRole = access.Operator
 	}
-	if err := c.may(route, least); err != nil {
+	if err := c.may(route, minRole); err != nil {
 		return err
 	}
 	var s *archiveStore
@@ -126,7 +126,7 @@ func showImage(c *call, s *archiveStore, name string) error {
 
 // removeImage removes an image from the fleet. Nodes keep theirs.
 func removeImage(c *call, s *archiveStore, name string) error {
-	ctx, cancel := context.WithTimeout(c.r.Context(), storePatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), storeTimeout)
 	defer cancel()
 	k, err := s.image(ctx, name)
 	if err == nil && k == nil {
@@ -154,7 +154,7 @@ func (g *gateway) importImage(c *call, s *archiveStore, _ string) error {
 	}
 	k := &storedImage{Image: api.Image{Name: query.Get("name"), Form: query.Get("form")}}
 	err := g.receive(c, s, &receiving{
-		most: g.cfg.Images,
+		maxBytes: g.cfg.Images,
 		tooLarge: func() error {
 			return fault.Errorf(fault.Exhausted, "the image is larger than all images together may be").WithHint("the operator of the gateway can raise size in [images] of gateway.toml")
 		},
@@ -178,10 +178,10 @@ func (g *gateway) importImage(c *call, s *archiveStore, _ string) error {
 
 // tryImage has a node import an image, which says what it is.
 func (g *gateway) tryImage(c *call, s *archiveStore, k *storedImage) error {
-	return g.onAny(func(n *seen) error {
-		is, err := g.sendImage(c, n, s, k)
+	return g.onAny(func(n *nodeState) error {
+		image, err := g.sendImage(c, n, s, k)
 		if err == nil {
-			k.Image = *is
+			k.Image = *image
 			k.Sessions = 0
 		}
 		return err
@@ -194,7 +194,7 @@ func (s *archiveStore) putImage(ctx context.Context, k *storedImage) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	var old []archived
 	var revision uint64 // of the record; 0: there is none
@@ -212,17 +212,17 @@ func (s *archiveStore) putImage(ctx context.Context, k *storedImage) error {
 }
 
 // sendImage has a node import an image.
-func (g *gateway) sendImage(c *call, n *seen, s *archiveStore, k *storedImage) (*api.Image, error) {
+func (g *gateway) sendImage(c *call, n *nodeState, s *archiveStore, k *storedImage) (*api.Image, error) {
 	of := *c
 	of.imports = true
-	is := &api.Image{}
-	if err := g.sendArchive(&of, n, s, k.Archive, "/v1/images?"+url.Values{"name": {k.Name}, "form": {k.Form}}.Encode(), is); err != nil {
+	image := &api.Image{}
+	if err := g.sendArchive(&of, n, s, k.Archive, "/v1/images?"+url.Values{"name": {k.Name}, "form": {k.Form}}.Encode(), image); err != nil {
 		return nil, err
 	}
-	if !strings.HasPrefix(is.Digest, "sha256:") || is.Name != k.Name {
-		return nil, unreached(n.Name, fmt.Errorf("asked for image %s, it has made %s with the digest %s", fault.Show(k.Name), fault.Show(is.Name), fault.Show(is.Digest)))
+	if !strings.HasPrefix(image.Digest, "sha256:") || image.Name != k.Name {
+		return nil, unreached(n.Name, fmt.Errorf("asked for image %s, it has made %s with the digest %s", fault.Show(k.Name), fault.Show(image.Name), fault.Show(image.Digest)))
 	}
-	return is, nil
+	return image, nil
 }
 
 // storedImage looks up an image of the fleet; nil: it has none of that name.
@@ -235,17 +235,17 @@ func (g *gateway) storedImage(ctx context.Context, name string) (*storedImage, e
 }
 
 // hasImage sees to it that a node has an image of the fleet.
-func (g *gateway) hasImage(c *call, n *seen, name, digest string) error {
+func (g *gateway) hasImage(c *call, n *nodeState, name, digest string) error {
 	key := n.Name + " " + digest
 	if err := g.refusalOf(key); err != nil {
 		return err
 	}
-	is := &api.Image{}
-	ok, err := g.asks(c, n, "/v1/images/"+url.PathEscape(name), is)
+	image := &api.Image{}
+	ok, err := g.get(c, n, "/v1/images/"+url.PathEscape(name), image)
 	if err != nil {
 		return err
 	}
-	if !ok || is.Digest != digest {
+	if !ok || image.Digest != digest {
 		s, err := g.readArchives(c.r.Context(), imageBucket, "images")
 		if err == nil && s == nil {
 			err = noImages(errors.New("nothing was ever stored"))
@@ -260,8 +260,8 @@ func (g *gateway) hasImage(c *call, n *seen, name, digest string) error {
 		if k == nil || k.Digest != digest {
 			return replaced("image", name)
 		}
-		if is, err = g.sendImage(c, n, s, k); err == nil && is.Digest != digest {
-			err = fault.Errorf(fault.Conflict, "its digest is %s there, and %s on another node", is.Digest, digest).WithHint("nodes of other architectures need images of other names")
+		if image, err = g.sendImage(c, n, s, k); err == nil && image.Digest != digest {
+			err = fault.Errorf(fault.Conflict, "its digest is %s there, and %s on another node", image.Digest, digest).WithHint("nodes of other architectures need images of other names")
 		}
 		if err != nil {
 			err = fmt.Errorf("it does not have the fleet's image %s, and does not take it: %w", fault.Show(name), err)

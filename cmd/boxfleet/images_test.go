@@ -47,7 +47,7 @@ func TestAnImageThatIsAnotherOnANode(t *testing.T) {
 	t.Parallel()
 	for what, is := range map[string]api.Image{"digest": {Name: "x", Digest: "sha256:b"}, "name": {Name: "y", Digest: "sha256:a"}, "no digest": {Name: "x"}} {
 		h := newClaiming(t)
-		h.hears("a", h.id)
+		h.announce("a", h.id)
 		h.g.bulk, h.g.cfg.Images = h.g.js, 1<<20
 		s, err := h.g.openArchives(t.Context(), imageBucket, "images", 1<<20)
 		if err != nil {
@@ -76,7 +76,7 @@ func TestAnImageThatIsAnotherOnANode(t *testing.T) {
 			reply(w, http.StatusCreated, is)
 		})
 		c := h.call("ci")
-		want, err := h.g.resolve(c, "POST /v1/sessions", &asked{Image: "x"})
+		want, err := h.g.resolve(c, "POST /v1/sessions", &sessionSpec{Image: "x"})
 		if err != nil || want.digest != "sha256:a" {
 			t.Fatalf(`want = %+v, err = %v, want no error and want.digest == "sha256:a"`, want, err)
 		}

@@ -42,13 +42,13 @@ func (x *claimIndex) note(entry jetstream.KeyValueEntry) {
 	defer x.mu.Unlock()
 	if before, ok := x.keys[entry.Key()]; ok {
 		delete(x.keys, entry.Key())
-		var rest []api.FleetClaim // never changed in place: readers may have it
+		var others []api.FleetClaim // never changed in place: readers may have it
 		for _, c := range x.ids[before.ID] {
 			if c.Owner != before.Owner {
-				rest = append(rest, c)
+				others = append(others, c)
 			}
 		}
-		if x.ids[before.ID] = rest; len(rest) == 0 {
+		if x.ids[before.ID] = others; len(others) == 0 {
 			delete(x.ids, before.ID)
 		}
 	}
@@ -188,13 +188,13 @@ func noIndex() error {
 	return fault.Errorf(fault.Unavailable, "the claims of the fleet are not known yet").WithHint("try again: NATS JetStream may be choosing a leader")
 }
 
-// lookAgain is how often located checks whether the index has been replaced, while it waits for a change.
-const lookAgain = 100 * time.Millisecond
+// recheckInterval is how often located checks whether the index has been replaced, while it waits for a change.
+const recheckInterval = 100 * time.Millisecond
 
 // located returns the claims of a session's id. If the index has none, it waits until all changes made before the call have been
 // delivered, and looks again.
 func (g *gateway) located(ctx context.Context, id string) ([]api.FleetClaim, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	claims, _, err := g.table()
 	if err != nil {
@@ -217,13 +217,13 @@ func (g *gateway) located(ctx context.Context, id string) ([]api.FleetClaim, err
 			select {
 			case <-moved:
 				continue
-			case <-time.After(lookAgain):
+			case <-time.After(recheckInterval):
 				continue
 			case <-ctx.Done():
 			}
 		}
 		select {
-		case <-time.After(lookAgain):
+		case <-time.After(recheckInterval):
 		case <-ctx.Done():
 			return nil, noIndex()
 		}

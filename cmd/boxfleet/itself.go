@@ -14,9 +14,9 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// itself is a client of the gateway's own routes, in the name of a caller. No connection is between them, and nothing is signed but what
+// selfClient is a client of the gateway's own routes, in the name of a caller. No connection is between them, and nothing is signed but what
 // goes to nodes.
-func (g *gateway) itself(c *call) *client.Client {
+func (g *gateway) selfClient(c *call) *client.Client {
 	return client.Through("the gateway", roundTrip(func(req *http.Request) (*http.Response, error) {
 		r := req.Clone(req.Context())
 		r.RequestURI = req.URL.RequestURI()
@@ -32,7 +32,7 @@ func (g *gateway) itself(c *call) *client.Client {
 			}
 		}
 		body, w := io.Pipe()
-		a := &pipedAnswer{header: http.Header{}, body: w, begun: make(chan *http.Response, 1)}
+		a := &pipedAnswer{header: http.Header{}, body: w, response: make(chan *http.Response, 1)}
 		go a.serve(g.log, func() { //nolint:contextcheck // the call has its request, and that its context: it ends with that, or when nobody reads the answer
 			defer r.Body.Close()
 			if err := g.route(&call{w: a, r: r, pass: c.pass}); err != nil {
@@ -40,7 +40,7 @@ func (g *gateway) itself(c *call) *client.Client {
 			}
 		})
 		select {
-		case resp := <-a.begun:
+		case resp := <-a.response:
 			resp.Body, resp.Request = body, req
 			return resp, nil
 		case <-req.Context().Done():
@@ -52,26 +52,26 @@ func (g *gateway) itself(c *call) *client.Client {
 
 // pipedAnswer is an http.ResponseWriter whose answer is read while it is written.
 type pipedAnswer struct {
-	header http.Header
-	body   *io.PipeWriter
-	begun  chan *http.Response // one: the answer without its body
-	once   sync.Once
+	header   http.Header
+	body     *io.PipeWriter
+	response chan *http.Response // one: the answer without its body
+	once     sync.Once
 }
 
 var errAnswerCut = errors.New("the answer is cut off")
 
 // serve ends the answer when answer returns. A proxy that cannot go on panics, as net/http expects it to.
 func (a *pipedAnswer) serve(log *slog.Logger, answer func()) {
-	cut := errAnswerCut
+	closeErr := errAnswerCut
 	defer func() {
 		if p := recover(); p != nil && p != http.ErrAbortHandler { //nolint:errorlint // it is the value itself
 			log.Error("a request of the gateway to itself has failed", "panic", p, "stack", string(debug.Stack()))
 		}
 		a.WriteHeader(http.StatusOK)
-		a.body.CloseWithError(cut)
+		a.body.CloseWithError(closeErr)
 	}()
 	answer()
-	cut = nil
+	closeErr = nil
 }
 
 // Header returns the header of the answer.
@@ -83,7 +83,7 @@ func (a *pipedAnswer) WriteHeader(status int) {
 		return // another follows
 	}
 	a.once.Do(func() {
-		a.begun <- &http.Response{StatusCode: status, Status: http.StatusText(status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: a.header.Clone(), ContentLength: -1}
+		a.response <- &http.Response{StatusCode: status, Status: http.StatusText(status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: a.header.Clone(), ContentLength: -1}
 	})
 }
 

@@ -35,7 +35,7 @@ type langBotFront struct {
 	requests   *rpc.MessageBudget
 	answers    *rpc.MessageBudget
 	uploads    *rpc.UploadBudget
-	live       sync.WaitGroup // WebSockets, which http.Server does not track
+	wg         sync.WaitGroup // WebSockets, which http.Server does not track
 
 	mu     sync.Mutex // guards the fields below
 	init   map[string]json.RawMessage
@@ -51,7 +51,7 @@ func newLangBotFront(g *gateway, cfg *gatewayConfig, token string) *langBotFront
 }
 
 // wait waits for the end of all WebSockets, which the end of their listener's context begins.
-func (f *langBotFront) wait() { f.live.Wait() }
+func (f *langBotFront) wait() { f.wg.Wait() }
 
 // ServeHTTP answers a request.
 func (f *langBotFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -100,8 +100,8 @@ func (f *langBotFront) ready(w http.ResponseWriter) {
 func backend(available bool) any { return map[string]any{"name": "boxd", "available": available} }
 
 // nodes are those that are ready and serve LangBot to gateways.
-func (f *langBotFront) nodes() []seen {
-	return slices.DeleteFunc(f.g.known(), func(n seen) bool {
+func (f *langBotFront) nodes() []nodeState {
+	return slices.DeleteFunc(f.g.known(), func(n nodeState) bool {
 		return n.State != api.FleetNodeReady || !slices.Contains(n.Capabilities, canLangBot)
 	})
 }
@@ -120,9 +120,9 @@ func (f *langBotFront) pass() (access.Pass, error) {
 	return access.Pass{Principal: who, Token: "langbot"}, nil
 }
 
-// admit lets a client in, and returns a context that ends when it is not let in any more; leave must be called. Otherwise it answers, and the
+// admit lets a client in, and returns a context that ends when it is not let in any more; release must be called. Otherwise it answers, and the
 // context is nil.
-func (f *langBotFront) admit(w http.ResponseWriter, r *http.Request, pin bool) (ctx context.Context, instance string, pass access.Pass, leave func()) {
+func (f *langBotFront) admit(w http.ResponseWriter, r *http.Request, pin bool) (ctx context.Context, instance string, pass access.Pass, release func()) {
 	var err error
 	why := "missing or wrong control token"
 	if f.handshakes.Known(r) {
@@ -141,11 +141,11 @@ func (f *langBotFront) admit(w http.ResponseWriter, r *http.Request, pin bool) (
 		f.refuse(w, why)
 		return nil, "", pass, nil
 	}
-	ctx, leave = f.g.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {
+	ctx, release = f.g.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {
 		_, err := f.pass()
 		return time.Time{}, err
 	})
-	return ctx, instance, pass, leave
+	return ctx, instance, pass, release
 }
 
 func (f *langBotFront) refuse(w http.ResponseWriter, why string) {
@@ -155,38 +155,38 @@ func (f *langBotFront) refuse(w http.ResponseWriter, why string) {
 
 // rpc serves a connection of the action RPC until it ends.
 func (f *langBotFront) rpc(w http.ResponseWriter, r *http.Request) {
-	ctx, instance, pass, leave := f.admit(w, r, true)
+	ctx, instance, pass, release := f.admit(w, r, true)
 	if ctx == nil {
 		return
 	}
-	defer leave()
-	f.live.Add(1)
-	defer f.live.Done()
+	defer release()
+	f.wg.Add(1)
+	defer f.wg.Done()
 	ws := rpc.Upgrade(w, r, &websocket.AcceptOptions{})
 	if ws == nil {
 		return
 	}
 	defer ws.CloseNow()                                                                             //nolint:errcheck // a closed one is fine
-	over := context.AfterFunc(ctx, func() { _ = ws.Close(websocket.StatusGoingAway, rpc.Goodbye) }) //nolint:contextcheck // it is that of the request
-	defer over()
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	c := &langBotConn{f: f, life: life, instance: instance, pass: pass, files: rpc.NewUploads(f.uploads), links: map[string]*nodeLink{}}
+	stop := context.AfterFunc(ctx, func() { _ = ws.Close(websocket.StatusGoingAway, rpc.Goodbye) }) //nolint:contextcheck // it is that of the request
+	defer stop()
+	baseCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	c := &langBotConn{f: f, baseCtx: baseCtx, instance: instance, pass: pass, files: rpc.NewUploads(f.uploads), links: map[string]*nodeLink{}}
 	defer c.files.Close()
 	defer c.tasks.Wait()
-	defer end()
+	defer cancel()
 	served := &rpc.Conn{WS: ws, Budget: f.requests, Answer: c.answer}
-	served.Serve(life) //nolint:contextcheck // it ends with the client
+	served.Serve(baseCtx) //nolint:contextcheck // it ends with the client
 }
 
 // relay passes on a connection to a managed process, to the node of its Workspace.
 func (f *langBotFront) relay(w http.ResponseWriter, r *http.Request, session string) {
-	ctx, instance, pass, leave := f.admit(w, r, false)
+	ctx, instance, pass, release := f.admit(w, r, false)
 	if ctx == nil {
 		return
 	}
-	defer leave()
-	f.live.Add(1)
-	defer f.live.Done()
+	defer release()
+	f.wg.Add(1)
+	defer f.wg.Done()
 	workspace, generation, why := rpc.WorkspaceOf(r)
 	if namespace := rpc.Namespace(instance, workspace); why == "" && !strings.HasPrefix(session, rpc.Prefix(namespace, generation)) {
 		why = "session of another Workspace or generation"

@@ -39,8 +39,8 @@ func TestAGenerationThatWasNeverLiveIsPlacedAnew(t *testing.T) {
 	if live.revision, err = putClaim(t.Context(), claims, &live); err != nil {
 		t.Fatal(err)
 	}
-	g.nodes["n"] = &seen{FleetNode: api.FleetNode{Name: "n", State: api.FleetNodeReady}, at: g.now()} // and no node answers for it
-	if _, err := f.settle(t.Context(), use, &live); err == nil {
+	g.nodes["n"] = &nodeState{FleetNode: api.FleetNode{Name: "n", State: api.FleetNodeReady}, at: g.now()} // and no node answers for it
+	if _, err := f.adoptClaim(t.Context(), use, &live); err == nil {
 		t.Fatal("a generation was placed on a dead node")
 	}
 	claim, err := getClaim(t.Context(), claims, live.key)
@@ -50,7 +50,7 @@ func TestAGenerationThatWasNeverLiveIsPlacedAnew(t *testing.T) {
 	}
 	g.nodes["n"].lost = true
 	g.now = func() time.Time { return time.Unix(2e9, 0) }
-	if err := g.lose(t.Context(), claims, "n"); err != nil {
+	if err := g.markLost(t.Context(), claims, "n"); err != nil {
 		t.Fatal(err)
 	}
 	if claim, err = getClaim(t.Context(), claims, live.key); err != nil || claim.State != api.FleetClaimLost {
@@ -60,14 +60,14 @@ func TestAGenerationThatWasNeverLiveIsPlacedAnew(t *testing.T) {
 	cancel()
 	for generation, want := range map[int64]string{1: "Stale Box placement generation", 2: "", 3: ""} {
 		use.generation = generation
-		_, err := f.settle(ctx, use, claim)
+		_, err := f.adoptClaim(ctx, use, claim)
 		if err == nil || want != "" && !strings.Contains(err.Error(), want) || want == "" && strings.Contains(err.Error(), "is lost since") {
 			t.Errorf(`generation %d: err = %v, want an error and (want == "" or err containing %q) and (want != "" or err without "is lost since")`,
 				generation, err, want)
 		}
 	}
 	claim.Served, use.generation = 2, 2
-	if _, err := f.settle(ctx, use, claim); err == nil || !strings.Contains(err.Error(), "is lost since") {
+	if _, err := f.adoptClaim(ctx, use, claim); err == nil || !strings.Contains(err.Error(), "is lost since") {
 		t.Errorf(`a generation that was live: err = %v, want an error containing "is lost since"`, err)
 	}
 }
@@ -117,7 +117,7 @@ func TestTheClaimOfALiveWorkspaceStays(t *testing.T) {
 	}
 	g.claims, g.bucket = claims, bucket
 	claim := sessionClaim{FleetClaim: api.FleetClaim{Owner: "langbot", ID: "workspace/ws-1", Node: "n", Generation: 1}, Workspace: 1, Served: 1, key: claimKey("langbot", "workspace/ws-1")}
-	serves := &seen{FleetNode: api.FleetNode{Name: "n", State: api.FleetNodeReady, Capabilities: []string{canLangBot}}, at: g.now()}
+	serves := &nodeState{FleetNode: api.FleetNode{Name: "n", State: api.FleetNodeReady, Capabilities: []string{canLangBot}}, at: g.now()}
 	g.nodes["n"] = serves
 	for _, state := range []string{api.FleetClaimStarting, api.FleetClaimLive, api.FleetClaimLost, "given up"} {
 		claim.State = state
@@ -178,11 +178,11 @@ func linked(t *testing.T, node func(*websocket.Conn)) *nodeLink {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gateway{log: slog.New(slog.DiscardHandler), now: time.Now, nodes: map[string]*seen{"n": {FleetNode: api.FleetNode{Name: "n", Instance: "i"}, at: time.Now().Add(time.Hour)}}}
+	g := &gateway{log: slog.New(slog.DiscardHandler), now: time.Now, nodes: map[string]*nodeState{"n": {FleetNode: api.FleetNode{Name: "n", Instance: "i"}, at: time.Now().Add(time.Hour)}}}
 	l := newNodeLink(&langBotFront{g: g, answers: rpc.NewMessageBudget(1)}, "n", "i")
 	l.ws = ws
-	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
-	c := &langBotConn{f: l.f, life: life, links: map[string]*nodeLink{"n": l}}
+	baseCtx, end := context.WithCancel(context.WithoutCancel(t.Context()))
+	c := &langBotConn{f: l.f, baseCtx: baseCtx, links: map[string]*nodeLink{"n": l}}
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -217,13 +217,13 @@ func TestADeadlineDoesNotEndALink(t *testing.T) {
 	first, giveUp := context.WithCancel(t.Context())
 	asked := make(chan error, 1)
 	go func() {
-		_, err := l.ask(first, long)
+		_, err := l.call(first, long)
 		asked <- err
 	}()
 	boxtest.Eventually(t, "a message is being written", func() bool { return len(l.turn) == 1 })
 	second, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.ask(second, &rpc.Request{Action: "short"}); err == nil || !strings.Contains(err.Error(), "takes no message in time") {
+	if _, err := l.call(second, &rpc.Request{Action: "short"}); err == nil || !strings.Contains(err.Error(), "takes no message in time") {
 		t.Errorf(`err = %v, want an error containing "takes no message in time"`, err)
 	}
 	giveUp()
@@ -231,7 +231,7 @@ func TestADeadlineDoesNotEndALink(t *testing.T) {
 		t.Errorf(`err = %v, want an error containing "has not answered in time"`, err)
 	}
 	close(goOn)
-	a, err := l.ask(t.Context(), &rpc.Request{Action: "third", Data: map[string]json.RawMessage{}})
+	a, err := l.call(t.Context(), &rpc.Request{Action: "third", Data: map[string]json.RawMessage{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,9 +244,9 @@ func TestADeadlineDoesNotEndALink(t *testing.T) {
 // A link does not outlive what the gateway knows of its node.
 func TestALinkEndsWithItsNode(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*seen){
-		"lost":          func(n *seen) { n.lost = true },
-		"started again": func(n *seen) { n.Instance = "j" },
+	for name, change := range map[string]func(*nodeState){
+		"lost":          func(n *nodeState) { n.lost = true },
+		"started again": func(n *nodeState) { n.Instance = "j" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -255,7 +255,7 @@ func TestALinkEndsWithItsNode(t *testing.T) {
 			change(l.f.g.nodes["n"])
 			l.f.g.mu.Unlock()
 			select {
-			case <-l.over:
+			case <-l.done:
 				if !strings.Contains(l.err.Error(), "it is lost, or was started again") {
 					t.Error(l.err)
 				}
@@ -284,7 +284,7 @@ func TestClientsDoNotSeeWhatIsForTheGateway(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	g := &gateway{
 		cfg: gatewayOptions{Name: "g", Key: key}, log: slog.New(slog.DiscardHandler), now: time.Now, transport: transport,
-		nodes: map[string]*seen{"n": {FleetNode: api.FleetNode{Name: "n", State: api.FleetNodeReady}, at: time.Now()}},
+		nodes: map[string]*nodeState{"n": {FleetNode: api.FleetNode{Name: "n", State: api.FleetNodeReady}, at: time.Now()}},
 	}
 	w := httptest.NewRecorder()
 	c := &call{w: w, r: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/sessions/s/managed-process/ws", nil), langBot: true, pass: access.Pass{Principal: access.Principal{Name: "langbot", Role: access.User}, Token: "langbot"}}

@@ -17,8 +17,8 @@ import (
 
 // Times of looking for the node of a Workspace.
 const (
-	placePatience = 20 * time.Second
-	placeAgain    = 100 * time.Millisecond // after another gateway or request has changed the claim
+	placeTimeout = 20 * time.Second
+	placeAgain   = 100 * time.Millisecond // after another gateway or request has changed the claim
 )
 
 // workspaceID is the id of a claim for a Workspace, the same for all its generations.
@@ -41,8 +41,8 @@ type workspaceUse struct {
 }
 
 // place returns the node that has a Workspace. One that nobody has is placed.
-func (f *langBotFront) place(ctx context.Context, use *workspaceUse) (n seen, err error) {
-	ctx, cancel := context.WithTimeout(ctx, placePatience)
+func (f *langBotFront) place(ctx context.Context, use *workspaceUse) (n nodeState, err error) {
+	ctx, cancel := context.WithTimeout(ctx, placeTimeout)
 	defer cancel()
 	for {
 		claim, err := f.g.claimOf(ctx, use.pass.Name, use.id)
@@ -50,7 +50,7 @@ func (f *langBotFront) place(ctx context.Context, use *workspaceUse) (n seen, er
 			err = f.g.unsettled()
 		}
 		if err == nil {
-			n, err = f.settle(ctx, use, claim)
+			n, err = f.adoptClaim(ctx, use, claim)
 		}
 		if fault.KindOf(err) != fault.Conflict {
 			return n, err
@@ -63,8 +63,8 @@ func (f *langBotFront) place(ctx context.Context, use *workspaceUse) (n seen, er
 	}
 }
 
-// settle makes a claim that was read one for this use. An error of the kind Conflict means that it has changed.
-func (f *langBotFront) settle(ctx context.Context, use *workspaceUse, claim *sessionClaim) (n seen, err error) {
+// adoptClaim makes a claim that was read one for this use. An error of the kind Conflict means that it has changed.
+func (f *langBotFront) adoptClaim(ctx context.Context, use *workspaceUse, claim *sessionClaim) (n nodeState, err error) {
 	switch {
 	case claim == nil:
 		return f.reserve(ctx, use, nil)
@@ -104,7 +104,7 @@ func (f *langBotFront) store(ctx context.Context, next *sessionClaim) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	next.revision, err = putClaim(ctx, claims, next)
 	switch {
@@ -117,7 +117,7 @@ func (f *langBotFront) store(ctx context.Context, next *sessionClaim) error {
 }
 
 // reserve has a node take a Workspace. before is the claim of an earlier generation that is lost.
-func (f *langBotFront) reserve(ctx context.Context, use *workspaceUse, before *sessionClaim) (n seen, err error) {
+func (f *langBotFront) reserve(ctx context.Context, use *workspaceUse, before *sessionClaim) (n nodeState, err error) {
 	claims, bucket, err := f.g.table()
 	if err != nil {
 		return n, err

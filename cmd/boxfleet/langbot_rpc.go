@@ -26,17 +26,17 @@ import (
 
 // Times and bounds of what is passed on.
 const (
-	linkPatience = 10 * time.Second // for a connection to a node
-	hostPatience = 10 * time.Second // for an answer that several nodes give: LangBot waits 15 seconds
-	sendPatience = time.Minute      // for a node to take a message
-	maxInit      = 1 << 20          // bytes of all that INITs say
-	maxHost      = 64 << 10         // bytes of what else is for all nodes
+	linkTimeout = 10 * time.Second // for a connection to a node
+	hostTimeout = 10 * time.Second // for an answer that several nodes give: LangBot waits 15 seconds
+	sendTimeout = time.Minute      // for a node to take a message
+	maxInit     = 1 << 20          // bytes of all that INITs say
+	maxHost     = 64 << 10         // bytes of what else is for all nodes
 )
 
 // langBotConn is a connection of LangBot.
 type langBotConn struct {
 	f        *langBotFront
-	life     context.Context //nolint:containedctx // of the connection, and of its links
+	baseCtx  context.Context //nolint:containedctx // of the connection, and of its links
 	instance string
 	pass     access.Pass
 	files    *rpc.Uploads
@@ -86,12 +86,12 @@ func inClass(err error) error {
 // nodeAnswer is an answer, which may hold memory of the answers of all nodes until it is sent.
 type nodeAnswer struct {
 	*rpc.Answer
-	held *rpc.Message // nil: none
+	reply *rpc.Message // nil: none
 }
 
 func (a *nodeAnswer) free() {
-	if a != nil && a.held != nil {
-		a.held.Free()
+	if a != nil && a.reply != nil {
+		a.reply.Free()
 	}
 }
 
@@ -144,7 +144,7 @@ func (c *langBotConn) workspace(ctx context.Context, r *rpc.Request, known *rpc.
 			return nil, fault.Errorf(fault.Unavailable, "node %s does not have the Workspace any more", l.node).WithHint("nothing was done: ask again")
 		}
 	}
-	return l.ask(ctx, r)
+	return l.call(ctx, r)
 }
 
 // piece is how many bytes of a file a message has, as the protocol wants it.
@@ -173,7 +173,7 @@ func (c *langBotConn) send(ctx context.Context, l *nodeLink, key json.RawMessage
 		for name, value := range map[string]any{"chunk_base64": base64.StdEncoding.EncodeToString(buffer[:n]), "chunk_index": i, "chunk_amount": amount} {
 			data[name], _ = json.Marshal(value) // a text or a number: cannot fail
 		}
-		a, err := l.ask(ctx, &rpc.Request{Action: rpc.ActionFileChunk, Data: data})
+		a, err := l.call(ctx, &rpc.Request{Action: rpc.ActionFileChunk, Data: data})
 		if err != nil {
 			return err
 		}
@@ -236,24 +236,24 @@ func (c *langBotConn) host(ctx context.Context, r *rpc.Request) (*nodeAnswer, er
 	} else if sizeOf(r.Data) > maxHost {
 		return nil, rpc.Refusef("ValueError", "the data of %s exceeds %d bytes", r.Action, maxHost)
 	}
-	ctx, cancel := context.WithTimeout(ctx, hostPatience)
+	ctx, cancel := context.WithTimeout(ctx, hostTimeout)
 	defer cancel()
 	nodes := c.f.nodes()
 	all := make([]nodeSaid, len(nodes))
-	var asking sync.WaitGroup
+	var requests sync.WaitGroup
 	for i, n := range nodes {
-		asking.Go(func() {
+		requests.Go(func() {
 			all[i].node = n.Name
 			all[i].err = c.f.safely(r.Action, func() error {
 				l, _, err := c.link(ctx, &n)
 				if err == nil {
-					all[i].answer, err = l.ask(ctx, r)
+					all[i].answer, err = l.call(ctx, r)
 				}
 				return err
 			})
 		})
 	}
-	asking.Wait()
+	requests.Wait()
 	best := oneOf(r.Action, all)
 	for _, s := range all {
 		if s.answer != nil && s.answer != best.answer {
@@ -276,19 +276,19 @@ func (c *langBotConn) host(ctx context.Context, r *rpc.Request) (*nodeAnswer, er
 // oneOf chooses what LangBot hears of what nodes say. Of whether boxes can be had, the node that has them is believed; whatever else fails on
 // one has failed. What a node has not heard that does not answer is told by an INIT when it is connected again, and by nothing else.
 func oneOf(action string, all []nodeSaid) (best nodeSaid) {
-	asks := action == rpc.ActionHealth || action == rpc.ActionBackend
+	isQuery := action == rpc.ActionHealth || action == rpc.ActionBackend
 	for _, s := range all {
 		good := s.err == nil && s.answer.Code == 0
 		switch {
-		case s.err != nil && (asks || action == rpc.ActionInit):
-			if asks && best.answer == nil && best.err == nil {
+		case s.err != nil && (isQuery || action == rpc.ActionInit):
+			if isQuery && best.answer == nil && best.err == nil {
 				best = s
 			}
-		case asks && good && (best.answer == nil || !available(best.answer)):
+		case isQuery && good && (best.answer == nil || !available(best.answer)):
 			best = s
-		case asks && best.answer == nil && best.err == nil, !asks && best.answer == nil && best.err == nil:
+		case isQuery && best.answer == nil && best.err == nil, !isQuery && best.answer == nil && best.err == nil:
 			best = s
-		case !asks && !good && best.err == nil && best.answer.Code == 0:
+		case !isQuery && !good && best.err == nil && best.answer.Code == 0:
 			best = s
 		}
 	}
@@ -298,14 +298,14 @@ func oneOf(action string, all []nodeSaid) (best nodeSaid) {
 // available reports whether a node says that it can have boxes.
 func available(a *nodeAnswer) bool {
 	raw, _ := a.Data.(json.RawMessage)
-	var is struct {
+	var body struct {
 		Available *bool `json:"available"`
 		Ready     *bool `json:"ready"`
 	}
-	if a.Code != 0 || json.Unmarshal(raw, &is) != nil {
+	if a.Code != 0 || json.Unmarshal(raw, &body) != nil {
 		return false
 	}
-	return is.Available != nil && *is.Available || is.Ready != nil && *is.Ready
+	return body.Available != nil && *body.Available || body.Ready != nil && *body.Ready
 }
 
 // nodeLink is a connection of the action RPC to a node, for one connection of LangBot.
@@ -314,10 +314,10 @@ type nodeLink struct {
 	instance string // of the node, as it was known when this was opened
 	f        *langBotFront
 	open     chan struct{} // closed when ws is there, or err
-	over     chan struct{} // closed when it has ended, and err says why
+	done     chan struct{} // closed when it has ended, and err says why
 	err      error
 	ws       *websocket.Conn
-	life     context.Context //nolint:containedctx // of ws
+	baseCtx  context.Context //nolint:containedctx // of ws
 	turn     chan struct{}   // who has put something in writes
 	sends    sync.WaitGroup  // writers
 
@@ -328,17 +328,17 @@ type nodeLink struct {
 
 func newNodeLink(f *langBotFront, node, instance string) *nodeLink {
 	return &nodeLink{
-		node: node, instance: instance, f: f, open: make(chan struct{}), over: make(chan struct{}), turn: make(chan struct{}, 1),
+		node: node, instance: instance, f: f, open: make(chan struct{}), done: make(chan struct{}), turn: make(chan struct{}, 1),
 		waiting: map[int64]chan *nodeAnswer{},
 	}
 }
 
 // link returns the connection to a node, and opens it if there is none; waited says so. One to the node before it was started again ends by
 // itself.
-func (c *langBotConn) link(ctx context.Context, n *seen) (l *nodeLink, waited bool, err error) {
+func (c *langBotConn) link(ctx context.Context, n *nodeState) (l *nodeLink, waited bool, err error) {
 	c.mu.Lock()
 	l = c.links[n.Name]
-	if l != nil && l.instance != n.Instance && !c.f.g.heardIs(n.Name, n.Instance) { // it was read before the other
+	if l != nil && l.instance != n.Instance && !c.f.g.isInstance(n.Name, n.Instance) { // it was read before the other
 		c.mu.Unlock()
 		return nil, false, fault.Errorf(fault.Unavailable, "node %s was started again", n.Name).WithHint("ask again")
 	}
@@ -356,7 +356,7 @@ func (c *langBotConn) link(ctx context.Context, n *seen) (l *nodeLink, waited bo
 	select {
 	case <-l.open:
 		return l, true, nil
-	case <-l.over:
+	case <-l.done:
 		return nil, true, l.err
 	case <-ctx.Done():
 		return nil, true, ctx.Err()
@@ -364,7 +364,7 @@ func (c *langBotConn) link(ctx context.Context, n *seen) (l *nodeLink, waited bo
 }
 
 // run opens a link and reads its answers until it ends.
-func (c *langBotConn) run(l *nodeLink, n *seen) {
+func (c *langBotConn) run(l *nodeLink, n *nodeState) {
 	err := c.f.safely("a connection to node "+l.node, func() error {
 		if err := l.dial(c, n); err != nil {
 			return err
@@ -385,7 +385,7 @@ func (l *nodeLink) end(err error) {
 		err = fault.Errorf(fault.Unavailable, "the connection to node %s has ended: %w", l.node, err).WithHint("what was asked may be done or not: look, and ask again")
 	}
 	l.err = err
-	close(l.over)
+	close(l.done)
 	for _, ch := range l.abandon() {
 		close(ch)
 	}
@@ -402,11 +402,11 @@ func (l *nodeLink) abandon() map[int64]chan *nodeAnswer {
 }
 
 // dial connects to the node, in the name of LangBot's principal.
-func (l *nodeLink) dial(c *langBotConn, n *seen) error {
-	ctx, cancel := context.WithTimeout(c.life, linkPatience)
+func (l *nodeLink) dial(c *langBotConn, n *nodeState) error {
+	ctx, cancel := context.WithTimeout(c.baseCtx, linkTimeout)
 	defer cancel()
 	signed := roundTrip(func(out *http.Request) (*http.Response, error) {
-		if err := c.f.g.speak(&call{r: out, pass: c.pass, langBot: true}, n, out); err != nil {
+		if err := c.f.g.sign(&call{r: out, pass: c.pass, langBot: true}, n, out); err != nil {
 			return nil, err
 		}
 		return c.f.g.transport.RoundTrip(out)
@@ -430,20 +430,20 @@ func (l *nodeLink) dial(c *langBotConn, n *seen) error {
 
 // read tells the node what LangBot has said to all, and reads answers until the link ends.
 func (l *nodeLink) read(c *langBotConn) error {
-	ctx, cancel := context.WithCancelCause(c.life)
-	l.life = ctx
-	var beside sync.WaitGroup
-	defer beside.Wait()
+	ctx, cancel := context.WithCancelCause(c.baseCtx)
+	l.baseCtx = ctx
+	var background sync.WaitGroup
+	defer background.Wait()
 	defer l.ws.CloseNow() //nolint:errcheck // a closed one is fine
 	defer cancel(nil)
-	beside.Go(func() {
-		if err := l.f.safely(rpc.ActionInit, func() error { return l.tell(ctx) }); err != nil {
+	background.Go(func() {
+		if err := l.f.safely(rpc.ActionInit, func() error { return l.sendInit(ctx) }); err != nil {
 			cancel(err)
 			return
 		}
 		close(l.open)
 	})
-	beside.Go(func() { l.watch(ctx, cancel) })
+	background.Go(func() { l.watch(ctx, cancel) })
 	var waits atomic.Bool // unused: this connection sends no pings
 	for {
 		m, err := l.f.answers.Read(ctx, l.ws, &waits)
@@ -461,17 +461,17 @@ func (l *nodeLink) read(c *langBotConn) error {
 }
 
 // watch ends the link when the node that was connected may not have its Workspaces any more.
-func (l *nodeLink) watch(ctx context.Context, end context.CancelCauseFunc) {
-	look := time.NewTicker(renewEvery)
-	defer look.Stop()
-	for l.f.g.heardIs(l.node, l.instance) {
+func (l *nodeLink) watch(ctx context.Context, cancel context.CancelCauseFunc) {
+	ticker := time.NewTicker(renewEvery)
+	defer ticker.Stop()
+	for l.f.g.isInstance(l.node, l.instance) {
 		select {
-		case <-look.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
 	}
-	end(errors.New("it is lost, or was started again"))
+	cancel(errors.New("it is lost, or was started again"))
 }
 
 // deliver hands an answer to who waits for it.
@@ -486,17 +486,17 @@ func (l *nodeLink) deliver(a *nodeAnswer) {
 	a.free() // nobody waits any more
 }
 
-// tell sends the configuration that LangBot has sent to this gateway. The node decides what of it holds.
-func (l *nodeLink) tell(ctx context.Context) error {
+// sendInit sends the configuration that LangBot has sent to this gateway. The node decides what of it holds.
+func (l *nodeLink) sendInit(ctx context.Context) error {
 	l.f.mu.Lock()
 	init := l.f.init
 	l.f.mu.Unlock()
 	if len(init) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, linkPatience)
+	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
 	defer cancel()
-	a, err := l.ask(ctx, &rpc.Request{Action: rpc.ActionInit, Data: init})
+	a, err := l.call(ctx, &rpc.Request{Action: rpc.ActionInit, Data: init})
 	if err != nil {
 		return err
 	}
@@ -507,8 +507,8 @@ func (l *nodeLink) tell(ctx context.Context) error {
 	return nil
 }
 
-// ask sends a request to the node and waits for the answer, which must be freed.
-func (l *nodeLink) ask(ctx context.Context, r *rpc.Request) (*nodeAnswer, error) {
+// call sends a request to the node and waits for the answer, which must be freed.
+func (l *nodeLink) call(ctx context.Context, r *rpc.Request) (*nodeAnswer, error) {
 	ch := make(chan *nodeAnswer, 1)
 	l.mu.Lock()
 	if l.waiting == nil {
@@ -552,7 +552,7 @@ func (l *nodeLink) takeTurn(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
 		return nil
-	case <-l.over:
+	case <-l.done:
 		return l.err
 	case <-ctx.Done():
 		return fault.Errorf(fault.Unavailable, "node %s takes no message in time", l.node).WithHint("nothing was done: ask again")
@@ -563,7 +563,7 @@ func (l *nodeLink) takeTurn(ctx context.Context) error {
 func (l *nodeLink) write(text []byte) {
 	defer l.sends.Done()
 	defer func() { <-l.turn }()
-	ctx, cancel := context.WithTimeout(l.life, sendPatience)
+	ctx, cancel := context.WithTimeout(l.baseCtx, sendTimeout)
 	defer cancel()
 	if l.ws.Write(ctx, websocket.MessageText, text) != nil { // it may be cut off in the message
 		_ = l.ws.CloseNow() // its reader says why

@@ -60,7 +60,7 @@ func TestLangBotHearsOneAnswerOfAllNodes(t *testing.T) {
 	says := func(node, text string) nodeSaid {
 		switch text {
 		case "away":
-			return nodeSaid{node: node, err: unreached(node, errNobody)}
+			return nodeSaid{node: node, err: unreached(node, errNoResponder)}
 		case "no":
 			return nodeSaid{node: node, answer: &nodeAnswer{Answer: &rpc.Answer{Code: 1, Message: "BoxReadinessError: " + node, Data: json.RawMessage("{}")}}}
 		}
@@ -144,7 +144,7 @@ func TestAWorkspaceIsRememberedAgain(t *testing.T) {
 	if raise(1, 9, false) {
 		t.Error("an earlier generation was accepted")
 	}
-	if err := f.change(key, 2, func(h *held) { h.Ended = true }); err != nil {
+	if err := f.change(key, 2, func(h *fencedSession) { h.Ended = true }); err != nil {
 		t.Fatal(err)
 	}
 	if raise(2, 9, false) || !raise(3, 9, false) {

@@ -48,9 +48,9 @@ func (c *clock) pass(d time.Duration) {
 
 // aGateway returns a gateway of a NATS server that knows no node yet.
 func aGateway(js jetstream.JetStream, c *clock) *gateway {
-	g := &gateway{cfg: gatewayOptions{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, directs: newDirects(), now: c.now, lookups: make(chan struct{}, maxLookups), copies: newCopies()}
+	g := &gateway{cfg: gatewayOptions{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*nodeState{}, directs: newDirects(), now: c.now, lookups: make(chan struct{}, maxLookups), copies: newCopies()}
 	g.metrics = newMetrics(g)
-	g.life = context.Background()
+	g.baseCtx = context.Background()
 	g.nc, g.js, g.bulk = js.Conn(), js, js
 	return g
 }
@@ -97,11 +97,11 @@ func TestADeathIsSeenInTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.heard(entry)
+		g.update(entry)
 	}
 	look := func(node, claim string) {
 		t.Helper()
-		if err := g.look(t.Context(), nodesID, id); err != nil {
+		if err := g.checkNodes(t.Context(), nodesID, id); err != nil {
 			t.Fatal(err)
 		}
 		got, err := getClaim(t.Context(), claims, key)
@@ -110,7 +110,7 @@ func TestADeathIsSeenInTime(t *testing.T) {
 		}
 	}
 	announce()
-	agent := &agent{agreed: id, began: c.now(), clock: c.now}
+	agent := &agent{agreed: id, start: c.now(), clock: c.now}
 	c.pass(deathIsSeen - time.Millisecond)
 	look(api.FleetNodeReady, api.FleetClaimLive)
 	if agent.serves() {
@@ -240,14 +240,14 @@ func TestAChangeIsSeenInTime(t *testing.T) {
 		if err := a.beat(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		again, over := time.NewTicker(time.Millisecond), time.After(time.Minute) // the gateway is notified, not polled
-		defer again.Stop()
+		ticker, over := time.NewTicker(time.Millisecond), time.After(time.Minute) // the gateway is notified, not polled
+		defer ticker.Stop()
 		for {
 			if list := g.known(); len(list) == 1 && has(&list[0].FleetNode) {
 				return
 			}
 			select {
-			case <-again.C:
+			case <-ticker.C:
 			case <-over:
 				t.Fatalf("it is not seen: %+v", g.known())
 			}
@@ -299,7 +299,7 @@ func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
 	if err := a.beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	a.beside.Wait()
+	a.background.Wait()
 	if !slices.Equal(boxd.ended, []string{"given-up"}) {
 		t.Errorf(`ended: boxd.ended = %q, want []string{"given-up"}`, boxd.ended)
 	}

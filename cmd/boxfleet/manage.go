@@ -31,14 +31,14 @@ func (g *gateway) manage(c *call, path []string) error {
 		}
 		return g.move(c, id)
 	}
-	if of := g.kept(path); of != nil {
+	if of := g.storeHandler(path); of != nil {
 		return of(c, path[1:])
 	}
-	least := access.Operator
+	minRole := access.Operator
 	if what == "GET nodes" {
-		least = access.Viewer
+		minRole = access.Viewer
 	}
-	if err := c.may(c.r.Method+" /v1/fleet/"+strings.Join(path, "/"), least); err != nil {
+	if err := c.may(c.r.Method+" /v1/fleet/"+strings.Join(path, "/"), minRole); err != nil {
 		return err
 	}
 	if len(path) == 3 && path[0] == "nodes" && path[2] == "cordon" && (c.r.Method == http.MethodPut || c.r.Method == http.MethodDelete) {
@@ -68,7 +68,7 @@ func (g *gateway) manage(c *call, path []string) error {
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+		ctx, cancel := context.WithTimeout(c.r.Context(), requestTimeout)
 		defer cancel()
 		all, err := listClaims(ctx, claims)
 		if err != nil {
@@ -86,8 +86,8 @@ func (g *gateway) manage(c *call, path []string) error {
 	return nil
 }
 
-// kept returns what answers requests for what the fleet keeps of owners; nil: the request is for something else.
-func (g *gateway) kept(path []string) func(*call, []string) error {
+// storeHandler returns what answers requests for what the fleet keeps of owners; nil: the request is for something else.
+func (g *gateway) storeHandler(path []string) func(*call, []string) error {
 	if len(path) == 0 {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (g *gateway) owners(ctx context.Context) ([]api.FleetOwner, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	all, err := listClaims(ctx, claims)
 	if err != nil {
@@ -150,12 +150,12 @@ type sessionList struct {
 
 // fromEach asks nodes at the same time for a part of a list. missing are those that have not answered. A request that one of them
 // finds invalid is refused.
-func fromEach[T any](g *gateway, nodes []seen, ask func(*seen) (T, error)) (parts []T, missing []string, err error) {
+func fromEach[T any](g *gateway, nodes []nodeState, get func(*nodeState) (T, error)) (parts []T, missing []string, err error) {
 	var mu sync.Mutex
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for _, n := range nodes {
-		all.Go(func() {
-			part, failed := ask(&n)
+		wg.Go(func() {
+			part, failed := get(&n)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -169,7 +169,7 @@ func fromEach[T any](g *gateway, nodes []seen, ask func(*seen) (T, error)) (part
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	return parts, missing, err
 }
 
@@ -187,8 +187,8 @@ func (g *gateway) list(c *call) error {
 			return fault.Field(name, query.Get(name), "left out, as a gateway lists all sessions at once")
 		}
 	}
-	nodes := slices.DeleteFunc(g.known(), func(n seen) bool { return n.lost })
-	lists, missing, err := fromEach(g, nodes, func(n *seen) ([]map[string]any, error) { return g.sessionsOf(c, n) })
+	nodes := slices.DeleteFunc(g.known(), func(n nodeState) bool { return n.lost })
+	lists, missing, err := fromEach(g, nodes, func(n *nodeState) ([]map[string]any, error) { return g.sessionsOf(c, n) })
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (g *gateway) list(c *call) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestTimeout)
 	defer cancel()
 	known, err := listClaims(ctx, claims)
 	if err != nil {
@@ -233,7 +233,7 @@ const (
 )
 
 // sessionsOf asks a node for all pages of its list.
-func (g *gateway) sessionsOf(c *call, n *seen) (all []map[string]any, err error) {
+func (g *gateway) sessionsOf(c *call, n *nodeState) (all []map[string]any, err error) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), streamTimeout)
 	defer cancel()
 	one := *c
@@ -257,8 +257,8 @@ func (g *gateway) sessionsOf(c *call, n *seen) (all []map[string]any, err error)
 	return nil, fmt.Errorf("its list of sessions exceeds %d pages", maxPages)
 }
 
-func (g *gateway) page(c *call, n *seen, target string) (list sessionList, err error) {
-	resp, err := g.ask(c, n, http.MethodGet, target, nil)
+func (g *gateway) page(c *call, n *nodeState, target string) (list sessionList, err error) {
+	resp, err := g.request(c, n, http.MethodGet, target, nil)
 	if err != nil {
 		return list, err
 	}

@@ -30,9 +30,9 @@ const (
 
 // Bounds of a scrape.
 const (
-	maxScrapes     = 2 // at once
-	scrapePatience = 5 * time.Second
-	storesPatience = time.Second // for JetStream, of all stores together
+	maxScrapes    = 2 // at once
+	scrapeTimeout = 5 * time.Second
+	storesTimeout = time.Second // for JetStream, of all stores together
 )
 
 // metrics are those of a gateway for Prometheus, with what nodes announce: an agent opens no port. As in boxd none has the id of
@@ -42,7 +42,7 @@ type metrics struct {
 
 	claims, refusals, lost *prometheus.CounterVec
 
-	took prometheus.Histogram
+	duration prometheus.Histogram
 }
 
 func newMetrics(g *gateway) *metrics {
@@ -54,7 +54,7 @@ func newMetrics(g *gateway) *metrics {
 		claims:   counters("boxfleet_claims_total", "Requests for new sessions, by outcome: placed, full (no node could take it), gone (its caller hung up), rejected (a node found it wrong) or failed.", "outcome"),
 		refusals: counters("boxfleet_node_refusals_total", "Sessions that a node was asked for and did not take.", "node"),
 		lost:     counters("boxfleet_lost_total", "Nodes, and their sessions, that this gateway has found lost.", "kind"),
-		took: prometheus.NewHistogram(prometheus.HistogramOpts{
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "boxfleet_claim_duration_seconds", Help: "Time from the request until the session is placed, waiting included.", Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 12),
 		}),
 	}
@@ -64,23 +64,23 @@ func newMetrics(g *gateway) *metrics {
 	for _, kind := range []string{kindOfNodes, kindOfSessions} {
 		m.lost.WithLabelValues(kind)
 	}
-	registry.MustRegister(m.claims, m.refusals, m.lost, m.took, newSnapshot(g))
-	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: scrapePatience, DisableCompression: true})
+	registry.MustRegister(m.claims, m.refusals, m.lost, m.duration, newSnapshot(g))
+	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout, DisableCompression: true})
 	return m
 }
 
-// claimed counts a request for a new session. gone: its caller has hung up.
-func (m *metrics) claimed(placed, gone bool, err error, took time.Duration) {
+// claimed counts a request for a new session. hungUp: its caller has hung up.
+func (m *metrics) claimed(placed, hungUp bool, err error, elapsed time.Duration) {
 	outcome := outcomeFailed
 	switch {
 	case placed:
 		outcome = outcomePlaced
-		m.took.Observe(took.Seconds())
+		m.duration.Observe(elapsed.Seconds())
 	case err == nil:
 		outcome = outcomeRejected
 	case fault.KindOf(err) == fault.Exhausted:
 		outcome = outcomeFull
-	case gone:
+	case hungUp:
 		outcome = outcomeGone
 	}
 	m.claims.WithLabelValues(outcome).Inc()
@@ -97,9 +97,9 @@ type snapshot struct {
 
 // nodeMetric is one number of each node.
 type nodeMetric struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	of   func(*seen) float64
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*nodeState) float64
 }
 
 func newSnapshot(g *gateway) *snapshot {
@@ -119,40 +119,40 @@ func newSnapshot(g *gateway) *snapshot {
 		used:       desc("store_bytes", "Bytes of archives in NATS JetStream, by store: snapshots, skills, drives, images or outputs.", "store"),
 		size:       desc("store_max_bytes", "Most bytes of archives in a store: size of its table in gateway.toml.", "store"),
 	}
-	gauge := func(name, help string, of func(*seen) float64) {
-		s.node = append(s.node, nodeMetric{desc("node_"+name, help, "node"), prometheus.GaugeValue, of})
+	gauge := func(name, help string, value func(*nodeState) float64) {
+		s.node = append(s.node, nodeMetric{desc("node_"+name, help, "node"), prometheus.GaugeValue, value})
 	}
-	counter := func(name, help string, of func(*seen) float64) {
-		s.node = append(s.node, nodeMetric{desc("node_"+name, help, "node"), prometheus.CounterValue, of})
+	counter := func(name, help string, value func(*nodeState) float64) {
+		s.node = append(s.node, nodeMetric{desc("node_"+name, help, "node"), prometheus.CounterValue, value})
 	}
-	gauge("seen_seconds", "Seconds since the node was last heard from; after 15 it is lost.", func(n *seen) float64 { return g.now().Sub(n.at).Seconds() })
-	gauge("clock_offset_seconds", "Seconds that the clock of the node is ahead of that of the gateway.", func(n *seen) float64 { return n.offset.Seconds() })
-	gauge("cordoned", "1 if the node takes no new sessions by boxctl fleet cordon.", func(n *seen) float64 { return float64(one(n.cordon != nil)) })
-	gauge("sessions", "Sessions on the node.", func(n *seen) float64 { return float64(n.Sessions) })
-	gauge("sessions_max", "Most sessions on the node.", func(n *seen) float64 { return float64(n.MaxSessions) })
-	gauge("sessions_waiting", "Requests for sessions that wait on the node.", func(n *seen) float64 { return float64(n.Waiting) })
-	gauge("cpus", "CPUs of the node.", func(n *seen) float64 { return float64(n.CPUs) })
-	gauge("cpus_reserved", "CPUs reserved by limits of sessions.", func(n *seen) float64 { return n.CPUsReserved })
-	gauge("memory_bytes", "Memory of the node.", func(n *seen) float64 { return float64(n.Memory) })
-	gauge("memory_available_bytes", "Memory of the node that is available.", func(n *seen) float64 { return float64(n.MemoryAvailable) })
-	gauge("memory_reserved_bytes", "Memory reserved by limits of sessions.", func(n *seen) float64 { return float64(n.MemoryReserved) })
-	gauge("disk_bytes", "Disk of boxes.", func(n *seen) float64 { return float64(n.Disk) })
-	gauge("disk_available_bytes", "Disk of boxes that is available.", func(n *seen) float64 { return float64(n.DiskAvailable) })
-	gauge("pids", "Processes and threads that the kernel of the node allows.", func(n *seen) float64 { return float64(n.Pids) })
-	gauge("pids_used", "Processes and threads on the node.", func(n *seen) float64 { return float64(n.PidsUsed) })
-	gauge("id_ranges", "Ranges of ids for boxes, one for each box.", func(n *seen) float64 { return float64(n.IDRanges) })
-	gauge("id_ranges_used", "Ranges of ids that boxes have.", func(n *seen) float64 { return float64(n.IDRangesUsed) })
-	gauge("pressure_cpu_percent", "Share of time in which programs waited for a CPU (PSI, 10 s).", func(n *seen) float64 { return n.Pressure.CPU })
-	gauge("pressure_memory_percent", "Share of time in which programs waited for memory (PSI, 10 s).", func(n *seen) float64 { return n.Pressure.Memory })
-	gauge("pressure_io_percent", "Share of time in which programs waited for the disk (PSI, 10 s).", func(n *seen) float64 { return n.Pressure.IO })
-	gauge("streams", "Connections of gateways to the boxd of the node.", func(n *seen) float64 { return float64(n.Agent.Streams) })
-	counter("announcements_failed_total", "Announcements that the agent could not make, since it was started.", func(n *seen) float64 { return float64(n.Agent.Failed) })
-	counter("fence_refusals_total", "Claims that the agent refused since it knew of a later one, since it was started.", func(n *seen) float64 { return float64(n.Agent.Refused) })
-	counter("sessions_given_up_total", "Sessions that the agent ended since they were claimed elsewhere or given up, since it was started.", func(n *seen) float64 { return float64(n.Agent.GivenUp) })
+	gauge("seen_seconds", "Seconds since the node was last heard from; after 15 it is lost.", func(n *nodeState) float64 { return g.now().Sub(n.at).Seconds() })
+	gauge("clock_offset_seconds", "Seconds that the clock of the node is ahead of that of the gateway.", func(n *nodeState) float64 { return n.offset.Seconds() })
+	gauge("cordoned", "1 if the node takes no new sessions by boxctl fleet cordon.", func(n *nodeState) float64 { return float64(boolToInt(n.cordon != nil)) })
+	gauge("sessions", "Sessions on the node.", func(n *nodeState) float64 { return float64(n.Sessions) })
+	gauge("sessions_max", "Most sessions on the node.", func(n *nodeState) float64 { return float64(n.MaxSessions) })
+	gauge("sessions_waiting", "Requests for sessions that wait on the node.", func(n *nodeState) float64 { return float64(n.Waiting) })
+	gauge("cpus", "CPUs of the node.", func(n *nodeState) float64 { return float64(n.CPUs) })
+	gauge("cpus_reserved", "CPUs reserved by limits of sessions.", func(n *nodeState) float64 { return n.CPUsReserved })
+	gauge("memory_bytes", "Memory of the node.", func(n *nodeState) float64 { return float64(n.Memory) })
+	gauge("memory_available_bytes", "Memory of the node that is available.", func(n *nodeState) float64 { return float64(n.MemoryAvailable) })
+	gauge("memory_reserved_bytes", "Memory reserved by limits of sessions.", func(n *nodeState) float64 { return float64(n.MemoryReserved) })
+	gauge("disk_bytes", "Disk of boxes.", func(n *nodeState) float64 { return float64(n.Disk) })
+	gauge("disk_available_bytes", "Disk of boxes that is available.", func(n *nodeState) float64 { return float64(n.DiskAvailable) })
+	gauge("pids", "Processes and threads that the kernel of the node allows.", func(n *nodeState) float64 { return float64(n.Pids) })
+	gauge("pids_used", "Processes and threads on the node.", func(n *nodeState) float64 { return float64(n.PidsUsed) })
+	gauge("id_ranges", "Ranges of ids for boxes, one for each box.", func(n *nodeState) float64 { return float64(n.IDRanges) })
+	gauge("id_ranges_used", "Ranges of ids that boxes have.", func(n *nodeState) float64 { return float64(n.IDRangesUsed) })
+	gauge("pressure_cpu_percent", "Share of time in which programs waited for a CPU (PSI, 10 s).", func(n *nodeState) float64 { return n.Pressure.CPU })
+	gauge("pressure_memory_percent", "Share of time in which programs waited for memory (PSI, 10 s).", func(n *nodeState) float64 { return n.Pressure.Memory })
+	gauge("pressure_io_percent", "Share of time in which programs waited for the disk (PSI, 10 s).", func(n *nodeState) float64 { return n.Pressure.IO })
+	gauge("streams", "Connections of gateways to the boxd of the node.", func(n *nodeState) float64 { return float64(n.Agent.Streams) })
+	counter("announcements_failed_total", "Announcements that the agent could not make, since it was started.", func(n *nodeState) float64 { return float64(n.Agent.Failed) })
+	counter("fence_refusals_total", "Claims that the agent refused since it knew of a later one, since it was started.", func(n *nodeState) float64 { return float64(n.Agent.Refused) })
+	counter("sessions_given_up_total", "Sessions that the agent ended since they were claimed elsewhere or given up, since it was started.", func(n *nodeState) float64 { return float64(n.Agent.GivenUp) })
 	return s
 }
 
-func one(yes bool) int {
+func boolToInt(yes bool) int {
 	if yes {
 		return 1
 	}
@@ -176,10 +176,10 @@ func (s *snapshot) Collect(to chan<- prometheus.Metric) {
 	}
 	g := s.g
 	gauge(s.build, 1, g.cfg.Version)
-	gauge(s.connected, one(g.nc.IsConnected()))
+	gauge(s.connected, boolToInt(g.nc.IsConnected()))
 	to <- prometheus.MustNewConstMetric(s.reconnects, prometheus.CounterValue, float64(g.nc.Stats().Reconnects))
 	_, _, err := g.table()
-	gauge(s.ready, one(err == nil))
+	gauge(s.ready, boolToInt(err == nil))
 	gauge(s.waiting, g.queue.len())
 	gauge(s.limit, maxWaiting)
 	if n := g.cfg.Traces.Counts(); n != nil {
@@ -194,7 +194,7 @@ func (s *snapshot) Collect(to chan<- prometheus.Metric) {
 			states[n.State]++
 		}
 		for _, m := range s.node {
-			to <- prometheus.MustNewConstMetric(m.desc, m.kind, m.of(&n), n.Name)
+			to <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(&n), n.Name)
 		}
 	}
 	for state, n := range states {
@@ -209,7 +209,7 @@ func (s *snapshot) stores(to chan<- prometheus.Metric) {
 	if !g.nc.IsConnected() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(g.life, storesPatience)
+	ctx, cancel := context.WithTimeout(g.baseCtx, storesTimeout)
 	defer cancel()
 	for _, store := range []struct {
 		name, stream string
@@ -228,8 +228,8 @@ func (s *snapshot) stores(to chan<- prometheus.Metric) {
 		stream, err := g.js.Stream(ctx, store.stream)
 		switch {
 		case err == nil: // what it is limited to counts: another gateway may have set that
-			is := stream.CachedInfo()
-			used, store.size = float64(is.State.Bytes), is.Config.MaxBytes
+			info := stream.CachedInfo()
+			used, store.size = float64(info.State.Bytes), info.Config.MaxBytes
 		case !errors.Is(err, jetstream.ErrStreamNotFound): // if it is not found, nothing was ever stored
 			return
 		}

@@ -44,11 +44,11 @@ func TestMetricsOfAGateway(t *testing.T) {
 	t.Parallel()
 	c := &clock{t: time.Unix(1e9, 0)}
 	g := aGateway(startServer(t), c)
-	g.nodes["a"] = &seen{at: c.now().Add(-2 * time.Second), offset: 3 * time.Hour, FleetNode: api.FleetNode{
+	g.nodes["a"] = &nodeState{at: c.now().Add(-2 * time.Second), offset: 3 * time.Hour, FleetNode: api.FleetNode{
 		Name: "a", State: api.FleetNodeReady, CPUs: 8, CPUsReserved: 2.5, Memory: 1 << 30, MemoryReserved: 1 << 20, Sessions: 3, MaxSessions: 10, Pids: 1000, PidsUsed: 100, IDRanges: 20, IDRangesUsed: 4,
 		Pressure: api.Pressure{CPU: 12.5}, Agent: api.FleetAgent{Streams: 5, Failed: 6, Refused: 7, GivenUp: 8}, Owners: []api.FleetOwner{{Owner: "secret-owner", Sessions: 3}},
 	}}
-	g.nodes["b"] = &seen{at: c.now(), FleetNode: api.FleetNode{Name: "b", State: "of a later version"}}
+	g.nodes["b"] = &nodeState{at: c.now(), FleetNode: api.FleetNode{Name: "b", State: "of a later version"}}
 	g.cordoned = map[string]*api.FleetCordon{"a": {}}
 	ticket := g.queue.enter("ci")
 	defer g.queue.leave(ticket)
@@ -75,7 +75,7 @@ func TestMetricsOfAGateway(t *testing.T) {
 		t.Error("the metrics name an owner")
 	}
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(newSnapshot(g), g.metrics.claims, g.metrics.refusals, g.metrics.lost, g.metrics.took)
+	registry.MustRegister(newSnapshot(g), g.metrics.claims, g.metrics.refusals, g.metrics.lost, g.metrics.duration)
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("problems = %v, err = %v, want no error and len(problems) == 0", problems, err)
 	}

@@ -42,13 +42,13 @@ type sessionMove struct {
 	g         *gateway
 	c         *call // in the name of the session's owner
 	owner, id string
-	from, to  *seen
+	from, to  *nodeState
 	leave     bool                   // what would be lost may be
 	d         *api.SessionDefinition // as it was asked for first
 	has       api.Session            // the same, as it was
 	needs     *needs                 // what the fleet has of what it needs
 	ran       bool                   // it was not stopped before
-	made      bool                   // the node to which it goes has one
+	created   bool                   // the node to which it goes has one
 	stopped   time.Time              // since when the old one is stopped, of its node's clock
 	lost      []string               // what it has less of on the other node, in words
 	bucket    string                 // that the claim is in
@@ -64,16 +64,16 @@ func (g *gateway) move(c *call, id string) error {
 	if err != nil {
 		return err
 	}
-	var ask api.FleetMove
-	if err := c.decode(&ask); err != nil {
+	var req api.FleetMove
+	if err := c.decode(&req); err != nil {
 		return err
 	}
-	began := time.Now()
-	r := &sessionMove{g: g, c: c.as(owner), owner: owner, id: id, leave: ask.LeaveOut}
+	start := time.Now()
+	r := &sessionMove{g: g, c: c.as(owner), owner: owner, id: id, leave: req.LeaveOut}
 	if err := r.find(); err != nil {
 		return err
 	}
-	list, err := r.plan(ask.Node)
+	list, err := r.plan(req.Node)
 	if err != nil {
 		return err
 	}
@@ -83,20 +83,20 @@ func (g *gateway) move(c *call, id string) error {
 	}
 	g.events.add("session_moved", r.to.Name, id, "from "+r.from.Name+", asked by "+c.pass.Name)
 	c.span.setSession(id)
-	reply(c.w, http.StatusOK, api.FleetMoved{ID: id, Owner: owner, From: r.from.Name, Node: r.to.Name, Generation: r.claim.Generation, LeftOut: append(r.d.LeftOut, r.lost...), DurationMS: time.Since(began).Milliseconds()})
+	reply(c.w, http.StatusOK, api.FleetMoved{ID: id, Owner: owner, From: r.from.Name, Node: r.to.Name, Generation: r.claim.Generation, LeftOut: append(r.d.LeftOut, r.lost...), DurationMS: time.Since(start).Milliseconds()})
 	return nil
 }
 
-// maxAsked is the largest body of a request about the fleet, in bytes.
-const maxAsked = 1 << 16
+// maxMoveRequest is the largest body of a request about the fleet, in bytes.
+const maxMoveRequest = 1 << 16
 
 // decode reads the body of a request about the fleet, which may be empty.
-func (c *call) decode(ask any) error {
-	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxAsked))
+func (c *call) decode(body any) error {
+	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxMoveRequest))
 	if err == nil && len(data) > 0 {
 		in := json.NewDecoder(bytes.NewReader(data))
 		in.DisallowUnknownFields()
-		err = in.Decode(ask)
+		err = in.Decode(body)
 	}
 	if err != nil {
 		return fault.Errorf(fault.Invalid, "the request cannot be decoded: %w", err).WithHint("docs/guide/fleet.md has the fields of each request")
@@ -154,12 +154,12 @@ func moving(claim *sessionClaim) error {
 }
 
 // plan reads what the session is made of, and lists the nodes that could have it. Nothing has been changed yet.
-func (r *sessionMove) plan(node string) (list []seen, err error) {
+func (r *sessionMove) plan(node string) (list []nodeState, err error) {
 	if node == r.from.Name {
 		return nil, fault.Field("node", node, "another node than that which has the session")
 	}
-	nodes := slices.DeleteFunc(r.g.known(), func(n seen) bool { return n.Name == r.from.Name })
-	if node != "" && !slices.ContainsFunc(nodes, func(n seen) bool { return n.Name == node }) {
+	nodes := slices.DeleteFunc(r.g.known(), func(n nodeState) bool { return n.Name == r.from.Name })
+	if node != "" && !slices.ContainsFunc(nodes, func(n nodeState) bool { return n.Name == node }) {
 		return nil, fault.Field("node", node, "the name of a node: GET /v1/fleet/nodes lists them")
 	}
 	if err := r.call(r.from, http.MethodGet, "", nil, &r.has); err != nil {
@@ -186,14 +186,14 @@ func (r *sessionMove) plan(node string) (list []seen, err error) {
 
 // needed is what the session has of what the fleet has. What the fleet has of that name by now, a node that has this one may not need.
 func (r *sessionMove) needed() (*needs, error) {
-	of, digests := asked{Image: r.has.Image, had: true}, map[string]string{}
+	spec, digests := sessionSpec{Image: r.has.Image, had: true}, map[string]string{}
 	for _, k := range r.has.Skills {
-		of.Skills = append(of.Skills, k.Name)
+		spec.Skills = append(spec.Skills, k.Name)
 	}
 	for _, k := range r.has.Drives {
-		of.Drives, digests[k.Name] = append(of.Drives, fmt.Sprintf("%s@%d", k.Name, k.Version)), k.Digest
+		spec.Drives, digests[k.Name] = append(spec.Drives, fmt.Sprintf("%s@%d", k.Name, k.Version)), k.Digest
 	}
-	want, err := r.g.resolve(r.c, "POST /v1/sessions", &of)
+	want, err := r.g.resolve(r.c, "POST /v1/sessions", &spec)
 	if err != nil {
 		return nil, err
 	}
@@ -210,13 +210,13 @@ func (r *sessionMove) lossy(what []string) error {
 }
 
 // run moves the session, or leaves it where and as it was.
-func (r *sessionMove) run(list []seen) (err error) {
+func (r *sessionMove) run(list []nodeState) (err error) {
 	ctx, cancel := context.WithCancelCause(r.c.r.Context())
 	defer cancel(nil)
 	r.c.r = r.c.r.WithContext(ctx)
 	var renewing sync.WaitGroup
-	during, done := context.WithCancel(ctx)
-	renewing.Go(func() { r.renewClaim(during, cancel) })
+	renewCtx, done := context.WithCancel(ctx)
+	renewing.Go(func() { r.renewClaim(renewCtx, cancel) })
 	if err = r.place(list); err == nil {
 		r.mu.Lock()
 		r.placed = true
@@ -228,7 +228,7 @@ func (r *sessionMove) run(list []seen) (err error) {
 	if err != nil {
 		return r.failed(cmp.Or(broken(ctx), err))
 	}
-	return r.settle()
+	return r.commit()
 }
 
 // failed undoes the move, and says why it has failed: that somebody else has changed the claim first, and once.
@@ -252,7 +252,7 @@ func broken(ctx context.Context) error {
 }
 
 // place has a node make the session. It is not the fleet's there yet.
-func (r *sessionMove) place(list []seen) error {
+func (r *sessionMove) place(list []nodeState) error {
 	var refused []error
 	for i := range list {
 		r.to = &list[i]
@@ -316,7 +316,7 @@ func (r *sessionMove) make() error {
 	if err != nil {
 		return err
 	}
-	resp, err := r.g.ask(r.c, r.to, http.MethodPost, "/v1/sessions", body)
+	resp, err := r.g.request(r.c, r.to, http.MethodPost, "/v1/sessions", body)
 	if err != nil { // if it has made one, it ends that, as no claim is for it
 		return unreached(r.to.Name, err)
 	}
@@ -328,21 +328,21 @@ func (r *sessionMove) make() error {
 	default:
 		return asFault(resp)
 	}
-	var is api.Session
+	var info api.Session
 	var other *api.SessionDefinition
-	if err = json.NewDecoder(io.LimitReader(resp.Body, 16*maxRequest)).Decode(&is); err == nil {
+	if err = json.NewDecoder(io.LimitReader(resp.Body, 16*maxRequest)).Decode(&info); err == nil {
 		other, err = r.definition(r.to)
 	}
 	if err == nil && other.ImageDigest != r.d.ImageDigest {
-		err = fault.Errorf(fault.Conflict, "its image %s is another one, %s and not %s", fault.Show(is.Image), cmp.Or(other.ImageDigest, "none"), cmp.Or(r.d.ImageDigest, "none")).WithHint("import the same image there")
+		err = fault.Errorf(fault.Conflict, "its image %s is another one, %s and not %s", fault.Show(info.Image), cmp.Or(other.ImageDigest, "none"), cmp.Or(r.d.ImageDigest, "none")).WithHint("import the same image there")
 	}
-	if r.lost = less(&r.has, &is, r.needs.skills); err == nil && len(r.lost) > 0 && !r.leave {
+	if r.lost = less(&r.has, &info, r.needs.skills); err == nil && len(r.lost) > 0 && !r.leave {
 		err = r.lossy(r.lost)
 	}
 	if err != nil {
 		return errors.Join(err, r.call(r.to, http.MethodDelete, "", nil, nil))
 	}
-	r.made = true
+	r.created = true
 	return nil
 }
 
@@ -379,14 +379,14 @@ func (r *sessionMove) carry() error {
 			return err
 		}
 	}
-	var is api.Session
-	if err := r.call(r.from, http.MethodPost, "/stop", nil, &is); err != nil {
+	var info api.Session
+	if err := r.call(r.from, http.MethodPost, "/stop", nil, &info); err != nil {
 		return err
 	}
-	if is.StoppedAt == nil {
+	if info.StoppedAt == nil {
 		return r.changed()
 	}
-	r.stopped = *is.StoppedAt
+	r.stopped = *info.StoppedAt
 	d, err := r.definition(r.from) // its processes may be others by now
 	if err != nil {
 		return err
@@ -416,7 +416,7 @@ func (r *sessionMove) carry() error {
 		}
 	}
 	// Before it is noted that the new one is whole, and after that took its time.
-	for _, do := range []func() error{r.lookAgain, r.arrive, r.lookAgain} {
+	for _, do := range []func() error{r.unchanged, r.arrive, r.unchanged} {
 		if err := do(); err != nil {
 			return err
 		}
@@ -431,13 +431,13 @@ func (r *sessionMove) checkClaim() error {
 	return r.rewriteClaim(ctx)
 }
 
-// lookAgain reports whether the old session is what was carried. Callers on the node itself do not hear of the move.
-func (r *sessionMove) lookAgain() error {
-	var is api.Session
-	if err := r.call(r.from, http.MethodGet, "", nil, &is); err != nil {
+// unchanged reports whether the old session is what was carried. Callers on the node itself do not hear of the move.
+func (r *sessionMove) unchanged() error {
+	var info api.Session
+	if err := r.call(r.from, http.MethodGet, "", nil, &info); err != nil {
 		return err
 	}
-	if is.StoppedAt == nil || !is.StoppedAt.Equal(r.stopped) {
+	if info.StoppedAt == nil || !info.StoppedAt.Equal(r.stopped) {
 		return r.changed()
 	}
 	d, err := r.definition(r.from)
@@ -469,7 +469,7 @@ func sameSettings(a, b *api.SessionDefinition) (bool, error) {
 // copy takes a directory of the session along.
 func (r *sessionMove) copy(path string) error {
 	query := url.Values{"path": {path}}
-	from, err := r.g.ask(r.c, r.from, http.MethodGet, r.target("/archive?"+query.Encode()), nil)
+	from, err := r.g.request(r.c, r.from, http.MethodGet, r.target("/archive?"+query.Encode()), nil)
 	if err != nil {
 		return unreached(r.from.Name, err)
 	}
@@ -547,8 +547,8 @@ func (r *sessionMove) arrive() error {
 	}
 }
 
-// settle makes the new session the fleet's, and ends the old one.
-func (r *sessionMove) settle() error {
+// commit makes the new session the fleet's, and ends the old one.
+func (r *sessionMove) commit() error {
 	err := r.change(r.c.r.Context(), func(c *sessionClaim) {
 		c.Node, c.Generation, c.State, c.Since, c.To, c.ToGeneration, c.Ran = c.To, c.ToGeneration, api.FleetClaimLive, time.Now(), "", 0, false
 	})
@@ -582,7 +582,7 @@ func (r *sessionMove) undo() error {
 		}
 	}
 	if err != nil {
-		if r.ran && r.stays(ctx) {
+		if r.ran && r.stayed(ctx) {
 			r.startAgain(ctx)
 		}
 		if fault.KindOf(err) == fault.Conflict {
@@ -590,7 +590,7 @@ func (r *sessionMove) undo() error {
 		}
 		return fault.Errorf(fault.Unavailable, "session %s is on node %s, which takes it back within %v, as soon as JetStream answers: %w", fault.Show(r.id), r.from.Name, movingFor, err).WithHint("GET /v1/fleet/sessions says when")
 	}
-	if r.made {
+	if r.created {
 		if err := r.call(r.to, http.MethodDelete, "", nil, nil); err != nil && fault.KindOf(err) != fault.NotFound {
 			r.g.log.Warn("cannot remove a session whose move broke off; its node will", "session", r.id, "node", r.to.Name, "error", err)
 		}
@@ -613,20 +613,20 @@ func (r *sessionMove) rewriteClaim(ctx context.Context) error {
 	}
 }
 
-// stays reports whether the claim says that the session is its old node's, and no more that it moves, although that was not written from here.
+// stayed reports whether the claim says that the session is its old node's, and no more that it moves, although that was not written from here.
 // In a bucket that is new the node puts it with its next announcement.
-func (r *sessionMove) stays(ctx context.Context) bool {
+func (r *sessionMove) stayed(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, movingFor)
 	defer cancel()
 	for {
 		claims, bucket, err := openBucket(ctx, r.g.js, claimsConfig(r.g.cfg.Replicas), rand.Text())
-		var is *sessionClaim
+		var claim *sessionClaim
 		if err == nil {
-			is, err = getClaim(ctx, claims, r.claim.key)
+			claim, err = getClaim(ctx, claims, r.claim.key)
 		}
 		switch {
-		case err == nil && is != nil:
-			return is.State == api.FleetClaimLive && is.Node == r.from.Name && is.Generation == r.claim.Generation
+		case err == nil && claim != nil:
+			return claim.State == api.FleetClaimLive && claim.Node == r.from.Name && claim.Generation == r.claim.Generation
 		case err == nil && bucket == r.bucket:
 			return false // somebody has removed it
 		}
@@ -683,11 +683,11 @@ func (r *sessionMove) renewClaim(ctx context.Context, breakOff context.CancelCau
 
 // renew says that the new session is not idle. If it has gone, the move fails at that.
 func (r *sessionMove) renew(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	one := *r.c
 	one.r = r.c.r.WithContext(ctx)
-	if resp, err := r.g.ask(&one, r.to, http.MethodPost, r.target("/renew"), nil); err == nil { //nolint:contextcheck // the same
+	if resp, err := r.g.request(&one, r.to, http.MethodPost, r.target("/renew"), nil); err == nil { //nolint:contextcheck // the same
 		resp.Body.Close()
 	}
 }
@@ -707,20 +707,20 @@ func (r *sessionMove) change(ctx context.Context, what func(*sessionClaim)) erro
 	if what(&next); next.State == api.FleetClaimMoving && r.claim.State != api.FleetClaimMoving {
 		next.Since = time.Now()
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	next.revision, err = putClaim(ctx, claims, &next)
-	var is *sessionClaim
+	var claim *sessionClaim
 	if conflict(err) { // or a write of this gateway that seemed to have failed was taken
 		var rerr error
-		if is, rerr = getClaim(ctx, claims, next.key); rerr == nil && is != nil && is.same(r.claim) {
-			next.revision = is.revision
+		if claim, rerr = getClaim(ctx, claims, next.key); rerr == nil && claim != nil && claim.same(r.claim) {
+			next.revision = claim.revision
 			next.revision, err = putClaim(ctx, claims, &next)
 		}
 	}
 	switch {
-	case conflict(err) && is != nil && is.State == api.FleetClaimLost:
-		return r.g.lost(is)
+	case conflict(err) && claim != nil && claim.State == api.FleetClaimLost:
+		return r.g.lost(claim)
 	case conflict(err):
 		return fault.Errorf(fault.Conflict, "the claim of session %s has changed meanwhile", fault.Show(next.ID)).WithHint("try again")
 	case err != nil:
@@ -743,14 +743,14 @@ func (r *sessionMove) target(rest string) string {
 	return "/v1/sessions/" + url.PathEscape(r.id) + rest
 }
 
-func (r *sessionMove) definition(n *seen) (*api.SessionDefinition, error) {
+func (r *sessionMove) definition(n *nodeState) (*api.SessionDefinition, error) {
 	d := &api.SessionDefinition{}
 	return d, r.call(n, http.MethodGet, "/definition", nil, d)
 }
 
 // call makes a request about the session to a node, and decodes the answer into out, unless that is nil.
-func (r *sessionMove) call(n *seen, method, rest string, body []byte, out any) error {
-	resp, err := r.g.ask(r.c, n, method, r.target(rest), body)
+func (r *sessionMove) call(n *nodeState, method, rest string, body []byte, out any) error {
+	resp, err := r.g.request(r.c, n, method, r.target(rest), body)
 	if err != nil {
 		if cause := context.Cause(r.c.r.Context()); fault.KindOf(cause) != fault.Internal {
 			return cause

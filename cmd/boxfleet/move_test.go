@@ -32,7 +32,7 @@ func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 	boxd.list.Sessions = []api.Session{{Owner: "ci", ID: "goes"}, {Owner: "ci", ID: "comes"}, {Owner: "ci", ID: "of-before"}}
 	a := anAgent(t, js, boxd)
 	a.now.Gateways = map[string]access.Gateway{"main": {Role: access.User, Principals: []string{"ci"}}}
-	c := &clock{t: a.began}
+	c := &clock{t: a.start}
 	a.clock = c.now
 	for _, f := range []fence{
 		{Owner: "ci", ID: "goes", Generation: 3, Bucket: bucket}, {Owner: "ci", ID: "comes", Generation: 8, Bucket: bucket, Coming: true}, {Owner: "ci", ID: "of-before", Generation: 2, Bucket: "before", Coming: true},
@@ -71,7 +71,7 @@ func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 				t.Errorf("the claim of %s is %q, want %q", id, got, want)
 			}
 		}
-		a.beside.Wait()
+		a.background.Wait()
 		if slices.Sort(boxd.ended); !slices.Equal(boxd.ended, ended) {
 			t.Errorf("ended: %q, want %q", boxd.ended, ended)
 		}
@@ -82,19 +82,19 @@ func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 	put(here)
 	beat("moving a b", "moving b a")
 	c.pass(movingFor - 1)
-	a.renewed.Store(int64(c.now().Sub(a.began)))
+	a.renewed.Store(int64(c.now().Sub(a.start)))
 	beat("moving a b", "moving b a")
 	put(away) // renewed
 	beat("moving a b", "moving b a")
 	c.pass(movingFor - 1)
-	a.renewed.Store(int64(c.now().Sub(a.began)))
+	a.renewed.Store(int64(c.now().Sub(a.start)))
 	beat("moving a b", "moving b a")
 	if got := boxd.hasStarted(); len(got) != 0 {
 		t.Errorf("started: got %q, want len(got) == 0", got)
 	}
 	c.pass(1)
 	beat("live a ", "moving b a")
-	a.beside.Wait()
+	a.background.Wait()
 	if got := boxd.hasStarted(); !slices.Equal(got, []string{"goes"}) { // as it ran before
 		t.Errorf(`started: got %q, want []string{"goes"}`, got)
 	}
@@ -293,7 +293,7 @@ func TestWhatIsLeftOfAMoveIsNoNewSession(t *testing.T) {
 		if err := a.beat(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		a.beside.Wait()
+		a.background.Wait()
 		if len(boxd.ended) != 1 {
 			t.Errorf("%s: it has ended %q", c.name, boxd.ended)
 		}
@@ -313,7 +313,7 @@ func TestWhatHasComeIsClaimedInANewBucket(t *testing.T) {
 		if err := a.beat(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		a.beside.Wait()
+		a.background.Wait()
 		claim, err := getClaim(t.Context(), claims, claimKey("ci", "s"))
 		if err != nil || (claim != nil) != whole || len(boxd.ended) != 0 {
 			t.Errorf("whole %v: %+v, %v; ended %q", whole, claim, err, boxd.ended)
@@ -337,7 +337,7 @@ func TestWhatIsBeingEndedIsNotClaimed(t *testing.T) {
 		if err := a.beat(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		a.beside.Wait()
+		a.background.Wait()
 		if claim, err := getClaim(t.Context(), claims, claimKey("ci", "s")); err != nil || (claim != nil) != ended {
 			t.Errorf("ended %v: claim = %+v, err = %v, want no error and (claim != nil) == ended", ended, claim, err)
 		}
@@ -391,7 +391,7 @@ func TestABucketIsMadeAnewWhileItIsRead(t *testing.T) {
 	if err := a.beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	a.beside.Wait()
+	a.background.Wait()
 	if all, err := listClaims(t.Context(), claims); err != nil || len(all) != sessions || len(boxd.ended) != 0 {
 		t.Errorf("%d claims, %v; ended %q", len(all), err, boxd.ended)
 	}

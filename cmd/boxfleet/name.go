@@ -88,7 +88,7 @@ func (a *agent) mayTake(ctx context.Context, nodes jetstream.KeyValue) error {
 	a.lease.copied = a.lease.copied || a.lease.revision != 0
 	a.lease.revision = 0
 	entry, err := nodes.Get(ctx, a.name)
-	now := a.clock().Sub(a.began)
+	now := a.clock().Sub(a.start)
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound) && a.lease.other != 0 && now-a.lease.seen <= lostAfter: // its host will say it again
 		return errTaken

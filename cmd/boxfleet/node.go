@@ -34,8 +34,8 @@ type nodeConfig struct {
 	} `toml:"ids"`
 }
 
-// bootPatience is how long the agent waits for boxd to answer.
-const bootPatience = time.Minute
+// bootTimeout is how long the agent waits for boxd to answer.
+const bootTimeout = time.Minute
 
 func node(ctx context.Context, args []string, log *slog.Logger) error {
 	flags := flag.NewFlagSet("boxfleet node", flag.ContinueOnError)
@@ -66,7 +66,7 @@ func configuredAgent(ctx context.Context, boxd *client.Client, c *agentOptions) 
 		c.Fleet.Socket = filepath.Join(filepath.Dir(c.Socket), "fleet.sock")
 	}
 	c.Ask = func(ctx context.Context) (access.Fleet, error) {
-		now, err := ask(ctx, boxd)
+		now, err := readConfig(ctx, boxd)
 		if err != nil {
 			return access.Fleet{}, err
 		}
@@ -77,8 +77,8 @@ func configuredAgent(ctx context.Context, boxd *client.Client, c *agentOptions) 
 
 // askBoxd asks boxd for its configuration, until it answers: so there is one reader of box.toml, its drop-ins and its variables.
 func askBoxd(ctx context.Context, boxd *client.Client, log *slog.Logger) (*nodeConfig, error) {
-	for end := time.Now().Add(bootPatience); ; {
-		cfg, err := ask(ctx, boxd)
+	for end := time.Now().Add(bootTimeout); ; {
+		cfg, err := readConfig(ctx, boxd)
 		if err == nil {
 			return cfg, nil
 		}
@@ -94,8 +94,8 @@ func askBoxd(ctx context.Context, boxd *client.Client, log *slog.Logger) (*nodeC
 	}
 }
 
-// ask asks boxd once.
-func ask(ctx context.Context, boxd *client.Client) (*nodeConfig, error) {
+// readConfig asks boxd once.
+func readConfig(ctx context.Context, boxd *client.Client) (*nodeConfig, error) {
 	answer, err := boxd.Configuration(ctx)
 	if err != nil {
 		return nil, err

@@ -64,18 +64,18 @@ func noOutputStore() error {
 	return fault.Errorf(fault.Unsupported, "this gateway keeps no output of boxes that nodes end").WithHint("the operator can set size in [outputs] of gateway.toml")
 }
 
-// hearOutputs begins to answer nodes, until the connection to NATS is closed, if this gateway keeps output; that output was lost it hears
+// subscribeOutputs begins to answer nodes, until the connection to NATS is closed, if this gateway keeps output; that output was lost it hears
 // anyway. One message is taken at a time.
-func (g *gateway) hearOutputs() error {
-	_, err := g.nc.QueueSubscribe(lostSubject, "gateways", g.hearLost)
+func (g *gateway) subscribeOutputs() error {
+	_, err := g.nc.QueueSubscribe(lostSubject, "gateways", g.handleLost)
 	if err == nil && g.cfg.Outputs > 0 {
 		_, err = g.nc.QueueSubscribe(outputSubject, "gateways", g.takeOutput)
 	}
 	return err
 }
 
-// hearLost notes that output was not kept.
-func (g *gateway) hearLost(m *nats.Msg) {
+// handleLost notes that output was not kept.
+func (g *gateway) handleLost(m *nats.Msg) {
 	p, err := readPart(m)
 	if err != nil {
 		g.log.Warn("a message about output is not one of a node", "error", err)
@@ -84,7 +84,7 @@ func (g *gateway) hearLost(m *nats.Msg) {
 	if _, ok := g.node(p.Node); !ok {
 		return
 	}
-	g.events.add("output_lost", p.Node, p.Session, p.tell()+": "+p.Lost)
+	g.events.add("output_lost", p.Node, p.Session, p.label()+": "+p.Lost)
 	g.log.Warn("the output of a session that its node has ended is not kept", "node", p.Node, "session", p.Session, "owner", p.Owner, "process", p.Process, "reason", p.Lost)
 }
 
@@ -102,7 +102,7 @@ func (g *gateway) takeOutput(m *nats.Msg) {
 	case !known:
 		err = fault.Errorf(fault.Unavailable, "this gateway does not know node %s yet", fault.Show(p.Node)).WithHint("the node tries again")
 	case !p.Ask:
-		err = g.keepPart(g.life, p, m.Data)
+		err = g.keepPart(g.baseCtx, p, m.Data)
 	}
 	var out outputTaken
 	if err != nil {
@@ -117,8 +117,8 @@ func (g *gateway) takeOutput(m *nats.Msg) {
 	}
 }
 
-// tell says in an event whose output it is.
-func (p *outputPart) tell() string {
+// label says in an event whose output it is.
+func (p *outputPart) label() string {
 	if p.Process == "" {
 		return "box of " + p.Owner
 	}
@@ -127,7 +127,7 @@ func (p *outputPart) tell() string {
 
 // keepPart stores a part, or says that all of them are there: only then is the output known.
 func (g *gateway) keepPart(ctx context.Context, p *outputPart, data []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	s, err := g.openOutputs(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func (g *gateway) keepPart(ctx context.Context, p *outputPart, data []byte) erro
 	if _, err := s.kv.Put(ctx, key+aboutKey, about); err != nil {
 		return outputFault(err)
 	}
-	g.events.add("output_kept", p.Node, p.Session, fmt.Sprintf("%s, %d bytes: %s", p.tell(), p.Size, p.Why))
+	g.events.add("output_kept", p.Node, p.Session, fmt.Sprintf("%s, %d bytes: %s", p.label(), p.Size, p.Why))
 	return nil
 }
 
@@ -198,9 +198,9 @@ func (g *gateway) openOutputs(ctx context.Context) (*outputStore, error) {
 	if err != nil {
 		return nil, noOutputs(err)
 	}
-	if is := stream.CachedInfo().Config; is.MaxBytes != g.cfg.Outputs { // the configuration has changed
-		is.MaxBytes = g.cfg.Outputs
-		if stream, err = g.js.UpdateStream(ctx, is); err != nil {
+	if config := stream.CachedInfo().Config; config.MaxBytes != g.cfg.Outputs { // the configuration has changed
+		config.MaxBytes = g.cfg.Outputs
+		if stream, err = g.js.UpdateStream(ctx, config); err != nil {
 			return nil, noOutputs(err)
 		}
 	}
@@ -300,11 +300,11 @@ func (s *outputStore) read(ctx context.Context, owner, name string) ([]byte, err
 
 // manageOutputs answers what is about output that is kept, of the caller or of the owner in the query.
 func (g *gateway) manageOutputs(c *call, path []string) error {
-	route, least := c.r.Method+" /v1/fleet/outputs"+strings.Repeat("/{name}", len(path)), access.Viewer
+	route, minRole := c.r.Method+" /v1/fleet/outputs"+strings.Repeat("/{name}", len(path)), access.Viewer
 	switch route {
 	case "GET /v1/fleet/outputs", "GET /v1/fleet/outputs/{name}":
 	case "DELETE /v1/fleet/outputs/{name}":
-		least = access.User
+		minRole = access.User
 	default:
 		return noRoute(c)
 	}
@@ -312,10 +312,10 @@ func (g *gateway) manageOutputs(c *call, path []string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.may(route, least); err != nil {
+	if err := c.may(route, minRole); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), storePatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), storeTimeout)
 	defer cancel()
 	s, err := g.readOutputs(ctx)
 	if err != nil {
@@ -354,11 +354,11 @@ func (g *gateway) removeOutput(ctx context.Context, c *call, s *outputStore, own
 
 // sendOutput sends output as GET …/processes/{p}/logs of a node does with format=ndjson.
 func (g *gateway) sendOutput(ctx context.Context, c *call, s *outputStore, owner, name string) error {
-	leave, err := g.copies.Enter(ctx, c.pass.Name)
+	release, err := g.copies.Enter(ctx, c.pass.Name)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	packed, err := s.read(ctx, owner, name)
 	if err != nil {
 		return err
@@ -367,7 +367,7 @@ func (g *gateway) sendOutput(ctx context.Context, c *call, s *outputStore, owner
 	if err != nil {
 		return fault.Errorf(fault.Conflict, "the output %s is damaged: %w", fault.Show(name), err).WithHint(damagedOutput)
 	}
-	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(storePatience)) // who does not read keeps nobody from the store; the gateway itself has none
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(storeTimeout)) // who does not read keeps nobody from the store; the gateway itself has none
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
 	if _, err := io.Copy(c.w, lines); err != nil { //nolint:gosec // as much as its node says; nothing of it is kept here
 		panic(http.ErrAbortHandler) // only this tells a client that there is more

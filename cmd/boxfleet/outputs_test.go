@@ -27,20 +27,20 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// talkingBoxd is a boxd that has one session, whose processes have written something.
-type talkingBoxd struct {
+// outputBoxd is a boxd that has one session, whose processes have written something.
+type outputBoxd struct {
 	fakeBoxd
 
-	stopped bool                     // the session
-	has     []api.Process            // that it has
-	written map[string][]api.LogLine // by each
-	hangs   bool                     // reading their output fails
-	away    bool                     // it is being started
-	asked   func()                   // called when output is requested; nil: nothing
-	does    []string
+	stopped   bool                     // the session
+	has       []api.Process            // that it has
+	written   map[string][]api.LogLine // by each
+	hangs     bool                     // reading their output fails
+	away      bool                     // it is being started
+	onRequest func()                   // called when output is requested; nil: nothing
+	does      []string
 }
 
-func (b *talkingBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (b *outputBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	at, what, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/sessions/s"), "/processes")
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,22 +69,22 @@ func (b *talkingBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(api.Process{})
 	case b.hangs:
 		b.mu.Unlock()
-		if b.asked != nil {
-			b.asked()
+		if b.onRequest != nil {
+			b.onRequest()
 		}
 		<-r.Context().Done()
 		b.mu.Lock()
 	default:
-		if b.asked != nil {
-			b.asked()
+		if b.onRequest != nil {
+			b.onRequest()
 		}
 		b.does = append(b.does, "read "+name+" "+r.URL.Query().Get("tail"))
-		b.tell(w, name, r.URL.Query().Get("tail"))
+		b.writeTails(w, name, r.URL.Query().Get("tail"))
 	}
 }
 
-// tell writes the last bytes of each stream, as boxd does.
-func (b *talkingBoxd) tell(w io.Writer, name, tail string) {
+// writeTails writes the last bytes of each stream, as boxd does.
+func (b *outputBoxd) writeTails(w io.Writer, name, tail string) {
 	last, ends := quantity.TiB, map[string]int64{}
 	if tail != "" {
 		_ = last.UnmarshalJSON([]byte(tail)) // it is a number
@@ -113,18 +113,18 @@ type handing struct {
 	t    *testing.T
 	a    *agent
 	g    *gateway
-	boxd *talkingBoxd
+	boxd *outputBoxd
 }
 
 // hands returns them. perOwner is the limit of stored bytes of one owner.
 func hands(t *testing.T, js jetstream.JetStream, size, perOwner int64) *handing {
 	t.Helper()
-	h := &handing{t: t, boxd: &talkingBoxd{written: map[string][]api.LogLine{}}}
+	h := &handing{t: t, boxd: &outputBoxd{written: map[string][]api.LogLine{}}}
 	h.a, h.g = anAgent(t, js, h.boxd), aGateway(js, &clock{t: time.Unix(1e9, 0)})
-	h.a.patience = 10 * time.Minute // a busy host cuts nothing short
-	h.g.nodes["a"] = &seen{FleetNode: api.FleetNode{Name: "a"}}
+	h.a.timeout = 10 * time.Minute // a busy host cuts nothing short
+	h.g.nodes["a"] = &nodeState{FleetNode: api.FleetNode{Name: "a"}}
 	h.g.cfg.Outputs, h.g.cfg.OwnerOutputs = size, perOwner
-	if err := h.g.hearOutputs(); err != nil {
+	if err := h.g.subscribeOutputs(); err != nil {
 		t.Fatal(err)
 	}
 	if err := js.Conn().Flush(); err != nil {
@@ -150,7 +150,7 @@ func (h *handing) ends(generation uint64) {
 	h.boxd.does = nil
 	h.boxd.mu.Unlock()
 	h.a.handed = nil // as by a node that was started since
-	if err := h.a.end(h.t.Context(), "key", &held{Owner: "ci", ID: "s", Generation: generation}, "node b has claimed it"); err != nil {
+	if err := h.a.end(h.t.Context(), "key", &fencedSession{Owner: "ci", ID: "s", Generation: generation}, "node b has claimed it"); err != nil {
 		h.t.Error(err)
 	}
 	h.boxd.mu.Lock()
@@ -161,7 +161,7 @@ func (h *handing) ends(generation uint64) {
 }
 
 // kept lists the stored outputs of an owner.
-func (h *handing) kept(owner string) []api.FleetOutput {
+func (h *handing) listKept(owner string) []api.FleetOutput {
 	h.t.Helper()
 	var list api.FleetOutputList
 	if err := json.Unmarshal(h.gets(owner, nil), &list); err != nil {
@@ -203,8 +203,8 @@ func (h *handing) reads(name string) string {
 	}
 }
 
-// told waits for events of a kind, and returns their details.
-func (h *handing) told(kind string, n int) (details []string) {
+// awaitEvents waits for events of a kind, and returns their details.
+func (h *handing) awaitEvents(kind string, n int) (details []string) {
 	h.t.Helper()
 	eventually(h.t, fmt.Sprintf("%d events %s", n, kind), func() bool {
 		details = nil
@@ -228,7 +228,7 @@ func (h *handing) lostNothing() {
 	eventually(h.t, "the gateway has heard all", func() bool {
 		return slices.ContainsFunc(h.g.events.all(), func(e api.FleetEvent) bool { return e.Session == barrier })
 	})
-	if lost := h.told("output_lost", 0); len(lost) > 0 {
+	if lost := h.awaitEvents("output_lost", 0); len(lost) > 0 {
 		h.t.Errorf("lost: lost = %q, want len(lost) == 0", lost)
 	}
 }
@@ -246,7 +246,7 @@ func TestOutputIsHandedOverOnce(t *testing.T) {
 		h.boxd.mu.Lock()
 		h.boxd.does, h.boxd.away = nil, again.away
 		h.boxd.mu.Unlock()
-		if err := h.a.end(t.Context(), "key", &held{Owner: "ci", ID: "s", Generation: again.generation}, "why"); (err != nil) != again.away {
+		if err := h.a.end(t.Context(), "key", &fencedSession{Owner: "ci", ID: "s", Generation: again.generation}, "why"); (err != nil) != again.away {
 			t.Errorf("generation %d: err = %v, want (err != nil) == again.away", again.generation, err)
 		}
 		h.boxd.mu.Lock()
@@ -281,7 +281,7 @@ func TestAGatewayAnswersTheNodeAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Reply = elsewhere
-		if err := errors.Join(h.a.nc.PublishMsg(m), h.a.askForTaker(t.Context(), &p)); err != nil {
+		if err := errors.Join(h.a.nc.PublishMsg(m), h.a.findTaker(t.Context(), &p)); err != nil {
 			t.Fatal(err)
 		}
 		for {
@@ -308,15 +308,15 @@ func TestAnotherGatewayKeepsTheOutput(t *testing.T) {
 	js := startServer(t)
 	h := hands(t, js, 64<<20, 64<<20)
 	off := aGateway(js, &clock{t: time.Unix(1e9, 0)})
-	off.nodes["a"] = &seen{FleetNode: api.FleetNode{Name: "a"}}
-	if err := errors.Join(off.hearOutputs(), js.Conn().Flush()); err != nil {
+	off.nodes["a"] = &nodeState{FleetNode: api.FleetNode{Name: "a"}}
+	if err := errors.Join(off.subscribeOutputs(), js.Conn().Flush()); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 10 {
 		h.wrote(fmt.Sprint("p", i), "text")
 	}
 	h.ends(1)
-	if kept := h.kept("ci"); len(kept) != 10 {
+	if kept := h.listKept("ci"); len(kept) != 10 {
 		t.Errorf("%d outputs are stored", len(kept))
 	}
 }
@@ -333,7 +333,7 @@ func TestOutputIsHandedOver(t *testing.T) {
 	h.boxd.has[2].State, h.boxd.has[2].Result = "ended", &api.ExecResult{Status: "exited", ExitCode: new(int)}
 	for range 2 {
 		h.ends(1)
-		kept := h.kept("ci")
+		kept := h.listKept("ci")
 		if len(kept) != 3 || kept[0].Process != "little" || kept[1].Process != "much" || kept[2].Process != "nothing" {
 			t.Fatalf(`kept = %+v, want len(kept) == 3 and kept[0].Process == "little" and kept[1].Process == "much" and kept[2].Process == "nothing"`,
 				kept)
@@ -355,23 +355,23 @@ func TestOutputIsHandedOver(t *testing.T) {
 	if want := []string{"list", "stop little", "list", "read little ", "read much ", "read nothing ", "end"}; !slices.Equal(h.boxd.does, want) {
 		t.Errorf("boxd was asked for %q, want %q", h.boxd.does, want)
 	}
-	if kept := h.kept("ci"); len(kept) != 6 {
+	if kept := h.listKept("ci"); len(kept) != 6 {
 		t.Errorf("that of another generation is another: kept = %+v, want len(kept) == 6", kept)
 	}
-	if kept := h.kept("other"); len(kept) != 0 {
+	if kept := h.listKept("other"); len(kept) != 0 {
 		t.Errorf("another owner has %+v, want len(kept) == 0", kept)
 	}
-	h.told("output_kept", 9)
+	h.awaitEvents("output_kept", 9)
 	h.lostNothing()
 	// A session that was stopped has no output, and the rest of a canceled move is not the session's.
 	h.boxd.stopped = true
 	h.ends(3)
 	h.boxd.stopped = false
 	h.boxd.does = nil
-	if err := h.a.end(t.Context(), "key", &held{Owner: "ci", ID: "s", Generation: 4, Coming: true}, ""); err != nil || !slices.Equal(h.boxd.does, []string{"end"}) {
+	if err := h.a.end(t.Context(), "key", &fencedSession{Owner: "ci", ID: "s", Generation: 4, Coming: true}, ""); err != nil || !slices.Equal(h.boxd.does, []string{"end"}) {
 		t.Errorf("%v, requests to boxd: %q", err, h.boxd.does)
 	}
-	if kept := h.kept("ci"); len(kept) != 6 {
+	if kept := h.listKept("ci"); len(kept) != 6 {
 		t.Errorf("kept = %+v, want len(kept) == 6", kept)
 	}
 }
@@ -384,7 +384,7 @@ func TestWhatIsHandedOverIsBounded(t *testing.T) {
 	h.wrote("long", long[:1<<20], long[1<<20:])
 	h.ends(1)
 	h.boxd.has = nil
-	h.a.bounds.kept /= 64 // as many pieces as the race detector reads in a second
+	h.a.bounds.stream /= 64 // as many pieces as the race detector reads in a second
 	h.a.bounds.packed /= 64
 	tiny := make([]string, 7000) // of 8 bytes each, packed
 	letters := string(noise(len(tiny)))
@@ -393,7 +393,7 @@ func TestWhatIsHandedOverIsBounded(t *testing.T) {
 	}
 	h.wrote("tiny", tiny...)
 	h.ends(2)
-	kept := h.kept("ci")
+	kept := h.listKept("ci")
 	if len(kept) != 2 {
 		t.Fatalf("kept = %+v, want len(kept) == 2", kept)
 	}
@@ -415,23 +415,23 @@ func TestOutputsFit(t *testing.T) {
 	for generation := range uint64(5) {
 		h.ends(generation + 1)
 	}
-	kept := h.kept("ci")
+	kept := h.listKept("ci")
 	if len(kept) != 2 || h.reads(kept[1].Name) != h.boxd.written["p"][0].Data {
 		t.Errorf(`kept = %+v, want len(kept) == 2 and h.reads(kept[1].Name) == h.boxd.written["p"][0].Data`, kept)
 	}
 	h.ends(5) // again, as after a crash: it replaces itself
-	if again := h.kept("ci"); !slices.Equal(namesOf(again), namesOf(kept)) {
+	if again := h.listKept("ci"); !slices.Equal(namesOf(again), namesOf(kept)) {
 		t.Errorf("%+v, was %+v, want namesOf(again) == namesOf(kept)", again, kept)
 	}
 	newest := kept[1].Name
 	h.lostNothing()
 	h.wrote("large", string(noise(600<<10)))
 	h.ends(6)
-	if details := h.told("output_lost", 1); !strings.Contains(details[0], "process large of ci: ") || !strings.Contains(details[0], "owner_size") {
+	if details := h.awaitEvents("output_lost", 1); !strings.Contains(details[0], "process large of ci: ") || !strings.Contains(details[0], "owner_size") {
 		t.Errorf(`details = %q, want details[0] containing "process large of ci: " and details[0] containing "owner_size"`,
 			details)
 	}
-	kept = h.kept("ci")
+	kept = h.listKept("ci")
 	if len(kept) != 2 || kept[0].Name != newest {
 		t.Errorf("kept = %+v, want len(kept) == 2 and kept[0].Name == newest", kept)
 	}
@@ -448,17 +448,17 @@ func TestOutputsFit(t *testing.T) {
 	h.boxd.has = h.boxd.has[:1]
 	h.g.cfg.OwnerOutputs = 2 << 20
 	h.ends(7)
-	if details := h.told("output_lost", 2); !strings.Contains(details[1], "the outputs of all owners together would have more than their limit") {
+	if details := h.awaitEvents("output_lost", 2); !strings.Contains(details[1], "the outputs of all owners together would have more than their limit") {
 		t.Errorf(`details = %q, want details[1] containing "the outputs of all owners together would have more than their limit"`,
 			details)
 	}
-	if again := h.kept("ci"); !slices.Equal(namesOf(again), namesOf(kept)) {
+	if again := h.listKept("ci"); !slices.Equal(namesOf(again), namesOf(kept)) {
 		t.Errorf("%+v, was %+v, want namesOf(again) == namesOf(kept)", again, kept)
 	}
 	// A new size applies from the next output on.
 	h.g.cfg.Outputs = 8 << 20
 	h.ends(8)
-	if kept := h.kept("ci"); len(kept) != 3 {
+	if kept := h.listKept("ci"); len(kept) != 3 {
 		t.Errorf("kept = %+v, want len(kept) == 3", kept)
 	}
 	text := scrape(t, h.g)
@@ -487,15 +487,15 @@ func TestASessionEndsWhoseOutputNobodyTakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			js := startServer(t)
-			h := &handing{t: t, boxd: &talkingBoxd{written: map[string][]api.LogLine{}}}
+			h := &handing{t: t, boxd: &outputBoxd{written: map[string][]api.LogLine{}}}
 			h.a = anAgent(t, js, h.boxd)
-			h.a.patience = 300 * time.Millisecond
+			h.a.timeout = 300 * time.Millisecond
 			lost, err := js.Conn().SubscribeSync(lostSubject)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if name == "boxd hangs" || name == "no turn" {
-				h.a.patience = 3 * time.Second
+				h.a.timeout = 3 * time.Second
 				if _, err := js.Conn().Subscribe(outputSubject, func(m *nats.Msg) { _ = m.Respond([]byte("{}")) }); err != nil { // a gateway that takes all
 					t.Fatal(err)
 				}
@@ -536,8 +536,8 @@ func TestAnAgentThatEndsLosesNoOutput(t *testing.T) {
 	h.wrote("p", "text")
 	h.boxd.hangs = true
 	ctx, end := context.WithCancel(t.Context())
-	h.boxd.asked = end
-	if err := h.a.end(ctx, "key", &held{Owner: "ci", ID: "s", Generation: 1}, "why"); err == nil || ctx.Err() == nil {
+	h.boxd.onRequest = end
+	if err := h.a.end(ctx, "key", &fencedSession{Owner: "ci", ID: "s", Generation: 1}, "why"); err == nil || ctx.Err() == nil {
 		t.Errorf("err = %v, ctx.Err() = %v, want an error and ctx.Err() != nil", err, ctx.Err())
 	}
 	h.boxd.mu.Lock()
@@ -553,7 +553,7 @@ func TestAnAgentThatEndsLosesNoOutput(t *testing.T) {
 		t.Errorf("%d messages, %v", n, err)
 	}
 	h.ends(1)
-	if kept := h.kept("ci"); len(kept) != 1 {
+	if kept := h.listKept("ci"); len(kept) != 1 {
 		t.Errorf("kept = %+v, want len(kept) == 1", kept)
 	}
 }
@@ -563,7 +563,7 @@ func TestAPartIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
 	node := h.g.nodes["a"]
-	h.boxd.asked = sync.OnceFunc(func() { // the node was told that output is stored
+	h.boxd.onRequest = sync.OnceFunc(func() { // the node was told that output is stored
 		h.g.mu.Lock()
 		defer h.g.mu.Unlock()
 		delete(h.g.nodes, "a")
@@ -595,12 +595,12 @@ func TestAPartIsTriedAgain(t *testing.T) {
 	h.g.nodes["a"] = node
 	h.g.mu.Unlock()
 	<-done
-	if kept := h.kept("ci"); len(kept) != 1 {
+	if kept := h.listKept("ci"); len(kept) != 1 {
 		t.Errorf("kept = %+v, want len(kept) == 1", kept)
 	}
 	h.g.cfg.Outputs = 0
 	h.ends(2)
-	if details := h.told("output_lost", 1); !strings.Contains(details[0], "this gateway keeps no output") {
+	if details := h.awaitEvents("output_lost", 1); !strings.Contains(details[0], "this gateway keeps no output") {
 		t.Errorf(`details = %q, want details[0] containing "this gateway keeps no output"`, details)
 	}
 }

@@ -25,10 +25,10 @@ func TestAlertsAndDashboardAskForWhatAGatewayServes(t *testing.T) {
 	c := &clock{t: time.Unix(1e9, 0)}
 	g := aGateway(startServer(t), c)
 	g.cfg.Snapshots = 1 << 20
-	g.nodes["a"] = &seen{at: c.now(), FleetNode: api.FleetNode{Name: "a", State: api.FleetNodeReady}}
+	g.nodes["a"] = &nodeState{at: c.now(), FleetNode: api.FleetNode{Name: "a", State: api.FleetNodeReady}}
 	g.metrics.refusals.WithLabelValues("a").Inc()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(newSnapshot(g), g.metrics.claims, g.metrics.refusals, g.metrics.lost, g.metrics.took)
+	registry.MustRegister(newSnapshot(g), g.metrics.claims, g.metrics.refusals, g.metrics.lost, g.metrics.duration)
 	boxtest.AskForWhatThereIs(t, registry, packagedAlerts, packagedDashboard)
 }
 

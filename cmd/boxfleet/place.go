@@ -36,7 +36,7 @@ type placement struct {
 
 // How many nodes are looked at, and what counts how much. A lower score is better.
 const (
-	drawn = 4 // K of "the best of K drawn at random": gateways that know the same do not all choose the same node
+	sampleSize = 4 // K of "the best of K drawn at random": gateways that know the same do not all choose the same node
 
 	warmCounts   = -0.5
 	preferCounts = -0.25
@@ -49,7 +49,7 @@ type wanted struct {
 	Profile string         `json:"profile"`
 	Memory  *quantity.Size `json:"memory"`
 	ID      string         `json:"id"`
-	asked
+	sessionSpec
 
 	Template  string             `json:"template"`
 	Variables map[string]string  `json:"variables"`
@@ -59,7 +59,7 @@ type wanted struct {
 }
 
 // fits reports why a node cannot take a session; "": it can.
-func (p *placement) fits(n *seen) string {
+func (p *placement) fits(n *nodeState) string {
 	switch {
 	case p.Node != "" && p.Node != n.Name:
 		return "the request names another"
@@ -90,7 +90,7 @@ func (p *placement) fits(n *seen) string {
 }
 
 // score says how much is against a node.
-func (p *placement) score(n *seen, profile string, own int) float64 {
+func (p *placement) score(n *nodeState, profile string, own int) float64 {
 	share := func(used, all float64) float64 {
 		if all <= 0 {
 			return 0
@@ -116,7 +116,7 @@ func (p *placement) score(n *seen, profile string, own int) float64 {
 }
 
 // choose orders the nodes that can take a session, the best of those drawn first; none says why there is none.
-func choose(p *placement, nodes []seen, profile string, own map[string]int) (list []seen, none string) {
+func choose(p *placement, nodes []nodeState, profile string, own map[string]int) (list []nodeState, none string) {
 	reasons := map[string][]string{}
 	for i := range nodes {
 		if why := p.fits(&nodes[i]); why != "" {
@@ -134,8 +134,8 @@ func choose(p *placement, nodes []seen, profile string, own map[string]int) (lis
 		return nil, cmp.Or(strings.Join(why, "; "), "there is no node")
 	}
 	mathrand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	k := min(len(list), drawn)
-	slices.SortStableFunc(list[:k], func(a, b seen) int {
+	k := min(len(list), sampleSize)
+	slices.SortStableFunc(list[:k], func(a, b nodeState) int {
 		return cmp.Compare(p.score(&a, profile, own[a.Name]), p.score(&b, profile, own[b.Name]))
 	})
 	return list, ""
@@ -217,7 +217,7 @@ func (g *gateway) name(c *call, place *placement, fields map[string]json.RawMess
 	if err != nil {
 		return "", err
 	}
-	resp, err := g.ask(c, &list[0], http.MethodPost, "/v1/sessions", body)
+	resp, err := g.request(c, &list[0], http.MethodPost, "/v1/sessions", body)
 	if err != nil {
 		return "", unreached(list[0].Name, err)
 	}
@@ -259,14 +259,14 @@ func asError(p *api.Problem, text error) error {
 }
 
 // peekBody reads the beginning of the body, of at most that many bytes, which stays to be read.
-func (c *call) peekBody(most int64) ([]byte, error) {
-	begun, err := io.ReadAll(io.LimitReader(c.r.Body, most))
-	rest := c.r.Body
+func (c *call) peekBody(maxBytes int64) ([]byte, error) {
+	head, err := io.ReadAll(io.LimitReader(c.r.Body, maxBytes))
+	body := c.r.Body
 	c.r.Body = struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(bytes.NewReader(begun), rest), rest}
-	return begun, err
+	}{io.MultiReader(bytes.NewReader(head), body), body}
+	return head, err
 }
 
 func (c *call) setBody(body []byte) {
@@ -275,13 +275,13 @@ func (c *call) setBody(body []byte) {
 	c.r.TransferEncoding = nil
 }
 
-// ask makes a request of its own to a node, in the name of a caller.
-func (g *gateway) ask(c *call, n *seen, method, target string, body []byte) (*http.Response, error) {
+// request makes a request of its own to a node, in the name of a caller.
+func (g *gateway) request(c *call, n *nodeState, method, target string, body []byte) (*http.Response, error) {
 	return g.send(c, n, method, target, "application/json", bytes.NewReader(body))
 }
 
-// send is ask with a body of another type, which may be a stream.
-func (g *gateway) send(c *call, n *seen, method, target, contentType string, body io.Reader) (*http.Response, error) {
+// send is request with a body of another type, which may be a stream.
+func (g *gateway) send(c *call, n *nodeState, method, target, contentType string, body io.Reader) (*http.Response, error) {
 	u, err := url.Parse("http://" + n.Name + target)
 	if err != nil {
 		return nil, err
@@ -297,7 +297,7 @@ func (g *gateway) send(c *call, n *seen, method, target, contentType string, bod
 			req.Header.Set(name, v)
 		}
 	}
-	if err := g.speak(c, n, req); err != nil {
+	if err := g.sign(c, n, req); err != nil {
 		return nil, err
 	}
 	resp, err := g.transport.RoundTrip(req)

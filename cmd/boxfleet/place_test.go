@@ -22,15 +22,15 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-func nodeOf(name string, change func(*api.FleetNode)) seen {
+func nodeOf(name string, change func(*api.FleetNode)) nodeState {
 	n := api.FleetNode{Name: name, State: api.FleetNodeReady, CPUs: 8, Memory: 32 << 30, MemoryAvailable: 32 << 30, MaxSessions: 256}
 	if change != nil {
 		change(&n)
 	}
-	return seen{FleetNode: n}
+	return nodeState{FleetNode: n}
 }
 
-func names(list []seen) (all []string) {
+func names(list []nodeState) (all []string) {
 	for i := range list {
 		all = append(all, list[i].Name)
 	}
@@ -39,7 +39,7 @@ func names(list []seen) (all []string) {
 
 func TestOnlyNodesThatCanAreAsked(t *testing.T) {
 	t.Parallel()
-	nodes := []seen{
+	nodes := []nodeState{
 		nodeOf("off", func(n *api.FleetNode) { n.State = api.FleetNodeOff }),
 		nodeOf("full", func(n *api.FleetNode) { n.Sessions = 256 }),
 		nodeOf("ids", func(n *api.FleetNode) { n.IDRanges, n.IDRangesUsed = 4, 4 }),
@@ -81,7 +81,7 @@ func TestWhatCountsForANode(t *testing.T) {
 	t.Parallel()
 	plain := nodeOf("plain", nil)
 	for what, c := range map[string]struct {
-		better, worse seen
+		better, worse nodeState
 		p             placement
 		own           map[string]int
 	}{
@@ -96,7 +96,7 @@ func TestWhatCountsForANode(t *testing.T) {
 		"none of the owner's":  {plain, nodeOf("b", nil), placement{Spread: true}, map[string]int{"b": 1}},
 	} {
 		for range 8 {
-			if list, _ := choose(&c.p, []seen{c.worse, c.better}, "", c.own); list[0].Name != c.better.Name {
+			if list, _ := choose(&c.p, []nodeState{c.worse, c.better}, "", c.own); list[0].Name != c.better.Name {
 				t.Errorf("%s: names(list) = %v, want list[0].Name == c.better.Name", what, names(list))
 			}
 		}
@@ -104,9 +104,9 @@ func TestWhatCountsForANode(t *testing.T) {
 }
 
 // spreadOf places sessions on nodes, and returns how much more memory the fullest has reserved than the average.
-func spreadOf(pick func([]seen) *seen) float64 {
+func spreadOf(pick func([]nodeState) *nodeState) float64 {
 	const nodes, sessions = 200, 10000
-	list := make([]seen, nodes)
+	list := make([]nodeState, nodes)
 	for i := range list {
 		list[i] = nodeOf(fmt.Sprint("n", i), nil)
 	}
@@ -125,20 +125,20 @@ func spreadOf(pick func([]seen) *seen) float64 {
 // The best of four random nodes is nearly as good as the best of all, which all gateways with the same information would choose.
 func TestTheBestOfAFewIsNearlyTheBest(t *testing.T) {
 	t.Parallel()
-	by := func(list, ask []seen) *seen {
+	by := func(list, req []nodeState) *nodeState {
 		for i := range list {
-			if list[i].Name == ask[0].Name {
+			if list[i].Name == req[0].Name {
 				return &list[i]
 			}
 		}
 		return nil
 	}
-	drawn := spreadOf(func(list []seen) *seen {
-		ask, _ := choose(&placement{}, list, "", nil)
-		return by(list, ask)
+	drawn := spreadOf(func(list []nodeState) *nodeState {
+		req, _ := choose(&placement{}, list, "", nil)
+		return by(list, req)
 	})
-	random := spreadOf(func(list []seen) *seen { return &list[rand.IntN(len(list))] })
-	best := spreadOf(func(list []seen) *seen {
+	random := spreadOf(func(list []nodeState) *nodeState { return &list[rand.IntN(len(list))] })
+	best := spreadOf(func(list []nodeState) *nodeState {
 		at := 0
 		for i := range list {
 			if (&placement{}).score(&list[i], "", 0) < (&placement{}).score(&list[at], "", 0) {
@@ -190,11 +190,11 @@ func TestANodeRemembersTheHighestGeneration(t *testing.T) {
 		t.Errorf("of another owner: ok = %v, err = %v, want ok == true and no error", ok, err)
 	}
 	key := claimKey("ci", "s")
-	if err := f.change(key, 3, func(h *held) { h.Ended = true }); err != nil || f.all[key].Ended {
+	if err := f.change(key, 3, func(h *fencedSession) { h.Ended = true }); err != nil || f.all[key].Ended {
 		t.Errorf("a message about an earlier generation was accepted: f.all[key] = %+v, err = %v, want no error and f.all[key].Ended == false",
 			f.all[key], err)
 	}
-	if err := f.change(key, 4, func(h *held) { h.Ended = true }); err != nil {
+	if err := f.change(key, 4, func(h *fencedSession) { h.Ended = true }); err != nil {
 		t.Error(err)
 	}
 	f.close()
@@ -230,22 +230,22 @@ func TestANodeForgetsTheOldestGenerations(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.close()
-	begin := time.Now()
+	start := time.Now()
 	for i := range maxEnded + 20 {
-		f.all[claimKey("ci", strconv.Itoa(i))] = held{Owner: "ci", Generation: 1, Ended: true, Since: begin.Add(time.Duration(i))}
+		f.all[claimKey("ci", strconv.Itoa(i))] = fencedSession{Owner: "ci", Generation: 1, Ended: true, Since: start.Add(time.Duration(i))}
 	}
 	if _, _, err := f.raise(&fence{Owner: "ci", ID: "live", Generation: 1, Bucket: "b"}); err != nil {
 		t.Fatal(err)
 	}
 	live, err := f.list()
-	if _, there := live[claimKey("ci", "live")]; err != nil || len(live) != 1 || !there {
+	if _, exists := live[claimKey("ci", "live")]; err != nil || len(live) != 1 || !exists {
 		t.Fatalf("live = %v, err = %v, want no error and len(live) == 1 and there == true", live, err)
 	}
 	if len(f.all) != maxEnded+1 {
 		t.Fatalf("%d are remembered", len(f.all))
 	}
 	for i := range 20 {
-		if _, there := f.all[claimKey("ci", strconv.Itoa(i))]; there {
+		if _, exists := f.all[claimKey("ci", strconv.Itoa(i))]; exists {
 			t.Errorf("%d is remembered", i)
 		}
 	}
@@ -331,7 +331,7 @@ func TestAListOfANodeIsWhole(t *testing.T) {
 // Only a limited number of waiters query nodes at once, since each may query all of them.
 func TestWhoWaitsTakesTurns(t *testing.T) {
 	t.Parallel()
-	r := &reservation{g: &gateway{nodes: map[string]*seen{}, turns: make(chan struct{}, 1)}}
+	r := &reservation{g: &gateway{nodes: map[string]*nodeState{}, turns: make(chan struct{}, 1)}}
 	r.g.turns <- struct{}{}
 	over, end := context.WithCancel(t.Context())
 	end()

@@ -96,14 +96,14 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	ctx, leave := g.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {
+	ctx, release := g.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {
 		again, err := identify()
 		if err == nil && again.Name != pass.Name {
 			err = g.cfg.Gate.Unknown()
 		}
 		return again.Until, err
 	})
-	defer leave()
+	defer release()
 	traced.Principal = pass.Name
 	span := g.begin(&traced, w, r)
 	defer span.end()
@@ -190,7 +190,7 @@ func (g *gateway) claimOf(ctx context.Context, owner, id string) (*sessionClaim,
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	claim, err := getClaim(ctx, claims, claimKey(owner, id))
 	if err != nil {
@@ -223,13 +223,13 @@ func (g *gateway) unsettled() error {
 		return err
 	}
 	g.mu.Lock()
-	young := g.now().Sub(g.opened) < lostAfter
+	recent := g.now().Sub(g.opened) < lostAfter
 	g.mu.Unlock()
-	if !young {
+	if !recent {
 		return nil
 	}
 	nodes := g.known()
-	if len(nodes) == 0 || slices.ContainsFunc(nodes, func(n seen) bool { return !n.lost && n.Claims != bucket }) {
+	if len(nodes) == 0 || slices.ContainsFunc(nodes, func(n nodeState) bool { return !n.lost && n.Claims != bucket }) {
 		return fault.Errorf(fault.Unavailable, "a node has not reported its sessions yet").WithHint("try again")
 	}
 	return nil
@@ -247,12 +247,12 @@ func (c *call) owner() (string, error) {
 }
 
 // may refuses a caller what no node is asked for that would refuse it.
-func (c *call) may(route string, least access.Role) error {
+func (c *call) may(route string, minRole access.Role) error {
 	switch {
 	case !c.pass.Allows(route):
 		return fault.Errorf(fault.Denied, "permission denied: the token %s does not allow this route", fault.Show(c.pass.Token)).WithHint("the operator can add the route to the token in the tokens file")
-	case !c.pass.Is(least):
-		return fault.Field("role", c.pass.Role.String(), least.String()+" or more").Of(fault.Denied).WithText("permission denied: this needs the %s role, you have %q (%s)", least, c.pass.Role, c.pass.Rule)
+	case !c.pass.Is(minRole):
+		return fault.Field("role", c.pass.Role.String(), minRole.String()+" or more").Of(fault.Denied).WithText("permission denied: this needs the %s role, you have %q (%s)", minRole, c.pass.Role, c.pass.Rule)
 	}
 	return nil
 }
@@ -288,7 +288,7 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 		if err := c.may("DELETE /v1/sessions/{id}", access.User); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+		ctx, cancel := context.WithTimeout(c.r.Context(), requestTimeout)
 		defer cancel()
 		if err := g.drop(ctx, claim); err != nil {
 			return err
@@ -301,7 +301,7 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 		then = func(resp *http.Response) {
 			// In E2B's protocol 404 can also mean that the session is none of a sandbox any more.
 			if resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotFound && c.e2b == nil {
-				ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), requestPatience)
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), requestTimeout)
 				defer cancel()
 				if err := g.drop(ctx, claim); err != nil {
 					g.log.Warn("cannot remove the claim of a removed session; its node will", "session", id, "error", err)
@@ -315,14 +315,14 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 // lost is the refusal of what is asked of a session that is lost.
 func (g *gateway) lost(claim *sessionClaim) error {
 	err := fault.Errorf(fault.Conflict, "session %s is lost since %s: %s", fault.Show(claim.ID), claim.Since.UTC().Format(time.RFC3339), claim.Reason)
-	kept := ""
+	note := ""
 	if g.cfg.Outputs > 0 {
-		kept = "; what its programs have written is then kept when its node returns: boxctl fleet outputs"
+		note = "; what its programs have written is then kept when its node returns: boxctl fleet outputs"
 	}
 	if claim.Snapshot != "" {
-		return err.WithHint("it returns with its node; to give it up, remove it, then restore its last snapshot %s%s", fault.Show(claim.Snapshot), kept)
+		return err.WithHint("it returns with its node; to give it up, remove it, then restore its last snapshot %s%s", fault.Show(claim.Snapshot), note)
 	}
-	return err.WithHint("it returns with its node; to give it up, remove it, then create it again%s", kept)
+	return err.WithHint("it returns with its node; to give it up, remove it, then create it again%s", note)
 }
 
 // inUse is the refusal to remove the claim of a Workspace whose node has it: its sessions would be nobody's.
@@ -362,7 +362,7 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", name, "boxd"
 			p.Out.Header.Del(nodeHeader)
 			p.Out.Header.Del(wire.HeaderGateway) // by which a node would take it for one of another protocol
-			refused = g.speak(c, &n, p.Out)
+			refused = g.sign(c, &n, p.Out)
 		},
 		ModifyResponse: func(resp *http.Response) error {
 			if c.refused(resp) {
@@ -411,8 +411,8 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // anonymous reports whether a request comes from somebody who is no caller of the gateway: nodes and owners are not named to them.
 func (c *call) anonymous() bool { return c.e2b != nil && c.e2b.data }
 
-// speak signs for whom a request is.
-func (g *gateway) speak(c *call, n *seen, out *http.Request) error {
+// sign signs for whom a request is.
+func (g *gateway) sign(c *call, n *nodeState, out *http.Request) error {
 	key := g.key()
 	a := access.Assertion{
 		Gateway: g.cfg.Name, Node: n.Name, Principal: c.pass.Name, Role: c.pass.Role, Token: c.pass.Token, Routes: c.pass.Routes(),
@@ -420,7 +420,7 @@ func (g *gateway) speak(c *call, n *seen, out *http.Request) error {
 	}
 	now := time.Now().Add(n.offset)
 	if c.e2b != nil {
-		return c.e2b.speak(&a, key, now, out)
+		return c.e2b.sign(&a, key, now, out)
 	}
 	out.Header.Del("Authorization")
 	if c.langBot {
@@ -472,7 +472,7 @@ func unreached(name string, err error) error {
 	if r, ok := errors.AsType[*nodeRefusal](err); ok {
 		return fault.Errorf(fault.Unavailable, "node %s does not accept this gateway: %s", name, r.detail).WithHint("[fleet.gateways] of the node's box.toml must have the key and name of this gateway")
 	}
-	if errors.Is(err, errNobody) {
+	if errors.Is(err, errNoResponder) {
 		return fault.Errorf(fault.Unavailable, "node %s cannot be reached: %w", name, err).WithHint("GET /v1/fleet/nodes says since when")
 	}
 	return fault.Errorf(fault.Unavailable, "node %s has not answered: %w", name, err).WithHint("a program with an id continues: send it again")

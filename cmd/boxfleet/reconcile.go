@@ -52,7 +52,7 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 	return nil
 }
 
-func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, lives bool) error {
+func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *fencedSession, lives bool) error {
 	if h.Workspace > 0 && a.isEnding(key) || a.isGivenUp(key) {
 		return nil // a claim that has come meanwhile waits for that, and what ends is claimed by nobody
 	}
@@ -64,18 +64,18 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		delete(a.moves, key)
 	}
 	mine := claim != nil && claim.Node == a.name && claim.Generation == h.Generation && (!h.Coming || claim.State != api.FleetClaimStarting)
-	if claim != nil && claim.State == api.FleetClaimMoving && (mine && lives && a.goesOn(claim) || claim.To == a.name && claim.ToGeneration == h.Generation) {
+	if claim != nil && claim.State == api.FleetClaimMoving && (mine && lives && a.moveAlive(claim) || claim.To == a.name && claim.ToGeneration == h.Generation) {
 		return nil // whoever moves it changes the claim
 	}
 	if lives || !mine {
 		delete(a.idle, key)
 	}
 	lives = lives || h.Keeps
-	young := time.Since(h.Since) < startingFor
+	recent := time.Since(h.Since) < startingFor
 	switch {
 	case !lives && mine && h.Workspace > 0 && (claim.State == api.FleetClaimLive || claim.State == api.FleetClaimStarting):
 		return a.releaseIdle(ctx, claims, bucket, key, h, claim)
-	case !lives && mine && (claim.State != api.FleetClaimStarting || !young): // it has ended, or was never made
+	case !lives && mine && (claim.State != api.FleetClaimStarting || !recent): // it has ended, or was never made
 		if lives, err := a.lives(ctx, h); err != nil || lives { // it was made after boxd had listed its sessions
 			return err
 		}
@@ -83,11 +83,11 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); err != nil && !conflict(err) {
 			return fmt.Errorf("release the claim of %s: %w", h.ID, err)
 		}
-		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
-	case !lives && (mine || young):
+		return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })
+	case !lives && (mine || recent):
 		return nil // it may be about to be made
 	case !lives:
-		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
+		return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })
 	case mine && (claim.State != api.FleetClaimLive || claim.Ran || claim.Sandbox != h.Sandbox): // a gateway of an older version rewrites claims without the mark
 		if changed, err := a.revive(ctx, claims, key, h, claim); err != nil || changed {
 			return err
@@ -105,14 +105,14 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	default:
 		return a.giveUp(ctx, claims, bucket, key, h, claim)
 	}
-	return a.fences.change(key, h.Generation, func(h *held) {
+	return a.fences.change(key, h.Generation, func(h *fencedSession) {
 		h.Bucket, h.Coming, h.Whole = bucket, false, false
 		h.follow(claim)
 	})
 }
 
 // revive makes the claim of a session that runs here live. changed means that somebody else has changed it.
-func (a *agent) revive(ctx context.Context, claims jetstream.KeyValue, key string, h *held, claim *sessionClaim) (changed bool, err error) {
+func (a *agent) revive(ctx context.Context, claims jetstream.KeyValue, key string, h *fencedSession, claim *sessionClaim) (changed bool, err error) {
 	next := *claim
 	next.State, next.Reason, next.Snapshot, next.Sandbox, next.To, next.ToGeneration = api.FleetClaimLive, "", "", h.Sandbox, "", 0
 	next.Served = next.Workspace
@@ -142,7 +142,7 @@ func (a *agent) revive(ctx context.Context, claims jetstream.KeyValue, key strin
 }
 
 // follow remembers what gateways say in the claim of a Workspace; nil: there was none.
-func (h *held) follow(claim *sessionClaim) {
+func (h *fencedSession) follow(claim *sessionClaim) {
 	if claim != nil {
 		h.Workspace, h.Keeps = max(h.Workspace, claim.Workspace), h.Keeps || claim.Keeps
 	}
@@ -153,7 +153,7 @@ const idleFor = 5 * time.Minute
 
 // releaseIdle releases the claim of a Workspace that has no session and keeps nothing, in two steps: first gateways have to ask for the
 // Workspace anew, and when what was sent before that can have made no session any more, the claim is removed.
-func (a *agent) releaseIdle(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, claim *sessionClaim) error {
+func (a *agent) releaseIdle(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *fencedSession, claim *sessionClaim) error {
 	s, ok := a.idle[key]
 	if !ok || s.revision != claim.revision {
 		s = start{claim.revision, a.clock()}
@@ -183,9 +183,9 @@ func (a *agent) releaseIdle(ctx context.Context, claims jetstream.KeyValue, buck
 			return fmt.Errorf("release the claim of %s: %w", h.ID, err)
 		}
 		delete(a.idle, key)
-		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
+		return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })
 	}
-	return a.fences.change(key, h.Generation, func(h *held) {
+	return a.fences.change(key, h.Generation, func(h *fencedSession) {
 		h.Bucket = bucket
 		h.follow(claim)
 	})
@@ -195,7 +195,7 @@ func (a *agent) releaseIdle(ctx context.Context, claims jetstream.KeyValue, buck
 const workspacePrefix = "workspace/"
 
 // sessionsOf returns the ids of the sessions of a Workspace here.
-func (a *agent) sessionsOf(ctx context.Context, h *held) (ids []string, err error) {
+func (a *agent) sessionsOf(ctx context.Context, h *fencedSession) (ids []string, err error) {
 	boxd := client.New(a.cfg.Socket)
 	defer boxd.Close()
 	all, err := boxd.Sessions(ctx, true)
@@ -222,9 +222,9 @@ func stillIs(ctx context.Context, bucket jetstream.KeyValue, id string) error {
 	return nil
 }
 
-// goesOn reports whether a session that is being moved from here is to be waited for. A gateway that has died does not renew the claim:
+// moveAlive reports whether a session that is being moved from here is to be waited for. A gateway that has died does not renew the claim:
 // this node counts from when it has seen the claim first, since times in claims are of other clocks.
-func (a *agent) goesOn(claim *sessionClaim) bool {
+func (a *agent) moveAlive(claim *sessionClaim) bool {
 	if a.moves == nil {
 		a.moves = map[string]start{}
 	}
@@ -241,24 +241,24 @@ const againFor = 5 * time.Minute
 
 // startedAgain reports whether a session runs again that was stopped for a move, and sees to it that it does: that may have to wait
 // for room, and takes no part of the time of an announcement. One that cannot be started is left to its owner.
-func (a *agent) startedAgain(key string, h *held) bool {
+func (a *agent) startedAgain(key string, h *fencedSession) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	done, begun := a.again[key]
+	done, started := a.again[key]
 	switch {
 	case done:
 		delete(a.again, key)
 		return true
-	case begun:
+	case started:
 		return false
 	}
 	if a.again == nil {
 		a.again = map[string]bool{}
 	}
 	a.again[key] = false
-	of, life := *h, a.life
-	a.beside.Go(func() {
-		a.startAgain(life, &of)
+	entry, baseCtx := *h, a.baseCtx
+	a.background.Go(func() {
+		a.startAgain(baseCtx, &entry)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.again[key] = true
@@ -266,7 +266,7 @@ func (a *agent) startedAgain(key string, h *held) bool {
 	return false
 }
 
-func (a *agent) startAgain(ctx context.Context, h *held) {
+func (a *agent) startAgain(ctx context.Context, h *fencedSession) {
 	ctx, cancel := context.WithTimeout(ctx, againFor)
 	defer cancel()
 	boxd := client.New(a.cfg.Socket)
@@ -287,7 +287,7 @@ func (a *agent) startAgain(ctx context.Context, h *held) {
 }
 
 // lives asks boxd for one session.
-func (a *agent) lives(ctx context.Context, h *held) (bool, error) {
+func (a *agent) lives(ctx context.Context, h *fencedSession) (bool, error) {
 	if h.Workspace > 0 {
 		ids, err := a.sessionsOf(ctx, h)
 		return len(ids) > 0, err
@@ -309,7 +309,7 @@ func (a *agent) lives(ctx context.Context, h *held) (bool, error) {
 const endingFor = 5 * time.Minute
 
 // giveUp has a session ended that is no longer this node's. Its programs may take their time: no announcement waits for them.
-func (a *agent) giveUp(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, claim *sessionClaim) error { //nolint:contextcheck // the same
+func (a *agent) giveUp(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *fencedSession, claim *sessionClaim) error { //nolint:contextcheck // the same
 	if a.isEnding(key) {
 		return nil
 	}
@@ -327,15 +327,15 @@ func (a *agent) giveUp(ctx context.Context, claims jetstream.KeyValue, bucket, k
 		return err
 	case !ok:
 		a.log.Warn("keeping a session that is claimed elsewhere: box.toml lets no gateway speak for its owner", "session", h.ID, "owner", h.Owner)
-		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
+		return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })
 	}
 	a.log.Warn("ending a session that is no longer this node's", "session", h.ID, "owner", h.Owner, "reason", why)
 	done := a.releasing(key, true)
-	of, life := *h, a.life
-	a.beside.Go(func() {
+	entry, baseCtx := *h, a.baseCtx
+	a.background.Go(func() {
 		defer done()
-		if err := a.end(life, key, &of, why); err != nil {
-			a.log.Warn("cannot end a session that is no longer this node's; it is tried again", "session", of.ID, "owner", of.Owner, "error", err)
+		if err := a.end(baseCtx, key, &entry, why); err != nil {
+			a.log.Warn("cannot end a session that is no longer this node's; it is tried again", "session", entry.ID, "owner", entry.Owner, "error", err)
 		}
 	})
 	return nil
@@ -373,7 +373,7 @@ func (a *agent) isEnding(key string) bool {
 }
 
 // end ends a session whose output a gateway keeps, if it can, and remembers that.
-func (a *agent) end(ctx context.Context, key string, h *held, why string) error {
+func (a *agent) end(ctx context.Context, key string, h *fencedSession, why string) error {
 	ctx, cancel := context.WithTimeout(ctx, endingFor)
 	defer cancel()
 	boxd := client.New(a.cfg.Socket)
@@ -387,10 +387,10 @@ func (a *agent) end(ctx context.Context, key string, h *held, why string) error 
 		}
 	}
 	hand := !h.Coming && a.handOverOnce(key, h.Generation) // or it is a part of what the other node has
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for _, id := range ids {
 		if hand {
-			all.Go(func() {
+			wg.Go(func() {
 				if a.handOver(ctx, boxd, h, id, why) {
 					a.mu.Lock()
 					defer a.mu.Unlock()
@@ -399,14 +399,14 @@ func (a *agent) end(ctx context.Context, key string, h *held, why string) error 
 			})
 		}
 	}
-	all.Wait()
+	wg.Wait()
 	for _, id := range ids {
 		if err := boxd.DeleteSession(ctx, id); err != nil && !errors.Is(err, client.NotFound) {
 			return err
 		}
 	}
 	a.gaveUp.Add(1)
-	return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
+	return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })
 }
 
 // handOverOnce reports whether the output of a session is to be handed over: once, though its end may fail and be tried again.

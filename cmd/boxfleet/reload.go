@@ -22,10 +22,10 @@ type reloader struct {
 }
 
 // run reads the configuration again whenever it is told to, until ctx ends.
-func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
+func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) {
 	for {
 		select {
-		case <-told:
+		case <-signals:
 		case <-ctx.Done():
 			return
 		}

@@ -28,7 +28,7 @@ import (
 const (
 	maxWaiting  = 1024
 	maxOwn      = 256 // of these, of one caller
-	usualWait   = 10 * time.Second
+	defaultWait = 10 * time.Second
 	longestWait = time.Hour
 	retryEvery  = 500 * time.Millisecond
 	retries     = 16 // at once, of all callers: each may ask every node
@@ -104,7 +104,7 @@ func (g *gateway) claim(c *call, place *placement, want *wanted, fields map[stri
 		return err
 	}
 	r := &reservation{g: g, c: c, claims: claims, bucket: bucket, place: place, want: want, key: claimKey(c.pass.Name, want.ID), target: "/v1/sessions"}
-	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestTimeout)
 	defer cancel()
 	if r.claim, err = getClaim(ctx, claims, r.key); err != nil {
 		return unread(err)
@@ -115,7 +115,7 @@ func (g *gateway) claim(c *call, place *placement, want *wanted, fields map[stri
 			return g.lost(b)
 		case b.State == api.FleetClaimMoving:
 			return moving(b)
-		case b.State == api.FleetClaimLive || g.young(b):
+		case b.State == api.FleetClaimLive || g.recent(b):
 			if b.State == api.FleetClaimStarting { // by a gateway that may have died before it told the node
 				if err := g.remind(ctx, b); err != nil {
 					return err
@@ -139,9 +139,9 @@ func (g *gateway) claim(c *call, place *placement, want *wanted, fields map[stri
 
 // begin has a node make the session, and counts that.
 func (r *reservation) begin() error {
-	began := time.Now()
+	start := time.Now()
 	err := r.run()
-	r.g.metrics.claimed(r.placed, r.c.r.Context().Err() != nil, err, time.Since(began))
+	r.g.metrics.claimed(r.placed, r.c.r.Context().Err() != nil, err, time.Since(start))
 	return err
 }
 
@@ -154,9 +154,9 @@ type start struct {
 // maxStarts bounds how many of these a gateway remembers.
 const maxStarts = 1 << 14
 
-// young reports whether a session may still be made for a claim that is starting. The time in it is of another's clock, which may
+// recent reports whether a session may still be made for a claim that is starting. The time in it is of another's clock, which may
 // be hours off: this gateway counts from when it has seen the claim first.
-func (g *gateway) young(claim *sessionClaim) bool {
+func (g *gateway) recent(claim *sessionClaim) bool {
 	now := g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -196,22 +196,22 @@ func (g *gateway) remind(ctx context.Context, claim *sessionClaim) error {
 
 // reservation is a request for a session on its way to a node.
 type reservation struct {
-	g      *gateway
-	c      *call
-	claims jetstream.KeyValue
-	bucket string // that claims is
-	place  *placement
-	want   *wanted
-	key    string
-	claim  *sessionClaim // as it is in the bucket; nil: there is none
-	target string        // of the request that a node is sent
-	body   []byte
-	queued bool // it waits for room
-	needs  *needs
-	unfit  []error // why nodes cannot have what it needs, in this round
-	why    string  // nobody has taken it so far
-	placed bool    // a node has it
-	twice  bool    // a node was asked for it again
+	g       *gateway
+	c       *call
+	claims  jetstream.KeyValue
+	bucket  string // that claims is
+	place   *placement
+	want    *wanted
+	key     string
+	claim   *sessionClaim // as it is in the bucket; nil: there is none
+	target  string        // of the request that a node is sent
+	body    []byte
+	queued  bool // it waits for room
+	needs   *needs
+	unfit   []error // why nodes cannot have what it needs, in this round
+	why     string  // nobody has taken it so far
+	placed  bool    // a node has it
+	retried bool    // a node was asked for it again
 
 	workspace int64         // it is a Workspace of LangBot in this placement generation, and no session; 0: a session
 	served    int64         // the last placement generation that was live
@@ -221,7 +221,7 @@ type reservation struct {
 
 // run asks nodes until one has answered for good, or the time to wait is over.
 func (r *reservation) run() error {
-	wait := usualWait
+	wait := defaultWait
 	if r.want.Wait != nil {
 		wait = min(max(time.Duration(*r.want.Wait), 0), longestWait)
 	}
@@ -286,7 +286,7 @@ func (r *reservation) round() (done bool, err error) {
 	}
 	own, err := r.own()
 	if err == nil { // each time, as who waits may wait for long
-		r.needs, err = r.g.resolve(r.c, "POST /v1/sessions", &r.want.asked)
+		r.needs, err = r.g.resolve(r.c, "POST /v1/sessions", &r.want.sessionSpec)
 	}
 	if err != nil {
 		return false, err
@@ -297,7 +297,7 @@ func (r *reservation) round() (done bool, err error) {
 	r.why, r.unfit = none, nil
 	var refused []string
 	for i := range list {
-		done, why, err := r.ask(&list[i])
+		done, why, err := r.request(&list[i])
 		if done || err != nil {
 			return done, err
 		}
@@ -315,7 +315,7 @@ func (r *reservation) round() (done bool, err error) {
 }
 
 // choose is choose, which counts what other requests are about to have nodes take. done must be called when a claim says so.
-func (r *reservation) choose(nodes []seen, own map[string]int) (list []seen, none string, done func()) {
+func (r *reservation) choose(nodes []nodeState, own map[string]int) (list []nodeState, none string, done func()) {
 	r.g.mu.Lock()
 	defer r.g.mu.Unlock()
 	if !r.place.Spread {
@@ -347,7 +347,7 @@ func (r *reservation) own() (map[string]int, error) {
 	if !r.place.Spread {
 		return nil, nil //nolint:nilnil // nobody asks
 	}
-	ctx, cancel := context.WithTimeout(r.c.r.Context(), requestPatience)
+	ctx, cancel := context.WithTimeout(r.c.r.Context(), requestTimeout)
 	defer cancel()
 	all, err := listClaims(ctx, r.claims)
 	if err != nil {
@@ -362,11 +362,11 @@ func (r *reservation) own() (map[string]int, error) {
 	return own, nil
 }
 
-// ask claims the session for a node, has the node remember that, and asks it for the session.
-func (r *reservation) ask(n *seen) (done bool, why string, err error) {
+// request claims the session for a node, has the node remember that, and asks it for the session.
+func (r *reservation) request(n *nodeState) (done bool, why string, err error) {
 	ctx := r.c.r.Context()
 	if r.queued { // it keeps others from their turns
-		short, cancel := context.WithTimeout(ctx, queuedPatience)
+		short, cancel := context.WithTimeout(ctx, queuedTimeout)
 		defer cancel()
 		ctx = short
 	}
@@ -378,7 +378,7 @@ func (r *reservation) ask(n *seen) (done bool, why string, err error) {
 		return false, "", err
 	}
 	for range 2 { // a node that has had it in a later generation says which
-		ctx, cancel := context.WithTimeout(r.c.r.Context(), requestPatience)
+		ctx, cancel := context.WithTimeout(r.c.r.Context(), requestTimeout)
 		var answer fenced
 		err := request(ctx, r.g.nc, n.Name, "fence", r.claim.fence(r.bucket), &answer)
 		cancel()
@@ -401,16 +401,16 @@ func (r *reservation) ask(n *seen) (done bool, why string, err error) {
 }
 
 // put claims the session for a node, in a generation that is at least so high.
-func (r *reservation) put(node string, least uint64) error {
-	next := sessionClaim{FleetClaim: api.FleetClaim{Owner: r.c.pass.Name, ID: r.want.ID, Node: node, Generation: least, State: api.FleetClaimStarting, Since: time.Now()}, Sandbox: r.c.e2b != nil, Workspace: r.workspace, Served: r.served, Keeps: r.keeps, key: r.key}
+func (r *reservation) put(node string, minRevision uint64) error {
+	next := sessionClaim{FleetClaim: api.FleetClaim{Owner: r.c.pass.Name, ID: r.want.ID, Node: node, Generation: minRevision, State: api.FleetClaimStarting, Since: time.Now()}, Sandbox: r.c.e2b != nil, Workspace: r.workspace, Served: r.served, Keeps: r.keeps, key: r.key}
 	if r.claim != nil {
-		next.revision, next.Generation = r.claim.revision, max(least, r.claim.Generation+1)
+		next.revision, next.Generation = r.claim.revision, max(minRevision, r.claim.Generation+1)
 	}
 	return r.store(&next)
 }
 
 func (r *reservation) store(next *sessionClaim) (err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), requestPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), requestTimeout)
 	defer cancel()
 	next.revision, err = putClaim(ctx, r.claims, next)
 	switch {
@@ -431,12 +431,12 @@ func (r *reservation) live() error {
 }
 
 // make asks the node for the session.
-func (r *reservation) make(n *seen) (done bool, why string, err error) {
+func (r *reservation) make(n *nodeState) (done bool, why string, err error) {
 	r.c.span.setNode(n.Name)
-	resp, err := r.g.ask(r.c, n, http.MethodPost, r.target, r.body)
+	resp, err := r.g.request(r.c, n, http.MethodPost, r.target, r.body)
 	refused := &nodeRefusal{}
 	switch {
-	case errors.Is(err, errNobody):
+	case errors.Is(err, errNoResponder):
 		return false, "it cannot be reached", nil
 	case errors.As(err, &refused):
 		return false, "it does not accept this gateway: " + refused.detail, nil
@@ -451,9 +451,9 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 	if err != nil {
 		return false, "", unreached(n.Name, err)
 	}
-	if resp.StatusCode == http.StatusNotFound && !r.twice && r.needs != nil && len(r.needs.drives) > 0 {
-		r.twice = true // it may have removed a version of a drive meanwhile, which is sent again before the claim is renewed
-		return r.ask(n)
+	if resp.StatusCode == http.StatusNotFound && !r.retried && r.needs != nil && len(r.needs.drives) > 0 {
+		r.retried = true // it may have removed a version of a drive meanwhile, which is sent again before the claim is renewed
+		return r.request(n)
 	}
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
@@ -490,7 +490,7 @@ func (r *reservation) giveUp() error {
 		next.revision = r.claim.revision
 		return r.store(&next)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), requestPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), requestTimeout)
 	defer cancel()
 	err := r.g.drop(ctx, r.claim)
 	r.claim = nil

@@ -74,10 +74,10 @@ type storeSizes struct {
 
 // Bounds of what a caller can make the gateway hold.
 const (
-	maxHeader      = 64 << 10
-	headerPatience = 10 * time.Second
-	idlePatience   = 2 * time.Minute
-	stopPatience   = 5 * time.Second
+	maxHeader     = 64 << 10
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	stopTimeout   = 5 * time.Second
 )
 
 func readGateway(path string) (*gatewayConfig, error) {
@@ -202,20 +202,20 @@ func serve(ctx context.Context, args []string, log *slog.Logger) error {
 		return err
 	}
 	defer g.Close()
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGHUP)
-	defer signal.Stop(told)
-	var beside sync.WaitGroup
-	defer beside.Wait()
-	life, end := context.WithCancel(ctx)
-	defer end()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	var background sync.WaitGroup
+	defer background.Wait()
+	baseCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	again := &reloader{*path, cfg, gate, g, log}
-	beside.Go(func() { again.run(life, told) })
-	beside.Go(func() { g.Run(life) })
-	answered, over := context.WithCancel(context.WithoutCancel(ctx)) // requests under way have spans too, but for streams
-	defer over()
+	background.Go(func() { again.run(baseCtx, signals) })
+	background.Go(func() { g.Run(baseCtx) })
+	answeredCtx, cancelAnswered := context.WithCancel(context.WithoutCancel(ctx)) // requests under way have spans too, but for streams
+	defer cancelAnswered()
 	if traces != nil {
-		beside.Go(func() { traces.Run(answered) })
+		background.Go(func() { traces.Run(answeredCtx) })
 	}
 	return answer(ctx, cfg, g, log)
 }
@@ -306,32 +306,32 @@ func answer(ctx context.Context, cfg *gatewayConfig, g *gateway, log *slog.Logge
 	}
 	log.Info("boxfleet serves", "version", version, "address", own.Addr().String(), "tls", cfg.Gateway.Certificate != "", "client_certificates", cfg.Gateway.ClientCA != "", "sandboxes", clients, "langbot", cfg.LangBot.Listen)
 	ready(log)
-	ctx, end := context.WithCancel(ctx)
-	defer end()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	errs := make([]error, len(all))
-	var serving sync.WaitGroup
+	var servers sync.WaitGroup
 	for i, ln := range all {
-		serving.Go(func() {
-			defer end() // one that fails ends the other
+		servers.Go(func() {
+			defer cancel() // one that fails ends the other
 			errs[i] = ln.serve(ctx, log)
 		})
 	}
-	serving.Wait()
+	servers.Wait()
 	return errors.Join(errs...)
 }
 
 // serve answers who connects until ctx ends.
 func (l *listener) serve(ctx context.Context, log *slog.Logger) error {
 	server := &http.Server{
-		Handler: l.handler, ReadHeaderTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHeader,
+		Handler: l.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withSlot,
 	}
 	ended := make(chan struct{}) // closed when no request is under way any more, but for streams
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
+		timeoutCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer cancel()
-		if server.Shutdown(late) != nil {
+		if server.Shutdown(timeoutCtx) != nil {
 			_ = server.Close() // what it has to say helps nobody any more
 		}
 	})

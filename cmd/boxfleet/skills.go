@@ -100,11 +100,11 @@ func (g *gateway) skills(c *call, path []string) error {
 	if !ok || g.cfg.Skills == 0 || len(path) > 1 {
 		return onNodes(c)
 	}
-	least := access.User
+	minRole := access.User
 	if c.r.Method == http.MethodGet {
-		least = access.Viewer
+		minRole = access.Viewer
 	}
-	if err := c.may(route, least); err != nil {
+	if err := c.may(route, minRole); err != nil {
 		return err
 	}
 	var s *skillStore
@@ -194,10 +194,10 @@ func (g *gateway) showSkill(c *call, s *skillStore, owner, name string) error {
 	own := c.as(owner)
 	own.r = c.r.Clone(c.r.Context())
 	own.r.URL.RawQuery = "" // the owner is who asks
-	nodes := slices.DeleteFunc(g.known(), func(n seen) bool { return n.lost })
-	for i := range nodes[:min(len(nodes), maxAskedFor)] {
-		is := &api.Skill{}
-		if ok, err := g.asks(own, &nodes[i], "/v1/skills/"+url.PathEscape(name), is); err == nil && ok && is.Digest == k.Digest {
+	nodes := slices.DeleteFunc(g.known(), func(n nodeState) bool { return n.lost })
+	for i := range nodes[:min(len(nodes), maxSelect)] {
+		skill := &api.Skill{}
+		if ok, err := g.get(own, &nodes[i], "/v1/skills/"+url.PathEscape(name), skill); err == nil && ok && skill.Digest == k.Digest {
 			return g.pass(own, nodes[i].Name, nil)
 		}
 	}
@@ -205,12 +205,12 @@ func (g *gateway) showSkill(c *call, s *skillStore, owner, name string) error {
 	return nil
 }
 
-// maxAskedFor is how many nodes are asked for a skill that is to be shown.
-const maxAskedFor = 8
+// maxSelect is how many nodes are asked for a skill that is to be shown.
+const maxSelect = 8
 
 // removeSkill removes a skill from the fleet. Nodes keep theirs.
 func removeSkill(c *call, s *skillStore, owner, name string) error {
-	ctx, cancel := context.WithTimeout(c.r.Context(), storePatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), storeTimeout)
 	defer cancel()
 	k, err := s.skill(ctx, owner, name)
 	if err == nil && k == nil {
@@ -227,8 +227,8 @@ func removeSkill(c *call, s *skillStore, owner, name string) error {
 		if err := s.forgetOldest(ctx, owner, all); err != nil {
 			return err
 		}
-		gone := &storedSkill{Skill: api.Skill{Name: name, UpdatedAt: time.Now().UTC()}, Owner: owner, Before: k.versions(), Gone: true}
-		return s.write(ctx, gone, k.revision)
+		tombstone := &storedSkill{Skill: api.Skill{Name: name, UpdatedAt: time.Now().UTC()}, Owner: owner, Before: k.versions(), Gone: true}
+		return s.write(ctx, tombstone, k.revision)
 	}, k.Archive)
 	switch {
 	case conflict(err):
@@ -242,11 +242,11 @@ func removeSkill(c *call, s *skillStore, owner, name string) error {
 
 // forgetOldest removes the oldest record of a removed skill of an owner who has as many as may be. all are the newest first.
 func (s *skillStore) forgetOldest(ctx context.Context, owner string, all []*storedSkill) error {
-	gone := slices.DeleteFunc(all, func(k *storedSkill) bool { return k.Owner != owner || !k.Gone })
-	if len(gone) < maxSkills {
+	tombstones := slices.DeleteFunc(all, func(k *storedSkill) bool { return k.Owner != owner || !k.Gone })
+	if len(tombstones) < maxSkills {
 		return nil
 	}
-	oldest := gone[len(gone)-1]
+	oldest := tombstones[len(tombstones)-1]
 	if err := s.records.Delete(ctx, skillKey(owner, oldest.Name), jetstream.LastRevision(oldest.revision)); err != nil && !conflict(err) {
 		return err
 	}
@@ -279,7 +279,7 @@ func (g *gateway) installSkills(c *call, s *skillStore, owner, _ string) error {
 	ctx := c.r.Context()
 	var chosen []*storedSkill
 	err := g.receive(c, s.archiveStore, &receiving{
-		owner: owner, most: s.perOwner, tooLarge: func() error { return s.tooMuch(owner, false) },
+		owner: owner, maxBytes: s.perOwner, tooLarge: func() error { return s.tooMuch(owner, false) },
 		inspect: func(u *upload) (err error) {
 			chosen, err = g.preview(c.as(owner), s, u.archived, query)
 			return err
@@ -355,15 +355,15 @@ func (s *skillStore) fits(ctx context.Context, u *upload, chosen []*storedSkill,
 
 // preview has a node say what skills an archive has, and returns those that are chosen.
 func (g *gateway) preview(c *call, s *skillStore, a archived, query url.Values) ([]*storedSkill, error) {
-	ask := url.Values{"replace": {"true"}} // whether there is one already is not the node's to say
+	params := url.Values{"replace": {"true"}} // whether there is one already is not the node's to say
 	for _, name := range []string{"select", "subdir", "digest"} {
 		if query.Has(name) {
-			ask.Set(name, query.Get(name))
+			params.Set(name, query.Get(name))
 		}
 	}
 	var found api.SkillCandidates
-	if err := g.onAny(func(n *seen) error {
-		return g.sendArchive(c, n, s.archiveStore, a, "/v1/skills/preview?"+ask.Encode(), &found)
+	if err := g.onAny(func(n *nodeState) error {
+		return g.sendArchive(c, n, s.archiveStore, a, "/v1/skills/preview?"+params.Encode(), &found)
 	}); err != nil {
 		return nil, err
 	}
@@ -377,7 +377,7 @@ func (g *gateway) preview(c *call, s *skillStore, a archived, query url.Values) 
 	var chosen []*storedSkill
 	for i := range found.Candidates {
 		x := &found.Candidates[i]
-		if _, asked := paths[x.Path]; selects && !asked {
+		if _, listed := paths[x.Path]; selects && !listed {
 			continue
 		}
 		paths[x.Path] = true
@@ -387,8 +387,8 @@ func (g *gateway) preview(c *call, s *skillStore, a archived, query url.Values) 
 		for _, p := range x.Problems {
 			return nil, fault.Errorf(fault.Invalid, "the skill at %s cannot be installed: %s %s", fault.Show(x.Path), p.Key, p.Text).WithHint("boxctl skills preview says what is wrong with it")
 		}
-		is := api.Skill{Name: x.Skill.Name, DisplayName: x.Skill.Name, Description: x.Skill.Description, EntryFile: "SKILL.md", Digest: x.Skill.Digest, Bytes: x.Skill.Bytes, Entries: x.Skill.Entries, Advice: x.Skill.Advice, CreatedAt: time.Now().UTC(), UpdatedAt: time.Now().UTC()}
-		chosen = append(chosen, &storedSkill{Skill: is, Owner: c.pass.Name, Path: x.Path, Subdir: query.Get("subdir"), Archive: a})
+		skill := api.Skill{Name: x.Skill.Name, DisplayName: x.Skill.Name, Description: x.Skill.Description, EntryFile: "SKILL.md", Digest: x.Skill.Digest, Bytes: x.Skill.Bytes, Entries: x.Skill.Entries, Advice: x.Skill.Advice, CreatedAt: time.Now().UTC(), UpdatedAt: time.Now().UTC()}
+		chosen = append(chosen, &storedSkill{Skill: skill, Owner: c.pass.Name, Path: x.Path, Subdir: query.Get("subdir"), Archive: a})
 	}
 	digest := query.Get("digest")
 	missing := slices.Contains(slices.Collect(maps.Values(paths)), false)
@@ -405,7 +405,7 @@ func (g *gateway) preview(c *call, s *skillStore, a archived, query url.Values) 
 
 // putSkill makes a skill known, in the place of the one before it, which must not have changed.
 func (s *skillStore) putSkill(ctx context.Context, k *storedSkill) error {
-	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	var err error
 	switch before := k.before; {
@@ -425,14 +425,14 @@ func (s *skillStore) putSkill(ctx context.Context, k *storedSkill) error {
 }
 
 // hasSkill sees to it that a node has a skill of the caller that the fleet has.
-func (g *gateway) hasSkill(c *call, n *seen, name, digest string) error {
+func (g *gateway) hasSkill(c *call, n *nodeState, name, digest string) error {
 	key := n.Name + " " + skillKey(c.pass.Name, name) + digest
 	if err := g.refusalOf(key); err != nil {
 		return err
 	}
-	is := &api.Skill{}
-	ok, err := g.asks(c, n, "/v1/skills/"+url.PathEscape(name), is)
-	if err != nil || ok && is.Digest == digest {
+	skill := &api.Skill{}
+	ok, err := g.get(c, n, "/v1/skills/"+url.PathEscape(name), skill)
+	if err != nil || ok && skill.Digest == digest {
 		return err
 	}
 	s, err := g.readSkills(c.r.Context())
@@ -445,15 +445,15 @@ func (g *gateway) hasSkill(c *call, n *seen, name, digest string) error {
 		return err
 	case k == nil || k.Digest != digest:
 		return replaced("skill", name)
-	case ok && !is.BuiltIn && !slices.Contains(k.Before, is.Digest):
-		return fault.Errorf(fault.Conflict, "its skill %s is another one than the fleet has, %s and not %s", fault.Show(name), is.Digest, digest).WithHint("remove it on that node, or install it at the gateway")
+	case ok && !skill.BuiltIn && !slices.Contains(k.Before, skill.Digest):
+		return fault.Errorf(fault.Conflict, "its skill %s is another one than the fleet has, %s and not %s", fault.Show(name), skill.Digest, digest).WithHint("remove it on that node, or install it at the gateway")
 	}
-	var made api.SkillList
+	var installed api.SkillList
 	query := url.Values{"select": {k.Path}, "digest": {k.Digest}, "replace": {"true"}}
 	if k.Subdir != "" {
 		query.Set("subdir", k.Subdir)
 	}
-	if err := g.sendArchive(c, n, s.archiveStore, k.Archive, "/v1/skills/install?"+query.Encode(), &made); err != nil {
+	if err := g.sendArchive(c, n, s.archiveStore, k.Archive, "/v1/skills/install?"+query.Encode(), &installed); err != nil {
 		err = fmt.Errorf("it does not have the fleet's skill %s, and does not take it: %w", fault.Show(k.Name), err)
 		g.refused(key, err)
 		return err

@@ -57,11 +57,11 @@ func (g *gateway) manageSnapshots(c *call, path []string) error {
 	if err != nil {
 		return err
 	}
-	least := access.User
+	minRole := access.User
 	if c.r.Method == http.MethodGet {
-		least = access.Viewer
+		minRole = access.Viewer
 	}
-	if err := c.may(route, least); err != nil {
+	if err := c.may(route, minRole); err != nil {
 		return err
 	}
 	name := ""
@@ -78,7 +78,7 @@ func noSnapshot(name string) error {
 }
 
 func (g *gateway) listSnapshots(c *call, owner, _ string) error {
-	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestTimeout)
 	defer cancel()
 	s, err := g.readSnapshots(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (g *gateway) listSnapshots(c *call, owner, _ string) error {
 }
 
 func (g *gateway) removeSnapshot(c *call, owner, name string) error {
-	ctx, cancel := context.WithTimeout(c.r.Context(), storePatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), storeTimeout)
 	defer cancel()
 	s, err := g.readSnapshots(ctx)
 	if err != nil {
@@ -129,30 +129,30 @@ func newCopies() *places.Limit {
 
 // makeSnapshot stores an export of a session: POST /v1/fleet/snapshots.
 func (g *gateway) makeSnapshot(c *call, owner, _ string) error {
-	var ask api.FleetSnapshotRequest
-	if err := c.decode(&ask); err != nil {
+	var req api.FleetSnapshotRequest
+	if err := c.decode(&req); err != nil {
 		return err
 	}
-	if ask.Session == "" {
+	if req.Session == "" {
 		return fault.Field("session", "", "the id of a session")
 	}
-	if ask.Name == "" {
-		ask.Name = nameFor(ask.Session, time.Now())
+	if req.Name == "" {
+		req.Name = nameFor(req.Session, time.Now())
 	}
-	if !snapshotName.MatchString(ask.Name) {
-		return fault.Field("name", ask.Name, "1 to 128 letters, digits, dots, hyphens and underscores, a letter or digit first")
+	if !snapshotName.MatchString(req.Name) {
+		return fault.Field("name", req.Name, "1 to 128 letters, digits, dots, hyphens and underscores, a letter or digit first")
 	}
-	leave, err := g.copies.Enter(c.r.Context(), c.pass.Name)
+	release, err := g.copies.Enter(c.r.Context(), c.pass.Name)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	ctx := c.r.Context()
 	s, err := g.openSnapshots(ctx)
 	if err != nil {
 		return err
 	}
-	room, err := s.room(ctx, owner, ask.Name, nil)
+	room, err := s.room(ctx, owner, req.Name, nil)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (g *gateway) makeSnapshot(c *call, owner, _ string) error {
 	if err != nil {
 		return noSnapshots(err)
 	}
-	k, err := g.snapshot(c.as(owner), u, &ask, room)
+	k, err := g.snapshot(c.as(owner), u, &req, room)
 	if errors.Is(err, errTooLarge) {
 		err = s.tooMuch(owner, false)
 	}
@@ -193,29 +193,29 @@ func nameFor(session string, now time.Time) string {
 }
 
 // snapshot exports a session, into an archive of at most room bytes.
-func (g *gateway) snapshot(c *call, u *upload, ask *api.FleetSnapshotRequest, room int64) (*storedSnapshot, error) {
+func (g *gateway) snapshot(c *call, u *upload, req *api.FleetSnapshotRequest, room int64) (*storedSnapshot, error) {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
-	claim, err := g.claimed(ctx, c.pass.Name, ask.Session)
+	claim, err := g.claimed(ctx, c.pass.Name, req.Session)
 	if err != nil {
 		return nil, err
 	}
 	if claim.Sandbox {
-		return nil, fault.Errorf(fault.Unsupported, "session %s is a sandbox of E2B's clients, whose tokens no snapshot has", fault.Show(ask.Session)).WithHint("copy what it has: boxctl cp")
+		return nil, fault.Errorf(fault.Unsupported, "session %s is a sandbox of E2B's clients, whose tokens no snapshot has", fault.Show(req.Session)).WithHint("copy what it has: boxctl cp")
 	}
-	own := g.itself(c)
-	is, err := own.Session(ctx, ask.Session)
+	own := g.selfClient(c)
+	info, err := own.Session(ctx, req.Session)
 	if err != nil {
 		return nil, refusedAs(err)
 	}
-	if is.WorkspaceName != "" || len(is.Inputs) > 0 {
-		return nil, fault.Errorf(fault.Conflict, "session %s uses a named workspace, which no snapshot has", fault.Show(is.ID)).WithHint("copy what it has: boxctl cp")
+	if info.WorkspaceName != "" || len(info.Inputs) > 0 {
+		return nil, fault.Errorf(fault.Conflict, "session %s uses a named workspace, which no snapshot has", fault.Show(info.ID)).WithHint("copy what it has: boxctl cp")
 	}
-	lacks := &lacking{session: is.ID, may: ask.LeaveOut}
+	lacks := &lacking{session: info.ID, may: req.LeaveOut}
 	archive, w := io.Pipe()
 	exported := make(chan error, 1)
 	go func() { // ends with ctx
-		err := own.Export(ctx, is.ID, w, client.ExportOptions{LeaveOut: ask.LeaveOut, Told: lacks.add})
+		err := own.Export(ctx, info.ID, w, client.ExportOptions{LeaveOut: req.LeaveOut, Told: lacks.add})
 		w.CloseWithError(cutBy(err))
 		exported <- err
 	}()
@@ -230,15 +230,15 @@ func (g *gateway) snapshot(c *call, u *upload, ask *api.FleetSnapshotRequest, ro
 	if err != nil {
 		return nil, err
 	}
-	asking, done := context.WithTimeout(ctx, requestPatience)
+	requestCtx, done := context.WithTimeout(ctx, requestTimeout)
 	defer done()
-	after, err := own.Session(asking, is.ID) // of one that has ended meanwhile there is a whole snapshot
+	after, err := own.Session(requestCtx, info.ID) // of one that has ended meanwhile there is a whole snapshot
 	return &storedSnapshot{
 		FleetSnapshot: api.FleetSnapshot{
-			Name: ask.Name, Owner: c.pass.Name, Session: is.ID, Node: claim.Node, CreatedAt: time.Now().UTC(), Size: u.Size, Digest: u.Digest, LeftOut: lacks.list(),
-			Running: err != nil || is.StoppedAt == nil || after.StoppedAt == nil || !is.StoppedAt.Equal(*after.StoppedAt),
+			Name: req.Name, Owner: c.pass.Name, Session: info.ID, Node: claim.Node, CreatedAt: time.Now().UTC(), Size: u.Size, Digest: u.Digest, LeftOut: lacks.list(),
+			Running: err != nil || info.StoppedAt == nil || after.StoppedAt == nil || !info.StoppedAt.Equal(*after.StoppedAt),
 		},
-		key: claimKey(c.pass.Name, ask.Name),
+		key: claimKey(c.pass.Name, req.Name),
 	}, nil
 }
 
@@ -310,15 +310,15 @@ func refusedAs(err error) error {
 
 // restoreSnapshot makes a new session of a snapshot: POST /v1/fleet/snapshots/{name}/restore.
 func (g *gateway) restoreSnapshot(c *call, owner, name string) error {
-	var ask api.FleetRestore
-	if err := c.decode(&ask); err != nil {
+	var req api.FleetRestore
+	if err := c.decode(&req); err != nil {
 		return err
 	}
-	leave, err := g.copies.Enter(c.r.Context(), c.pass.Name)
+	release, err := g.copies.Enter(c.r.Context(), c.pass.Name)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	s, err := g.readSnapshots(c.r.Context())
 	if err != nil {
 		return err
@@ -327,20 +327,20 @@ func (g *gateway) restoreSnapshot(c *call, owner, name string) error {
 	if err != nil {
 		return err
 	}
-	o := client.ImportOptions{ID: cmp.Or(ask.ID, k.Session), ToEnd: true}
-	if len(ask.Placement) > 0 {
-		o.Placement = ask.Placement
+	o := client.ImportOptions{ID: cmp.Or(req.ID, k.Session), ToEnd: true}
+	if len(req.Placement) > 0 {
+		o.Placement = req.Placement
 	}
-	is, err := g.itself(c.as(owner)).Import(c.r.Context(), s.read(c.r.Context(), k.Archive), o)
+	info, err := g.selfClient(c.as(owner)).Import(c.r.Context(), s.read(c.r.Context(), k.Archive), o)
 	if err != nil {
 		return refusedAs(err)
 	}
-	out := api.FleetRestored{Session: is}
-	if claim, err := g.claimOf(c.r.Context(), owner, is.ID); err == nil && claim != nil {
+	out := api.FleetRestored{Session: info}
+	if claim, err := g.claimOf(c.r.Context(), owner, info.ID); err == nil && claim != nil {
 		out.Node = claim.Node
 	}
-	g.events.add("snapshot_restored", out.Node, is.ID, k.Name+" of "+owner+", by "+c.pass.Name)
-	c.span.setSession(is.ID)
+	g.events.add("snapshot_restored", out.Node, info.ID, k.Name+" of "+owner+", by "+c.pass.Name)
+	c.span.setSession(info.ID)
 	reply(c.w, http.StatusCreated, out)
 	return nil
 }
@@ -351,7 +351,7 @@ func (g *gateway) lastSnapshots(ctx context.Context) map[[2]string]string {
 	if g.cfg.Snapshots == 0 {
 		return names
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestPatience/5) // the sessions are lost whether or not the store answers
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout/5) // the sessions are lost whether or not the store answers
 	defer cancel()
 	s, err := g.readSnapshots(ctx)
 	var all []*storedSnapshot
@@ -462,7 +462,7 @@ func (s *snapshotStore) room(ctx context.Context, owner, name string, others map
 	room := s.perOwner
 	for _, k := range all {
 		if k.Name == name {
-			return 0, taken(name)
+			return 0, nameTaken(name)
 		}
 		room -= k.Size
 		delete(others, k.Archive.ID) // it is there now
@@ -476,7 +476,7 @@ func (s *snapshotStore) room(ctx context.Context, owner, name string, others map
 	return room, nil
 }
 
-func taken(name string) error {
+func nameTaken(name string) error {
 	return fault.Errorf(fault.Conflict, "there is a snapshot %s already", fault.Show(name)).WithHint("give the new one another name, or remove that first")
 }
 
@@ -502,11 +502,11 @@ func (s *snapshotStore) add(ctx context.Context, u *upload, k *storedSnapshot) e
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	k.revision, err = s.records.Create(ctx, k.key, data)
 	if conflict(err) {
-		return taken(k.Name)
+		return nameTaken(k.Name)
 	}
 	if err != nil {
 		return fault.Errorf(fault.Unavailable, "it is not known whether the snapshot %s was made: %w", fault.Show(k.Name), err).WithHint("GET /v1/fleet/snapshots says whether it is there")

@@ -25,7 +25,7 @@ type requestSpan struct {
 	session string
 	node    string
 	status  int
-	gone    func() bool // who has asked has hung up
+	hungUp  func() bool // who has asked has hung up
 }
 
 // statusCut is what boxd notes of a request whose caller has hung up before there was an answer.
@@ -54,14 +54,14 @@ func (g *gateway) begin(request *trace.Request, w http.ResponseWriter, r *http.R
 	if span == nil {
 		return nil
 	}
-	return &requestSpan{ResponseWriter: w, span: span, request: request, method: trace.Method(r.Method), gone: func() bool { return r.Context().Err() != nil }}
+	return &requestSpan{ResponseWriter: w, span: span, request: request, method: trace.Method(r.Method), hungUp: func() bool { return r.Context().Err() != nil }}
 }
 
 // WriteHeader keeps the status of the answer.
 func (p *requestSpan) WriteHeader(status int) {
 	switch {
 	case p.status != 0 && p.status != http.StatusSwitchingProtocols || status < http.StatusOK:
-	case status >= http.StatusInternalServerError && p.gone():
+	case status >= http.StatusInternalServerError && p.hungUp():
 		p.status = statusCut // nobody reads what is written
 	default:
 		p.status = status
@@ -170,7 +170,7 @@ func (p *requestSpan) end() {
 	s.Set("boxd.session", p.session)
 	s.Set("boxd.node", p.node)
 	switch {
-	case p.status == 0 && p.gone():
+	case p.status == 0 && p.hungUp():
 		p.status = statusCut
 	case p.status == 0:
 		s.Fail("no answer")

@@ -22,29 +22,29 @@ type stream struct {
 
 	mu   sync.Mutex
 	wake sync.Cond // on any change, or at a deadline
-	gone chan struct{}
+	done chan struct{}
 
 	// What is sent. out are the bytes that the other end has not acknowledged, from the offset base on.
 	out     []byte
 	base    uint64
-	room    uint64    // the offset up to which the other end has room
+	window  uint64    // the offset up to which the other end has room
 	moved   time.Time // when base has changed, or all of it was sent again
 	ended   bool      // nothing will be added; the end counts as a byte
 	endSeen bool      // and is acknowledged
 	opening bool      // the other end has said nothing yet
 
 	// What is received. in are the bytes that nobody has read, up to the offset next.
-	in      []byte
-	next    uint64
-	told    uint64 // the limit that the other end knows
-	owed    time.Time
-	atEnd   bool // the other end has ended
-	refused bool // the other end does not read any more
+	in        []byte
+	next      uint64
+	sentLimit uint64 // the limit that the other end knows
+	owed      time.Time
+	atEnd     bool // the other end has ended
+	refused   bool // the other end does not read any more
 
-	sent, heard   time.Time
-	closed        bool
-	err           error
-	readBy, sayBy deadline
+	sent, received  time.Time
+	closed          bool
+	err             error
+	readBy, writeBy deadline
 }
 
 type deadline struct {
@@ -54,19 +54,19 @@ type deadline struct {
 
 func newStream(e *endpoint, id, to string) *stream {
 	now := time.Now()
-	c := &stream{e: e, id: id, to: to, reply: e.cfg.Subject + ".s." + id, gone: make(chan struct{}), room: streamWindow, told: streamWindow, sent: now, heard: now, moved: now}
+	c := &stream{e: e, id: id, to: to, reply: e.cfg.Subject + ".s." + id, done: make(chan struct{}), window: streamWindow, sentLimit: streamWindow, sent: now, received: now, moved: now}
 	c.wake.L = &c.mu
 	return c
 }
 
 // Gone is closed when the other end has closed the connection, or it is over.
-func (c *stream) Gone() <-chan struct{} { return c.gone }
+func (c *stream) Gone() <-chan struct{} { return c.done }
 
 func (c *stream) goneLocked() {
 	select {
-	case <-c.gone:
+	case <-c.done:
 	default:
-		close(c.gone)
+		close(c.done)
 	}
 }
 
@@ -83,7 +83,7 @@ func (c *stream) Read(p []byte) (int, error) {
 			if c.in = c.in[n:]; len(c.in) == 0 {
 				c.in = nil
 			}
-			if c.limitLocked()-c.told >= streamWindow/2 {
+			if c.limitLocked()-c.sentLimit >= streamWindow/2 {
 				c.sendLocked(&frame{})
 			}
 			return n, nil
@@ -93,7 +93,7 @@ func (c *stream) Read(p []byte) (int, error) {
 			return 0, c.err
 		case len(p) == 0:
 			return 0, nil
-		case c.readBy.over():
+		case c.readBy.passed():
 			return 0, os.ErrDeadlineExceeded
 		}
 		c.wake.Wait()
@@ -116,13 +116,13 @@ func (c *stream) Write(p []byte) (n int, err error) {
 			return n, nil
 		}
 		at := c.base + uint64(len(c.out))
-		if room := min(len(p), maxFrame, int(c.room-min(at, c.room)), streamWindow-len(c.out)); room > 0 {
-			c.out = append(c.out, p[:room]...)
-			c.sendLocked(&frame{offset: at, bytes: p[:room]})
-			p, n = p[room:], n+room
+		if size := min(len(p), maxFrame, int(c.window-min(at, c.window)), streamWindow-len(c.out)); size > 0 {
+			c.out = append(c.out, p[:size]...)
+			c.sendLocked(&frame{offset: at, bytes: p[:size]})
+			p, n = p[size:], n+size
 			continue
 		}
-		if c.sayBy.over() {
+		if c.writeBy.passed() {
 			return n, os.ErrDeadlineExceeded
 		}
 		c.wake.Wait()
@@ -154,7 +154,7 @@ func (c *stream) Close() error {
 	}
 	c.closed, c.in = true, nil
 	c.readBy.stop()
-	c.sayBy.stop()
+	c.writeBy.stop()
 	if c.ended {
 		c.sendLocked(&frame{flags: flagClosed, offset: c.base})
 	}
@@ -185,8 +185,8 @@ func (c *stream) sendLocked(f *frame) {
 	if c.closed {
 		f.flags |= flagClosed
 	}
-	f.taken, f.limit = c.next, c.limitLocked()
-	c.told, c.owed, c.sent = f.limit, time.Time{}, time.Now()
+	f.acked, f.limit = c.next, c.limitLocked()
+	c.sentLimit, c.owed, c.sent = f.limit, time.Time{}, time.Now()
 	// What is lost is sent again, and what cannot be sent for long is the end of the connection.
 	_ = c.e.cfg.Conn.PublishMsg(&nats.Msg{Subject: c.to, Reply: c.reply, Data: f.encode()})
 }
@@ -212,7 +212,7 @@ func (c *stream) take(f *frame) {
 		return
 	}
 	c.mu.Lock()
-	c.heard, c.opening = time.Now(), false
+	c.received, c.opening = time.Now(), false
 	ok := c.acknowledgedLocked(f) && c.arrivedLocked(f)
 	if f.flags&flagClosed != 0 {
 		c.refused = true
@@ -235,24 +235,24 @@ func (c *stream) acknowledgedLocked(f *frame) bool {
 	if c.ended {
 		end++
 	}
-	if f.taken > end {
+	if f.acked > end {
 		return false
 	}
-	c.room = max(c.room, f.limit)
-	if f.taken > c.base {
-		done := min(f.taken-c.base, uint64(len(c.out)))
+	c.window = max(c.window, f.limit)
+	if f.acked > c.base {
+		done := min(f.acked-c.base, uint64(len(c.out)))
 		c.out = c.out[done:]
 		c.base += done
-		c.moved = c.heard
+		c.moved = c.received
 		if len(c.out) == 0 {
 			c.out = nil
 		}
 	}
-	if c.ended && f.taken == end {
+	if c.ended && f.acked == end {
 		c.endSeen = true
 	}
-	if f.flags&flagAgain != 0 && f.taken <= c.base && c.heard.Sub(c.moved) > ackDelay {
-		c.againLocked(c.heard)
+	if f.flags&flagAgain != 0 && f.acked <= c.base && c.received.Sub(c.moved) > ackDelay {
+		c.againLocked(c.received)
 	}
 	return true
 }
@@ -264,7 +264,7 @@ func (c *stream) arrivedLocked(f *frame) bool {
 		return true
 	}
 	if c.owed.IsZero() {
-		c.owed = c.heard
+		c.owed = c.received
 	}
 	switch {
 	case c.atEnd, f.offset+uint64(len(f.bytes)) < c.next: // all of it has been here before
@@ -288,21 +288,21 @@ func (c *stream) arrivedLocked(f *frame) bool {
 	return true
 }
 
-// nobody is what the server says of a frame that went to nobody. The other end of a connection that was open may come back.
-func (c *stream) nobody() {
+// noResponder is what the server says of a frame that went to nobody. The other end of a connection that was open may come back.
+func (c *stream) noResponder() {
 	c.mu.Lock()
 	opening := c.opening
 	c.mu.Unlock()
 	if opening {
-		c.fail(errNobody, false)
+		c.fail(errNoResponder, false)
 	}
 }
 
 // fail ends the connection.
-func (c *stream) fail(err error, tell bool) {
+func (c *stream) fail(err error, notify bool) {
 	c.mu.Lock()
 	if c.err == nil {
-		if tell {
+		if notify {
 			why := err.Error()
 			if r, ok := errors.AsType[*resetError](err); ok {
 				why = r.Reason
@@ -320,7 +320,7 @@ func (c *stream) fail(err error, tell bool) {
 // tick does what is due.
 func (c *stream) tick(now time.Time) {
 	c.mu.Lock()
-	silent := now.Sub(c.heard) > streamTimeout
+	silent := now.Sub(c.received) > streamTimeout
 	switch waits := len(c.out) > 0 || c.ended && !c.endSeen || c.opening; {
 	case silent || c.err != nil:
 	case waits && now.Sub(c.moved) > streamResend:
@@ -349,7 +349,7 @@ func (c *stream) SetDeadline(at time.Time) error {
 func (c *stream) SetReadDeadline(at time.Time) error { return c.set(&c.readBy, at) }
 
 // SetWriteDeadline bounds writes.
-func (c *stream) SetWriteDeadline(at time.Time) error { return c.set(&c.sayBy, at) }
+func (c *stream) SetWriteDeadline(at time.Time) error { return c.set(&c.writeBy, at) }
 
 func (c *stream) set(d *deadline, at time.Time) error {
 	c.mu.Lock()
@@ -370,7 +370,7 @@ func (c *stream) set(d *deadline, at time.Time) error {
 	return nil
 }
 
-func (d *deadline) over() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
+func (d *deadline) passed() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
 
 func (d *deadline) stop() {
 	if d.timer != nil {

@@ -97,9 +97,9 @@ func TestBothDirectionsArriveAndEnd(t *testing.T) {
 	a, accepted := streamPair(t, s.ClientURL(), s.ClientURL())
 	near, far := openStream(t, a, accepted)
 	data := noise(3<<20 + 17)
-	var both sync.WaitGroup
+	var wg sync.WaitGroup
 	for _, c := range []*stream{near, far} {
-		both.Go(func() {
+		wg.Go(func() {
 			if _, err := c.Write(data); err != nil {
 				t.Error(err)
 			}
@@ -107,14 +107,14 @@ func TestBothDirectionsArriveAndEnd(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		both.Go(func() {
+		wg.Go(func() {
 			got, err := io.ReadAll(c)
 			if err != nil || !bytes.Equal(got, data) {
 				t.Errorf("%d bytes of %d, %v", len(got), len(data), err)
 			}
 		})
 	}
-	both.Wait()
+	wg.Wait()
 	near.Close()
 	<-far.Gone()
 	far.Close()
@@ -226,10 +226,10 @@ func (p *proxy) cut() {
 	p.open = nil
 }
 
-// telling is a writer that signals each write, unless a signal is pending.
-type telling chan<- struct{}
+// signalWriter is a writer that signals each write, unless a signal is pending.
+type signalWriter chan<- struct{}
 
-func (c telling) Write(p []byte) (int, error) {
+func (c signalWriter) Write(p []byte) (int, error) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -280,7 +280,7 @@ func TestNothingIsLostWithConnectionsToTheServer(t *testing.T) {
 		near.CloseWrite()
 	}()
 	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(sum, telling(come)), far)
+	n, err := io.Copy(io.MultiWriter(sum, signalWriter(come)), far)
 	close(stop)
 	cuts.Wait()
 	if want := sha256.Sum256(data); cut == 0 || err != nil || n != int64(len(data)) || !bytes.Equal(sum.Sum(nil), want[:]) {
@@ -300,10 +300,10 @@ func TestNobodyIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, errNobody) {
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, errNoResponder) {
 		t.Errorf("err = %v, want err is errNobody", err)
 	}
-	if _, err := conn.Write([]byte("x")); !errors.Is(err, errNobody) {
+	if _, err := conn.Write([]byte("x")); !errors.Is(err, errNoResponder) {
 		t.Errorf("err = %v, want err is errNobody", err)
 	}
 }
@@ -382,7 +382,7 @@ func TestAnEndpointThatClosesEndsItsConnections(t *testing.T) {
 // Any input is decoded as the frame that it is, or rejected.
 func FuzzFrame(f *testing.F) {
 	f.Add([]byte{})
-	f.Add((&frame{flags: flagOpen | flagEnd, offset: 1, taken: 2, limit: 3, bytes: []byte("x")}).encode())
+	f.Add((&frame{flags: flagOpen | flagEnd, offset: 1, acked: 2, limit: 3, bytes: []byte("x")}).encode())
 	f.Add(bytes.Repeat([]byte{0xff}, frameHeader+maxFrame))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		a, err := decodeFrame(data)
@@ -404,7 +404,7 @@ func FuzzFrame(f *testing.F) {
 		ok := c.acknowledgedLocked(&a) && c.arrivedLocked(&a)
 		held := len(c.in)
 		c.mu.Unlock()
-		if held > streamWindow || ok && a.taken > 0 {
+		if held > streamWindow || ok && a.acked > 0 {
 			t.Errorf("%d bytes are held, %v of %+v", held, ok, a)
 		}
 	})

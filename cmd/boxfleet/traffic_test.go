@@ -32,10 +32,10 @@ type manyNodes struct {
 	made   int
 }
 
-// makingBoxd is a fakeBoxd that creates every session it is asked for.
-type makingBoxd struct{ fakeBoxd }
+// creatingBoxd is a fakeBoxd that creates every session it is asked for.
+type creatingBoxd struct{ fakeBoxd }
 
-func (m *makingBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (m *creatingBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/v1/sessions" || r.Method != http.MethodPost {
 		m.fakeBoxd.ServeHTTP(w, r)
 		return
@@ -91,7 +91,7 @@ func newManyNodes(b *testing.B, nodes, sessions int) *manyNodes {
 // node returns a node with that many claimed sessions.
 func (h *manyNodes) node(name string, sessions int, claims jetstream.KeyValue, bucket string) *agent {
 	h.b.Helper()
-	boxd := &makingBoxd{fakeBoxd{status: api.Status{State: "ok", Version: "1", MaxSessions: 1 << 20}}}
+	boxd := &creatingBoxd{fakeBoxd{status: api.Status{State: "ok", Version: "1", MaxSessions: 1 << 20}}}
 	nc, err := nats.Connect(h.server.ClientURL())
 	if err != nil {
 		h.b.Fatal(err)
@@ -107,7 +107,7 @@ func (h *manyNodes) node(name string, sessions int, claims jetstream.KeyValue, b
 	for i := range sessions {
 		session := fmt.Sprint(name, "-", i)
 		boxd.list.Sessions = append(boxd.list.Sessions, api.Session{Owner: "ci", ID: session})
-		a.fences.all[claimKey("ci", session)] = held{Owner: "ci", ID: session, Generation: 1, Bucket: bucket, Since: time.Now()} // no disk is measured
+		a.fences.all[claimKey("ci", session)] = fencedSession{Owner: "ci", ID: session, Generation: 1, Bucket: bucket, Since: time.Now()} // no disk is measured
 		claim := &sessionClaim{FleetClaim: api.FleetClaim{Owner: "ci", ID: session, Node: name, Generation: 1, State: api.FleetClaimLive, Since: time.Now()}, key: claimKey("ci", session)}
 		if _, err := putClaim(h.b.Context(), claims, claim); err != nil {
 			h.b.Fatal(err)
@@ -121,7 +121,7 @@ func (h *manyNodes) node(name string, sessions int, claims jetstream.KeyValue, b
 func (h *manyNodes) beat() {
 	h.b.Helper()
 	for _, a := range h.agents {
-		a.renewed.Store(int64(a.clock().Sub(a.began))) // on a single host this takes long, and is not to be measured
+		a.renewed.Store(int64(a.clock().Sub(a.start))) // on a single host this takes long, and is not to be measured
 		if err := a.beat(h.b.Context()); err != nil {
 			h.b.Fatal(err)
 		}

@@ -20,12 +20,12 @@ type view struct {
 	watch jetstream.KeyWatcher
 	done  sync.WaitGroup
 
-	mu   sync.Mutex
-	live map[string]uint64 // the generations of claims that are live on the node, by key
-	over bool              // nothing more is told
+	mu     sync.Mutex
+	live   map[string]uint64 // the generations of claims that are live on the node, by key
+	closed bool              // nothing more is told
 }
 
-// openView reads all claims of a bucket, for requestPatience at most, and goes on hearing of them until close, or until ctx ends.
+// openView reads all claims of a bucket, for requestTimeout at most, and goes on hearing of them until close, or until ctx ends.
 func openView(ctx context.Context, claims jetstream.KeyValue, node string) (*view, error) {
 	watch, err := claims.WatchAll(ctx)
 	if err != nil {
@@ -34,22 +34,22 @@ func openView(ctx context.Context, claims jetstream.KeyValue, node string) (*vie
 	v := &view{watch: watch, live: map[string]uint64{}}
 	all := make(chan struct{})
 	v.done.Go(func() {
-		told := sync.OnceFunc(func() { close(all) })
+		complete := sync.OnceFunc(func() { close(all) })
 		for entry := range watch.Updates() {
 			if entry == nil { // what was there has been told
-				told()
+				complete()
 				continue
 			}
 			v.note(entry, node)
 		}
 		v.mu.Lock()
-		v.over = true
+		v.closed = true
 		v.mu.Unlock()
 	})
 	select {
 	case <-all:
 		return v, nil
-	case <-time.After(requestPatience):
+	case <-time.After(requestTimeout):
 		v.close()
 		return nil, errors.New("read the claims: JetStream did not send all of them in time")
 	}
@@ -85,5 +85,5 @@ func (v *view) has(key string, generation uint64) bool {
 func (v *view) ended() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.over
+	return v.closed
 }

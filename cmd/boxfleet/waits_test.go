@@ -68,14 +68,14 @@ func TestAStreamOfAGatewayThatIsGoneEnds(t *testing.T) {
 type slowBoxd struct {
 	fakeBoxd
 
-	asked chan string   // what is to end
-	may   chan struct{} // closed when it may
+	requests chan string   // what is to end
+	may      chan struct{} // closed when it may
 }
 
 func (b *slowBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		select {
-		case b.asked <- path.Base(r.URL.Path):
+		case b.requests <- path.Base(r.URL.Path):
 		case <-r.Context().Done():
 			return
 		}
@@ -97,7 +97,7 @@ func TestASessionThatEndsSlowlyHoldsUpNoAnnouncement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	boxd := &slowBoxd{asked: make(chan string, 8), may: make(chan struct{})}
+	boxd := &slowBoxd{requests: make(chan string, 8), may: make(chan struct{})}
 	boxd.status, boxd.list.Sessions = api.Status{State: "ok", MaxSessions: 10}, []api.Session{{Owner: "ci", ID: "given-up"}}
 	a := anAgent(t, js, boxd)
 	a.now.Gateways = map[string]access.Gateway{"main": {Role: access.User, Principals: []string{"ci"}}}
@@ -117,7 +117,7 @@ func TestASessionThatEndsSlowlyHoldsUpNoAnnouncement(t *testing.T) {
 		eventually(t, "the node announces itself", func() bool { return a.beat(t.Context()) == nil })
 	}
 	select {
-	case <-boxd.asked:
+	case <-boxd.requests:
 	case <-time.After(time.Minute):
 		t.Fatal("the session was not ended within a minute")
 	}
@@ -128,7 +128,7 @@ func TestASessionThatEndsSlowlyHoldsUpNoAnnouncement(t *testing.T) {
 		t.Error("the node serves while it runs a session that is claimed elsewhere")
 	}
 	close(boxd.may)
-	a.beside.Wait()
+	a.background.Wait()
 	eventually(t, "the node serves", func() bool { return a.beat(t.Context()) == nil && a.agrees(bucket) })
 	if remembered() || !slices.Equal(boxd.ended, []string{"given-up"}) || a.gaveUp.Load() != 1 {
 		t.Errorf(`it is remembered: %v; ended: boxd.ended = %q, a.gaveUp.Load() = %d, want not remembered() and boxd.ended == []string{"given-up"} and a.gaveUp.Load() == 1`,

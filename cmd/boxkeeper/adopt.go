@@ -40,8 +40,8 @@ func (l *launching) writeRecord() error {
 	if err := r.identify(l.preforked.pid, l.k.records.boot); err != nil {
 		return err
 	}
-	l.box.changing.Lock()
-	defer l.box.changing.Unlock()
+	l.box.changeMu.Lock()
+	defer l.box.changeMu.Unlock()
 	if l.box.released {
 		return unix.ESRCH
 	}

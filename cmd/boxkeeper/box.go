@@ -28,11 +28,11 @@ type box struct {
 	handedOver bool          // boxd knows the box; guarded by keeper.mu
 	image      string        // tree of its image in the store; "": the image host
 
-	mounting   sync.Mutex // held while its mounts are changed
-	networking sync.Mutex // held while its network is changed or read
-	changing   sync.Mutex // guards the fields below, and is held while limits are changed
-	record     *record    // what the next keeper gets to know; nil: nothing yet
-	released   bool
+	mountMu   sync.Mutex // held while its mounts are changed
+	networkMu sync.Mutex // held while its network is changed or read
+	changeMu  sync.Mutex // guards the fields below, and is held while limits are changed
+	record    *record    // what the next keeper gets to know; nil: nothing yet
+	released  bool
 }
 
 // end kills a box if it is alive, waits until everything of it is released, and removes its files on disk if asked. Otherwise
@@ -84,21 +84,21 @@ func (k *keeper) endAll() {
 		boxes = append(boxes, b)
 	}
 	k.mu.Unlock()
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for _, b := range boxes {
-		all.Go(func() {
+		wg.Go(func() {
 			if err := b.kill(); err != nil {
 				k.cfg.Log.Printf("cannot end a box: %v", err)
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 }
 
 // kill kills PID 1 of the box, and the kernel kills every other process of the box with it.
 func (b *box) kill() error {
 	b.signalKill()
-	timer := time.NewTimer(endPatience)
+	timer := time.NewTimer(endTimeout)
 	defer timer.Stop()
 	select {
 	case <-b.done:
@@ -129,10 +129,10 @@ func (k *keeper) watch(key string, b *box) {
 	b.pidfd.Close()
 	b.removeGroups(k.cfg.Log)
 	k.ids.Release(b.ids)
-	b.changing.Lock() // a change of limits writes the record, so wait for it
+	b.changeMu.Lock() // a change of limits writes the record, so wait for it
 	b.released = true
 	k.removeRecord(key)
-	b.changing.Unlock()
+	b.changeMu.Unlock()
 	k.net.detach(key)
 	k.hostQuotas.Release(key)
 	k.bases.Release(key)
@@ -155,8 +155,8 @@ func (k *keeper) removeRecord(key string) {
 
 // path returns the path of the box's cgroup, "" if it has none.
 func (b *box) path() string {
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.changeMu.Lock()
+	defer b.changeMu.Unlock()
 	switch {
 	case b.groups != nil:
 		return b.groups.Path()

@@ -56,7 +56,7 @@ type networkProcess struct {
 	mu      sync.Mutex // guards the fields below, and pidfd against kill
 	last    uint32
 	pending map[uint32]chan<- networkReply
-	gone    bool
+	ended   bool
 }
 
 type networkReply struct {
@@ -66,10 +66,10 @@ type networkReply struct {
 
 // Time limits for what normally takes milliseconds. An answer may have to wait for other changes of the host's network.
 const (
-	networkPatience = 20 * time.Second
-	networkEnd      = 10 * time.Second // for finishing what it has begun, when it is told to end
-	networkRestart  = time.Second      // pause before it is started again
-	networkIdle     = 3 * time.Second  // before it ends when no box needs it
+	networkTimeout = 20 * time.Second
+	networkEnd     = 10 * time.Second // for finishing what it has begun, when it is told to end
+	networkRestart = time.Second      // pause before it is started again
+	networkIdle    = 3 * time.Second  // before it ends when no box needs it
 )
 
 var (
@@ -102,7 +102,7 @@ func (p *networkProgram) adopt() {
 	if _, err := p.started(); err != nil {
 		p.log.Printf("cannot adopt the networks of boxes: %v", err)
 	}
-	p.rest()
+	p.armEnd()
 }
 
 // nothingLeft reports whether an earlier keeper with this run directory has left nothing in the host's network: no link, and no
@@ -213,7 +213,7 @@ func (p *networkProgram) tryAgain() (again bool) {
 		p.lastError = ""
 	}
 	p.retrying = false
-	p.rest()
+	p.armEnd()
 	return false
 }
 
@@ -257,7 +257,7 @@ func (p *networkProgram) request(req isolation.KeeperRequest, space int) (isolat
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.busy--
-		p.rest()
+		p.armEnd()
 	}()
 	for {
 		p.mu.Lock()
@@ -285,8 +285,8 @@ func (p *networkProgram) request(req isolation.KeeperRequest, space int) (isolat
 	}
 }
 
-// rest lets the process end some time after nothing needs it any more. p.mu is held.
-func (p *networkProgram) rest() {
+// armEnd lets the process end some time after nothing needs it any more. p.mu is held.
+func (p *networkProgram) armEnd() {
 	switch {
 	case p.busy > 0 || len(p.linked) > 0 || p.now == nil || p.closed:
 	case p.idle == nil:
@@ -347,7 +347,7 @@ func (p *networkProgram) detach(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.linked, key)
-	p.rest()
+	p.armEnd()
 }
 
 // check returns what doctor reports about the network of this host.
@@ -395,8 +395,8 @@ func (n *networkProcess) kill() {
 
 // await waits for the end of the process, whose connection has ended, and closes the keeper's descriptors of it.
 func (n *networkProcess) await() {
-	for _, patience := range []time.Duration{networkEnd, networkEnd} {
-		if n.diesWithin(patience) {
+	for _, timeout := range []time.Duration{networkEnd, networkEnd} {
+		if n.diesWithin(timeout) {
 			break
 		}
 		n.kill()
@@ -409,8 +409,8 @@ func (n *networkProcess) await() {
 }
 
 // diesWithin reports whether the process ends in time.
-func (n *networkProcess) diesWithin(patience time.Duration) bool {
-	deadline := time.Now().Add(patience)
+func (n *networkProcess) diesWithin(timeout time.Duration) bool {
+	deadline := time.Now().Add(timeout)
 	poll := []unix.PollFd{{Fd: int32(n.pidfd), Events: unix.POLLIN}}
 	for {
 		ready, err := unix.Poll(poll, int(max(0, time.Until(deadline)).Milliseconds()))
@@ -424,7 +424,7 @@ func (n *networkProcess) diesWithin(patience time.Duration) bool {
 func (n *networkProcess) request(req isolation.KeeperRequest, space int) (networkReply, error) {
 	answer := make(chan networkReply, 1)
 	n.mu.Lock()
-	if n.gone {
+	if n.ended {
 		n.mu.Unlock()
 		return networkReply{}, errNotSent
 	}
@@ -443,7 +443,7 @@ func (n *networkProcess) request(req isolation.KeeperRequest, space int) (networ
 		}
 		return networkReply{}, fmt.Errorf("ask boxnet: %w", err)
 	}
-	timer := time.NewTimer(networkPatience)
+	timer := time.NewTimer(networkTimeout)
 	defer timer.Stop()
 	select {
 	case reply := <-answer:
@@ -452,14 +452,14 @@ func (n *networkProcess) request(req isolation.KeeperRequest, space int) (networ
 		}
 		return reply, nil
 	case <-n.stop:
-		return n.forgo(number, answer, errKeeperEnds)
+		return n.abort(number, answer, errKeeperEnds)
 	case <-timer.C:
-		return n.forgo(number, answer, errNetworkLate)
+		return n.abort(number, answer, errNetworkLate)
 	}
 }
 
-// forgo stops waiting for a reply, because of err, unless it has just come.
-func (n *networkProcess) forgo(number uint32, answer <-chan networkReply, err error) (networkReply, error) {
+// abort stops waiting for a reply, because of err, unless it has just come.
+func (n *networkProcess) abort(number uint32, answer <-chan networkReply, err error) (networkReply, error) {
 	n.forget(number)
 	select {
 	case reply := <-answer:
@@ -502,7 +502,7 @@ func (n *networkProcess) receive(l *log.Logger) {
 	n.conn.Shutdown() // or it would wait for more
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.gone = true
+	n.ended = true
 	for number, answer := range n.pending {
 		delete(n.pending, number)
 		answer <- networkReply{}

@@ -88,9 +88,9 @@ func TestRequestsAboutNetworksOutliveTheirProgram(t *testing.T) {
 	}
 	defer unix.Close(space)
 	p := newFakeNetwork(t)
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for i := range 4 {
-		all.Go(func() {
+		wg.Go(func() {
 			for range 50 {
 				key := strings.Repeat("k", i+1)
 				resolv, err := p.attach(key, space, &isolation.NetworkSpec{Kind: isolation.NetworkEgress})
@@ -107,7 +107,7 @@ func TestRequestsAboutNetworksOutliveTheirProgram(t *testing.T) {
 			t.Errorf("a process that has died: err = %v, want err is errNetworkGone", err)
 		}
 	}
-	all.Wait()
+	wg.Wait()
 	var refused *isolation.StepError
 	if _, err := p.attach("x", -1, &isolation.NetworkSpec{}); !errors.As(err, &refused) || refused.Errno != unix.EBADF {
 		t.Errorf("a request without its descriptor: err = %v, want errors.As(err, &refused) and refused.Errno == unix.EBADF",

@@ -169,8 +169,8 @@ const (
 	boxPrefix   = "box-"
 )
 
-// killPatience bounds the wait for killed processes to die.
-const killPatience = 30 * time.Second
+// killTimeout bounds the wait for killed processes to die.
+const killTimeout = 30 * time.Second
 
 // removeAll kills everything in a cgroup, and removes it with all cgroups below it.
 func removeAll(parent cgroup.Group, path, name string) error {
@@ -186,7 +186,7 @@ func removeAll(parent cgroup.Group, path, name string) error {
 		if err := g.Kill(); err != nil {
 			return err
 		}
-		if empty, err := g.Await("populated", 0, killPatience); err != nil || !empty {
+		if empty, err := g.Await("populated", 0, killTimeout); err != nil || !empty {
 			return errors.Join(err, unix.EBUSY)
 		}
 	}

@@ -48,8 +48,8 @@ func (k *keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*
 	if err != nil {
 		return nil, err
 	}
-	b.mounting.Lock()
-	defer b.mounting.Unlock()
+	b.mountMu.Lock()
+	defer b.mountMu.Unlock()
 	if req.Skill != (isolation.Skill{}) {
 		opener := mounts.Opener{Rules: &mounts.SourceRules{State: k.state}}
 		return opener.Skill(&mounts.Box{PID: b.pid, IDBase: b.ids.Base, Alive: b.lives}, req)
@@ -104,12 +104,12 @@ func (k *keeper) removeTree(tree string) error {
 func (k *keeper) changeSnapshots(ctx context.Context, req *isolation.ChangeSnapshots) (*isolation.Snapshots, error) {
 	if req.Op == isolation.SnapshotMake || req.Op == isolation.SnapshotRestore {
 		k.mu.Lock()
-		taken := k.boxes[req.Key] != nil || k.damaged[req.Key]
-		if !taken {
+		inUse := k.boxes[req.Key] != nil || k.damaged[req.Key]
+		if !inUse {
 			k.boxes[req.Key] = &box{done: make(chan struct{})}
 		}
 		k.mu.Unlock()
-		if taken {
+		if inUse {
 			return nil, unix.EBUSY
 		}
 		defer func() {

@@ -191,8 +191,8 @@ func (b *rootBuilder) configuration() (map[string]string, error) {
 	return known, nil
 }
 
-// rpmPatience bounds the reading of rpm's database.
-const rpmPatience = 30 * time.Second
+// rpmTimeout bounds the reading of rpm's database.
+const rpmTimeout = 30 * time.Second
 
 // rpmDatabases are the files of rpm's database, in each of its forms and places.
 func rpmDatabases() []string {
@@ -210,7 +210,7 @@ func (b *rootBuilder) rpmFiles() []byte {
 	if i < 0 || err != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), rpmPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), rpmTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/usr/bin/rpm", "--dbpath", path.Join(root, path.Dir(rpmDatabases()[i])), "-qa", "--configfiles", "--dump")
 	cmd.Env, cmd.Dir = []string{"LC_ALL=C"}, "/"

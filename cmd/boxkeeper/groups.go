@@ -178,8 +178,8 @@ func (k *keeper) setLimits(req *isolation.SetLimits) error {
 	if b == nil {
 		return syscall.ESRCH
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.changeMu.Lock()
+	defer b.changeMu.Unlock()
 	if b.record == nil {
 		return syscall.ESRCH // it is starting or has ended
 	}

@@ -37,7 +37,7 @@ type hostBases struct {
 	zygotes *zygoteSet
 	log     *log.Logger
 
-	making sync.Mutex // guards the next fields, and is held while a base is made; taken before mu
+	makeMu sync.Mutex // guards the next fields, and is held while a base is made; taken before mu
 	dir    *os.File   // of the current one; nil: none
 	zygote string     // stamp of the one whose root it was copied from
 	etc    *etcState  // of that
@@ -50,13 +50,13 @@ type hostBases struct {
 // nobody is an id of each box as which no process runs in it.
 const nobody = 65534
 
-// basePatience is how long the copying may take, which normally takes milliseconds.
-const basePatience = 20 * time.Second
+// baseTimeout is how long the copying may take, which normally takes milliseconds.
+const baseTimeout = 20 * time.Second
 
 // take opens the base for a new box. It stays until Release.
 func (h *hostBases) take(key string) (fd int, err error) {
-	h.making.Lock()
-	defer h.making.Unlock()
+	h.makeMu.Lock()
+	defer h.makeMu.Unlock()
 	root, stamp, err := h.zygotes.of("").Root()
 	if err != nil {
 		return -1, err
@@ -98,8 +98,8 @@ func (h *hostBases) replace(name string) {
 
 // Close closes what is open. The bases stay, as boxes use them.
 func (h *hostBases) Close() {
-	h.making.Lock()
-	defer h.making.Unlock()
+	h.makeMu.Lock()
+	defer h.makeMu.Unlock()
 	h.dir.Close()
 	h.dir = nil
 }
@@ -153,7 +153,7 @@ func (h *hostBases) fill(root, dir int) error {
 	}
 	defer unix.Close(pidfd)
 	var text []byte
-	if err = output.SetReadDeadline(time.Now().Add(basePatience)); err == nil {
+	if err = output.SetReadDeadline(time.Now().Add(baseTimeout)); err == nil {
 		text, err = io.ReadAll(io.LimitReader(output, 4096)) // until it has ended; the reaper collects it
 	}
 	if err != nil { // a filesystem below /etc may not answer: then nobody waits for the end
@@ -177,7 +177,7 @@ type etcState struct {
 // user, and need not answer. If something has just changed, the state counts as changed too, so that the next box has another copy:
 // a further change may leave the same time.
 func readEtc(root int) (*etcState, error) {
-	began := time.Now()
+	start := time.Now()
 	var st unix.Stat_t
 	if err := unix.Fstat(root, &st); err != nil {
 		return nil, err
@@ -186,7 +186,7 @@ func readEtc(root int) (*etcState, error) {
 	if err := e.add(root, "etc", st.Dev, 0); err != nil {
 		return nil, fmt.Errorf("/etc: %w", err)
 	}
-	if began.Sub(e.last).Abs() < tick { // a time that is further ahead is of a clock that was set back
+	if start.Sub(e.last).Abs() < tick { // a time that is further ahead is of a clock that was set back
 		e.stamp = nil
 	}
 	return e, nil

@@ -31,8 +31,8 @@ type config struct {
 	Log    *log.Logger
 }
 
-// endPatience bounds what takes milliseconds when all is well.
-const endPatience = 30 * time.Second
+// endTimeout bounds what takes milliseconds when all is well.
+const endTimeout = 30 * time.Second
 
 // keeper serves one boxd at a time, and watches its boxes even while there is none.
 type keeper struct {

@@ -276,13 +276,13 @@ func (l *launching) settleGroup() (string, error) {
 	return "", nil
 }
 
-// unsharePatience is how long PID 1 may take until it has its cgroup namespace; a fresh one begins to run meanwhile.
-const unsharePatience = 20 * time.Second
+// unshareTimeout is how long PID 1 may take until it has its cgroup namespace; a fresh one begins to run meanwhile.
+const unshareTimeout = 20 * time.Second
 
 // awaitUnshared waits until PID 1 has its cgroup namespace. A *isolation.StepError says why it has none.
 func awaitUnshared(control int) error {
 	poll := []unix.PollFd{{Fd: int32(control), Events: unix.POLLIN}}
-	for deadline := time.Now().Add(unsharePatience); ; {
+	for deadline := time.Now().Add(unshareTimeout); ; {
 		n, err := unix.Poll(poll, int(max(time.Until(deadline), 0)/time.Millisecond))
 		if errors.Is(err, unix.EINTR) {
 			continue

@@ -63,10 +63,10 @@ func (w *lockWatch) due(total uint64, known bool, now time.Time) bool {
 }
 
 // counted records the result of a count that began when the host had total locks.
-func (w *lockWatch) counted(total uint64, c lockCount, began, now time.Time) {
+func (w *lockWatch) counted(total uint64, c lockCount, start, now time.Time) {
 	w.base, w.largest, w.last, w.after = total, c.largest, now, now
 	if c.ended == 0 {
-		w.after = now.Add(lockRest * now.Sub(began))
+		w.after = now.Add(lockRest * now.Sub(start))
 	} else {
 		w.base = c.held // those of the ended boxes are going
 	}
@@ -75,21 +75,21 @@ func (w *lockWatch) counted(total uint64, c lockCount, began, now time.Time) {
 // watchLocks ends boxes that hold too many file locks, until ctx ends.
 func (k *keeper) watchLocks(ctx context.Context) {
 	w := &lockWatch{limit: uint64(k.cfg.FileLocks)}
-	tick := time.NewTicker(lockInterval)
-	defer tick.Stop()
+	ticker := time.NewTicker(lockInterval)
+	defer ticker.Stop()
 	for {
 		select {
-		case <-tick.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
 		if k.idle() {
 			continue
 		}
-		began := time.Now()
-		if total, known := hostLocks(); w.due(total, known, began) {
+		start := time.Now()
+		if total, known := hostLocks(); w.due(total, known, start) {
 			c := k.endLockHoarders(ctx, w.limit)
-			w.counted(total, c, began, time.Now())
+			w.counted(total, c, start, time.Now())
 		}
 	}
 }
@@ -327,15 +327,15 @@ type lockHoarders struct {
 	order []string // oldest first
 }
 
-// mostLockHoarders is how many are remembered.
-const mostLockHoarders = 1024
+// maxLockHoarders is how many are remembered.
+const maxLockHoarders = 1024
 
 func (h *lockHoarders) add(key string) {
 	if h.keys == nil {
 		h.keys = map[string]bool{}
 	}
 	h.keys[key] = true
-	if h.order = append(h.order, key); len(h.order) > mostLockHoarders {
+	if h.order = append(h.order, key); len(h.order) > maxLockHoarders {
 		delete(h.keys, h.order[0])
 		h.order = h.order[1:]
 	}

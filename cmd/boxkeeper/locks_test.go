@@ -104,14 +104,14 @@ func TestTheLastHoardersAreRemembered(t *testing.T) {
 	t.Parallel()
 	var h lockHoarders
 	h.add("first")
-	for i := range mostLockHoarders - 1 {
+	for i := range maxLockHoarders - 1 {
 		h.add(strconv.Itoa(i))
 	}
 	if !h.keys["first"] {
 		t.Error("the first owner was forgotten too early")
 	}
 	h.add("last")
-	if len(h.keys) != mostLockHoarders || h.keys["first"] || !h.keys["last"] {
+	if len(h.keys) != maxLockHoarders || h.keys["first"] || !h.keys["last"] {
 		t.Errorf("%d remembered", len(h.keys))
 	}
 }

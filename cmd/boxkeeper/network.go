@@ -53,8 +53,8 @@ func (l *launching) attachNetwork() (string, error) {
 		l.resolv = string(text)
 		return "", nil
 	}
-	l.box.changing.Lock()
-	defer l.box.changing.Unlock()
+	l.box.changeMu.Lock()
+	defer l.box.changeMu.Unlock()
 	if l.box.released {
 		return "", unix.ESRCH
 	}
@@ -89,8 +89,8 @@ func openNetns(pid int, alive func() bool) (int, error) {
 func (k *keeper) inNetwork(key string, do func(b *box, space int) error) *isolation.StepError {
 	b, err := k.boxByKey(key)
 	if err == nil {
-		b.networking.Lock()
-		defer b.networking.Unlock()
+		b.networkMu.Lock()
+		defer b.networkMu.Unlock()
 		var space int
 		if space, err = openNetns(b.pid, b.lives); err == nil {
 			defer unix.Close(space)

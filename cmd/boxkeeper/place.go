@@ -27,8 +27,8 @@ type place struct {
 // lockName is the file that a keeper locks while it lives. It contains the keeper's PID.
 const lockName = "lock"
 
-// leavePatience is how long an earlier keeper may take to end.
-const leavePatience = 40 * time.Second
+// leaveTimeout is how long an earlier keeper may take to end.
+const leaveTimeout = 40 * time.Second
 
 // openPlace takes the lock in a run directory, after waiting for an earlier keeper to end.
 func openPlace(run string, group int) (*place, error) {
@@ -45,7 +45,7 @@ func openPlace(run string, group int) (*place, error) {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
 	p := &place{dir, lock, group}
-	if err := linux.Lock(int(lock.Fd()), leavePatience); err != nil {
+	if err := linux.Lock(int(lock.Fd()), leaveTimeout); err != nil {
 		p.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("run directory %s: in use by another keeper", run)

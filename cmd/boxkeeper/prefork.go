@@ -31,7 +31,7 @@ func (e *preforkedBox) discard(from *idRanges) {
 	_ = unix.PidfdSendSignal(e.pidfd, unix.SIGKILL, nil, 0)
 	poll := []unix.PollFd{{Fd: int32(e.pidfd), Events: unix.POLLIN}}
 	for {
-		_, err := unix.Poll(poll, int(endPatience/time.Millisecond))
+		_, err := unix.Poll(poll, int(endTimeout/time.Millisecond))
 		if !errors.Is(err, unix.EINTR) {
 			break
 		}

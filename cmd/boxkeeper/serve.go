@@ -37,31 +37,31 @@ func (k *keeper) greet() error {
 	return nil
 }
 
-// firstPatience is how long a keeper waits for the boxd that has started it.
-const firstPatience = 30 * time.Second
+// firstTimeout is how long a keeper waits for the boxd that has started it.
+const firstTimeout = 30 * time.Second
 
 // serve answers one boxd after the other. It returns when ctx ends or boxd asks for it, and,
 // unless the keeper lingers, when there is neither a boxd nor a box. A keeper that does not
 // linger belongs to the boxd it serves, which may be stopped by the same signal and need it for
 // that: so it ends only after that boxd has gone.
 func (k *keeper) serve(ctx context.Context) error {
-	serving := ctx
+	serveCtx := ctx
 	if !k.cfg.Linger {
-		serving = context.WithoutCancel(ctx)
+		serveCtx = context.WithoutCancel(ctx)
 	}
 	stopReaper := startReaper()
 	defer stopReaper()
 	k.sources.Pool.Warm()
 	if k.cfg.FileLocks > 0 {
-		watching, stopWatch := context.WithCancel(serving)
+		watchCtx, stopWatch := context.WithCancel(serveCtx)
 		var watch sync.WaitGroup
-		watch.Go(func() { k.watchLocks(watching) })
+		watch.Go(func() { k.watchLocks(watchCtx) })
 		defer watch.Wait()
 		defer stopWatch()
 	}
 	conns, stop := k.accept()
 	defer stop()
-	first := time.NewTimer(firstPatience)
+	first := time.NewTimer(firstTimeout)
 	defer first.Stop()
 	for waiting := true; ; {
 		var conn *fdpass.Conn
@@ -70,7 +70,7 @@ func (k *keeper) serve(ctx context.Context) error {
 		select {
 		case conn = <-conns:
 			waiting = false
-			number, last = k.converse(serving, conn)
+			number, last = k.converse(serveCtx, conn)
 		case <-first.C:
 			waiting = false
 		case <-k.ended:
@@ -102,8 +102,8 @@ func (k *keeper) serve(ctx context.Context) error {
 // accept accepts connections of boxd's user. stop must be called; it closes the listener.
 func (k *keeper) accept() (conns <-chan *fdpass.Conn, stop func()) {
 	accepted, done := make(chan *fdpass.Conn), make(chan struct{})
-	var all sync.WaitGroup
-	all.Go(func() {
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		for {
 			fd, err := k.listener.Accept()
 			if err != nil && !errors.Is(err, os.ErrClosed) {
@@ -133,7 +133,7 @@ func (k *keeper) accept() (conns <-chan *fdpass.Conn, stop func()) {
 	return accepted, func() {
 		close(done)
 		k.listener.Close()
-		all.Wait()
+		wg.Wait()
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 // A boxd that sends more requests than the keeper handles at once has to wait: the memory of the keeper does not grow with them.
 func TestRequestsOfAnErringBoxdWait(t *testing.T) { //nolint:paralleltest // it counts goroutines of the process
-	const asked = maxRequests + 40
+	const requests = maxRequests + 40
 	k := &keeper{boxes: map[string]*box{}}
 	own, far, err := fdpass.Pair(fdpass.MaxInline)
 	if err != nil {
@@ -33,7 +33,7 @@ func TestRequestsOfAnErringBoxdWait(t *testing.T) { //nolint:paralleltest // it 
 		own.Close()
 	}()
 	k.mu.Lock() // nothing is answered until it is unlocked
-	for number := range uint32(asked) {
+	for number := range uint32(requests) {
 		if err := boxd.Send(isolation.EncodeKeeperRequest(number, &isolation.ListBoxes{})); err != nil {
 			t.Fatal(err)
 		}
@@ -42,20 +42,20 @@ func TestRequestsOfAnErringBoxdWait(t *testing.T) { //nolint:paralleltest // it 
 		stacks := make([]byte, 4<<20)
 		return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(".(*keeper).answer("))
 	}
-	look := time.NewTicker(10 * time.Millisecond)
-	defer look.Stop()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
 	most := 0
-	for end := time.Now().Add(time.Minute); most < maxRequests && time.Now().Before(end); <-look.C {
+	for end := time.Now().Add(time.Minute); most < maxRequests && time.Now().Before(end); <-ticker.C {
 		most = answering()
 	}
 	for range 5 { // for more to begin, which must not
-		<-look.C
+		<-ticker.C
 	}
 	if most = max(most, answering()); most != maxRequests {
-		t.Errorf("%d of %d requests are handled at once, want %d", most, asked, maxRequests)
+		t.Errorf("%d of %d requests are handled at once, want %d", most, requests, maxRequests)
 	}
 	k.mu.Unlock()
-	for range asked {
+	for range requests {
 		if _, _, err := boxd.Recv(false); err != nil {
 			t.Fatalf("a request that waited has no answer: %v", err)
 		}

@@ -42,8 +42,8 @@ const (
 	zygoteImageCommand = "zygote-image" // for an image of the store, whose tree is passed as a descriptor
 )
 
-// zygotePatience is how long the keeper waits for an answer of a zygote, which normally takes milliseconds.
-const zygotePatience = 20 * time.Second
+// zygoteTimeout is how long the keeper waits for an answer of a zygote, which normally takes milliseconds.
+const zygoteTimeout = 20 * time.Second
 
 // Descriptors that a zygote is started with.
 const (
@@ -242,7 +242,7 @@ func (z *zygote) startLocked() error {
 }
 
 func receiveZygote(conn *fdpass.Conn) ([]byte, []int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), zygotePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), zygoteTimeout)
 	defer cancel()
 	return conn.RecvContext(ctx, true)
 }

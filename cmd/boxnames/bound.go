@@ -77,7 +77,7 @@ func newBound(s *proxyServer) *web {
 		if err != nil {
 			return nil, err
 		}
-		n.leadsTo(conn)
+		n.setUpstream(conn)
 		ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 		defer cancel()
 		shown := tls.Client(conn, n.host.Dial(n.target.Name))

@@ -183,7 +183,7 @@ func TestProtocolsAreChangedWithinSecrets(t *testing.T) {
 	if line, err := r.ReadString('\n'); line != "hello\n" {
 		t.Errorf(`line = %q, err = %v, want line == "hello\n"`, line, err)
 	}
-	b.server.cut() // as when a secret is removed
+	b.server.closeConns() // as when a secret is removed
 	if _, err := r.ReadString('\n'); err == nil {
 		t.Error("the connection was not closed")
 	}

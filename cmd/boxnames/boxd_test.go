@@ -72,7 +72,7 @@ type boxdBench struct {
 	denials  []string
 	refuse   error // answer of Pin
 	heard    chan struct{}
-	all      sync.WaitGroup
+	wg       sync.WaitGroup
 }
 
 func openBoxd(t *testing.T, ip [4]byte) *boxdBench {
@@ -101,7 +101,7 @@ func openBoxd(t *testing.T, ip [4]byte) *boxdBench {
 		},
 		Log: slog.New(slog.DiscardHandler),
 	})
-	t.Cleanup(func() { b.resolver.Close(); b.all.Wait() })
+	t.Cleanup(func() { b.resolver.Close(); b.wg.Wait() })
 	return b
 }
 
@@ -118,7 +118,7 @@ func (b *boxdBench) connect(context.Context) (*fdpass.Conn, error) {
 	b.programs = append(b.programs, theirs)
 	b.mu.Unlock()
 	cfg := resolverConfig{Upstreams: func() []netip.AddrPort { return []netip.AddrPort{b.at} }}
-	b.all.Go(func() { serveBoxd(context.Background(), theirs, cfg, log.New(io.Discard, "", 0)) })
+	b.wg.Go(func() { serveBoxd(context.Background(), theirs, cfg, log.New(io.Discard, "", 0)) })
 	return conn, nil
 }
 
@@ -153,8 +153,8 @@ func (b *boxdBench) sockets(_ context.Context, key string, _ bool) ([]int, bool,
 	return fds, false, nil
 }
 
-// ask asks as a box does; "" means no answer.
-func (b *boxdBench) ask(key, name string) string {
+// query asks as a box does; "" means no answer.
+func (b *boxdBench) query(key, name string) string {
 	b.t.Helper()
 	b.mu.Lock()
 	at := b.where[key]
@@ -206,7 +206,7 @@ func TestABoxIsServed(t *testing.T) {
 	for _, tc := range [][3]string{
 		{"one", "pypi.org.", "Success 151.101.0.223"}, {"one", "a.example.net.", "NameError"}, {"two", "pypi.org.", "NameError"}, {"two", "a.example.net.", "Success 151.101.0.223"},
 	} {
-		if got := b.ask(tc[0], tc[1]); got != tc[2] {
+		if got := b.query(tc[0], tc[1]); got != tc[2] {
 			t.Errorf("%s asks for %s: got %q, want tc[2]", tc[0], tc[1], got)
 		}
 	}
@@ -221,7 +221,7 @@ func TestABoxIsServed(t *testing.T) {
 	}
 	b.refuse = errors.New("no")
 	b.mu.Unlock()
-	if got := b.ask("one", "pypi.org."); got != "ServerFailure" {
+	if got := b.query("one", "pypi.org."); got != "ServerFailure" {
 		t.Errorf(`without a pin: got %q, want "ServerFailure"`, got)
 	}
 }
@@ -232,16 +232,16 @@ func TestRulesOfALivingBoxChange(t *testing.T) {
 	if err := b.resolver.Add(t.Context(), "one", driver.ResolverBox{Rules: compileRules(t, "pypi.org")}); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.ask("one", "pypi.org."); got != "Success" { // its address is not public
+	if got := b.query("one", "pypi.org."); got != "Success" { // its address is not public
 		t.Errorf(`got %q, want "Success"`, got)
 	}
 	<-b.heard
 	b.resolver.Change("one", driver.ResolverBox{Rules: compileRules(t, "pypi.org"), Reach: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
-	await(t, func() bool { return b.ask("one", "pypi.org.") == "Success 10.1.2.3" })
+	await(t, func() bool { return b.query("one", "pypi.org.") == "Success 10.1.2.3" })
 	if !b.resolver.Change("one", driver.ResolverBox{Rules: compileRules(t)}) {
 		t.Error("the rules of a known box could not be changed")
 	}
-	await(t, func() bool { return b.ask("one", "pypi.org.") == "NameError" })
+	await(t, func() bool { return b.query("one", "pypi.org.") == "NameError" })
 	if b.resolver.Change("nobody", driver.ResolverBox{Rules: compileRules(t)}) {
 		t.Error("the rules of a box that was never added were changed")
 	}
@@ -267,7 +267,7 @@ func TestBoxesAreHandedToTheNextProgram(t *testing.T) {
 	delete(b.where, "two")
 	b.mu.Unlock()
 	await(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.where["one"] != "" })
-	if got := b.ask("one", "pypi.org."); got != "Success 151.101.0.223" {
+	if got := b.query("one", "pypi.org."); got != "Success 151.101.0.223" {
 		t.Errorf(`got %q, want "Success 151.101.0.223"`, got)
 	}
 	b.mu.Lock()
@@ -279,11 +279,11 @@ func TestBoxesAreHandedToTheNextProgram(t *testing.T) {
 
 func await(t *testing.T, done func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
 	for late := time.After(time.Minute); !done(); {
 		select {
-		case <-tick.C:
+		case <-ticker.C:
 		case <-late:
 			t.Fatal("timed out after a minute")
 		}

@@ -22,8 +22,8 @@ import (
 // maxBoxes is how many boxes may be served at a time.
 const maxBoxes = 4096
 
-// patience is how long to wait for a boxd that does not receive.
-const patience = 10 * time.Second
+// timeout is how long to wait for a boxd that does not receive.
+const timeout = 10 * time.Second
 
 // control serves one boxd.
 type control struct {
@@ -40,20 +40,20 @@ type control struct {
 	pins  map[uint64]chan<- error
 	dials map[uint64]chan<- dialed
 	last  uint64 // number of the last Pin or Dial
-	all   sync.WaitGroup
+	wg    sync.WaitGroup
 }
 
 type servedBox struct {
-	rules atomic.Pointer[egress.Rules]
-	proxy *proxyServer // nil: connections are not checked
-	end   context.CancelFunc
-	done  chan struct{}
+	rules  atomic.Pointer[egress.Rules]
+	proxy  *proxyServer // nil: connections are not checked
+	cancel context.CancelFunc
+	done   chan struct{}
 }
 
 // serveBoxd serves boxd until the connection or ctx ends, and then closes it and everything that came
 // over it. cfg.Upstreams are queried if boxd configures no resolvers.
 func serveBoxd(ctx context.Context, conn *fdpass.Conn, cfg resolverConfig, l *log.Logger) {
-	conn.Patience = patience
+	conn.Patience = timeout
 	c := &control{conn: conn, log: l, boxes: map[string]*servedBox{}, sets: map[string]*secretSet{}, pins: map[uint64]chan<- error{}, dials: map[uint64]chan<- dialed{}, proxy: newProxy(proxyConfig{})}
 	others := cfg.Upstreams
 	cfg.Upstreams = func() []netip.AddrPort {
@@ -64,7 +64,7 @@ func serveBoxd(ctx context.Context, conn *fdpass.Conn, cfg resolverConfig, l *lo
 	}
 	c.resolver = newResolver(cfg)
 	ctx, cancel := context.WithCancel(ctx)
-	defer c.all.Wait()
+	defer c.wg.Wait()
 	defer conn.Close()
 	defer cancel()
 	for {
@@ -134,8 +134,8 @@ func (c *control) add(ctx context.Context, b *egress.Box, files []int) error {
 		closeAll(redirected)
 		return errors.Join(err, packets.Close(), streams.Close())
 	}
-	ctx, end := context.WithCancel(ctx)
-	served := &servedBox{end: end, done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(ctx)
+	served := &servedBox{cancel: cancel, done: make(chan struct{})}
 	served.rules.Store(rules)
 	asks := c.newResolverBox(b, served)
 	if b.Strict {
@@ -143,9 +143,9 @@ func (c *control) add(ctx context.Context, b *egress.Box, files []int) error {
 	}
 	c.boxes[b.Key] = served
 	c.mu.Unlock()
-	c.all.Go(func() {
+	c.wg.Go(func() {
 		defer close(served.done)
-		defer end()
+		defer cancel()
 		var proxying sync.WaitGroup
 		proxying.Go(func() {
 			if served.proxy == nil {
@@ -154,12 +154,12 @@ func (c *control) add(ctx context.Context, b *egress.Box, files []int) error {
 			if err := served.proxy.Serve(ctx, redirected); err != nil {
 				c.report(&egress.Report{Ended: &egress.Ended{Key: b.Key, Error: err.Error()}})
 			}
-			end() // end both, or boxd would open sockets that still exist
+			cancel() // end both, or boxd would open sockets that still exist
 		})
 		if err := c.resolver.Serve(ctx, asks, packets, streams); err != nil {
 			c.report(&egress.Report{Ended: &egress.Ended{Key: b.Key, Error: err.Error()}})
 		}
-		end()
+		cancel()
 		proxying.Wait()
 	})
 	return nil
@@ -185,7 +185,7 @@ func (c *control) change(b *egress.Box) error {
 	if served := c.boxes[b.Key]; served != nil {
 		served.rules.Store(rules)
 		if served.proxy != nil {
-			served.proxy.cut() // the kernel does too, but only once a connection sends something
+			served.proxy.closeConns() // the kernel does too, but only once a connection sends something
 		}
 	}
 	return err
@@ -198,7 +198,7 @@ func (c *control) remove(key string) {
 	delete(c.boxes, key)
 	c.mu.Unlock()
 	if served != nil {
-		served.end()
+		served.cancel()
 		<-served.done
 	}
 }

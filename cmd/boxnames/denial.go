@@ -30,7 +30,7 @@ func notAllowed(name egress.Name, requested string) denial {
 	return denial{Reason: egress.NotAllowed, Asked: string(name), Setting: strconv.Quote(string(name))}
 }
 
-func leadsAstray(name egress.Name, to []netip.Addr) denial {
+func badAddress(name egress.Name, to []netip.Addr) denial {
 	d := denial{Reason: egress.NotPublic, Asked: string(name), Addresses: to[:min(len(to), maxShown)]}
 	var rules []string
 	for _, ip := range d.Addresses {

@@ -21,8 +21,8 @@ func (c *control) newServer(b *egress.Box, served *servedBox, asks *resolverBox)
 	return c.proxy.Open(&proxyBox{
 		Rules: served.rules.Load, Secrets: func() *secretSet { return c.set(b.Key) },
 		Dial: func(ctx context.Context, t proxyTarget) (net.Conn, error) { return c.dial(ctx, b.Key, t) },
-		Find: func(ctx context.Context, name egress.Name, six bool) bool {
-			return c.resolver.find(ctx, asks, name, six)
+		Find: func(ctx context.Context, name egress.Name, ipv6 bool) bool {
+			return c.resolver.find(ctx, asks, name, ipv6)
 		},
 		Denied: asks.Denied,
 	})
@@ -73,10 +73,10 @@ func (c *control) dialed(m *egress.Dialed, files []int) {
 		fdpass.CloseAll(files)
 		return
 	}
-	answer <- begun(m, files)
+	answer <- connecting(m, files)
 }
 
-func begun(m *egress.Dialed, files []int) dialed {
+func connecting(m *egress.Dialed, files []int) dialed {
 	switch {
 	case m.NotLed:
 		fdpass.CloseAll(files)

@@ -62,8 +62,8 @@ func accept(ctx context.Context, cfg resolverConfig, l *log.Logger) error {
 	if err != nil {
 		return err
 	}
-	var all sync.WaitGroup
-	defer all.Wait()
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	defer context.AfterFunc(ctx, listener.Close)()
 	for {
 		fd, err := listener.Accept()
@@ -77,7 +77,7 @@ func accept(ctx context.Context, cfg resolverConfig, l *log.Logger) error {
 		if err != nil {
 			return err
 		}
-		all.Go(func() { serveBoxd(ctx, conn, cfg, l) })
+		wg.Go(func() { serveBoxd(ctx, conn, cfg, l) })
 	}
 }
 

@@ -53,9 +53,9 @@ type proxyBox struct {
 	Secrets func() *secretSet
 	// Dial connects from the box's network. errNotLed: not for this name.
 	Dial func(context.Context, proxyTarget) (net.Conn, error)
-	// Find resolves a name for the box once more, to IPv6 addresses if six is set and otherwise
+	// Find resolves a name for the box once more, to IPv6 addresses if ipv6 is set and otherwise
 	// to IPv4 addresses. false: no resolver has answered.
-	Find func(ctx context.Context, name egress.Name, six bool) bool
+	Find func(ctx context.Context, name egress.Name, ipv6 bool) bool
 	// Denied is called for what was refused, for the same thing at most once a minute. It must
 	// not block.
 	Denied func(denial)
@@ -94,7 +94,7 @@ type proxyServer struct {
 	wg    sync.WaitGroup
 
 	reported tally
-	finding  sync.Mutex           // held while a name is resolved once more
+	findMu   sync.Mutex           // held while a name is resolved once more
 	found    map[string]time.Time // when a name was resolved once more
 
 	mu    sync.Mutex
@@ -122,7 +122,7 @@ func (s *proxyServer) Serve(ctx context.Context, listeners []net.Listener) error
 	for _, l := range listeners {
 		l.Close()
 	}
-	s.cut()
+	s.closeConns()
 	s.wg.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -130,8 +130,8 @@ func (s *proxyServer) Serve(ctx context.Context, listeners []net.Listener) error
 	return nil
 }
 
-// cut closes all current connections.
-func (s *proxyServer) cut() {
+// closeConns closes all current connections.
+func (s *proxyServer) closeConns() {
 	s.mu.Lock()
 	list := make([]*client, 0, len(s.conns))
 	for c := range s.conns {
@@ -167,7 +167,7 @@ func (s *proxyServer) accept(ctx context.Context, l net.Listener) error {
 		s.conns[c] = true
 		s.mu.Unlock()
 		s.wg.Add(1)           // until the connection is closed
-		if ctx.Err() != nil { // cut may have run before it was in conns
+		if ctx.Err() != nil { // closeConns may have run before it was in conns
 			_ = c.Close()
 		}
 		s.wg.Go(func() { s.handle(ctx, c) })
@@ -208,8 +208,8 @@ type client struct {
 	up     net.Conn // to the server, once there is one; guarded by server.mu
 }
 
-// leadsTo makes Close close the connection to the server too: what waits for a server that does nothing ends with its client.
-func (c *client) leadsTo(up net.Conn) {
+// setUpstream makes Close close the connection to the server too: what waits for a server that does nothing ends with its client.
+func (c *client) setUpstream(up net.Conn) {
 	c.server.mu.Lock()
 	c.up = up
 	open := c.server.conns[c]
@@ -291,21 +291,21 @@ func (s *proxyServer) dial(ctx context.Context, t proxyTarget) (net.Conn, error)
 }
 
 func (s *proxyServer) dialAgain(ctx context.Context, t proxyTarget) (net.Conn, error) {
-	s.finding.Lock()
-	defer s.finding.Unlock()
+	s.findMu.Lock()
+	defer s.findMu.Unlock()
 	conn, err := s.box.Dial(ctx, t) // another connection may have had the name resolved
 	if !errors.Is(err, errNotLed) {
 		return conn, err
 	}
-	six, now := t.To.Addr().Is6(), time.Now()
-	key := string(t.Name) + " " + strconv.FormatBool(six)
+	ipv6, now := t.To.Addr().Is6(), time.Now()
+	key := string(t.Name) + " " + strconv.FormatBool(ipv6)
 	if now.Sub(s.found[key]) < findOnce {
 		return nil, err
 	}
 	if len(s.found) >= maxFound {
 		clear(s.found)
 	}
-	if s.box.Find(ctx, t.Name, six) {
+	if s.box.Find(ctx, t.Name, ipv6) {
 		s.found[key] = now
 	}
 	return s.box.Dial(ctx, t)

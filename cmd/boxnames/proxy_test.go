@@ -368,7 +368,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	b.server.cut()
+	b.server.closeConns()
 	for _, end := range []net.Conn{c, server} {
 		_, _ = io.Copy(io.Discard, end)
 	}
@@ -387,10 +387,10 @@ func TestAServerThatReadsNothingHoldsNothingUp(t *testing.T) {
 		accepted <- c
 	}()
 	var server net.Conn
-	var late *time.Timer
+	var timer *time.Timer
 	t.Cleanup(func() { // after the proxy's end
 		server.Close()
-		late.Stop()
+		timer.Stop()
 	})
 	b := openProxy(t, 443, proxyConfig{}, up.Addr().String())
 	c := b.dial()
@@ -400,7 +400,7 @@ func TestAServerThatReadsNothingHoldsNothingUp(t *testing.T) {
 	if server = <-accepted; server == nil {
 		t.Fatal("the proxy did not dial the server")
 	}
-	late = time.AfterFunc(2*time.Minute, func() {
+	timer = time.AfterFunc(2*time.Minute, func() {
 		t.Error("the proxy waits for the server")
 		server.Close()
 	})
@@ -429,11 +429,11 @@ func TestAWebSocketEndsWithItsBox(t *testing.T) {
 	}()
 	var server net.Conn
 	t.Cleanup(func() { // after the proxy's end
-		again, late := time.NewTicker(10*time.Millisecond), time.After(time.Minute)
-		defer again.Stop()
+		ticker, late := time.NewTicker(10*time.Millisecond), time.After(time.Minute)
+		defer ticker.Stop()
 		for stacks := make([]byte, 1<<20); bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("handleUpgradeResponse")); {
 			select {
-			case <-again.C:
+			case <-ticker.C:
 				continue
 			case <-late:
 				t.Error("the connection to the server was not closed with its box")

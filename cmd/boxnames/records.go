@@ -41,7 +41,7 @@ func (rr *records) read(p *dnsmessage.Parser, kind dnsmessage.Type) error {
 			return err
 		}
 	}
-	return errManifold
+	return errTooManyRecords
 }
 
 func (rr *records) take(p *dnsmessage.Parser, h *dnsmessage.ResourceHeader, kind dnsmessage.Type) error {

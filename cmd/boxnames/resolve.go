@@ -116,11 +116,11 @@ func (s *dnsServer) answer(ctx context.Context, query []byte, overUDP bool) []by
 	return q.reply(overUDP)
 }
 
-// find resolves a name as if the box had asked, to IPv6 addresses if six is set and otherwise to
+// find resolves a name as if the box had asked, to IPv6 addresses if ipv6 is set and otherwise to
 // IPv4 addresses, and pins what it finds. It returns false if no resolver has answered.
-func (r *resolver) find(ctx context.Context, box *resolverBox, name egress.Name, six bool) bool {
+func (r *resolver) find(ctx context.Context, box *resolverBox, name egress.Name, ipv6 bool) bool {
 	q := &query{q: dnsmessage.Question{Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}
-	if six {
+	if ipv6 {
 		q.q.Type = dnsmessage.TypeAAAA
 	}
 	var err error
@@ -180,7 +180,7 @@ func (s *dnsServer) resolve(ctx context.Context, q *query) {
 		}
 	}
 	if len(refused) > 0 {
-		s.refuse(leadsAstray(name, refused))
+		s.refuse(badAddress(name, refused))
 	}
 	if len(pin.Addresses) == 0 {
 		return

@@ -145,8 +145,8 @@ func message(id uint16, q dnsmessage.Question, change func(*dnsmessage.Message),
 	return b
 }
 
-// says returns a reply of fixed records for any question; those of other types are left out.
-func says(records ...string) func(*upstream, uint16, dnsmessage.Question, bool) [][]byte {
+// replies returns a reply of fixed records for any question; those of other types are left out.
+func replies(records ...string) func(*upstream, uint16, dnsmessage.Question, bool) [][]byte {
 	return func(_ *upstream, id uint16, q dnsmessage.Question, _ bool) [][]byte {
 		return [][]byte{message(id, q, nil, records...)}
 	}
@@ -333,7 +333,7 @@ func TestAnswersArePinnedAndGiven(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u := newUpstream(t, says(tc.records...))
+			u := newUpstream(t, replies(tc.records...))
 			s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "pypi.org"}, egress.Spec{Name: "*.example.net"})
 			for _, network := range []string{"udp", "tcp"} {
 				to := map[string]string{"udp": s.udp, "tcp": s.tcp}[network]
@@ -356,7 +356,7 @@ func TestAnswersArePinnedAndGiven(t *testing.T) {
 
 func TestNamesThatAreNotAllowedLeaveNoTrace(t *testing.T) {
 	t.Parallel()
-	u := newUpstream(t, says("a. 60 A 151.101.0.223"))
+	u := newUpstream(t, replies("a. 60 A 151.101.0.223"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "pypi.org"}, egress.Spec{Name: "*.example.net"})
 	for _, n := range []string{"evil.example.", "www.pypi.org.", "example.net.", "org.", ".", "pypi.org.evil.example.", "a\x00.example.net.", "a b.example.net.", "1.2.3.4.", "4.3.2.1.in-addr.arpa."} {
 		for _, kind := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeTXT, 65} {
@@ -382,7 +382,7 @@ func TestNamesThatAreNotAllowedLeaveNoTrace(t *testing.T) {
 
 func TestPrivateAddressesAreLeftOut(t *testing.T) {
 	t.Parallel()
-	u := newUpstream(t, says("a.org. 60 A 10.1.2.3", "a.org. 60 A 151.101.0.223", "a.org. 60 A 169.254.169.254", "a.org. 60 AAAA ::ffff:10.1.2.3", "a.org. 60 AAAA 64:ff9b::a01:203", "a.org. 60 AAAA 2002:a01:203::1", "a.org. 60 AAAA fd00::1", "a.org. 60 AAAA ::1"))
+	u := newUpstream(t, replies("a.org. 60 A 10.1.2.3", "a.org. 60 A 151.101.0.223", "a.org. 60 A 169.254.169.254", "a.org. 60 AAAA ::ffff:10.1.2.3", "a.org. 60 AAAA 64:ff9b::a01:203", "a.org. 60 AAAA 2002:a01:203::1", "a.org. 60 AAAA fd00::1", "a.org. 60 AAAA ::1"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)); got != "Success 151.101.0.223 1m0s" {
 		t.Error(got)
@@ -420,7 +420,7 @@ func list(at ...netip.AddrPort) func() []netip.AddrPort {
 
 func TestABoxWithoutIPv6GetsNoneOfItsAddresses(t *testing.T) {
 	t.Parallel()
-	u := newUpstream(t, says("a.org. 60 AAAA 2a04:4e42::223"))
+	u := newUpstream(t, replies("a.org. 60 AAAA 2a04:4e42::223"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, false, egress.Spec{Name: "a.org"})
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeAAAA)); got != "Success" || len(u.questions()) != 0 {
 		t.Errorf(`got = %v, u.questions() = %v, want got == "Success" and len(u.questions()) == 0`, got, u.questions())
@@ -429,7 +429,7 @@ func TestABoxWithoutIPv6GetsNoneOfItsAddresses(t *testing.T) {
 
 func TestNothingIsSaidOfWhatCannotBePinned(t *testing.T) {
 	t.Parallel()
-	u := newUpstream(t, says("a.org. 60 A 151.101.0.223"))
+	u := newUpstream(t, replies("a.org. 60 A 151.101.0.223"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
 	s.mu.Lock()
 	s.failing = errors.New("no")
@@ -441,7 +441,7 @@ func TestNothingIsSaidOfWhatCannotBePinned(t *testing.T) {
 
 func TestRulesOfTheMomentCount(t *testing.T) {
 	t.Parallel()
-	u := newUpstream(t, says("a.org. 60 A 151.101.0.223"))
+	u := newUpstream(t, replies("a.org. 60 A 151.101.0.223"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
 	ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)
 	s.mu.Lock()
@@ -589,7 +589,7 @@ func TestTheNextResolverIsAsked(t *testing.T) {
 	nobody := netip.MustParseAddrPort(gone.LocalAddr().String())
 	gone.Close()
 	silent := newUpstream(t, nil)
-	good := newUpstream(t, says("a.org. 60 A 151.101.0.223"))
+	good := newUpstream(t, replies("a.org. 60 A 151.101.0.223"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(nobody, silent.at, good.at), Attempt: 2 * time.Second, Total: time.Minute}, true, egress.Spec{Name: "a.org"})
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)); got != "Success 151.101.0.223 1m0s" || len(silent.questions()) == 0 { // more, if the good one needs longer than an attempt once
 		t.Errorf(`got = %v, silent.questions() = %v, want got == "Success 151.101.0.223 1m0s" and len(silent.questions()) != 0`, got, silent.questions())
@@ -602,7 +602,7 @@ func TestTheNextResolverIsAsked(t *testing.T) {
 
 func TestEveryQuestionHasAnIDAndAPortOfItsOwn(t *testing.T) {
 	t.Parallel()
-	u := newUpstream(t, says("a.org. 60 A 151.101.0.223"))
+	u := newUpstream(t, replies("a.org. 60 A 151.101.0.223"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
 	const n = 20
 	for range n {

@@ -21,7 +21,7 @@ func (c *control) secrets(m *egress.Secrets) error {
 		delete(c.sets, m.Key)
 	}
 	if served := c.boxes[m.Key]; served != nil && served.proxy != nil {
-		served.proxy.cut()
+		served.proxy.closeConns()
 	}
 	return err
 }

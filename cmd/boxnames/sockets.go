@@ -13,7 +13,7 @@ import (
 
 // sockets turns descriptors, which it takes over, into the DNS sockets of a box, and for a strict
 // box the listeners to which its connections are redirected.
-func sockets(files []int, strict bool) (packets net.PacketConn, streams net.Listener, looked []net.Listener, err error) {
+func sockets(files []int, strict bool) (packets net.PacketConn, streams net.Listener, redirected []net.Listener, err error) {
 	if len(files) < 2 || strict != (len(files) > 2) || len(files) > 4 {
 		fdpass.CloseAll(files)
 		return nil, nil, nil, fmt.Errorf("%d sockets: an unexpected number", len(files))

@@ -20,9 +20,9 @@ const halfCloseTimeout = time.Hour
 // accessDenied is a fatal alert, access_denied.
 const accessDenied = "\x15\x03\x03\x00\x02\x02\x31"
 
-// tls forwards a connection whose ClientHello names a server that is allowed. taken means that
+// tls forwards a connection whose ClientHello names a server that is allowed. handled means that
 // the connection is to a host that has secrets, and that its server closes it.
-func (s *proxyServer) tls(ctx context.Context, c *client) (taken bool) {
+func (s *proxyServer) tls(ctx context.Context, c *client) (handled bool) {
 	if c.SetReadDeadline(time.Now().Add(s.proxy.cfg.Hello)) != nil {
 		return false
 	}
@@ -55,7 +55,7 @@ func (s *proxyServer) tls(ctx context.Context, c *client) (taken bool) {
 		return false
 	}
 	defer up.Close()
-	c.leadsTo(up)
+	c.setUpstream(up)
 	if c.SetReadDeadline(time.Time{}) != nil {
 		return false
 	}
@@ -68,8 +68,8 @@ func (s *proxyServer) tls(ctx context.Context, c *client) (taken bool) {
 // forward copies bytes in both directions, and the end of each, until both have ended or one has
 // failed.
 func (s *proxyServer) forward(c *client, r *bufio.Reader, up net.Conn, server string) {
-	var both sync.WaitGroup
-	both.Go(func() {
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		if s.send(up, r, c, server) != nil || closeWrite(up) != nil {
 			up.Close()
 			_ = c.Close()
@@ -77,13 +77,13 @@ func (s *proxyServer) forward(c *client, r *bufio.Reader, up net.Conn, server st
 		}
 		_ = up.SetReadDeadline(time.Now().Add(halfCloseTimeout))
 	})
-	both.Go(func() {
+	wg.Go(func() {
 		if _, err := io.Copy(c.Conn, up); err != nil || closeWrite(c.Conn) != nil {
 			up.Close()
 			_ = c.Close()
 		}
 	})
-	both.Wait()
+	wg.Wait()
 }
 
 func closeWrite(c net.Conn) error {

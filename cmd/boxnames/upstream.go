@@ -29,13 +29,13 @@ const (
 )
 
 var (
-	errTooLong   = errors.New("the message is too long")
-	errStrays    = errors.New("too many unrelated packets")
-	errAliases   = errors.New("too many CNAME records, or a loop of them")
-	errTwoNames  = errors.New("a name with two CNAME records")
-	errManifold  = errors.New("too many records")
-	errNoAnswer  = errors.New("no DNS server of the host has answered")
-	errNotAnswer = errors.New("the message does not answer the question")
+	errTooLong        = errors.New("the message is too long")
+	errStrays         = errors.New("too many unrelated packets")
+	errAliases        = errors.New("too many CNAME records, or a loop of them")
+	errTwoNames       = errors.New("a name with two CNAME records")
+	errTooManyRecords = errors.New("too many records")
+	errNoAnswer       = errors.New("no DNS server of the host has answered")
+	errNotAnswer      = errors.New("the message does not answer the question")
 )
 
 // found is a resolver's answer about a name.
@@ -70,9 +70,9 @@ func (r *resolver) attempt(ctx context.Context, at netip.AddrPort, name egress.N
 	if err != nil {
 		return nil, err
 	}
-	msg, err := q.over(ctx, "udp", at)
+	msg, err := q.exchange(ctx, "udp", at)
 	if err == nil && truncated(msg) {
-		msg, err = q.over(ctx, "tcp", at)
+		msg, err = q.exchange(ctx, "tcp", at)
 	}
 	if err != nil {
 		return nil, err
@@ -104,8 +104,8 @@ func newQuestion(name egress.Name, kind dnsmessage.Type) (*question, error) {
 	return q, err
 }
 
-// over sends the query and waits for the answer.
-func (q *question) over(ctx context.Context, network string, at netip.AddrPort) ([]byte, error) {
+// exchange sends the query and waits for the answer.
+func (q *question) exchange(ctx context.Context, network string, at netip.AddrPort) ([]byte, error) {
 	// A connected socket receives packets of that peer only.
 	c, err := (&net.Dialer{}).DialContext(ctx, network, at.String())
 	if err != nil {

@@ -57,7 +57,7 @@ const (
 )
 
 func emptyWeb(s *proxyServer) *web {
-	return &web{server: s, queue: queue{conns: make(chan net.Conn), end: make(chan struct{})}, silent: log.New(io.Discard, "", 0)}
+	return &web{server: s, queue: queue{conns: make(chan net.Conn), done: make(chan struct{})}, silent: log.New(io.Discard, "", 0)}
 }
 
 // transport returns the transport for forwarded requests, without their destination.
@@ -76,7 +76,7 @@ func newWeb(s *proxyServer) *web {
 		}
 		up, err := s.dial(ctx, t)
 		if c, ok := ctx.Value(keyClient).(*client); ok && err == nil {
-			c.leadsTo(up)
+			c.setUpstream(up)
 		}
 		return up, err
 	}
@@ -100,7 +100,7 @@ func (w *web) serve(ctx context.Context) {
 			}
 		},
 	}
-	stop := context.AfterFunc(ctx, func() { close(w.queue.end); _ = server.Close() })
+	stop := context.AfterFunc(ctx, func() { close(w.queue.done); _ = server.Close() })
 	defer stop()
 	_ = server.Serve(&w.queue)
 }
@@ -136,12 +136,12 @@ func (w *web) servePlain(out http.ResponseWriter, r *http.Request) {
 }
 
 // hostOf returns the host that a request is for, if that is for the usual port.
-func hostOf(r *http.Request, usual int) (string, bool) {
+func hostOf(r *http.Request, def int) (string, bool) {
 	if r.Method == http.MethodConnect {
 		return "", false
 	}
 	host, port, found := strings.Cut(r.Host, ":")
-	return host, host != "" && (!found || port == "" || port == strconv.Itoa(usual))
+	return host, host != "" && (!found || port == "" || port == strconv.Itoa(def))
 }
 
 // rewrite keeps a request as it was, except for the parts that a client sends to a proxy and not
@@ -181,7 +181,7 @@ func refuse(out http.ResponseWriter, status int, text string) {
 // queue is a listener that returns connections accepted elsewhere.
 type queue struct {
 	conns chan net.Conn
-	end   chan struct{}
+	done  chan struct{}
 }
 
 // Accept implements net.Listener.
@@ -189,7 +189,7 @@ func (q *queue) Accept() (net.Conn, error) {
 	select {
 	case c := <-q.conns:
 		return c, nil
-	case <-q.end:
+	case <-q.done:
 		return nil, net.ErrClosed
 	}
 }

@@ -30,8 +30,8 @@ import (
 // and for listening there at port 53 (NET_BIND_SERVICE).
 const keptCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_NET_BIND_SERVICE
 
-// lockPatience is longer than the keeper waits for the end of the process.
-const lockPatience = 30 * time.Second
+// lockTimeout is longer than the keeper waits for the end of the process.
+const lockTimeout = 30 * time.Second
 
 func main() {
 	logger := log.New(os.Stderr, "boxnet: ", 0)
@@ -105,7 +105,7 @@ func only(run string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
-	if err = linux.Lock(int(f.Fd()), lockPatience); err != nil {
+	if err = linux.Lock(int(f.Fd()), lockTimeout); err != nil {
 		err = fmt.Errorf("the process of an earlier keeper has not ended: %w", err)
 	} else {
 		_, err = f.WriteAt([]byte("in use\n"), 0)

@@ -105,8 +105,8 @@ func answer(h *network.Host, req isolation.KeeperRequest, space *os.File) (isola
 		refusals, err := h.Refusals(&network.Box{Key: m.Key, Space: space})
 		return refusals, nil, err
 	case *isolation.OpenSockets:
-		out, six, err := h.OpenSockets(&network.Box{Key: m.Key, Space: space}, m.Strict)
-		return &isolation.SocketsOpened{IPv6: six}, out, err
+		out, ipv6, err := h.OpenSockets(&network.Box{Key: m.Key, Space: space}, m.Strict)
+		return &isolation.SocketsOpened{IPv6: ipv6}, out, err
 	case *isolation.Dial:
 		fd, err := h.Dial(&network.Box{Key: m.Key, Space: space}, &m.To)
 		return &isolation.Dialed{}, []int{fd}, err

@@ -253,8 +253,8 @@ var errVanished = errors.New("it has been removed meanwhile")
 // unopened returns the error for an entry that cannot be opened: it may no longer be what it was.
 func (p *packer) unopened(dir *os.Root, name, full string, was fs.FileInfo, err error) error {
 	now, lerr := dir.Lstat(name)
-	gone := errors.Is(err, fs.ErrNotExist) || errors.Is(lerr, fs.ErrNotExist)
-	if gone || lerr == nil && (now.Mode().Type() != was.Mode().Type() || !os.SameFile(was, now)) {
+	vanished := errors.Is(err, fs.ErrNotExist) || errors.Is(lerr, fs.ErrNotExist)
+	if vanished || lerr == nil && (now.Mode().Type() != was.Mode().Type() || !os.SameFile(was, now)) {
 		return errVanished
 	}
 	return p.unreadable(full, err)

@@ -211,11 +211,11 @@ func (u *unpacker) parents(name string) error {
 
 // claim records a name, which must be new. Directories may occur more than once.
 func (u *unpacker) claim(h *tar.Header, name string) error {
-	kind, taken := u.kinds[name]
-	if taken && (kind != tar.TypeDir || h.Typeflag != tar.TypeDir) {
+	kind, found := u.kinds[name]
+	if found && (kind != tar.TypeDir || h.Typeflag != tar.TypeDir) {
 		return &Refusal{Name: name, Reason: "the name is there twice"}
 	}
-	if !taken {
+	if !found {
 		if err := u.count(name); err != nil {
 			return err
 		}
@@ -235,8 +235,8 @@ func (u *unpacker) count(name string) error {
 		return nil
 	}
 	folded := strings.ToLower(name)
-	if twin, ok := u.folded[folded]; ok && twin != name {
-		return &Refusal{Name: name, Reason: fmt.Sprintf("it differs from %.100q in case alone", twin)}
+	if other, ok := u.folded[folded]; ok && other != name {
+		return &Refusal{Name: name, Reason: fmt.Sprintf("it differs from %.100q in case alone", other)}
 	}
 	u.folded[folded] = name
 	return nil

@@ -171,7 +171,7 @@ func TestZipsAreRefusedBeforeAnythingIsMade(t *testing.T) {
 	}
 	for what, tc := range map[string]struct {
 		entries []entry
-		says    string
+		message string
 	}{
 		"a parent":              {[]entry{{name: "../x"}}, "unsafe path"},
 		"a parent inside":       {[]entry{{name: "a/../../x"}}, "unsafe path"},
@@ -207,8 +207,8 @@ func TestZipsAreRefusedBeforeAnythingIsMade(t *testing.T) {
 			t.Parallel()
 			good := entry{name: "first", body: "must not be there"}
 			dir, err := run(t, zipped(t, nil, append([]entry{good}, tc.entries...)...), "", unpackLimits())
-			if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("%v, want %q", err, tc.says)
+			if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), tc.message) {
+				t.Errorf("%v, want %q", err, tc.message)
 			}
 			if names, _ := made(t, dir); len(names) != 0 {
 				t.Errorf("made %v", names)
@@ -246,8 +246,8 @@ func TestLyingZipsAreRefused(t *testing.T) {
 	claim := bytes.Clone(honest)
 	binary.LittleEndian.PutUint32(claim[at+24:], 0xfffffffe) // nearly 4 GiB
 	for what, tc := range map[string]struct {
-		data []byte
-		says string
+		data    []byte
+		message string
 	}{
 		"less than it has":   {small, "valid .zip"}, // the zip reader finds this itself
 		"more than it has":   {large, "valid .zip"},
@@ -261,8 +261,8 @@ func TestLyingZipsAreRefused(t *testing.T) {
 		"zeros":              {make([]byte, 2048), "not an archive, or empty"},
 		"too long":           {make([]byte, 1<<20+1), "compressed size limit (1048576 bytes)"},
 	} {
-		if _, err := run(t, tc.data, "", unpackLimits()); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %v, want %q", what, err, tc.says)
+		if _, err := run(t, tc.data, "", unpackLimits()); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), tc.message) {
+			t.Errorf("%s: %v, want %q", what, err, tc.message)
 		}
 	}
 }
@@ -297,8 +297,8 @@ func TestAnEnormousDirectoryCostsNothing(t *testing.T) {
 func TestTarsAreRefused(t *testing.T) {
 	t.Parallel()
 	for what, tc := range map[string]struct {
-		data []byte
-		says string
+		data    []byte
+		message string
 	}{
 		"a link":             {tarred(t, entry{name: "x", link: "y"}), "symbolic link: x"},
 		"a parent":           {tarred(t, entry{name: "../x"}), ".. in it"},
@@ -311,8 +311,8 @@ func TestTarsAreRefused(t *testing.T) {
 		"too large together": {tarred(t, entry{name: "x", body: noise(32 << 10)}, entry{name: "y", body: noise(32 << 10)}, entry{name: "z", body: "1"}), "exceed 65536"},
 		"cut off":            {tarred(t, entry{name: "x", body: noise(3000)})[:1000], "truncated"},
 	} {
-		if _, err := run(t, tc.data, "", unpackLimits()); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %v, want %q", what, err, tc.says)
+		if _, err := run(t, tc.data, "", unpackLimits()); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), tc.message) {
+			t.Errorf("%s: %v, want %q", what, err, tc.message)
 		}
 	}
 }

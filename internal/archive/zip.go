@@ -161,8 +161,8 @@ func claim(name string, isDir bool, kinds map[string]bool, folded map[string]str
 		}
 		kinds[at] = dir
 		low := strings.ToLower(at)
-		if twin, ok := folded[low]; ok && twin != at {
-			return refuse("Archive contains a duplicate path: %s differs from %s in case alone", shown(at), shown(twin))
+		if other, ok := folded[low]; ok && other != at {
+			return refuse("Archive contains a duplicate path: %s differs from %s in case alone", shown(at), shown(other))
 		}
 		folded[low] = at
 	}

@@ -23,11 +23,11 @@ import (
 type Authority struct {
 	File string // its own certificate (PEM)
 
-	t    testing.TB
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	made int64
+	t      testing.TB
+	dir    string
+	cert   *x509.Certificate
+	key    *ecdsa.PrivateKey
+	serial int64
 }
 
 // NewAuthority makes an authority.
@@ -48,8 +48,8 @@ func (a *Authority) Roots() *x509.CertPool {
 // Revoked returns a PEM list of certificates, by their files, that the CA has revoked; it is valid for a time.
 func (a *Authority) Revoked(life time.Duration, certificates ...string) []byte {
 	a.t.Helper()
-	a.made++
-	list := &x509.RevocationList{Number: big.NewInt(a.made), ThisUpdate: time.Now().Add(-2 * time.Hour), NextUpdate: time.Now().Add(life)}
+	a.serial++
+	list := &x509.RevocationList{Number: big.NewInt(a.serial), ThisUpdate: time.Now().Add(-2 * time.Hour), NextUpdate: time.Now().Add(life)}
 	for _, file := range certificates {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -108,8 +108,8 @@ func (a *Authority) write(c *x509.Certificate, life time.Duration) (certificate,
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	a.made++
-	c.SerialNumber, c.NotBefore, c.NotAfter = big.NewInt(a.made), time.Now().Add(-2*time.Hour), time.Now().Add(life)
+	a.serial++
+	c.SerialNumber, c.NotBefore, c.NotAfter = big.NewInt(a.serial), time.Now().Add(-2*time.Hour), time.Now().Add(life)
 	parent, signs := a.cert, a.key
 	if parent == nil {
 		parent, signs = c, key
@@ -129,7 +129,7 @@ func (a *Authority) write(c *x509.Certificate, life time.Duration) (certificate,
 		a.t.Fatal(err)
 	}
 	file := func(name, kind string, data []byte) string {
-		path := filepath.Join(a.dir, big.NewInt(a.made).String()+name)
+		path := filepath.Join(a.dir, big.NewInt(a.serial).String()+name)
 		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600); err != nil {
 			a.t.Fatal(err)
 		}

@@ -188,11 +188,11 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	} else {
 		daemon += fmt.Sprintf("state_dir = %q\n", d.State)
 	}
-	kept := strings.Contains(text, Kept)
-	if !kept && !strings.Contains(text, "on_stop") {
+	keep := strings.Contains(text, Kept)
+	if !keep && !strings.Contains(text, "on_stop") {
 		daemon += "on_stop = \"end\"\n"
 	}
-	if !strings.Contains(text, Lasting) && !kept && !strings.Contains(text, "adopt_grace") {
+	if !strings.Contains(text, Lasting) && !keep && !strings.Contains(text, "adopt_grace") {
 		daemon += "adopt_grace = \"0s\"\n"
 	}
 	text = daemon + text
@@ -220,7 +220,7 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	d.canary, d.foreign = setCanary(t, dir), d.remains()
 	d.Restart()
 	t.Cleanup(func() {
-		if kept {
+		if keep {
 			d.removeAll()
 		}
 		d.Close()
@@ -260,8 +260,8 @@ func (d *Daemon) removeAll() {
 	}
 }
 
-// answerPatience is how long a boxd that starts may take to answer before it is asked again.
-const answerPatience = 10 * time.Second
+// answerTimeout is how long a boxd that starts may take to answer before it is asked again.
+const answerTimeout = 10 * time.Second
 
 // Restart starts boxd again after Stop or Kill.
 func (d *Daemon) Restart() {
@@ -287,7 +287,7 @@ func (d *Daemon) Restart() {
 	d.cmd = cmd
 	Eventually(d.t, "boxd is ready", func() bool {
 		// The test's context has ended where it cleans up. Where a manager holds the socket, one that has died never answers.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.t.Context()), answerPatience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.t.Context()), answerTimeout)
 		defer cancel()
 		err := d.Ready(ctx)
 		if e, ok := errors.AsType[*client.Error](err); err == nil || ok && strings.Contains(e.Detail, "accepts no new boxes") {

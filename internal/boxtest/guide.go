@@ -50,8 +50,8 @@ func examples(page string) (list []example) {
 	return slices.DeleteFunc(list, func(e example) bool { return e.command == "" })
 }
 
-// asked reports whether a command needs what a test does not have: a person at a terminal, a network, or a Ctrl-C.
-func asked(command string) bool {
+// isInteractive reports whether a command needs what a test does not have: a person at a terminal, a network, or a Ctrl-C.
+func isInteractive(command string) bool {
 	for _, word := range []string{"-it ", "logs -f", "npm", " files"} {
 		if strings.Contains(command, word) {
 			return true
@@ -94,7 +94,7 @@ func NewGuide(t *testing.T, d *Daemon) *Guide {
 func (g *Guide) Follow(page string) {
 	t, d, home := g.t, g.d, g.Home
 	t.Helper()
-	list := slices.DeleteFunc(examples(page), func(e example) bool { return asked(e.command) })
+	list := slices.DeleteFunc(examples(page), func(e example) bool { return isInteractive(e.command) })
 	const exits, ends = "exit 4", "timeout 5" // parts of commands that exit with another status than 0
 	var script strings.Builder
 	script.WriteString("cd\n")

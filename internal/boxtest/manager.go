@@ -72,7 +72,7 @@ func (m *Manager) manage(cmd *exec.Cmd) *exec.Cmd {
 // Hear returns the next notification.
 func (m *Manager) Hear() string {
 	m.t.Helper()
-	if err := m.Heard.SetReadDeadline(time.Now().Add(patience())); err != nil {
+	if err := m.Heard.SetReadDeadline(time.Now().Add(timeout())); err != nil {
 		m.t.Fatal(err)
 	}
 	text := make([]byte, 4096)

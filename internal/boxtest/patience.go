@@ -23,10 +23,10 @@ func BePatient() {
 	}
 }
 
-// patience is how long Eventually waits. It decides no test: what it waits for either comes, or the test has failed. It is less
+// timeout is how long Eventually waits. It decides no test: what it waits for either comes, or the test has failed. It is less
 // than Longest, so that a program that should have been killed but runs to its timeout is noticed; such a program must be given
 // that timeout. Hosts with cgroups are emulated machines here: they need longer, and do not notice that.
-func patience() time.Duration {
+func timeout() time.Duration {
 	if Grouped() {
 		return 5 * time.Minute
 	}
@@ -37,14 +37,14 @@ func patience() time.Duration {
 // first took, and the longer the longer it has waited, up to 50 ms: looking would otherwise take the processor from what it waits for.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), timeout())
 	defer cancel()
 	first := time.Now()
-	for begun := first; !cond(); begun = time.Now() {
+	for start := first; !cond(); start = time.Now() {
 		if ctx.Err() != nil {
-			t.Fatalf("timed out after %v, waiting until %s", patience(), what)
+			t.Fatalf("timed out after %v, waiting until %s", timeout(), what)
 		}
-		time.Sleep(max(time.Since(begun), 5*time.Millisecond, min(time.Since(first)/20, 50*time.Millisecond)))
+		time.Sleep(max(time.Since(start), 5*time.Millisecond, min(time.Since(first)/20, 50*time.Millisecond)))
 	}
 }
 

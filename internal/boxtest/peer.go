@@ -48,10 +48,10 @@ func (d *Daemon) DialProcess(t testing.TB, session, process string) *Peer {
 }
 
 // AttachPeer opens a stream and attaches it to a process.
-func (d *Daemon) AttachPeer(t testing.TB, session, process string, asked api.StreamAttach) (*Peer, api.StreamAttached) {
+func (d *Daemon) AttachPeer(t testing.TB, session, process string, attach api.StreamAttach) (*Peer, api.StreamAttached) {
 	t.Helper()
 	p := d.DialProcess(t, session, process)
-	p.Control(api.ClientControl{Attach: &asked})
+	p.Control(api.ClientControl{Attach: &attach})
 	m := p.Hear()
 	if m.Control == nil || m.Control.Attached == nil {
 		t.Fatalf("attach to %q: m = %+v, want m.Control != nil and m.Control.Attached != nil", process, m)

@@ -175,7 +175,7 @@ func Children(t testing.TB, pid int) []int {
 // NothingLeft waits until the host is as it was before, and fails if that never happens.
 func (d *Daemon) NothingLeft(before Traces) {
 	d.t.Helper()
-	deadline := time.Now().Add(patience())
+	deadline := time.Now().Add(timeout())
 	for {
 		d.Close() // idle connections are descriptors of boxd
 		now := d.Look()

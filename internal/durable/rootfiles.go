@@ -15,8 +15,8 @@ import (
 // FilesSocket is the socket of boxd-files.service, which opens for boxd, who is not root, the files of root that its configuration names.
 const FilesSocket = "/run/boxd/files.sock"
 
-// filesPatience is how long that service may take, which systemd may have to start.
-const filesPatience = 10 * time.Second
+// filesTimeout is how long that service may take, which systemd may have to start.
+const filesTimeout = 10 * time.Second
 
 // MaxFileMessage is the largest size of a FileRequest and a FileReply, in bytes.
 const MaxFileMessage = 16 << 10
@@ -44,7 +44,7 @@ func open(req *FileRequest, service string) (*os.File, error) {
 	if !errors.Is(err, fs.ErrPermission) {
 		return f, err
 	}
-	handed, reply, herr := req.ask(service)
+	handed, reply, herr := req.request(service)
 	switch {
 	case herr != nil:
 		return nil, err
@@ -65,14 +65,14 @@ func (r *FileRequest) Open() (*os.File, error) {
 	return os.OpenFile(r.Path, flags, 0)
 }
 
-// ask has a service open the file.
-func (r *FileRequest) ask(service string) (*os.File, *FileReply, error) {
+// request has a service open the file.
+func (r *FileRequest) request(service string) (*os.File, *FileReply, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	wait := unix.NsecToTimeval(filesPatience.Nanoseconds())
+	wait := unix.NsecToTimeval(filesTimeout.Nanoseconds())
 	body, err := json.Marshal(r)
 	if err == nil {
 		err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait))

@@ -135,18 +135,18 @@ func Show(value any) string {
 	if len(s) <= showLimit {
 		return strconv.Quote(s)
 	}
-	return strconv.Quote(cut(s)) + "… (" + strconv.Itoa(len(s)) + " bytes)"
+	return strconv.Quote(truncate(s)) + "… (" + strconv.Itoa(len(s)) + " bytes)"
 }
 
 func shorten(s string) string {
 	if len(s) <= showLimit {
 		return strings.ToValidUTF8(s, "�")
 	}
-	return strings.ToValidUTF8(cut(s), "�") + "…"
+	return strings.ToValidUTF8(truncate(s), "�") + "…"
 }
 
-// cut returns the beginning of a long text without breaking a character.
-func cut(s string) string {
+// truncate returns the beginning of a long text without breaking a character.
+func truncate(s string) string {
 	n := showLimit
 	for n > 0 && !utf8.RuneStart(s[n]) {
 		n--

@@ -126,8 +126,8 @@ func FromFD(fd, size int) (*Conn, error) {
 
 // How often a sender checks whether there is room again. Messages are short and few, so there is room unless the peer hangs.
 const (
-	firstLook = time.Millisecond
-	lastLook  = 20 * time.Millisecond
+	minPoll = time.Millisecond
+	maxPoll = 20 * time.Millisecond
 )
 
 // Send sends one message. While the peer's queue is full it waits, and returns
@@ -136,14 +136,14 @@ func (c *Conn) Send(body []byte, files ...int) error {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
 	var serr error
-	look, since := firstLook, time.Time{}
+	interval, since := minPoll, time.Time{}
 	for {
 		err := c.in.raw.Write(func(uintptr) bool {
 			serr = Send(c.fd, body, files...)
 			if !errors.Is(serr, unix.EAGAIN) {
 				return true
 			}
-			_ = c.in.file.SetWriteDeadline(time.Now().Add(look)) // there is no event for room
+			_ = c.in.file.SetWriteDeadline(time.Now().Add(interval)) // there is no event for room
 			return false
 		})
 		if err == nil {
@@ -163,7 +163,7 @@ func (c *Conn) Send(body []byte, files ...int) error {
 		if c.Patience > 0 && now.Sub(since) >= c.Patience {
 			return err
 		}
-		look = min(2*look, lastLook)
+		interval = min(2*interval, maxPoll)
 	}
 }
 
@@ -220,8 +220,8 @@ func (c *Conn) Receive(inlineOnly bool, buffers *Buffers, handle Handler) {
 	})
 }
 
-// handle passes on the available messages; over says that handle wants no more.
-func (c *Conn) handle(inlineOnly bool, b *Buffer, handle Handler) (over bool) {
+// handle passes on the available messages; done says that handle wants no more.
+func (c *Conn) handle(inlineOnly bool, b *Buffer, handle Handler) (done bool) {
 	for {
 		body, files, err := Recv(c.fd, b, inlineOnly)
 		if errors.Is(err, unix.EAGAIN) {

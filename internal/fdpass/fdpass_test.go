@@ -250,7 +250,7 @@ func TestSilentConnectionsHoldNoBuffer(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	var open []*fdpass.Conn
 	var theirs []int
 	before := heap()
@@ -261,7 +261,7 @@ func TestSilentConnectionsHoldNoBuffer(t *testing.T) {
 		}
 		open, theirs = append(open, c), append(theirs, far)
 		first := make(chan string, 1)
-		all.Go(func() {
+		wg.Go(func() {
 			c.Receive(true, buffers, func(body []byte, _ []int, err error) bool {
 				if err == nil {
 					first <- string(body)
@@ -281,7 +281,7 @@ func TestSilentConnectionsHoldNoBuffer(t *testing.T) {
 		unix.Close(theirs[i])
 		c.Close()
 	}
-	all.Wait()
+	wg.Wait()
 	if t.Logf("%d bytes for each connection", each); each > most {
 		t.Errorf("%d bytes for each connection, more than %d", each, most)
 	}

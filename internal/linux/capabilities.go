@@ -17,9 +17,9 @@ import (
 //
 // The bounding set matters only to execve, so it is set on the calling thread alone: that must be
 // the one that forks, if any does.
-func KeepCapabilities(kept uint32) error {
+func KeepCapabilities(keep uint32) error {
 	for c := uintptr(0); ; c++ {
-		if c < 32 && kept&(1<<c) != 0 {
+		if c < 32 && keep&(1<<c) != 0 {
 			continue
 		}
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
@@ -35,8 +35,8 @@ func KeepCapabilities(kept uint32) error {
 	if err := unix.Capget(&header, &have[0]); err != nil {
 		return os.NewSyscallError("capget", err)
 	}
-	rest := have[0].Permitted & kept
-	data := [2]unix.CapUserData{{Effective: rest, Permitted: rest}}
+	permitted := have[0].Permitted & keep
+	data := [2]unix.CapUserData{{Effective: permitted, Permitted: permitted}}
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data)), 0)
 	runtime.KeepAlive(&header)
 	runtime.KeepAlive(&data)

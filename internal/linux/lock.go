@@ -16,11 +16,11 @@ const StartPatience = 5 * time.Second
 // at least StartPatience where the holder may have died: a lock belongs to the open file description, not to a process, so if a
 // process is killed while it starts a program, the child holds its lock until it calls execve(2). EWOULDBLOCK: the other holder
 // kept it.
-func Lock(fd int, patience time.Duration) error {
-	deadline := time.NewTimer(patience)
+func Lock(fd int, timeout time.Duration) error {
+	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
-	again := time.NewTicker(2 * time.Millisecond)
-	defer again.Stop()
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
 	for {
 		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
@@ -29,7 +29,7 @@ func Lock(fd int, patience time.Duration) error {
 		select {
 		case <-deadline.C:
 			return err
-		case <-again.C:
+		case <-ticker.C:
 		}
 	}
 }

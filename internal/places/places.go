@@ -31,27 +31,27 @@ type waiter struct {
 	in     chan struct{} // closed when it has one
 }
 
-// Enter takes a place for a caller. Whoever has waited longest has the next that is free and within its share. leave gives the place
+// Enter takes a place for a caller. Whoever has waited longest has the next that is free and within its share. release gives the place
 // back; it must be called once. The error is of kind fault.Exhausted if there was none in time, or the cause of ctx's end.
-func (l *Limit) Enter(ctx context.Context, caller string) (leave func(), err error) {
-	leave = func() { l.leave(caller) }
+func (l *Limit) Enter(ctx context.Context, caller string) (release func(), err error) {
+	release = func() { l.leave(caller) }
 	w := l.take(caller)
 	if w == nil {
-		return leave, nil
+		return release, nil
 	}
 	if l.Patience > 0 {
-		late := time.NewTimer(l.Patience)
-		defer late.Stop()
+		timer := time.NewTimer(l.Patience)
+		defer timer.Stop()
 		select {
 		case <-w.in:
-			return leave, nil
+			return release, nil
 		case <-ctx.Done():
 			err = context.Cause(ctx)
-		case <-late.C:
+		case <-timer.C:
 		}
 	}
 	if l.drop(w) { // it has just been given one
-		return leave, nil
+		return release, nil
 	}
 	if err == nil {
 		err = l.full(caller)

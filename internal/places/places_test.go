@@ -13,13 +13,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-func enter(t *testing.T, l *Limit, caller string) (leave func()) {
+func enter(t *testing.T, l *Limit, caller string) (release func()) {
 	t.Helper()
-	leave, err := l.Enter(t.Context(), caller)
+	release, err := l.Enter(t.Context(), caller)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return leave
+	return release
 }
 
 // One caller never has more than its share, and all together no more than there are.
@@ -49,15 +49,15 @@ func TestACallerWaits(t *testing.T) {
 		l := &Limit{All: 1, Each: 1, Patience: time.Minute}
 		leave := enter(t, l, "a")
 		time.AfterFunc(30*time.Second, leave)
-		began := time.Now()
+		start := time.Now()
 		leave = enter(t, l, "b")
-		if d := time.Since(began); d != 30*time.Second {
+		if d := time.Since(start); d != 30*time.Second {
 			t.Errorf("it was admitted after %v", d)
 		}
-		began = time.Now()
-		if _, err := l.Enter(t.Context(), "a"); fault.KindOf(err) != fault.Exhausted || time.Since(began) != time.Minute {
+		start = time.Now()
+		if _, err := l.Enter(t.Context(), "a"); fault.KindOf(err) != fault.Exhausted || time.Since(start) != time.Minute {
 			t.Errorf("after %v: err = %v, want a fault.Exhausted error and time.Since(began) == time.Minute",
-				time.Since(began), err)
+				time.Since(start), err)
 		}
 		gone := errors.New("the caller has given up")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, gone)

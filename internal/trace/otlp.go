@@ -93,15 +93,15 @@ func isLoopback(host string) bool {
 
 // Bounds of the resources of spans, and of the time for a collector.
 const (
-	maxQueue      = 2048 // waiting spans
-	maxBatch      = 512  // spans of one request to the collector
-	maxAnswer     = 64 << 10
-	maxHeaders    = 16 << 10 // bytes of the file of headers
-	maxCA         = 1 << 20  // bytes of the file of CA certificates
-	sendEvery     = time.Second
-	sendPatience  = 10 * time.Second
-	flushPatience = 3 * time.Second // for the remaining spans and a request in progress when boxd stops
-	logEvery      = 10 * time.Minute
+	maxQueue     = 2048 // waiting spans
+	maxBatch     = 512  // spans of one request to the collector
+	maxAnswer    = 64 << 10
+	maxHeaders   = 16 << 10 // bytes of the file of headers
+	maxCA        = 1 << 20  // bytes of the file of CA certificates
+	sendEvery    = time.Second
+	sendTimeout  = 10 * time.Second
+	flushTimeout = 3 * time.Second // for the remaining spans and a request in progress when boxd stops
+	logEvery     = 10 * time.Minute
 )
 
 // Tracer records spans and sends them to a collector. A nil Tracer records none.
@@ -219,9 +219,9 @@ func (t *Tracer) Run(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	sendCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(flushPatience, cancel) })()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(flushTimeout, cancel) })()
 	defer t.client.CloseIdleConnections()
 	batch := make([]*Span, 0, maxBatch)
 	var due <-chan time.Time // nil: no spans wait
@@ -236,10 +236,10 @@ func (t *Tracer) Run(ctx context.Context) {
 			}
 		case <-due:
 		case <-ctx.Done():
-			t.flush(sending, batch)
+			t.flush(sendCtx, batch)
 			return
 		}
-		t.send(sending, batch)
+		t.send(sendCtx, batch)
 		batch, due = emptied(batch), nil
 	}
 }
@@ -301,7 +301,7 @@ func (t *Tracer) send(ctx context.Context, batch []*Span) {
 
 // post makes one request, and returns how many of its spans the collector rejected.
 func (t *Tracer) post(ctx context.Context, body []byte) (rejected int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, sendPatience)
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.endpoint, bytes.NewReader(body))
 	if err != nil {
@@ -400,7 +400,7 @@ func appendSpan(b []byte, s *Span) []byte {
 	}
 	b = appendText(b, 5, s.name)
 	b = protowire.AppendVarint(protowire.AppendTag(b, 6, protowire.VarintType), uint64(s.kind))
-	b = protowire.AppendFixed64(protowire.AppendTag(b, 7, protowire.Fixed64Type), uint64(s.begin.UnixNano()))
+	b = protowire.AppendFixed64(protowire.AppendTag(b, 7, protowire.Fixed64Type), uint64(s.start.UnixNano()))
 	b = protowire.AppendFixed64(protowire.AppendTag(b, 8, protowire.Fixed64Type), uint64(s.end.UnixNano()))
 	for i := range s.attributes {
 		b = appendMessage(b, 9, appendAttribute(nil, &s.attributes[i]))

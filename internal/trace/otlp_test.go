@@ -26,10 +26,10 @@ import (
 
 const theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
 
-// tripper is an http.RoundTripper that answers requests itself.
-type tripper func(*http.Request) (*http.Response, error)
+// roundTripper is an http.RoundTripper that answers requests itself.
+type roundTripper func(*http.Request) (*http.Response, error)
 
-func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // answers returns an answer of a collector.
 func answers(status int, body string) (*http.Response, error) {
@@ -37,7 +37,7 @@ func answers(status int, body string) (*http.Response, error) {
 }
 
 // tracing returns a Tracer whose collector is a function, and its log.
-func tracing(t *testing.T, ratio float64, collector tripper) (*Tracer, *safeLog) {
+func tracing(t *testing.T, ratio float64, collector roundTripper) (*Tracer, *safeLog) {
 	t.Helper()
 	log := &safeLog{}
 	tr, err := NewTracer(&Config{Endpoint: "http://127.0.0.1:1", Ratio: ratio}, Source{Service: "boxd", Version: "1.2.3", Instance: "n1"}, slog.New(slog.NewTextHandler(log, nil)))
@@ -96,7 +96,7 @@ func TestSpansAreThoseOfOTLP(t *testing.T) {
 		})
 		q := New("", theirs+"01")
 		s := tr.Begin(&q)
-		begin := time.Now()
+		start := time.Now()
 		time.Sleep(time.Second) //nolint:forbidigo // in a bubble, where it takes no time
 		s.Set("a", "text")
 		s.Set("empty", "")
@@ -142,7 +142,7 @@ func TestSpansAreThoseOfOTLP(t *testing.T) {
 		if first.GetStatus().GetCode() != tracepb.Status_STATUS_CODE_ERROR || first.GetStatus().GetMessage() != "timed_out" || second.GetStatus().GetCode() != tracepb.Status_STATUS_CODE_UNSET {
 			t.Errorf("first.GetStatus() = %v, second.GetStatus() = %v", first.GetStatus(), second.GetStatus())
 		}
-		if first.GetStartTimeUnixNano() != uint64(begin.UnixNano()) || first.GetEndTimeUnixNano()-first.GetStartTimeUnixNano() != uint64(time.Second) || second.GetEndTimeUnixNano()-second.GetStartTimeUnixNano() != uint64(time.Second/2) {
+		if first.GetStartTimeUnixNano() != uint64(start.UnixNano()) || first.GetEndTimeUnixNano()-first.GetStartTimeUnixNano() != uint64(time.Second) || second.GetEndTimeUnixNano()-second.GetStartTimeUnixNano() != uint64(time.Second/2) {
 			t.Errorf("from %d to %d, and %d to %d", first.GetStartTimeUnixNano(), first.GetEndTimeUnixNano(), second.GetStartTimeUnixNano(), second.GetEndTimeUnixNano())
 		}
 		if first.GetFlags() != 0x301 || second.GetFlags() != 0x101 {
@@ -277,18 +277,18 @@ func TestACollectorThatHangsHoldsUpNobody(t *testing.T) {
 		record(1)
 		time.Sleep(2 * sendEvery) //nolint:forbidigo // in a bubble, where it takes no time
 		synctest.Wait()           // it is being sent now
-		begin := time.Now()
+		start := time.Now()
 		record(maxQueue + 100)
-		if took := time.Since(begin); took != 0 {
-			t.Errorf("recording a span took %v", took)
+		if elapsed := time.Since(start); elapsed != 0 {
+			t.Errorf("recording a span took %v", elapsed)
 		}
 		if c := tr.Counts(); c.Dropped != 100 || c.Failed != 0 || c.Sent != 0 {
 			t.Errorf("c = %+v, want c.Dropped == 100 and c.Failed == 0 and c.Sent == 0", c)
 		}
 		cancel()
 		running.Wait()
-		if took := time.Since(begin); took != flushPatience {
-			t.Errorf("it has ended after %v", took)
+		if elapsed := time.Since(start); elapsed != flushTimeout {
+			t.Errorf("it has ended after %v", elapsed)
 		}
 		if c := tr.Counts(); c.Failed != maxQueue+1 || c.Sent != 0 {
 			t.Errorf("c = %+v, want c.Failed == maxQueue + 1 and c.Sent == 0", c)
@@ -302,7 +302,7 @@ func TestACollectorThatHangsHoldsUpNobody(t *testing.T) {
 // A collector that cannot be reached, refuses, or answers something else is logged once, until it takes spans again.
 func TestACollectorThatRefusesIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	for name, wrong := range map[string]tripper{
+	for name, wrong := range map[string]roundTripper{
 		"away":      func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") },
 		"refuses":   func(*http.Request) (*http.Response, error) { return answers(401, "who are you") },
 		"elsewhere": func(*http.Request) (*http.Response, error) { return answers(302, "") },

@@ -14,7 +14,7 @@ import (
 // Bounds of a span, so that no caller makes it long.
 const (
 	maxAttributes = 16
-	usual         = 8   // attributes
+	preallocated  = 8   // attributes
 	maxValue      = 256 // bytes of a value, and of a name
 )
 
@@ -38,7 +38,7 @@ type Span struct {
 	remote     bool // the parent is in another program
 	kind       Kind
 	name       string
-	begin, end time.Time
+	start, end time.Time
 	attributes []attribute
 	failed     bool
 	why        string // why it failed, in a word or two
@@ -61,7 +61,7 @@ func (t *Tracer) Begin(r *Request) *Span {
 	if t == nil {
 		return nil
 	}
-	s := &Span{tracer: t, kind: server, begin: time.Now()}
+	s := &Span{tracer: t, kind: server, start: time.Now()}
 	_, _ = rand.Read(s.id[:]) // cannot fail
 	if r.Parent == "" {
 		_, _ = rand.Read(s.trace[:])
@@ -76,13 +76,13 @@ func (t *Tracer) Begin(r *Request) *Span {
 	if s.flags&flagSampled == 0 {
 		return nil
 	}
-	s.attributes = make([]attribute, 0, usual)
+	s.attributes = make([]attribute, 0, preallocated)
 	return s
 }
 
 // Ended records an operation that has just ended, in the trace of a request's traceparent if that is recorded, and returns its
 // span for more attributes before End.
-func (t *Tracer) Ended(parent string, took time.Duration) *Span {
+func (t *Tracer) Ended(parent string, elapsed time.Duration) *Span {
 	if t == nil || parent == "" {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (t *Tracer) Ended(parent string, took time.Duration) *Span {
 		return nil
 	}
 	_, _ = rand.Read(s.id[:])
-	s.begin, s.attributes = s.end.Add(-took), make([]attribute, 0, usual)
+	s.start, s.attributes = s.end.Add(-elapsed), make([]attribute, 0, preallocated)
 	return s
 }
 
@@ -102,8 +102,8 @@ func (s *Span) join(parent string) bool {
 	}
 	flags, err := strconv.ParseUint(parent[53:], 16, 8)
 	_, bad := hex.Decode(s.trace[:], []byte(parent[3:35]))
-	_, worse := hex.Decode(s.parent[:], []byte(parent[36:52]))
-	if err != nil || bad != nil || worse != nil {
+	_, parentErr := hex.Decode(s.parent[:], []byte(parent[36:52]))
+	if err != nil || bad != nil || parentErr != nil {
 		return false
 	}
 	s.flags = byte(flags)
@@ -149,7 +149,7 @@ func (s *Span) End(name string) {
 	}
 	s.name = bounded(name)
 	if s.end.IsZero() {
-		s.end = s.begin.Add(time.Since(s.begin)) // by the monotonic clock
+		s.end = s.start.Add(time.Since(s.start)) // by the monotonic clock
 	}
 	select {
 	case s.tracer.queue <- s:

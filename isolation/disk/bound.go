@@ -106,10 +106,10 @@ func (t *Tree) identity() (dev, ino uint64, err error) {
 func (t *Tree) Project() (id uint32, inherit bool, err error) { return project(t.q.fd()) }
 
 // Free returns an id that is not used on the filesystem and is not taken elsewhere.
-func (t *Tree) Free(taken func(id uint32) bool) (uint32, error) {
+func (t *Tree) Free(inUse func(id uint32) bool) (uint32, error) {
 	for range t.q.count {
 		id, err := t.q.free()
-		if err != nil || !taken(id) {
+		if err != nil || !inUse(id) {
 			return id, err
 		}
 	}

@@ -33,7 +33,7 @@ func copyTree(ctx context.Context, from, to, links int) (Limits, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return Limits{}, &walkError{".", err}
 	}
-	c := &treeCopy{Reach: usual(), dev: st.Dev, links: links, seen: map[uint64]bool{}}
+	c := &treeCopy{Reach: defaultReach(), dev: st.Dev, links: links, seen: map[uint64]bool{}}
 	c.add(&st)
 	err = c.content(ctx, top, to, 1)
 	if err == nil && to >= 0 {
@@ -148,12 +148,12 @@ func (c *treeCopy) directory(ctx context.Context, from, to named, at string, dep
 	if err := unix.Mkdirat(to.dir, to.name, 0o700); err != nil {
 		return err
 	}
-	made, err := openPlain(to, unix.O_RDONLY|unix.O_DIRECTORY)
+	dst, err := openPlain(to, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(made)
-	return c.content(ctx, dir, made, depth+1)
+	defer unix.Close(dst)
+	return c.content(ctx, dir, dst, depth+1)
 }
 
 // openPlain opens an entry that is a directory or a regular file.

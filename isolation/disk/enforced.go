@@ -95,13 +95,13 @@ func (q *Quotas) fillBytes(dir *os.Root, id uint32, l Limits) error {
 
 // fillInodes does the same with empty files.
 func (q *Quotas) fillInodes(dir *os.Root, id uint32, l Limits) error {
-	made := 0
+	created := 0
 	more := func() error {
-		f, err := dir.OpenFile(strconv.Itoa(made), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		f, err := dir.OpenFile(strconv.Itoa(created), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
 		}
-		made++
+		created++
 		return f.Close()
 	}
 	if err := untilFull(int(l.Inodes), more); err != nil {

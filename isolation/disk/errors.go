@@ -132,24 +132,24 @@ func offHint(kind string) string {
 
 // explain turns an error of the first call on a filesystem into the reason it stands for.
 func explain(path string, fd int, err error) error {
-	why := &UnavailableError{Path: path, Kind: kindOf(fd), Err: err}
+	unavailable := &UnavailableError{Path: path, Kind: kindOf(fd), Err: err}
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		why.Reason = NoPrivilege
+		unavailable.Reason = NoPrivilege
 	case errors.Is(quotactl(-1, qGetQuota, 0, &dqblk{}), unix.ENOSYS):
-		why.Reason = NoKernel // a kernel that has the call would return EBADF
+		unavailable.Reason = NoKernel // a kernel that has the call would return EBADF
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EOPNOTSUPP):
-		why.Reason = Off
-	case errors.Is(err, unix.ENOSYS) && why.Kind == "xfs":
-		why.Reason = Off // also the error of a kernel without CONFIG_XFS_QUOTA
-	case errors.Is(err, unix.ENOSYS) && (why.Kind == "ext4" || why.Kind == "f2fs"):
-		why.Reason = NoKernel
+		unavailable.Reason = Off
+	case errors.Is(err, unix.ENOSYS) && unavailable.Kind == "xfs":
+		unavailable.Reason = Off // also the error of a kernel without CONFIG_XFS_QUOTA
+	case errors.Is(err, unix.ENOSYS) && (unavailable.Kind == "ext4" || unavailable.Kind == "f2fs"):
+		unavailable.Reason = NoKernel
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY):
-		why.Reason = NoKind
+		unavailable.Reason = NoKind
 	default:
 		return fmt.Errorf("project quota of %s: %w", path, err)
 	}
-	return why
+	return unavailable
 }
 
 // kindOf returns the type of an open file's filesystem, by linux/magic.h.

@@ -269,7 +269,7 @@ func (h *HostQuotas) bind(ctx context.Context, key string, t *Tree, path string,
 		return err
 	}
 	defer h.finish(e)
-	if err = t.fill(ctx, e.id, usual()); err == nil {
+	if err = t.fill(ctx, e.id, defaultReach()); err == nil {
 		err = t.Limit(e.id, want)
 	}
 	if err == nil {
@@ -328,12 +328,12 @@ func (h *HostQuotas) giveUp(ctx context.Context, t *Tree, e *entry, why error) e
 
 // explainHostQuota returns a refusal that says what to do about an error.
 func explainHostQuota(source string, want Limits, err error) error {
-	asked := fmt.Sprintf("%d bytes, %d files", want.Bytes, want.Inodes)
+	requested := fmt.Sprintf("%d bytes, %d files", want.Bytes, want.Inodes)
 	if used, ok := errors.AsType[*UsedError](err); ok {
-		return refusal(unix.EDQUOT, asked, fmt.Sprintf("at least what %s has, %d bytes and %d files", source, used.Usage.Bytes, used.Usage.Inodes))
+		return refusal(unix.EDQUOT, requested, fmt.Sprintf("at least what %s has, %d bytes and %d files", source, used.Usage.Bytes, used.Usage.Inodes))
 	}
 	if other, ok := errors.AsType[*otherLimitError](err); ok {
-		return refusal(unix.EBUSY, asked, "the quota of sessions that use "+source+": "+other.Error())
+		return refusal(unix.EBUSY, requested, "the quota of sessions that use "+source+": "+other.Error())
 	}
 	if lacks, ok := errors.AsType[*UnavailableError](err); ok {
 		return refusal(unix.EOPNOTSUPP, source, "on a filesystem with project quota: "+lacks.Error()+"; "+lacks.Hint())

@@ -38,13 +38,13 @@ type removals struct {
 type removal struct {
 	name    string // in removals.root
 	project uint32 // 0: not known
-	gone    chan struct{}
-	failed  bool // it has been tried, and gone is closed
+	done    chan struct{}
+	failed  bool // it has been tried, and done is closed
 }
 
-// closePatience bounds how long close waits for what is being removed. The service manager grants the keeper more: see
+// closeTimeout bounds how long close waits for what is being removed. The service manager grants the keeper more: see
 // TimeoutStopSec= of boxd-keeper.service.
-const closePatience = 5 * time.Second
+const closeTimeout = 5 * time.Second
 
 // errStopped is the error of a removal that close has stopped.
 var errStopped = errors.New("stopped")
@@ -64,15 +64,15 @@ func openRemovals(dir string, done func([]uint32) error, l *log.Logger) (*remova
 		return nil, err
 	}
 	for _, e := range left {
-		r.add(removal{name: e.Name(), gone: make(chan struct{})})
+		r.add(removal{name: e.Name(), done: make(chan struct{})})
 	}
 	return r, nil
 }
 
 // take removes an entry of a directory with everything below it: it has gone when take returns, and what it takes of the disk is
-// free later, when gone is closed; nil: it is already. It is no error if there is none. project is the id of its quota, 0 if that is
+// free later, when done is closed; nil: it is already. It is no error if there is none. project is the id of its quota, 0 if that is
 // not known.
-func (r *removals) take(parent *os.Root, name string, project uint32) (gone <-chan struct{}, err error) {
+func (r *removals) take(parent *os.Root, name string, project uint32) (done <-chan struct{}, err error) {
 	if err := checkEntry(name); err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (r *removals) take(parent *os.Root, name string, project uint32) (gone <-ch
 		return nil, err
 	}
 	defer to.Close()
-	d := removal{name: rand.Text(), project: project, gone: make(chan struct{})}
+	d := removal{name: rand.Text(), project: project, done: make(chan struct{})}
 	switch err := unix.Renameat2(int(from.Fd()), name, int(to.Fd()), d.name, unix.RENAME_NOREPLACE); {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil
@@ -99,12 +99,12 @@ func (r *removals) take(parent *os.Root, name string, project uint32) (gone <-ch
 		return nil, fmt.Errorf("remove %s: %w", name, err)
 	}
 	r.add(d)
-	return d.gone, nil
+	return d.done, nil
 }
 
 // makeRoom waits for a removal if the disk has little room, so that whoever removes something to have some has it.
-func (r *removals) makeRoom(gone <-chan struct{}) {
-	if gone == nil {
+func (r *removals) makeRoom(done <-chan struct{}) {
+	if done == nil {
 		return
 	}
 	dir, err := r.root.Open(".")
@@ -115,7 +115,7 @@ func (r *removals) makeRoom(gone <-chan struct{}) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil || st.Bavail < st.Blocks/10 || st.Ffree < st.Files/10 {
 		select {
-		case <-gone:
+		case <-done:
 		case <-r.ended:
 		}
 	}
@@ -157,7 +157,7 @@ func (r *removals) run() {
 				r.log.Printf("cannot remove %s/%s; later removals try again, and the next start: %v", r.root.Name(), d.name, err)
 			}
 			if !d.failed {
-				close(d.gone)
+				close(d.done)
 			}
 			if err != nil {
 				r.again(d)
@@ -192,9 +192,9 @@ func (r *removals) wait() {
 	}
 }
 
-// close gives removals closePatience to end, and leaves what is left to the next keeper.
+// close gives removals closeTimeout to end, and leaves what is left to the next keeper.
 func (r *removals) close() {
-	timer := time.AfterFunc(closePatience, r.stop)
+	timer := time.AfterFunc(closeTimeout, r.stop)
 	r.wait()
 	timer.Stop()
 	r.stop()

@@ -102,7 +102,7 @@ func (t *removeTree) empty(dir *os.File, depth int) error {
 			return err
 		}
 		var last error
-		gone := 0
+		removed := 0
 		for _, name := range names {
 			if t.stopped != nil && t.stopped() {
 				return errStopped
@@ -110,10 +110,10 @@ func (t *removeTree) empty(dir *os.File, depth int) error {
 			if err := t.remove(dir, name, depth); err != nil {
 				last = err
 			} else {
-				gone++
+				removed++
 			}
 		}
-		if gone == 0 {
+		if removed == 0 {
 			return last
 		}
 	}

@@ -227,8 +227,8 @@ func (s *snapshots) create(ctx context.Context, name string) error {
 	}
 	temporary, err := s.clone(ctx, from)
 	if err == nil {
-		is := isolation.Snapshot{Name: name, Created: uint64(time.Now().UnixNano()), Bytes: size.Bytes, Files: size.Inodes}
-		err = s.dir.Rename(temporary, entryName(&is))
+		record := isolation.Snapshot{Name: name, Created: uint64(time.Now().UnixNano()), Bytes: size.Bytes, Files: size.Inodes}
+		err = s.dir.Rename(temporary, entryName(&record))
 	}
 	if err != nil {
 		return errors.Join(err, s.sweep())
@@ -250,12 +250,12 @@ func (s *snapshots) restore(ctx context.Context, name string) error {
 	if err := s.sweep(); err != nil { // only the snapshots and the box's files must count
 		return err
 	}
-	leave, err := s.makeRoom(snapshot, list)
+	restore, err := s.makeRoom(snapshot, list)
 	if err != nil {
 		return err
 	}
 	err = s.replace(ctx, entryName(snapshot))
-	return errors.Join(err, s.sweep(), leave())
+	return errors.Join(err, s.sweep(), restore())
 }
 
 func (s *snapshots) replace(ctx context.Context, entry string) error {
@@ -397,9 +397,9 @@ func roomFor(size, used, maximum Limits) error {
 			(used.Bytes+size.Bytes+1<<20-1)>>20, used.Inodes+size.Inodes, (used.Bytes+1<<20-1)>>20, used.Inodes))
 }
 
-// makeRoom raises the limits of a box's project to what it has, its snapshots and a copy of one of them, until leave is called.
+// makeRoom raises the limits of a box's project to what it has, its snapshots and a copy of one of them, until restore is called.
 // If the keeper dies before, the next start of the box sets its limits. What the box has afterwards must fit.
-func (s *snapshots) makeRoom(snapshot *isolation.Snapshot, list []isolation.Snapshot) (leave func() error, err error) {
+func (s *snapshots) makeRoom(snapshot *isolation.Snapshot, list []isolation.Snapshot) (restore func() error, err error) {
 	quotas, id, u, err := s.quota()
 	if err != nil || quotas == nil {
 		return func() error { return nil }, err
@@ -416,15 +416,15 @@ func (s *snapshots) makeRoom(snapshot *isolation.Snapshot, list []isolation.Snap
 
 // widen more than doubles the limits of a project, and returns a function that restores them, however much is used then: xfs
 // counts deleted files for a while.
-func (q *Quotas) widen(id uint32, l Limits) (leave func() error, err error) {
+func (q *Quotas) widen(id uint32, l Limits) (restore func() error, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	leave = func() error {
+	restore = func() error {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		return q.limit(id, l)
 	}
-	return leave, q.limit(id, Limits{Bytes: 2*l.Bytes + 64<<20, Inodes: 2*l.Inodes + 1<<10})
+	return restore, q.limit(id, Limits{Bytes: 2*l.Bytes + 64<<20, Inodes: 2*l.Inodes + 1<<10})
 }
 
 // refusedSnapshot returns a refusal by a rule. errno tells what kind it is.

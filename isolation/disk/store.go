@@ -29,8 +29,8 @@ const (
 
 // The smallest sizes of a store in bytes. Below that an ext4 is all journal; mkfs.xfs(8) makes no smaller one.
 const (
-	leastExt4 = 64 << 20
-	leastXFS  = 300 << 20
+	minExt4 = 64 << 20
+	minXFS  = 300 << 20
 )
 
 // Store is a filesystem with project quota in a file, for a state directory that has none. It
@@ -50,8 +50,8 @@ type Store struct {
 // all but root, and children must be the caller's to wait for. An *UnavailableError says what the
 // host lacks.
 func OpenStore(ctx context.Context, state *os.Root, kind string, bytes uint64) (*Store, error) {
-	if (kind != isolation.StoreExt4 || bytes < leastExt4) && (kind != isolation.StoreXFS || bytes < leastXFS) {
-		return nil, fmt.Errorf("store of %d bytes with %q: want ext4 of at least %d or xfs of at least %d: %w", bytes, kind, leastExt4, leastXFS, unix.EINVAL)
+	if (kind != isolation.StoreExt4 || bytes < minExt4) && (kind != isolation.StoreXFS || bytes < minXFS) {
+		return nil, fmt.Errorf("store of %d bytes with %q: want ext4 of at least %d or xfs of at least %d: %w", bytes, kind, minExt4, minXFS, unix.EINVAL)
 	}
 	dir, err := state.Open(".")
 	if err != nil {

@@ -26,11 +26,11 @@ func (h *HostQuotas) undo(ctx context.Context, t *Tree, e *entry) error {
 			err = t.Empty(ctx, e.id, everything())
 		}
 	}
-	if rest, ok := errors.AsType[*UsedError](err); ok {
+	if used, ok := errors.AsType[*UsedError](err); ok {
 		// Symbolic links and special files keep the id they were created with, and an owner can
 		// move other files into the project. It limits nothing any more, and no directory gets it
 		// as long as something has it.
-		h.log.Printf("removed the quota of %s, but %[3]d files still have its project id %[2]d", e.path, e.id, rest.Usage.Inodes)
+		h.log.Printf("removed the quota of %s, but %[3]d files still have its project id %[2]d", e.path, e.id, used.Usage.Inodes)
 		err = nil
 	}
 	if err != nil {

@@ -24,8 +24,8 @@ type Reach struct {
 	Time    time.Duration
 }
 
-// usual returns the Reach of a walk that a session waits for.
-func usual() Reach { return Reach{Entries: 1_000_000, Depth: 256, Time: 30 * time.Second} }
+// defaultReach returns the Reach of a walk that a session waits for.
+func defaultReach() Reach { return Reach{Entries: 1_000_000, Depth: 256, Time: 30 * time.Second} }
 
 // reachError means that a tree is too large to be walked.
 type reachError struct {
@@ -55,7 +55,7 @@ type level struct {
 	dir   *os.File
 	path  string
 	names []string
-	end   bool // all names have been read
+	eof   bool // all names have been read
 }
 
 // walker is the state of a walk.
@@ -64,7 +64,7 @@ type walker struct {
 	each    func(fd int, directory bool) error
 	until   time.Time
 	entries int
-	way     []*level
+	stack   []*level
 }
 
 // walk calls each for a directory, and then for every directory and regular file below it, a
@@ -75,7 +75,7 @@ type walker struct {
 func walk(ctx context.Context, top int, r Reach, each func(fd int, directory bool) error) error {
 	w := walker{Reach: r, each: each, until: time.Now().Add(r.Time)}
 	defer func() {
-		for _, l := range w.way {
+		for _, l := range w.stack {
 			l.dir.Close()
 		}
 	}()
@@ -83,22 +83,22 @@ func walk(ctx context.Context, top int, r Reach, each func(fd int, directory boo
 	if err != nil {
 		return &walkError{".", err}
 	}
-	for err = w.enter(fd, "."); err == nil && len(w.way) > 0; {
+	for err = w.enter(fd, "."); err == nil && len(w.stack) > 0; {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		err = w.step(w.way[len(w.way)-1])
+		err = w.step(w.stack[len(w.stack)-1])
 	}
 	return err
 }
 
 // enter takes over a directory, visits it, and continues in it.
 func (w *walker) enter(fd int, at string) error {
-	if len(w.way) == w.Depth {
+	if len(w.stack) == w.Depth {
 		unix.Close(fd)
 		return &reachError{at, strconv.Itoa(w.Depth) + " nested directories"}
 	}
-	w.way = append(w.way, &level{dir: os.NewFile(uintptr(fd), at), path: at})
+	w.stack = append(w.stack, &level{dir: os.NewFile(uintptr(fd), at), path: at})
 	if err := w.each(fd, true); err != nil {
 		return &walkError{at, err}
 	}
@@ -110,7 +110,7 @@ func (w *walker) step(l *level) error {
 	name, err := l.next()
 	if errors.Is(err, io.EOF) {
 		l.dir.Close()
-		w.way = w.way[:len(w.way)-1]
+		w.stack = w.stack[:len(w.stack)-1]
 		return nil
 	}
 	at := path.Join(l.path, name)
@@ -141,12 +141,12 @@ func (w *walker) step(l *level) error {
 
 // next returns the next name in a directory, io.EOF after the last.
 func (l *level) next() (string, error) {
-	if len(l.names) == 0 && !l.end {
+	if len(l.names) == 0 && !l.eof {
 		names, err := l.dir.Readdirnames(batch)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return "", err
 		}
-		l.names, l.end = names, err != nil
+		l.names, l.eof = names, err != nil
 	}
 	if len(l.names) == 0 {
 		return "", io.EOF

@@ -78,7 +78,7 @@ func TestAWalkFindsEverythingThatCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := visited(t, dir, usual(), nil)
+	got, err := visited(t, dir, defaultReach(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestAWalkIsNotLedAstray(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	tree(t, outside, "secret")
 	tree(t, dir, "a/f", "b/f", "c/f")
-	got, err := visited(t, dir, usual(), func(path string) error {
+	got, err := visited(t, dir, defaultReach(), func(path string) error {
 		if path != "." {
 			return nil
 		}
@@ -139,7 +139,7 @@ func TestAWalkHasAnEnd(t *testing.T) {
 		t.Errorf("just enough: %v", err)
 	}
 	wrong := errors.New("wrong")
-	_, err := visited(t, dir, usual(), func(path string) error {
+	_, err := visited(t, dir, defaultReach(), func(path string) error {
 		if path == "a/b" {
 			return wrong
 		}
@@ -161,7 +161,7 @@ func TestAWalkSeesWhatABoxSees(t *testing.T) {
 	}
 	defer unix.Unmount(on, unix.MNT_DETACH)
 	tree(t, on, "mounted")
-	if _, err := visited(t, dir, usual(), nil); !errors.Is(err, unix.EXDEV) {
+	if _, err := visited(t, dir, defaultReach(), nil); !errors.Is(err, unix.EXDEV) {
 		t.Errorf("a mount is entered: err = %v, want err is unix.EXDEV", err)
 	}
 }

@@ -50,8 +50,8 @@ type Place struct {
 	ids  map[string]uint32 // guarded by dir.mu
 }
 
-// storePatience bounds the making of the store, which makes a filesystem.
-const storePatience = 5 * time.Minute
+// storeTimeout bounds the making of the store, which makes a filesystem.
+const storeTimeout = 5 * time.Minute
 
 // OpenWorkspaces opens the directory for workspaces. If the state directory's filesystem enforces
 // project quotas it is there; otherwise it is in a filesystem of our own of that kind, if storeSize allows one
@@ -113,7 +113,7 @@ func (w *Workspaces) openStore(state, kind string, size uint64) error {
 		return err
 	}
 	defer dir.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), storePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	store, err := OpenStore(ctx, dir, kind, size)
 	if err != nil {
@@ -235,7 +235,7 @@ func openWork(state, name string, lists int) (*os.Root, error) {
 // make makes an empty directory with a quota that belongs to the box user.
 func (p *Place) make(key string, quota isolation.Quota) error {
 	err := p.dir.count.add(func() error { return p.root.Mkdir(key, 0o700) })
-	if _, there := p.root.Lstat(key); there == nil && errors.As(err, new(*isolation.StepError)) {
+	if _, statErr := p.root.Lstat(key); statErr == nil && errors.As(err, new(*isolation.StepError)) {
 		err = fs.ErrExist // no more would have been made
 	}
 	if err != nil {
@@ -301,14 +301,14 @@ func (p *Place) OpenPath(key string) (int, error) {
 // symbolic links are removed, never followed. What is in it is removed later, unless the disk is short of room: see removals.
 func (p *Place) Remove(key string) error {
 	id, _ := p.idOf(key)
-	gone, err := p.dir.removed.take(p.root, key, id)
+	removed, err := p.dir.removed.take(p.root, key, id)
 	if err != nil {
 		return fmt.Errorf("remove workspace: %w", err)
 	}
 	p.dir.mu.Lock()
 	delete(p.ids, key)
 	p.dir.mu.Unlock()
-	p.dir.removed.makeRoom(gone)
+	p.dir.removed.makeRoom(removed)
 	return nil
 }
 

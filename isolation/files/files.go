@@ -211,8 +211,8 @@ const (
 	Overflow = "overflow" // events were lost; with Path only those of that directory, whose path is too long to watch
 )
 
-// happenings lists the kinds of events.
-func happenings() []string {
+// eventKinds lists the kinds of events.
+func eventKinds() []string {
 	return []string{Watching, Created, Written, Removed, Renamed, Chmodded, Overflow}
 }
 

@@ -73,14 +73,14 @@ func header(r io.Reader) (kind byte, length int, err error) {
 type Reader struct {
 	from io.Reader
 	left int // bytes left of the frame
-	end  bool
+	eof  bool
 }
 
 // NewReader returns a Reader of the data in from.
 func NewReader(from io.Reader) *Reader { return &Reader{from: from} }
 
 func (r *Reader) Read(p []byte) (int, error) {
-	for r.left == 0 && !r.end && len(p) > 0 {
+	for r.left == 0 && !r.eof && len(p) > 0 {
 		kind, length, err := header(r.from)
 		switch {
 		case errors.Is(err, io.EOF):
@@ -88,14 +88,14 @@ func (r *Reader) Read(p []byte) (int, error) {
 		case err != nil:
 			return 0, err
 		case kind == frameEnd && length == 0:
-			r.end = true
+			r.eof = true
 		case kind == frameData && length <= MaxData:
 			r.left = length
 		default:
 			return 0, errors.New("not what follows a request")
 		}
 	}
-	if r.end {
+	if r.eof {
 		return 0, io.EOF
 	}
 	n, err := r.from.Read(p[:min(len(p), r.left)])
@@ -330,7 +330,7 @@ func (n *Notice) ok() bool {
 	}
 	for i := range n.Events {
 		e := &n.Events[i]
-		if !slices.Contains(happenings(), e.What) || e.Type != "" && !slices.Contains(types(), e.Type) || e.Entry != nil && !e.Entry.ok() {
+		if !slices.Contains(eventKinds(), e.What) || e.Type != "" && !slices.Contains(types(), e.Type) || e.Entry != nil && !e.Entry.ok() {
 			return false
 		}
 	}

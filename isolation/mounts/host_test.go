@@ -28,7 +28,7 @@ func TestNobodyIsInBoxRootInATreeOfTheHost(t *testing.T) {
 			if id <= 0 || id >= isolation.IDRange {
 				t.Fatalf("%d of the host is %d in the box", m.ContainerID+n, id)
 			}
-			if was, twice := host[id]; twice {
+			if was, dup := host[id]; dup {
 				t.Fatalf("%d and %d of the host are both %d", was, m.ContainerID+n, id)
 			}
 			host[id] = m.ContainerID + n

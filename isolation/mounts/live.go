@@ -109,15 +109,15 @@ func (b *Box) ended(err error) error {
 func (b *Box) Add(tree int, m *isolation.Mount) (*isolation.Mounted, error) {
 	done := &isolation.Mounted{}
 	err := b.enter(func(p *nsThread) error {
-		made, err := p.makeTarget(m.Target)
+		created, err := p.makeTarget(m.Target)
 		if err == nil {
 			err = p.add(tree, m, done)
 		}
-		if err != nil && made != "" {
-			p.removeMade(m.Target, made)
+		if err != nil && created != "" {
+			p.removeMade(m.Target, created)
 			return err
 		}
-		done.Made = made
+		done.Made = created
 		return err
 	})
 	return done, err
@@ -259,7 +259,7 @@ func (p *nsThread) replace(tree int, m *isolation.Mount, old uint64, done *isola
 // were made for it. If the first is in use, the result is Busy and nothing has changed, unless
 // force is set: then programs keep what they have open of it. It is no error if a mount is not
 // there any more.
-func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*isolation.Mounted, error) {
+func (b *Box) Remove(target string, ids []uint64, created string, force bool) (*isolation.Mounted, error) {
 	done := &isolation.Mounted{}
 	where := target
 	for i, id := range ids {
@@ -279,11 +279,11 @@ func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*iso
 			where = at
 		}
 	}
-	if made == "" || where != target {
+	if created == "" || where != target {
 		return done, nil // the box has moved the mount, so the directories are the box's to remove
 	}
 	return done, b.enter(func(p *nsThread) error {
-		p.removeMade(target, made)
+		p.removeMade(target, created)
 		return nil
 	})
 }

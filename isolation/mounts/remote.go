@@ -35,7 +35,7 @@ type Sources struct {
 const (
 	maxJobs          = 64
 	maxJobsPerCaller = 8
-	patience         = 5 * time.Second
+	timeout          = 5 * time.Second
 )
 
 // OpenSources checks the rules for mount sources, and returns Sources whose workers apply them.
@@ -46,7 +46,7 @@ func OpenSources(state string, cfg *isolation.KeeperConfig, maps *UserNamespaces
 		}
 	}
 	return &Sources{Maps: maps, Pool: newWorkerPool(poolConfig{
-		Args: workerArgs(state, cfg.Allow), Patience: cmp.Or(cfg.Patience, patience), Most: maxJobs, Each: maxJobsPerCaller, Keep: 2, Log: log,
+		Args: workerArgs(state, cfg.Allow), Patience: cmp.Or(cfg.Patience, timeout), Most: maxJobs, Each: maxJobsPerCaller, Keep: 2, Log: log,
 	})}, nil
 }
 
@@ -111,7 +111,7 @@ func (d *Sources) failure(w jobInfo, err error) error {
 	switch {
 	case errors.Is(err, errLate):
 		step.Errno = unix.ETIMEDOUT
-		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "on a filesystem that answers within " + d.Pool.patience().String() + "; it did not"}
+		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "on a filesystem that answers within " + d.Pool.timeout().String() + "; it did not"}
 	case errors.Is(err, errBusy):
 		step.Errno = unix.ETIMEDOUT
 		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "tried again later: too many of your directories do not answer now"}

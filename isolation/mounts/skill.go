@@ -23,11 +23,11 @@ func (l *Opener) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, 
 		return nil, err
 	}
 	if req.Op == isolation.MountRemove {
-		made := target
+		created := target
 		if req.Skill.Drive != "" {
-			made = path.Dir(target) // DrivesDir too, unless other drives are in it
+			created = path.Dir(target) // DrivesDir too, unless other drives are in it
 		}
-		return skillBox.Remove(target, stack, made, req.Force)
+		return skillBox.Remove(target, stack, created, req.Force)
 	}
 	src, err := l.Rules.skill(&req.Skill, target)
 	if err != nil {

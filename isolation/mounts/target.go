@@ -48,7 +48,7 @@ func (p *nsThread) open(name string) (int, error) {
 
 // makeTarget makes the missing directories of a target as the box user, who owns what else is
 // there. It returns the first one that it has made. After an error it has removed them again.
-func (p *nsThread) makeTarget(target string) (made string, err error) {
+func (p *nsThread) makeTarget(target string) (created string, err error) {
 	fd, err := p.open(target)
 	if err == nil {
 		return "", unix.Close(fd)
@@ -68,16 +68,16 @@ func (p *nsThread) makeTarget(target string) (made string, err error) {
 		isNew, err := p.makeDir(dir)
 		if err != nil {
 			restore()
-			if made != "" {
-				p.removeMade(dir, made)
+			if created != "" {
+				p.removeMade(dir, created)
 			}
 			return "", err
 		}
-		if isNew && made == "" {
-			made = dir
+		if isNew && created == "" {
+			created = dir
 		}
 	}
-	return made, nil
+	return created, nil
 }
 
 // chain lists target and the directories between it and dir, the shortest path first; dir itself
@@ -110,9 +110,9 @@ func (p *nsThread) makeDir(name string) (isNew bool, err error) {
 	return false, err
 }
 
-// removeMade removes the empty directories from a target up to made, which was the first one
+// removeMade removes the empty directories from a target up to created, which was the first one
 // made. It does so as the box user, who could do the same.
-func (p *nsThread) removeMade(target, made string) {
+func (p *nsThread) removeMade(target, created string) {
 	restore, err := actAs(p.uid)
 	if err != nil {
 		return
@@ -125,7 +125,7 @@ func (p *nsThread) removeMade(target, made string) {
 			unix.Close(parent)
 		}
 		// ENOENT: it was never made, or an earlier call has removed it and stopped further up.
-		if err != nil && !errors.Is(err, unix.ENOENT) || dir == made {
+		if err != nil && !errors.Is(err, unix.ENOENT) || dir == created {
 			return
 		}
 	}
@@ -206,29 +206,29 @@ func outside(dir int, mount string, owner uint32, paths []string, f func(p *nsTh
 
 // removeEmptyDirs removes the empty directories that were made in a directory of the host, as the owner of
 // that. The directory was mounted at mount in the box.
-func removeEmptyDirs(dir int, mount string, owner uint32, target, made string) error {
-	if !isolation.Within(target, made) {
+func removeEmptyDirs(dir int, mount string, owner uint32, target, created string) error {
+	if !isolation.Within(target, created) {
 		return unix.EINVAL
 	}
-	return outside(dir, mount, owner, []string{target, made}, func(p *nsThread) error {
-		p.removeMade(target[len(mount):], made[len(mount):])
+	return outside(dir, mount, owner, []string{target, created}, func(p *nsThread) error {
+		p.removeMade(target[len(mount):], created[len(mount):])
 		return nil
 	})
 }
 
 // missing returns the first directory that does not exist of a target below a directory of the
 // host, or "" if none is missing.
-func missing(dir int, mount string, owner uint32, target string) (made string, err error) {
+func missing(dir int, mount string, owner uint32, target string) (created string, err error) {
 	err = outside(dir, mount, owner, []string{target}, func(p *nsThread) error {
 		restore, err := actAs(p.uid)
 		if err != nil {
 			return err
 		}
 		defer restore()
-		if made = p.missing(target[len(mount):]); made != "" {
-			made = mount + made
+		if created = p.missing(target[len(mount):]); created != "" {
+			created = mount + created
 		}
 		return nil
 	})
-	return made, err
+	return created, err
 }

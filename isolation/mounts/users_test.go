@@ -57,9 +57,9 @@ func FuzzParse(f *testing.F) {
 // not end.
 func TestTheMainThreadStaysWhereItIs(t *testing.T) {
 	t.Parallel()
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for range 200 {
-		all.Go(func() {
+		wg.Go(func() {
 			err := onOwnThread(func() error {
 				if unix.Gettid() == unix.Getpid() {
 					return unix.EDEADLK
@@ -71,7 +71,7 @@ func TestTheMainThreadStaysWhereItIs(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 }
 
 func TestTheDirectoriesOfATargetComeInOrder(t *testing.T) {

@@ -107,8 +107,8 @@ func decode(request []byte) (kind byte, place []byte, req *isolation.ChangeMount
 	if kind == askChange && len(request) >= placeLen {
 		place, request = request[:placeLen], request[placeLen:]
 	}
-	_, ask, err := isolation.DecodeKeeperRequest(request)
-	req, ok := ask.(*isolation.ChangeMount)
+	_, keeperReq, err := isolation.DecodeKeeperRequest(request)
+	req, ok := keeperReq.(*isolation.ChangeMount)
 	if err != nil || !ok || kind == askChange && place == nil {
 		return 0, nil, nil
 	}

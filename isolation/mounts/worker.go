@@ -28,7 +28,7 @@ const socket = 3
 // starter starts workers on one thread that lives as long as the pool: the kernel kills a worker
 // when the thread that has started it ends (PR_SET_PDEATHSIG), and threads of the Go runtime come
 // and go.
-type starter struct{ asked chan chan<- started }
+type starter struct{ requests chan chan<- started }
 
 type started struct {
 	w   *worker
@@ -40,7 +40,7 @@ func (s *starter) serve(ctx context.Context, args []string) {
 	defer runtime.UnlockOSThread()
 	for {
 		select {
-		case answer := <-s.asked:
+		case answer := <-s.requests:
 			w, err := start(args)
 			answer <- started{w, err}
 		case <-ctx.Done():
@@ -53,7 +53,7 @@ func (s *starter) serve(ctx context.Context, args []string) {
 func (s *starter) start(ctx context.Context) (*worker, error) {
 	answer := make(chan started, 1)
 	select {
-	case s.asked <- answer:
+	case s.requests <- answer:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -72,7 +72,7 @@ func start(args []string) (*worker, error) {
 		conn.Close()
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
-	return &worker{conn: conn, end: os.NewFile(uintptr(pidfd), "pidfd")}, nil
+	return &worker{conn: conn, pidfd: os.NewFile(uintptr(pidfd), "pidfd")}, nil
 }
 
 // handler does one job. The descriptors that come with it are closed afterwards, and those of its

@@ -50,8 +50,8 @@ type WorkerPool struct {
 	starter starter
 	work    sync.WaitGroup // background goroutines
 
-	life context.Context //nolint:containedctx // of the pool itself
-	end  context.CancelFunc
+	baseCtx context.Context //nolint:containedctx // of the pool itself
+	cancel  context.CancelFunc
 
 	mu    sync.Mutex // guards the fields below
 	idle  []*worker
@@ -66,14 +66,14 @@ type WorkerPool struct {
 // newWorkerPool returns a pool without workers. Close ends it.
 func newWorkerPool(cfg poolConfig) *WorkerPool {
 	p := &WorkerPool{cfg: cfg, busy: map[uint32]int{}, stuck: map[uint32]int{}, lost: map[*worker]bool{}, turn: make(chan struct{})}
-	p.life, p.end = context.WithCancel(context.Background())
-	p.starter.asked = make(chan chan<- started)
-	p.work.Go(func() { p.starter.serve(p.life, cfg.Args) })
+	p.baseCtx, p.cancel = context.WithCancel(context.Background())
+	p.starter.requests = make(chan chan<- started)
+	p.work.Go(func() { p.starter.serve(p.baseCtx, cfg.Args) })
 	return p
 }
 
-// patience returns the time limit of one job.
-func (p *WorkerPool) patience() time.Duration { return p.cfg.Patience }
+// timeout returns the time limit of one job.
+func (p *WorkerPool) timeout() time.Duration { return p.cfg.Patience }
 
 // Warm starts a worker in advance if none is idle.
 func (p *WorkerPool) Warm() {
@@ -83,7 +83,7 @@ func (p *WorkerPool) Warm() {
 		return
 	}
 	p.work.Go(func() {
-		w, err := p.starter.start(p.life)
+		w, err := p.starter.start(p.baseCtx)
 		if err != nil {
 			return // the job that needs a worker reports the error
 		}
@@ -96,7 +96,7 @@ func (p *WorkerPool) Warm() {
 func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files ...int) ([]byte, []int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience, errLate)
 	defer cancel()
-	defer context.AfterFunc(p.life, cancel)() //nolint:contextcheck // the end of the pool ends it as well
+	defer context.AfterFunc(p.baseCtx, cancel)() //nolint:contextcheck // the end of the pool ends it as well
 	if err := p.await(ctx, user); err != nil {
 		return nil, nil, err
 	}
@@ -115,7 +115,7 @@ func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files 
 		case errors.Is(err, errNotSent) && !fresh: // the worker has died since it was last used
 			w.close()
 			continue
-		case ctx.Err() != nil, p.life.Err() != nil: // the end of the pool ends its workers too, maybe before it has ended ctx
+		case ctx.Err() != nil, p.baseCtx.Err() != nil: // the end of the pool ends its workers too, maybe before it has ended ctx
 			err = cancelReason(ctx)
 		}
 		p.giveUp(w, user)
@@ -189,7 +189,7 @@ func (p *WorkerPool) take(ctx context.Context) (w *worker, fresh bool, err error
 		return w, false, nil
 	}
 	w, err = p.starter.start(ctx)
-	if err != nil && (ctx.Err() != nil || p.life.Err() != nil) {
+	if err != nil && (ctx.Err() != nil || p.baseCtx.Err() != nil) {
 		err = cancelReason(ctx)
 	}
 	return w, true, err
@@ -206,8 +206,8 @@ func (p *WorkerPool) putIdle(w *worker) {
 	p.idle = append(p.idle, w)
 }
 
-// killPatience is how long a killed worker may take to end before that is logged.
-const killPatience = 2 * time.Second
+// killTimeout is how long a killed worker may take to end before that is logged.
+const killTimeout = 2 * time.Second
 
 // giveUp kills the worker of a late job. The user's turn ends only when the worker is dead: one
 // that waits uninterruptibly in the kernel lives until the filesystem answers or is aborted.
@@ -218,7 +218,7 @@ func (p *WorkerPool) giveUp(w *worker, user uint32) {
 	p.stuck[user]++
 	p.lost[w] = true
 	if p.down {
-		w.end.Close()
+		w.pidfd.Close()
 	} else {
 		p.work.Go(func() { p.awaitDeath(w, user) })
 	}
@@ -227,14 +227,14 @@ func (p *WorkerPool) giveUp(w *worker, user uint32) {
 }
 
 func (p *WorkerPool) awaitDeath(w *worker, user uint32) {
-	if !w.dies(killPatience) {
+	if !w.dies(killTimeout) {
 		p.mu.Lock()
 		n := len(p.lost)
 		p.mu.Unlock()
 		p.cfg.Log.Printf("cannot kill a worker that waits for a filesystem named by uid %d (%d such workers): end a FUSE filesystem with /sys/fs/fuse/connections/*/abort", user, n)
 		w.dies(0)
 	}
-	w.end.Close()
+	w.pidfd.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.lost, w)
@@ -248,13 +248,13 @@ func (p *WorkerPool) awaitDeath(w *worker, user uint32) {
 func (p *WorkerPool) Close() {
 	p.mu.Lock()
 	p.down = true
-	p.end()
+	p.cancel()
 	for _, w := range p.idle {
 		w.close()
 	}
 	p.idle = nil
 	for w := range p.lost {
-		w.end.Close() // stop waiting for those to die
+		w.pidfd.Close() // stop waiting for those to die
 	}
 	p.mu.Unlock()
 	p.work.Wait()
@@ -262,9 +262,9 @@ func (p *WorkerPool) Close() {
 
 // worker is the pool's handle on a worker process.
 type worker struct {
-	conn *fdpass.Conn
-	end  *os.File // pidfd
-	last uint64   // number of its last job
+	conn  *fdpass.Conn
+	pidfd *os.File // pidfd
+	last  uint64   // number of its last job
 }
 
 // errNotSent means that the job has not reached the worker.
@@ -298,19 +298,19 @@ func (w *worker) do(ctx context.Context, request []byte, files []int) ([]byte, [
 }
 
 func (w *worker) kill() {
-	if raw, err := w.end.SyscallConn(); err == nil {
+	if raw, err := w.pidfd.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
 	}
 }
 
-// dies waits until a worker has ended, or until the wait is cancelled. A patience of 0 is without limit.
-func (w *worker) dies(patience time.Duration) bool {
-	var late time.Time
-	if patience > 0 {
-		late = time.Now().Add(patience)
+// dies waits until a worker has ended, or until the wait is cancelled. A timeout of 0 is without limit.
+func (w *worker) dies(timeout time.Duration) bool {
+	var deadline time.Time
+	if timeout > 0 {
+		deadline = time.Now().Add(timeout)
 	}
-	_ = w.end.SetReadDeadline(late)
-	raw, err := w.end.SyscallConn()
+	_ = w.pidfd.SetReadDeadline(deadline)
+	raw, err := w.pidfd.SyscallConn()
 	if err != nil {
 		return true
 	}
@@ -326,5 +326,5 @@ func (w *worker) dies(patience time.Duration) bool {
 func (w *worker) close() {
 	w.conn.Close()
 	w.kill()
-	w.end.Close()
+	w.pidfd.Close()
 }

@@ -65,7 +65,7 @@ func pool(t *testing.T, patience time.Duration) *WorkerPool {
 	return p
 }
 
-func ask(t *testing.T, p *WorkerPool, user uint32, what string) string {
+func runJob(t *testing.T, p *WorkerPool, user uint32, what string) string {
 	t.Helper()
 	answer, files, err := p.Do(t.Context(), user, []byte(what))
 	fdpass.CloseAll(files)
@@ -91,11 +91,11 @@ const long, short = 20 * time.Second, 50 * time.Millisecond
 func TestAWorkerIsUsedAgain(t *testing.T) {
 	t.Parallel()
 	p := pool(t, long)
-	first := ask(t, p, 1, "pid")
-	if second := ask(t, p, 2, "pid"); second != first {
+	first := runJob(t, p, 1, "pid")
+	if second := runJob(t, p, 2, "pid"); second != first {
 		t.Errorf("%s after %s", second, first)
 	}
-	own := ask(t, p, 1, "own")
+	own := runJob(t, p, 1, "own")
 	if !strings.HasPrefix(own, "|") || !strings.HasSuffix(own, "|"+WorkerCommand+" a b") || strings.Contains(own, "pipe:") || strings.Count(own, "socket:") != 1 {
 		t.Errorf(`a worker has %s, want own starting with "|" and own ending with "|" + WorkerCommand + " a b" and own without "pipe:" and strings.Count(own, "socket:") == 1`,
 			own)
@@ -120,13 +120,13 @@ func TestAnErrandThatIsLateIsGivenUp(t *testing.T) {
 	if _, _, err := p.Do(t.Context(), 1, []byte("wait"), int(r.Fd())); !errors.Is(err, errLate) {
 		t.Fatalf("err = %v, want err is errLate", err)
 	}
-	if took := time.Since(before); took > long {
-		t.Errorf("it was given up after %s", took)
+	if elapsed := time.Since(before); elapsed > long {
+		t.Errorf("it was given up after %s", elapsed)
 	}
 	w.Close()
 	p.cfg.Patience = long
 	for i := range 20 {
-		if word := "echo" + strconv.Itoa(i); ask(t, p, 1, word) != word {
+		if word := "echo" + strconv.Itoa(i); runJob(t, p, 1, word) != word {
 			t.Fatal("a request got the answer of another one")
 		}
 	}
@@ -173,14 +173,14 @@ func TestAWorkerThatEndsIsReplaced(t *testing.T) {
 	if _, _, err := p.Do(t.Context(), 1, []byte("die")); !errors.Is(err, errGone) {
 		t.Errorf("the worker died during its job: err = %v, want err is errGone", err)
 	}
-	ask(t, p, 1, "x")
+	runJob(t, p, 1, "x")
 	p.mu.Lock()
 	w := p.idle[len(p.idle)-1]
 	p.mu.Unlock()
 	w.kill()
 	w.dies(0)
 	for range 3 {
-		if ask(t, p, 1, "x") != "x" {
+		if runJob(t, p, 1, "x") != "x" {
 			t.Error("the replaced worker did not answer")
 		}
 	}
@@ -200,17 +200,17 @@ func TestNobodyWaitsForTheErrandsOfAnother(t *testing.T) {
 		})
 	}
 	for p.count(1) < 3 {
-		ask(t, p, 2, "x")
+		runJob(t, p, 2, "x")
 	}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), short, errLate)
 	defer cancel()
 	if _, _, err := p.Do(ctx, 1, []byte("x")); !errors.Is(err, errBusy) {
 		t.Errorf("a fourth: err = %v, want err is errBusy", err)
 	}
-	ask(t, p, 2, "x")
+	runJob(t, p, 2, "x")
 	w.Close()
 	waiting.Wait()
-	ask(t, p, 1, "x")
+	runJob(t, p, 1, "x")
 	if n := p.count(1); n != 0 {
 		t.Errorf("%d jobs still run", n)
 	}
@@ -239,7 +239,7 @@ func TestCloseEndsWhatIsBeingDone(t *testing.T) {
 		done <- err
 	}()
 	for p.count(1) == 0 {
-		ask(t, p, 2, "x")
+		runJob(t, p, 2, "x")
 	}
 	p.Close()
 	if err := <-done; !errors.Is(err, errCanceled) {

@@ -30,9 +30,9 @@ const (
 )
 
 // pinSet is a set of addresses, protocols and ports of one family, whose elements time out.
-func pinSet(t *nftables.Table, four bool) *nftables.Set {
+func pinSet(t *nftables.Table, ipv4 bool) *nftables.Set {
 	name, kind := "pins6", nftables.TypeIP6Addr
-	if four {
+	if ipv4 {
 		name, kind = "pins4", nftables.TypeIPAddr
 	}
 	key, _ := nftables.ConcatSetType(kind, nftables.TypeInetProto, nftables.TypeInetService)                           // cannot fail for three types
@@ -41,24 +41,24 @@ func pinSet(t *nftables.Table, four bool) *nftables.Set {
 
 // pins adds the sets, empty, and for each a rule that accepts what is in it.
 func (w *writer) pins(as dnsMode) {
-	for _, four := range []bool{true, false} {
-		set := pinSet(w.table, four)
+	for _, ipv4 := range []bool{true, false} {
+		set := pinSet(w.table, ipv4)
 		if err := w.c.AddSet(set, nil); err != nil && w.err == nil {
 			w.err = err
 		}
 		w.sets = append(w.sets, set)
-		w.rule(w.pinned(four), as.remember(), accept())
+		w.rule(w.pinned(ipv4), as.remember(), accept())
 	}
 }
 
 // pinned matches packets whose destination is in a set of pins. A packet without ports matches
 // none, as pins are only for TCP and UDP.
-func (w *writer) pinned(four bool) []expr.Any {
+func (w *writer) pinned(ipv4 bool) []expr.Any {
 	set, second, third := w.sets[0], uint32(register2), uint32(register3)
-	if !four {
+	if !ipv4 {
 		set, second, third = w.sets[1], register2v6, register3v6
 	}
-	return append(address(four, false),
+	return append(address(ipv4, false),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: second},
 		&expr.Payload{DestRegister: third, Base: expr.PayloadBaseTransportHeader, Offset: destinationPort, Len: 2},
 		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID})
@@ -68,8 +68,8 @@ func (w *writer) pinned(four bool) []expr.Any {
 // longer of both, as it may come from another name. If there are too many, those that expire
 // first are dropped.
 func (l *Link) pin(space *os.File, pins []rule.Pin) error {
-	l.pinning.Lock()
-	defer l.pinning.Unlock()
+	l.pinMu.Lock()
+	defer l.pinMu.Unlock()
 	c, err := connect(nftables.WithNetNSFd(int(space.Fd())))
 	if err != nil {
 		return lacking("nf_tables", err)
@@ -84,15 +84,15 @@ func (l *Link) pin(space *os.File, pins []rule.Pin) error {
 	dropped := l.pinned.makeRoom(len(pins), now)
 	fresh, again := l.pinned.add(pins, now)
 	send := func(do func(*nftables.Set, []nftables.SetElement) error, list map[string]time.Duration) {
-		for _, four := range []bool{true, false} {
+		for _, ipv4 := range []bool{true, false} {
 			var elements []nftables.SetElement
 			for key, life := range list {
-				if (len(key) < net.IPv6len) == four {
+				if (len(key) < net.IPv6len) == ipv4 {
 					elements = append(elements, nftables.SetElement{Key: []byte(key), Timeout: life})
 				}
 			}
 			if len(elements) > 0 {
-				err = errors.Join(err, do(pinSet(t, four), elements))
+				err = errors.Join(err, do(pinSet(t, ipv4), elements))
 			}
 		}
 	}
@@ -118,8 +118,8 @@ type pinTable map[string]time.Time
 // pinned reads the pins of a box from the kernel.
 func pinned(c *nftables.Conn, t *nftables.Table, now time.Time) (pinTable, error) {
 	known := pinTable{}
-	for _, four := range []bool{true, false} {
-		list, err := c.GetSetElements(pinSet(t, four))
+	for _, ipv4 := range []bool{true, false} {
+		list, err := c.GetSetElements(pinSet(t, ipv4))
 		if err != nil {
 			return nil, fmt.Errorf("pins: %w", err)
 		}
@@ -137,11 +137,11 @@ func (known pinTable) add(pins []rule.Pin, now time.Time) (fresh, again map[stri
 	for i := range pins {
 		p := &pins[i]
 		key := string(keyOf(p))
-		before, there := known[key]
+		before, exists := known[key]
 		switch _, isNew := fresh[key]; {
-		case there && !before.Before(now.Add(p.For)):
+		case exists && !before.Before(now.Add(p.For)):
 			continue
-		case there && !isNew:
+		case exists && !isNew:
 			again[key] = p.For
 		default:
 			fresh[key] = p.For

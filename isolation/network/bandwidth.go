@@ -13,7 +13,7 @@ import (
 
 // Sizes of the queue in front of a link with a bandwidth limit, in bytes.
 const (
-	leastBurst = 64 << 10 // the largest packet before it is segmented for the link
+	minBurst   = 64 << 10 // the largest packet before it is segmented for the link
 	burstShare = 20       // a burst is a twentieth of what is sent in a second
 	queueShare = 4        // and the queue a quarter
 )
@@ -25,11 +25,11 @@ func limitRate(at *netlink.Handle, end netlink.Link, rate uint64) error {
 	if rate == 0 {
 		return unlimitRate(at, end, attrs)
 	}
-	burst := max(leastBurst, rate/burstShare)
+	burst := max(minBurst, rate/burstShare)
 	qdisc := &netlink.Tbf{
 		QdiscAttrs: attrs,
 		Rate:       rate, Buffer: netlink.Xmittime(rate, uint32(min(burst, math.MaxUint32))),
-		Limit: uint32(min(burst+max(leastBurst, rate/queueShare), math.MaxUint32)),
+		Limit: uint32(min(burst+max(minBurst, rate/queueShare), math.MaxUint32)),
 	}
 	if err := at.QdiscReplace(qdisc); err != nil {
 		return &Lack{lackCap, fmt.Errorf("bandwidth: %w", err)}

@@ -20,8 +20,8 @@ import (
 
 // uplink is how the host reaches other hosts.
 type uplink struct {
-	mtu int
-	six bool // IPv6 too
+	mtu  int
+	ipv6 bool // IPv6 too
 	// near are networks with public addresses on one of the host's own links.
 	near []netip.Prefix
 }
@@ -52,7 +52,7 @@ func (h *Host) uplink() (*uplink, error) {
 				continue
 			}
 			if family == netlink.FAMILY_V6 {
-				up.six = h.cfg.Block6.IsValid() && isOn("ipv6/conf/all/forwarding")
+				up.ipv6 = h.cfg.Block6.IsValid() && isOn("ipv6/conf/all/forwarding")
 				continue
 			}
 			for _, index := range hops(&list[i]) {
@@ -184,12 +184,12 @@ func (h *Host) Check() isolation.Check {
 		return c
 	}
 	detail := fmt.Sprintf("available, with addresses from %v", h.cfg.Block4)
-	if up.six {
+	if up.ipv6 {
 		detail += fmt.Sprintf(" and %v", h.cfg.Block6)
 	} else {
 		detail += "; no IPv6 (no forwarding, no default route, or network.ipv6 is empty)"
 	}
-	if blocking := h.blockingChains(up.six); len(blocking) > 0 {
+	if blocking := h.blockingChains(up.ipv6); len(blocking) > 0 {
 		c.Detail, c.Hint = detail, firewallHints(blocking, h.tag)
 		for _, w := range blocking {
 			c.Detail += "; " + w.String()
@@ -216,16 +216,16 @@ func Hint(err error) string {
 }
 
 // blockingChains returns the chains of other firewalls that refuse what boxes send.
-func (h *Host) blockingChains(six bool) []blockingChain {
+func (h *Host) blockingChains(ipv6 bool) []blockingChain {
 	c, err := connect()
 	if err != nil {
 		return nil
 	}
-	blocking, err := findBlocking(c, h.tag, six)
+	blocking, err := findBlocking(c, h.tag, ipv6)
 	if err != nil {
 		h.log.Printf("cannot read the firewall chains of other programs: %v", err)
 	}
-	legacy, err := findLegacy(h.tag, six)
+	legacy, err := findLegacy(h.tag, ipv6)
 	if err != nil {
 		h.log.Printf("cannot read the firewall chains of other programs: %v", err)
 	}

@@ -29,9 +29,9 @@ const refusedChain, refusedPackets, crowdedPackets = "refused", "refused", "crow
 type counts struct{ refused, crowded uint64 }
 
 // deniedSet is the set of refused destinations of one family, each with a count of packets.
-func deniedSet(t *nftables.Table, four bool) *nftables.Set {
+func deniedSet(t *nftables.Table, ipv4 bool) *nftables.Set {
 	name, kind := "denied6", nftables.TypeIP6Addr
-	if four {
+	if ipv4 {
 		name, kind = "denied4", nftables.TypeIPAddr
 	}
 	key, _ := nftables.ConcatSetType(kind, nftables.TypeInetProto, nftables.TypeInetService) // cannot fail for three types
@@ -47,17 +47,17 @@ func (w *writer) refusals(before counts, limit int) {
 	w.crowded(limit) // before refusing is set: its rule answers by itself
 	w.at = w.c.AddChain(&nftables.Chain{Name: refusedChain, Table: w.table})
 	w.rule([]expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: refusedPackets}})
-	for _, four := range []bool{true, false} {
-		set := deniedSet(w.table, four)
+	for _, ipv4 := range []bool{true, false} {
+		set := deniedSet(w.table, ipv4)
 		if err := w.c.AddSet(set, nil); err != nil && w.err == nil {
 			w.err = err
 		}
 		second, third := uint32(register2), uint32(register3)
-		if !four {
+		if !ipv4 {
 			second, third = register2v6, register3v6
 		}
 		for _, p := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-			w.rule(transport(p), address(four, false), []expr.Any{
+			w.rule(transport(p), address(ipv4, false), []expr.Any{
 				&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: second},
 				&expr.Payload{DestRegister: third, Base: expr.PayloadBaseTransportHeader, Offset: destinationPort, Len: 2},
 				&expr.Dynset{SrcRegKey: 1, SetName: set.Name, SetID: set.ID, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{&expr.Counter{}}},
@@ -83,13 +83,13 @@ func denied(space *os.File) (*isolation.Refusals, error) {
 	if !known {
 		return all, nil
 	}
-	for _, four := range []bool{true, false} {
-		list, err := c.GetSetElements(deniedSet(t, four))
+	for _, ipv4 := range []bool{true, false} {
+		list, err := c.GetSetElements(deniedSet(t, ipv4))
 		if err != nil {
 			return nil, fmt.Errorf("refusals: %w", err)
 		}
 		for _, e := range list {
-			if d, ok := destinationOf(e, four); ok {
+			if d, ok := destinationOf(e, ipv4); ok {
 				all.Lately = append(all.Lately, d)
 			}
 		}
@@ -118,9 +118,9 @@ func refused(c *nftables.Conn, t *nftables.Table) (now counts, known bool, err e
 }
 
 // destinationOf decodes an element. Each of its parts begins at a register.
-func destinationOf(e nftables.SetElement, four bool) (d isolation.RefusedDestination, ok bool) {
+func destinationOf(e nftables.SetElement, ipv4 bool) (d isolation.RefusedDestination, ok bool) {
 	size := 16
-	if four {
+	if ipv4 {
 		size = 4
 	}
 	if len(e.Key) != size+8 || e.Counter == nil {

@@ -28,15 +28,15 @@ const (
 // to it.
 const buffer = 4 << 20
 
-// answerPatience is how long the kernel may take for a transaction.
-const answerPatience = 20 * time.Second
+// answerTimeout is how long the kernel may take for a transaction.
+const answerTimeout = 20 * time.Second
 
 // prepare enlarges the buffers for many messages: otherwise messages are refused, or answers are
 // lost and the outcome is unknown. The library waits for an answer to each message, whereas a
 // kernel without nf_tables sends one for all of them, so it also sets a timeout.
-func prepare(patience time.Duration) func(*netlink.Conn) error {
+func prepare(timeout time.Duration) func(*netlink.Conn) error {
 	return func(c *netlink.Conn) error {
-		return errors.Join(c.SetReadBuffer(buffer), c.SetWriteBuffer(buffer), c.SetDeadline(time.Now().Add(patience)))
+		return errors.Join(c.SetReadBuffer(buffer), c.SetWriteBuffer(buffer), c.SetDeadline(time.Now().Add(timeout)))
 	}
 }
 
@@ -84,9 +84,9 @@ func (w *writer) neighbours(parts ...[]expr.Any) {
 	}
 }
 
-// through drops packets that would not go to a gateway. A program can send as if its destinations were neighbours (SO_DONTROUTE),
+// requireGateway drops packets that would not go to a gateway. A program can send as if its destinations were neighbours (SO_DONTROUTE),
 // and the kernel keeps the neighbours of all networks in one table, which would fill up for the host and all boxes.
-func (w *writer) through(gateways []netip.Addr) {
+func (w *writer) requireGateway(gateways []netip.Addr) {
 	for _, a := range gateways {
 		family, key := byte(unix.NFPROTO_IPV4), expr.RtNexthop4
 		if a.Is6() {
@@ -115,24 +115,24 @@ func (w *writer) allow(r rule.Rule) {
 // blocked adds the sets of blocked networks, and returns for each what matches a destination in
 // it.
 func (w *writer) blocked() (lookups [][]expr.Any) {
-	for _, four := range []bool{true, false} {
+	for _, ipv4 := range []bool{true, false} {
 		name, kind := "blocked6", nftables.TypeIP6Addr
-		if four {
+		if ipv4 {
 			name, kind = "blocked4", nftables.TypeIPAddr
 		}
 		set := &nftables.Set{Table: w.table, Name: name, KeyType: kind, Interval: true, Constant: true}
-		if err := w.c.AddSet(set, intervals(four)); err != nil && w.err == nil {
+		if err := w.c.AddSet(set, intervals(ipv4)); err != nil && w.err == nil {
 			w.err = err
 		}
-		lookups = append(lookups, slices.Concat(address(four, false), []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID}}))
+		lookups = append(lookups, slices.Concat(address(ipv4, false), []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID}}))
 	}
 	return lookups
 }
 
 // intervals returns the blocked networks of one family, sorted, with adjacent ones joined: a set
 // does not take an address twice.
-func intervals(four bool) (elements []nftables.SetElement) {
-	list := slices.DeleteFunc(rule.Blocked(), func(p netip.Prefix) bool { return p.Addr().Is4() != four })
+func intervals(ipv4 bool) (elements []nftables.SetElement) {
+	list := slices.DeleteFunc(rule.Blocked(), func(p netip.Prefix) bool { return p.Addr().Is4() != ipv4 })
 	slices.SortFunc(list, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 	for i, p := range list {
 		if i == 0 || last(list[i-1]).Next() != p.Addr() {
@@ -180,12 +180,12 @@ func notNamed(key expr.MetaKey, name string) []expr.Any {
 }
 
 // address loads the source or the destination of packets of one family.
-func address(four, from bool) []expr.Any {
+func address(ipv4, from bool) []expr.Any {
 	family, offset, length := byte(unix.NFPROTO_IPV6), uint32(destination6), uint32(16)
 	if from {
 		offset = source6
 	}
-	if four {
+	if ipv4 {
 		family, offset, length = unix.NFPROTO_IPV4, destination4, 4
 		if from {
 			offset = source4
@@ -238,14 +238,14 @@ func established() []expr.Any {
 // and record route), or with the routing header of IPv6.
 func sourceRoutes() [][]expr.Any {
 	const loose, strict, routing = 131, 137, 43
-	there := func(family byte, op expr.ExthdrOp, kind uint8) []expr.Any {
+	header := func(family byte, op expr.ExthdrOp, kind uint8) []expr.Any {
 		return []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal([]byte{family}),
 			&expr.Exthdr{DestRegister: 1, Type: kind, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: op}, equal([]byte{1}),
 		}
 	}
 	return [][]expr.Any{
-		there(unix.NFPROTO_IPV4, optionsOfIPv4, loose), there(unix.NFPROTO_IPV4, optionsOfIPv4, strict), there(unix.NFPROTO_IPV6, expr.ExthdrOpIpv6, routing),
+		header(unix.NFPROTO_IPV4, optionsOfIPv4, loose), header(unix.NFPROTO_IPV4, optionsOfIPv4, strict), header(unix.NFPROTO_IPV6, expr.ExthdrOpIpv6, routing),
 	}
 }
 

@@ -40,13 +40,13 @@ func (w *blockingChain) String() string {
 // changes nothing. It evaluates all chains of the forward hook for a new TCP connection from a link whose
 // name begins with tag, and for its answers. Conditions on anything else of a packet (addresses, ports,
 // other links) are taken not to hold. IPv6 counts if boxes have it.
-func findBlocking(c *nftables.Conn, tag string, six bool) (blocking []blockingChain, err error) {
+func findBlocking(c *nftables.Conn, tag string, ipv6 bool) (blocking []blockingChain, err error) {
 	all, err := c.ListChains()
 	if err != nil {
 		return nil, fmt.Errorf("chains: %w", err)
 	}
 	for _, base := range all {
-		if !inTheWay(base, six) {
+		if !inTheWay(base, ipv6) {
 			continue
 		}
 		t := &firewallTable{chains: map[string]*nftables.Chain{}, rules: func(ch *nftables.Chain) ([]*nftables.Rule, error) { return c.GetRules(ch.Table, ch) }}
@@ -71,14 +71,14 @@ func findBlocking(c *nftables.Conn, tag string, six bool) (blocking []blockingCh
 // drop.
 func (t *firewallTable) blockingChain(chain, tag string, shut bool) (*blockingChain, error) {
 	for _, p := range []packet{{from: tag}, {to: tag}} {
-		end, at, err := t.walk(chain, p, 0)
+		result, at, err := t.walk(chain, p, 0)
 		if err != nil {
 			return nil, err
 		}
-		if end == on && shut {
-			end, at = drops, chain
+		if result == continues && shut {
+			result, at = drops, chain
 		}
-		if end == drops {
+		if result == drops {
 			return &blockingChain{Chain: chain, At: at, Answers: p.to != ""}, nil
 		}
 	}
@@ -98,12 +98,12 @@ func firewallHints(blocking []blockingChain, tag string) string {
 }
 
 // inTheWay reports whether a chain sees forwarded packets and is not boxd's own.
-func inTheWay(ch *nftables.Chain, six bool) bool {
+func inTheWay(ch *nftables.Chain, ipv6 bool) bool {
 	if ch.Hooknum == nil || *ch.Hooknum != *nftables.ChainHookForward || strings.HasPrefix(ch.Table.Name, ownTables) {
 		return false
 	}
 	f := ch.Table.Family
-	return f == nftables.TableFamilyINet || f == nftables.TableFamilyIPv4 || f == nftables.TableFamilyIPv6 && six
+	return f == nftables.TableFamilyINet || f == nftables.TableFamilyIPv4 || f == nftables.TableFamilyIPv6 && ipv6
 }
 
 func family(f nftables.TableFamily) string {
@@ -118,10 +118,10 @@ type packet struct{ from, to string }
 type outcome int
 
 const (
-	on       outcome = iota // it continues after the chain
-	let                     // accepted, as far as this table is concerned
-	drops                   // dropped or rejected
-	maxDepth = 32           // the kernel allows 16
+	continues outcome = iota // it continues after the chain
+	accepts                  // accepted, as far as this table is concerned
+	drops                    // dropped or rejected
+	maxDepth  = 32           // the kernel allows 16
 )
 
 type firewallTable struct {
@@ -133,30 +133,30 @@ type firewallTable struct {
 func (t *firewallTable) walk(name string, p packet, depth int) (outcome, string, error) {
 	ch := t.chains[name]
 	if ch == nil || depth > maxDepth {
-		return on, "", nil
+		return continues, "", nil
 	}
 	rules, err := t.rules(ch)
 	if err != nil {
-		return on, "", err
+		return continues, "", err
 	}
 	for _, r := range rules {
 		v := verdict(r.Exprs, p)
 		switch {
 		case v == nil:
 		case v.Kind == expr.VerdictAccept:
-			return let, name, nil
+			return accepts, name, nil
 		case v.Kind == expr.VerdictDrop:
 			return drops, name, nil
 		case v.Kind == expr.VerdictReturn:
-			return on, "", nil
+			return continues, "", nil
 		case v.Kind == expr.VerdictJump || v.Kind == expr.VerdictGoto:
-			end, at, err := t.walk(v.Chain, p, depth+1)
-			if err != nil || end != on || v.Kind == expr.VerdictGoto {
-				return end, at, err
+			result, at, err := t.walk(v.Chain, p, depth+1)
+			if err != nil || result != continues || v.Kind == expr.VerdictGoto {
+				return result, at, err
 			}
 		}
 	}
-	return on, "", nil
+	return continues, "", nil
 }
 
 // verdict returns a rule's verdict on a packet, nil if there is none or if it depends on

@@ -24,7 +24,7 @@ const (
 	infoSize            = nameSize + 4 + 2*5*4 + 4 + 4 // valid hooks, the start and end of each, number of entries, bytes
 	headSize            = nameSize + 8                 // before the entries
 	hookForward         = 2
-	faceSize            = unix.IFNAMSIZ
+	ifaceSize           = unix.IFNAMSIZ
 	partHead            = 32 // of a match or a target: its size, name and revision
 	invertIn, invertOut = 1, 2
 	verdictDrop         = -1
@@ -39,20 +39,20 @@ type legacyLayout struct {
 	names                       string
 	program                     string
 	size, masks, masksEnd       int
-	faces, protocol             int
+	ifaces, protocol            int
 	flags, gotoFlag, conditions int // one flag means goto instead of jump; the others are conditions
 	targetOffset, nextOffset    int
 }
 
-func legacyLayouts(six bool) []legacyLayout {
+func legacyLayouts(ipv6 bool) []legacyLayout {
 	list := []legacyLayout{{
 		family: nftables.TableFamilyIPv4, domain: unix.AF_INET, level: unix.IPPROTO_IP, names: "ip_tables_names", program: "iptables-legacy",
-		size: 112, masks: 8, masksEnd: 16, faces: 16, protocol: 80, flags: 82, gotoFlag: 2, conditions: 1, targetOffset: 88, nextOffset: 90,
+		size: 112, masks: 8, masksEnd: 16, ifaces: 16, protocol: 80, flags: 82, gotoFlag: 2, conditions: 1, targetOffset: 88, nextOffset: 90,
 	}}
-	if six {
+	if ipv6 {
 		list = append(list, legacyLayout{
 			family: nftables.TableFamilyIPv6, domain: unix.AF_INET6, level: unix.IPPROTO_IPV6, names: "ip6_tables_names", program: "ip6tables-legacy",
-			size: 168, masks: 32, masksEnd: 64, faces: 64, protocol: 128, flags: 131, gotoFlag: 4, conditions: 2, targetOffset: 140, nextOffset: 142,
+			size: 168, masks: 32, masksEnd: 64, ifaces: 64, protocol: 128, flags: 131, gotoFlag: 4, conditions: 2, targetOffset: 140, nextOffset: 142,
 		})
 	}
 	return list
@@ -60,8 +60,8 @@ func legacyLayouts(six bool) []legacyLayout {
 
 // findLegacy is findBlocking for the tables of iptables-legacy, which nf_tables does not show. It queries
 // only tables that exist: to query another creates it, and loads the modules for it.
-func findLegacy(tag string, six bool) (blocking []blockingChain, err error) {
-	for _, l := range legacyLayouts(six) {
+func findLegacy(tag string, ipv6 bool) (blocking []blockingChain, err error) {
+	for _, l := range legacyLayouts(ipv6) {
 		names, err := os.ReadFile("/proc/thread-self/net/" + l.names)
 		if errors.Is(err, os.ErrNotExist) { // the kernel has no such tables
 			continue
@@ -208,9 +208,9 @@ func (l *legacyLayout) each(entries []byte, f func(at, next int, target []byte))
 func (l *legacyLayout) rule(entry, target []byte, heads map[int]string) (parts []expr.Any) {
 	inverted := entry[l.flags+1]
 	for i, key := range []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME} {
-		face, mask := entry[l.faces+i*faceSize:][:faceSize], entry[l.faces+(2+i)*faceSize:][:faceSize]
+		iface, mask := entry[l.ifaces+i*ifaceSize:][:ifaceSize], entry[l.ifaces+(2+i)*ifaceSize:][:ifaceSize]
 		n := 0
-		for n < faceSize && mask[n] != 0 {
+		for n < ifaceSize && mask[n] != 0 {
 			n++
 		}
 		if n == 0 {
@@ -220,7 +220,7 @@ func (l *legacyLayout) rule(entry, target []byte, heads map[int]string) (parts [
 		if inverted&[]byte{invertIn, invertOut}[i] != 0 {
 			op = expr.CmpOpNeq
 		}
-		parts = append(parts, &expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: face[:n]})
+		parts = append(parts, &expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: iface[:n]})
 	}
 	isSet := func(b byte) bool { return b != 0 }
 	if slices.ContainsFunc(entry[l.masks:l.masksEnd], isSet) || slices.ContainsFunc(entry[l.protocol:l.protocol+2], isSet) || int(entry[l.flags])&l.conditions != 0 {

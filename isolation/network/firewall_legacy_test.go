@@ -13,7 +13,7 @@ func TestTablesOfIptablesLegacy(t *testing.T) {
 	t.Parallel()
 	const tag = "bxabcd"
 	for name, c := range map[string]struct {
-		six  bool
+		ipv6 bool
 		want *blockingChain
 		hint string
 	}{
@@ -32,7 +32,7 @@ func TestTablesOfIptablesLegacy(t *testing.T) {
 			t.Fatal(err)
 		}
 		list := legacyLayouts(true)
-		l := &list[map[bool]int{false: 0, true: 1}[c.six]]
+		l := &list[map[bool]int{false: 0, true: 1}[c.ipv6]]
 		tb, err := l.read(data[:infoSize], data[infoSize:])
 		if err != nil || tb == nil {
 			t.Errorf("%s: tb = %v, err = %v, want no error and tb != nil", name, tb, err)

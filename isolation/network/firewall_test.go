@@ -44,44 +44,44 @@ func TestWhatBecomesOfAPacket(t *testing.T) {
 		out, reply outcome
 		at         string // the chain that decides about outgoing packets
 	}{
-		"empty": {nil, on, on, ""},
+		"empty": {nil, continues, continues, ""},
 		"firewalld": {map[string][][]expr.Any{
 			"forward": {ruleOf(answers(), does(accept)), ruleOf(fromLink("lo\x00"), does(accept)), ruleOf(answers(), does(drop)), does(jump, "zones"), reject},
 			"zones":   {ruleOf(fromLink("eth0\x00"), does(goTo, "other")), does(goTo, "public")},
 			"public":  {does(jump, "none"), reject},
 			"other":   {does(accept)},
-		}, drops, let, "public"},
+		}, drops, accepts, "public"},
 		"firewalld, with a zone": {map[string][][]expr.Any{
 			"forward": {ruleOf(answers(), does(accept)), does(jump, "zones"), reject},
 			"zones":   {ruleOf(fromLink("bxabcd"), does(goTo, "boxd")), does(goTo, "public")},
 			"public":  {reject},
 			"boxd":    {does(jump, "policy"), reject},
 			"policy":  {does(accept)},
-		}, let, let, "policy"},
+		}, accepts, accepts, "policy"},
 		"firewalld, with a zone and no policy": {map[string][][]expr.Any{
 			"forward": {ruleOf(answers(), does(accept)), does(jump, "zones"), reject},
 			"zones":   {ruleOf(fromLink("bxabcd"), does(goTo, "boxd")), does(goTo, "public")},
 			"boxd":    {does(jump, "policy"), reject},
-		}, drops, let, "boxd"},
+		}, drops, accepts, "boxd"},
 		"Docker": {map[string][][]expr.Any{
 			"forward":        {does(jump, "DOCKER-USER"), does(jump, "DOCKER-FORWARD")},
 			"DOCKER-FORWARD": {ruleOf(toLink(expr.CmpOpEq, "docker0\x00"), conntrack, does(accept)), ruleOf(fromLink("docker0\x00"), toLink(expr.CmpOpNeq, "docker0\x00"), does(drop))},
-		}, on, on, ""},
+		}, continues, continues, ""},
 		"Docker, told of one direction": {map[string][][]expr.Any{
 			"forward":     {does(jump, "DOCKER-USER")},
 			"DOCKER-USER": {ruleOf(fromLink("bx"), does(accept)), does(back)},
-		}, let, on, "DOCKER-USER"},
+		}, accepts, continues, "DOCKER-USER"},
 		"Docker, told of both": {map[string][][]expr.Any{
 			"forward":     {does(jump, "DOCKER-USER")},
 			"DOCKER-USER": {ruleOf(toLink(expr.CmpOpEq, "bxabcd"), conntrack, does(accept)), ruleOf(fromLink("bxabcd"), does(accept))},
-		}, let, let, "DOCKER-USER"},
+		}, accepts, accepts, "DOCKER-USER"},
 		"one box alone": {map[string][][]expr.Any{"forward": {ruleOf(fromLink("bxabcd123456789\x00"), does(accept)), reject}}, drops, drops, "forward"},
 		"xtables": {map[string][][]expr.Any{"forward": {
 			{&expr.Match{Name: "limit"}, &expr.Target{Name: "LOG"}}, {&expr.Match{Name: "comment"}, &expr.Counter{}, &expr.Target{Name: "REJECT"}},
 		}}, drops, drops, "forward"},
-		"all but boxes": {map[string][][]expr.Any{"forward": {ruleOf(toLink(expr.CmpOpNeq, "eth0\x00"), does(drop))}}, on, drops, ""},
-		"by address":    {map[string][][]expr.Any{"forward": {ruleOf([]expr.Any{&expr.Payload{}, &expr.Cmp{}}, does(drop)), does(accept)}}, let, let, "forward"},
-		"a ring":        {map[string][][]expr.Any{"forward": {does(jump, "forward")}}, on, on, ""},
+		"all but boxes": {map[string][][]expr.Any{"forward": {ruleOf(toLink(expr.CmpOpNeq, "eth0\x00"), does(drop))}}, continues, drops, ""},
+		"by address":    {map[string][][]expr.Any{"forward": {ruleOf([]expr.Any{&expr.Payload{}, &expr.Cmp{}}, does(drop)), does(accept)}}, accepts, accepts, "forward"},
+		"a ring":        {map[string][][]expr.Any{"forward": {does(jump, "forward")}}, continues, continues, ""},
 	} {
 		tb := &firewallTable{chains: map[string]*nftables.Chain{}, rules: func(ch *nftables.Chain) (list []*nftables.Rule, err error) {
 			for _, r := range c.chains[ch.Name] {

@@ -24,8 +24,8 @@ type Link struct {
 	key  string
 	pair uint32
 
-	pinning sync.Mutex // held while pins, or the table that has them, are written
-	pinned  pinTable   // nil: read them from the kernel
+	pinMu  sync.Mutex // held while pins, or the table that has them, are written
+	pinned pinTable   // nil: read them from the kernel
 }
 
 // Box is a box whose network a request is about.
@@ -54,7 +54,7 @@ func (h *Host) Attach(b *Box, spec *isolation.NetworkSpec) (resolv string, err e
 	}
 	written := make(chan error, 1)
 	go func() { // in parallel with the link, which it does not need; waited for below
-		written <- h.writeBoxTable(int(b.Space.Fd()), inOrder(rules, up.near, h.addresses(l.pair, up.six, true)), h.resolvers(true), as, false)
+		written <- h.writeBoxTable(int(b.Space.Fd()), inOrder(rules, up.near, h.addresses(l.pair, up.ipv6, true)), h.resolvers(true), as, false)
 	}()
 	if err = h.ensure(); err == nil {
 		err = l.build(b.Space, up, as.caps.Bandwidth)
@@ -66,7 +66,7 @@ func (h *Host) Attach(b *Box, spec *isolation.NetworkSpec) (resolv string, err e
 	if as.rules != 0 {
 		return resolvAt, nil
 	}
-	return resolvConf(h.resolvers(up.six)), nil
+	return resolvConf(h.resolvers(up.ipv6)), nil
 }
 
 // reserve takes addresses for the link of a box, which Remove gives back.
@@ -118,14 +118,14 @@ func (h *Host) parse(words []string) ([]rule.Rule, error) {
 // build makes both ends.
 func (l *Link) build(space *os.File, up *uplink, bandwidth uint64) error {
 	h := l.host
-	ends := Veth{Name: h.linkName(l.key), MTU: up.mtu, Host: h.addresses(l.pair, up.six, true), Box: h.addresses(l.pair, up.six, false), Bandwidth: bandwidth}
+	ends := Veth{Name: h.linkName(l.key), MTU: up.mtu, Host: h.addresses(l.pair, up.ipv6, true), Box: h.addresses(l.pair, up.ipv6, false), Bandwidth: bandwidth}
 	return lackingCaps(ends.make(space))
 }
 
 // addresses returns the addresses of one end.
-func (h *Host) addresses(n uint32, six, host bool) (list []netip.Addr) {
+func (h *Host) addresses(n uint32, ipv6, host bool) (list []netip.Addr) {
 	for _, block := range []netip.Prefix{h.cfg.Block4, h.cfg.Block6} {
-		if !block.IsValid() || block.Addr().Is6() && !six {
+		if !block.IsValid() || block.Addr().Is6() && !ipv6 {
 			continue
 		}
 		addr, box := pairAddresses(block, n)
@@ -190,17 +190,17 @@ func (h *Host) SetRules(b *Box, spec *isolation.NetworkSpec) (resolv string, err
 }
 
 // Pin allows a live box to connect to addresses for a limited time.
-func (h *Host) Pin(b *Box, asked []isolation.Pin) error {
+func (h *Host) Pin(b *Box, requested []isolation.Pin) error {
 	l, err := h.open(b)
 	if err != nil {
 		return err
 	}
-	if len(asked) > isolation.MaxPins {
+	if len(requested) > isolation.MaxPins {
 		return unix.E2BIG
 	}
-	pins := make([]rule.Pin, len(asked))
-	for i := range asked {
-		if pins[i], err = readPin(&asked[i]); err != nil {
+	pins := make([]rule.Pin, len(requested))
+	for i := range requested {
+		if pins[i], err = readPin(&requested[i]); err != nil {
 			return err
 		}
 	}
@@ -231,8 +231,8 @@ func (h *Host) Refusals(b *Box) (*isolation.Refusals, error) {
 }
 
 // OpenSockets opens the sockets for a live box with rules by name, see openSockets. They are the
-// caller's. six says that the box has IPv6 addresses.
-func (h *Host) OpenSockets(b *Box, strict bool) (files []int, six bool, err error) {
+// caller's. ipv6 says that the box has IPv6 addresses.
+func (h *Host) OpenSockets(b *Box, strict bool) (files []int, ipv6 bool, err error) {
 	l, err := h.open(b)
 	if err != nil {
 		return nil, false, err
@@ -241,9 +241,9 @@ func (h *Host) OpenSockets(b *Box, strict bool) (files []int, six bool, err erro
 	if err != nil {
 		return nil, false, err
 	}
-	six = hasIPv6(gateways) && h.cfg.Block6.IsValid()
-	files, err = openSockets(b.Space, strict, six)
-	return files, six, err
+	ipv6 = hasIPv6(gateways) && h.cfg.Block6.IsValid()
+	files, err = openSockets(b.Space, strict, ipv6)
+	return files, ipv6, err
 }
 
 // Dial starts a connection out of a live box for the proxy: its packets are not redirected to the
@@ -279,8 +279,8 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as dnsMode) (
 		return "", err
 	}
 	resolvers := h.resolvers(hasIPv6(gateways))
-	l.pinning.Lock()
-	defer l.pinning.Unlock()
+	l.pinMu.Lock()
+	defer l.pinMu.Unlock()
 	l.pinned = nil
 	if err := h.writeBoxTable(int(space.Fd()), inOrder(rules, near, gateways), resolvers, as, true); err != nil {
 		return "", err

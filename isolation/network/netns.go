@@ -14,7 +14,7 @@ import (
 // InNamespace calls f in the network namespace of a descriptor, and waits for it. Only what f
 // does on its own thread happens there.
 func InNamespace(space *os.File, f func() error) error {
-	return alone(func() error {
+	return onLockedThread(func() error {
 		if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
 			return os.NewSyscallError("setns", err)
 		}
@@ -22,14 +22,14 @@ func InNamespace(space *os.File, f func() error) error {
 	})
 }
 
-// alone calls f on a thread that ends when f returns. The main thread cannot end, so it waits
+// onLockedThread calls f on a thread that ends when f returns. The main thread cannot end, so it waits
 // while another one does the work.
-func alone(f func() error) error {
+func onLockedThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() { // waited for below
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			done <- alone(f)
+			done <- onLockedThread(f)
 			runtime.UnlockOSThread()
 			return
 		}

@@ -35,8 +35,8 @@ type Host struct {
 	done   sync.WaitGroup
 
 	watching sync.Once
-	tabling  sync.Mutex   // held while the host's table is written
-	made     bool         // this process has written it
+	tableMu  sync.Mutex   // held while the host's table is written
+	written  bool         // this process has written it
 	known    []netip.Addr // name servers that the table lets boxes reach
 
 	mu      sync.Mutex // guards the fields below
@@ -149,13 +149,13 @@ const tableWatch = 3 * time.Second
 
 // watch restores a removed table as long as there are links.
 func (h *Host) watch() {
-	tick := time.NewTicker(tableWatch)
-	defer tick.Stop()
+	ticker := time.NewTicker(tableWatch)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-h.stop:
 			return
-		case <-tick.C:
+		case <-ticker.C:
 		}
 		h.mu.Lock()
 		idle := len(h.links) == 0
@@ -170,7 +170,7 @@ func (h *Host) watch() {
 }
 
 // resolvers returns the name servers for a box.
-func (h *Host) resolvers(six bool) []netip.Addr {
+func (h *Host) resolvers(ipv6 bool) []netip.Addr {
 	list := h.cfg.Resolvers
 	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
 		if len(list) > 0 {
@@ -183,7 +183,7 @@ func (h *Host) resolvers(six bool) []netip.Addr {
 	}
 	var usable []netip.Addr
 	for _, a := range list {
-		if a.Is4() || six {
+		if a.Is4() || ipv6 {
 			usable = append(usable, a)
 		}
 	}

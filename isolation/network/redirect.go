@@ -81,9 +81,9 @@ func (w *writer) redirect(as dnsMode, rules ordered) {
 			}
 		}
 	}
-	for _, four := range []bool{true, false} {
+	for _, ipv4 := range []bool{true, false} {
 		for _, port := range webPorts() {
-			w.rule(transport(unix.IPPROTO_TCP), only(port), w.pinned(four), []expr.Any{
+			w.rule(transport(unix.IPPROTO_TCP), only(port), w.pinned(ipv4), []expr.Any{
 				&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, redirectPort)}, &expr.Redir{RegisterProtoMin: 1},
 			})
 		}

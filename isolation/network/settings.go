@@ -16,9 +16,9 @@ type setting struct{ name, value string }
 // on "all": accept_source_route, and accept_redirects on a link that forwards, are off if either
 // of the two is off; send_redirects, proxy_arp and route_localnet are on if either is on, and
 // "all" is the host's to set.
-func configureVeth(name string, six bool) error {
-	v6 := map[bool]string{true: "1", false: "0"}[six]
-	off := map[bool]string{true: "0", false: "1"}[six]
+func configureVeth(name string, ipv6 bool) error {
+	v6 := map[bool]string{true: "1", false: "0"}[ipv6]
+	off := map[bool]string{true: "0", false: "1"}[ipv6]
 	err := write("ipv4/conf/"+name+"/", []setting{
 		{"forwarding", "1"},
 		{"accept_source_route", "0"},

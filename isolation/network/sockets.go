@@ -46,12 +46,12 @@ const (
 // and one for connections. With strict, the sockets to which connections are redirected follow,
 // also for IPv6 if the box has that. Only root can listen at these ports, no program of a box.
 // EADDRINUSE: the sockets of an earlier call are still open.
-func openSockets(space *os.File, strict, six bool) ([]int, error) {
+func openSockets(space *os.File, strict, ipv6 bool) ([]int, error) {
 	local := loopbacks()
 	list := []socket{{local[0], dns, unix.SOCK_DGRAM, 0}, {local[0], dns, unix.SOCK_STREAM, fewWait}}
 	if strict {
 		list = append(list, socket{local[0], redirectPort, unix.SOCK_STREAM, manyWait})
-		if six {
+		if ipv6 {
 			list = append(list, socket{local[1], redirectPort, unix.SOCK_STREAM, manyWait})
 		}
 	}
@@ -123,13 +123,13 @@ func dialOut(space *os.File, to *isolation.Endpoint) (int, error) {
 	}
 	fd := -1
 	err = InNamespace(space, func() (err error) {
-		fd, err = begin(&p)
+		fd, err = dial(&p)
 		return err
 	})
 	return fd, err
 }
 
-func begin(p *rule.Pin) (int, error) {
+func dial(p *rule.Pin) (int, error) {
 	family, to := socketAddress(p.Addr, int(p.Port))
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

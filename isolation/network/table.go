@@ -20,19 +20,19 @@ const tableFamily = nftables.TableFamilyINet
 
 // connect opens a transaction.
 func connect(options ...nftables.ConnOption) (*nftables.Conn, error) {
-	return nftables.New(append(options, nftables.WithSockOptions(prepare(answerPatience)))...)
+	return nftables.New(append(options, nftables.WithSockOptions(prepare(answerTimeout)))...)
 }
 
 // ensure writes the host's table, unless it exists and this keeper has written it.
 func (h *Host) ensure() error {
-	h.tabling.Lock()
-	defer h.tabling.Unlock()
+	h.tableMu.Lock()
+	defer h.tableMu.Unlock()
 	c, err := connect()
 	if err != nil {
 		return lacking("nf_tables", err)
 	}
 	servers := h.resolvers(true)
-	if h.made && slices.Equal(h.known, servers) && h.hasTable(c) {
+	if h.written && slices.Equal(h.known, servers) && h.hasTable(c) {
 		return nil
 	}
 	h.watching.Do(func() { h.done.Go(h.watch) })
@@ -42,7 +42,7 @@ func (h *Host) ensure() error {
 		}
 		h.log.Printf("connection tracking keeps ended connections of boxes for two minutes: nf_tables has no ct timeout (%v)", err)
 	}
-	h.made, h.known = true, servers
+	h.written, h.known = true, servers
 	return nil
 }
 
@@ -75,8 +75,8 @@ func (h *Host) tryTable() error {
 
 // removeTable removes the host's table, if it exists.
 func (h *Host) removeTable() error {
-	h.tabling.Lock()
-	defer h.tabling.Unlock()
+	h.tableMu.Lock()
+	defer h.tableMu.Unlock()
 	c, err := connect()
 	if err != nil || !h.hasTable(c) { // a kernel without nf_tables has none
 		return nil
@@ -204,7 +204,7 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 	w.acceptRedirected(as, as.caps.Connections)
 	w.rule(loopbackOnly(expr.MetaKeyOIFNAME), accept())
 	w.neighbours()
-	w.through(rules.gateways)
+	w.requireGateway(rules.gateways)
 	w.limit(as.caps.Connections)
 	w.continuePinned(as)
 	if as.rules != 0 {

@@ -179,16 +179,16 @@ func (r *Reader) Next(buf []byte) (Chunk, error) {
 			return Chunk{}, err
 		}
 	}
-	news := [2]bool{end[0] > r.pos[0], end[1] > r.pos[1]}
+	more := [2]bool{end[0] > r.pos[0], end[1] > r.pos[1]}
 	c := Chunk{}
 	switch {
-	case !news[0] && !news[1]:
+	case !more[0] && !more[1]:
 		return c, nil
-	case r.timed || news[0] && news[1]:
-		if err := r.order(&c, &end, news); err != nil {
+	case r.timed || more[0] && more[1]:
+		if err := r.order(&c, &end, more); err != nil {
 			return c, err
 		}
-	case news[1]:
+	case more[1]:
 		c.Stream = 1
 	}
 	c.Offset = r.pos[c.Stream]
@@ -201,7 +201,7 @@ func (r *Reader) Next(buf []byte) (Chunk, error) {
 
 // order finds which stream comes next, up to where, and when it was written. Where the journal
 // has been dropped, standard output comes first.
-func (r *Reader) order(c *Chunk, end *[2]int64, news [2]bool) error {
+func (r *Reader) order(c *Chunk, end *[2]int64, more [2]bool) error {
 	at, next, err := r.log.find(r.pos, &r.hint)
 	if err != nil {
 		return err
@@ -212,19 +212,19 @@ func (r *Reader) order(c *Chunk, end *[2]int64, news [2]bool) error {
 		if end[c.Stream], err = size(r.log.rings[c.Stream]); err != nil { // its size was read before that of the other one
 			return err
 		}
-		news[c.Stream] = end[c.Stream] > r.pos[c.Stream]
-	case !news[0]:
+		more[c.Stream] = end[c.Stream] > r.pos[c.Stream]
+	case !more[0]:
 		c.Stream = 1
 	}
 	if next != nil {
 		if limit := next.offset[c.Stream]; limit > r.pos[c.Stream] {
 			end[c.Stream] = min(end[c.Stream], limit)
-		} else if other := 1 - c.Stream; at == nil && news[other] && next.offset[other] > r.pos[other] {
+		} else if other := 1 - c.Stream; at == nil && more[other] && next.offset[other] > r.pos[other] {
 			c.Stream = other
 			end[other] = min(end[other], next.offset[other])
 		}
 	}
-	if !news[c.Stream] { // the writer breaks the rules
+	if !more[c.Stream] { // the writer breaks the rules
 		c.Stream = 1 - c.Stream
 	}
 	return nil

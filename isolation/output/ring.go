@@ -76,8 +76,8 @@ func (r *Ring) Fill(pipe int) (int64, error) {
 	}
 	off, limit := r.size, chunk
 	if r.spooled {
-		if rest := r.rest(); rest > 0 {
-			return r.skip(pipe, nil, rest)
+		if left := r.left(); left > 0 {
+			return r.skip(pipe, nil, left)
 		}
 		limit = spoolChunk
 	}
@@ -99,8 +99,8 @@ func (r *Ring) Fill(pipe int) (int64, error) {
 // Append copies data to the end of the ring, for what cannot be spliced.
 func (r *Ring) Append(data []byte) error {
 	for len(data) > 0 {
-		if rest := r.rest(); rest > 0 {
-			n, err := r.skip(-1, data, rest)
+		if left := r.left(); left > 0 {
+			n, err := r.skip(-1, data, left)
 			if err != nil {
 				return err
 			}

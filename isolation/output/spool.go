@@ -118,8 +118,8 @@ func (r *Ring) skip(pipe int, data []byte, limit int64) (n int64, err error) {
 	return n, nil
 }
 
-// rest returns how much more of a page that begins with a hole has to be dropped, 0 if the next bytes can be kept.
-func (r *Ring) rest() int64 {
+// left returns how much more of a page that begins with a hole has to be dropped, 0 if the next bytes can be kept.
+func (r *Ring) left() int64 {
 	if !r.skipped || r.size%page == 0 {
 		r.skipped = false
 		return 0

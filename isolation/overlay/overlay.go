@@ -44,7 +44,7 @@ type layers struct {
 // without layers it does nothing. It removes the layers from the Setup and from the mounts that
 // came with it. root is open for paths (O_PATH), before and after. item says what an error is
 // about.
-func Enter(s *isolation.Setup, mounts *[]int, root *int, proc int) (made bool, item string, err error) {
+func Enter(s *isolation.Setup, mounts *[]int, root *int, proc int) (mounted bool, item string, err error) {
 	switch {
 	case len(s.Mounts) == 0 || s.Mounts[0].Target != Target:
 		return false, "", nil

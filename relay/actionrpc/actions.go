@@ -129,8 +129,8 @@ func (s *Server) health(ctx context.Context, _ *call) (any, error) {
 }
 
 func (s *Server) init(ctx context.Context, c *call) (any, error) {
-	s.initializing.Lock()
-	defer s.initializing.Unlock()
+	s.initMu.Lock()
+	defer s.initMu.Unlock()
 	next, err := s.initConfig.Load().Merge(c.Data)
 	if next == nil {
 		return nil, err
@@ -169,7 +169,7 @@ func (s *Server) spec(c *call) (*boxSpec, error) {
 	if c.tenant.Admitted != nil {
 		return s.admitted(c, spec, &s.initConfig.Load().Policy)
 	}
-	return spec, lend(spec, s.cfg.Principal, c.namespace)
+	return spec, takeSkillMounts(spec, s.cfg.Principal, c.namespace)
 }
 
 func (s *Server) exec(ctx context.Context, c *call) (any, error) {
@@ -240,8 +240,8 @@ func (s *Server) stop(ctx context.Context, c *call) (any, error) {
 	return map[string]any{"stopped": p}, s.boxes.Stop(ctx, c.tenant, id, p)
 }
 
-// asked returns the session and process that a request names, for its record.
-func (c *call) asked() (session, process string) {
+// named returns the session and process that a request names, for its record.
+func (c *call) named() (session, process string) {
 	id, _ := wire.StringOf(c.Data["session_id"])
 	if physical, err := wire.PhysicalID(c.tenant.Prefix, id); err == nil && c.tenant.Prefix != "" {
 		session = physical

@@ -82,9 +82,9 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 // clear ends sessions for a grant, a revocation or a sweep. It waits at most Patience for a session that does not end,
 // since all others wait meanwhile.
 func (s *Server) clear(ctx context.Context, which func(id string) bool) error {
-	late, cancel := context.WithTimeout(ctx, Patience)
+	timeoutCtx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
-	err := s.end(late, which)
+	err := s.endBoxes(timeoutCtx, which)
 	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return wire.Refusef("BoxError", "sessions have not ended within %v", Patience)
 	}
@@ -178,8 +178,8 @@ func (s *Server) pass(ctx context.Context, initConfig *InitConfig, namespace str
 	return s.grants.Admit(namespace, generation, &initConfig.Policy)
 }
 
-// shape returns the spec that every admitted session has, whatever the request asks for.
-func shape(p *Policy) *boxSpec {
+// admittedSpec returns the spec that every admitted session has, whatever the request asks for.
+func admittedSpec(p *Policy) *boxSpec {
 	return &boxSpec{
 		SessionID: Logical, Workdir: workspacePath, Network: networkOff, Image: defaultImage, TimeoutSec: p.MaxTimeoutSec,
 		SpecFields: SpecFields{HostPathMode: modeReadWrite, MountPath: workspacePath, Persistent: true, CPUs: p.CPUs, MemoryMB: p.MemoryMB, PidsLimit: p.PidsLimit, ReadOnlyRootfs: p.ReadOnlyRootfs, WorkspaceQuotaMB: p.WorkspaceQuotaMB},
@@ -204,10 +204,10 @@ func (s *Server) admitted(c *call, spec *boxSpec, p *Policy) (*boxSpec, error) {
 	case spec.HostPath != nil && path.Clean(*spec.HostPath) != home:
 		return nil, denied("Managed sandbox host_path is runtime-owned")
 	}
-	n := shape(p)
+	n := admittedSpec(p)
 	n.Cmd, n.Env, n.Workdir, n.HostPath, n.TimeoutSec = spec.Cmd, spec.Env, spec.Workdir, &home, min(spec.TimeoutSec, p.MaxTimeoutSec)
 	n.SkillName = spec.SkillName
-	if !lendNamed(n, s.cfg.Skills, s.cfg.Principal, c.namespace) {
+	if !takeNamedSkills(n, s.cfg.Skills, s.cfg.Principal, c.namespace) {
 		return nil, denied("Managed sandbox skill is unavailable in this Workspace")
 	}
 	return n, nil

@@ -57,7 +57,7 @@ func admitting(t *testing.T, inits ...string) *host {
 		h.looks++
 		return h.proof
 	}
-	h.end = func(_ context.Context, which func(string) bool) error {
+	h.endBoxes = func(_ context.Context, which func(string) bool) error {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if h.fails != nil {
@@ -69,7 +69,7 @@ func admitting(t *testing.T, inits ...string) *host {
 	h.fence = NewFence(Workspaces{
 		Highest: func(FenceKey) int64 { return 0 },
 		Retire: func(ctx context.Context, k FenceKey, generation int64) error {
-			return h.end(ctx, func(id string) bool {
+			return h.endBoxes(ctx, func(id string) bool {
 				n, ok := wire.GenerationOf(wire.Namespace(k.Instance, k.Workspace), id)
 				return ok && n < generation
 			})
@@ -319,8 +319,8 @@ func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
 // hang makes one session not end, which blocks whoever ends it.
 func (h *host) hang(id string) (release func()) {
 	gone := make(chan struct{})
-	end := h.end
-	h.end = func(ctx context.Context, which func(string) bool) error {
+	end := h.endBoxes
+	h.endBoxes = func(ctx context.Context, which func(string) bool) error {
 		wants := false
 		err := end(ctx, func(other string) bool {
 			is := which(other)
@@ -352,15 +352,15 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 		stuck := wire.Prefix(wire.Namespace("i", "w"), 1) + "global"
 		other := wire.Prefix(wire.Namespace("i", "v"), 1) + "global"
 		release := h.hang(stuck)
-		took := func(want time.Duration, do func()) {
+		elapsed := func(want time.Duration, do func()) {
 			t.Helper()
-			begin := time.Now()
-			if do(); time.Since(begin) != want {
-				t.Errorf("it took %v, want %v", time.Since(begin), want)
+			start := time.Now()
+			if do(); time.Since(start) != want {
+				t.Errorf("it took %v, want %v", time.Since(start), want)
 			}
 		}
 		h.sessions = []string{stuck}
-		took(Patience, func() {
+		elapsed(Patience, func() {
 			h.refused(upsert, grantOf(1, 1, 1, 4*time.Minute), 0, "BoxError: sessions have not ended within 20s")
 		})
 		h.sessions = nil
@@ -376,7 +376,7 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.invalid.Store(false) // set by the steps before
-		took(Patience, func() {
+		elapsed(Patience, func() {
 			if _, err := h.ask(revoke, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0); err != nil {
 				t.Error(err)
 			}
@@ -387,7 +387,7 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 			t.Error("the session that could not be ended is not marked for another attempt")
 		}
 		// Expired sessions are ended although the other one is not, and that one as soon as possible.
-		took(Patience, func() {
+		elapsed(Patience, func() {
 			h.grants.Expire()
 			if h.sweep(t.Context(), h.initConfig.Load()) {
 				t.Error("sweep reports that all sessions have ended")
@@ -673,13 +673,13 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 			return look(ctx, spec, work)
 		}
 		<-time.After(time.Second)
-		var asking sync.WaitGroup
+		var requests sync.WaitGroup
 		for range 20 {
-			asking.Go(func() { h.readiness(t.Context(), false) })
+			requests.Go(func() { h.readiness(t.Context(), false) })
 		}
 		synctest.Wait()
 		close(block)
-		asking.Wait()
+		requests.Wait()
 		looked(before + 1)
 	})
 }

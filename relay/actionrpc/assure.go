@@ -31,8 +31,8 @@ func (a *Admitted) home() string { return path.Join(a.Work, tenants, a.Namespace
 // tenants is the directory of the Workspaces in LangBot's own directory.
 const tenants = "tenants"
 
-// still refuses a call if what was allowed when it began is not allowed any more.
-func (t Tenant) still() error {
+// recheck refuses a call if what was allowed when it began is not allowed any more.
+func (t Tenant) recheck() error {
 	if t.Still == nil {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (t Tenant) still() error {
 
 // admit refuses a session that a tenant may not have, or that exceeds its maximum.
 func (b *Boxes) admit(t *Tenant, another bool) error {
-	if err := t.still(); err != nil || t.Admitted == nil {
+	if err := t.recheck(); err != nil || t.Admitted == nil {
 		return err
 	}
 	var has int64
@@ -71,11 +71,11 @@ done`
 
 // makeWork makes LangBot's own host directory if it is missing: LangBot looks for it as soon as it has sent its path.
 func (b *Boxes) makeWork(ctx context.Context, work string) error {
-	who, err := b.Owner()
+	owner, err := b.Owner()
 	if err != nil {
 		return err
 	}
-	s, err := b.withWork(ctx, who, &policy.Request{
+	s, err := b.withWork(ctx, owner, &policy.Request{
 		ID: "langbot-work-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true,
 	}, work)
 	if err != nil {
@@ -86,8 +86,8 @@ func (b *Boxes) makeWork(ctx context.Context, work string) error {
 
 // prepare makes the directory of an admitted tenant, in a box that has only LangBot's own directory, as a user who may
 // write there.
-func (b *Boxes) prepare(ctx context.Context, who access.Principal, a *Admitted) error {
-	s, err := b.withWork(ctx, who, &policy.Request{
+func (b *Boxes) prepare(ctx context.Context, owner access.Principal, a *Admitted) error {
+	s, err := b.withWork(ctx, owner, &policy.Request{
 		ID: "langbot-home-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true,
 	}, a.Work)
 	if err != nil {
@@ -107,26 +107,26 @@ func (b *Boxes) prepare(ctx context.Context, who access.Principal, a *Admitted) 
 }
 
 // withWork makes a session with write access to LangBot's own directory, which is made if it is missing.
-func (b *Boxes) withWork(ctx context.Context, who access.Principal, req *policy.Request, work string) (*session.Session, error) {
+func (b *Boxes) withWork(ctx context.Context, owner access.Principal, req *policy.Request, work string) (*session.Session, error) {
 	mount, err := mountOf(mountSpec{HostPath: work, MountPath: isolation.Workspace, Mode: modeReadWrite})
 	if err != nil {
 		return nil, err
 	}
 	req.Mounts = append(req.Mounts, mount)
-	b.unbound(req)
-	s, _, err := b.Sup.Create(ctx, who, req)
+	b.dropQuota(req)
+	s, _, err := b.Sup.Create(ctx, owner, req)
 	if isMissing(err) {
-		if err := b.makeDirectory(ctx, who, mount.Source); err != nil {
+		if err := b.makeDirectory(ctx, owner, mount.Source); err != nil {
 			return nil, err
 		}
-		s, _, err = b.Sup.Create(ctx, who, req)
+		s, _, err = b.Sup.Create(ctx, owner, req)
 	}
 	return s, err
 }
 
-// unbound removes the quota of boxes that maintain directories of many Workspaces: it would apply to all of those
+// dropQuota removes the quota of boxes that maintain directories of many Workspaces: it would apply to all of those
 // together, or be one that the kernel cannot enforce.
-func (b *Boxes) unbound(req *policy.Request) {
+func (b *Boxes) dropQuota(req *policy.Request) {
 	unbound(req, b.locked(), b.Sup.CanBound)
 }
 
@@ -148,9 +148,9 @@ func noQuota(req *policy.Request, locked bool) {
 	}
 }
 
-// soften removes a quota that cannot be enforced, also that of the profile, if the operator allows sessions without one.
-func (b *Boxes) soften(t *Tenant, req *policy.Request) {
-	err := t.Admitted.soften(req, b.locked, b.Sup.CanBound)
+// relaxQuota removes a quota that cannot be enforced, also that of the profile, if the operator allows sessions without one.
+func (b *Boxes) relaxQuota(t *Tenant, req *policy.Request) {
+	err := t.Admitted.relaxQuota(req, b.locked, b.Sup.CanBound)
 	if t.Admitted == nil && b.Soft && req.WorkspaceQuota != nil {
 		i := slices.IndexFunc(req.Mounts, func(m policy.Mount) bool { return m.Target == isolation.Workspace && m.Mode == policy.MountReadWrite })
 		if i >= 0 {
@@ -165,8 +165,8 @@ func (b *Boxes) soften(t *Tenant, req *policy.Request) {
 	}
 }
 
-// soften returns why the quota was removed, nil if it was not.
-func (a *Admitted) soften(req *policy.Request, locked func() bool, can func(dir string) error) error {
+// relaxQuota returns why the quota was removed, nil if it was not.
+func (a *Admitted) relaxQuota(req *policy.Request, locked func() bool, can func(dir string) error) error {
 	if a == nil || !a.Soft {
 		return nil
 	}

@@ -22,10 +22,10 @@ import (
 
 // Timeouts of a relay.
 const (
-	pingEvery    = 30 * time.Second
-	pongPatience = 15 * time.Second
-	idle         = 200 * time.Millisecond // after this, text without a line end is sent too
-	lastWords    = 5 * time.Second
+	pingEvery   = 30 * time.Second
+	pongTimeout = 15 * time.Second
+	idle        = 200 * time.Millisecond // after this, text without a line end is sent too
+	lastWords   = 5 * time.Second
 )
 
 // Limits of what waits for the previous relay to end, or for a process that does not read.
@@ -37,13 +37,13 @@ const (
 // attached is one client of one process.
 type attached struct {
 	*Relay
-	ws       *websocket.Conn
-	log      *slog.Logger
-	mu       sync.Mutex // serializes Touch
-	room     *wire.MessageBudget
-	incoming chan incoming
-	held     *semaphore.Weighted // bytes of unwritten messages
-	full     atomic.Bool         // nothing is read, for want of room
+	ws        *websocket.Conn
+	log       *slog.Logger
+	mu        sync.Mutex // serializes Touch
+	budget    *wire.MessageBudget
+	incoming  chan incoming
+	unwritten *semaphore.Weighted // bytes of unwritten messages
+	full      atomic.Bool         // nothing is read, for want of room
 }
 
 // incoming is one message of a client.
@@ -62,7 +62,7 @@ type attachConfig struct {
 // serveAttach relays until the process has ended, the client has gone, or ctx ends. The process outlives the client.
 func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg attachConfig) {
 	ctx, hangUp := context.WithCancel(ctx)
-	r := &attached{Relay: to, ws: ws, log: cfg.Log, room: cfg.Room, incoming: make(chan incoming, waiting), held: semaphore.NewWeighted(weight)}
+	r := &attached{Relay: to, ws: ws, log: cfg.Log, budget: cfg.Room, incoming: make(chan incoming, waiting), unwritten: semaphore.NewWeighted(weight)}
 	var tasks sync.WaitGroup
 	defer r.forget()
 	defer tasks.Wait()
@@ -75,9 +75,9 @@ func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg attachC
 	})
 	tasks.Go(func() { // ends with ctx
 		defer hangUp()
-		r.watch(ctx, pingEvery, pongPatience)
+		r.watch(ctx, pingEvery, pongTimeout)
 	})
-	from, err := to.sit(ctx, cfg.Started)
+	from, err := to.enter(ctx, cfg.Started)
 	if err != nil {
 		return
 	}
@@ -112,7 +112,7 @@ func (r *attached) touch() {
 // listen reads the client's messages and ignores those that are not text.
 func (r *attached) listen(ctx context.Context) {
 	for {
-		m, err := r.room.Read(ctx, r.ws, &r.full)
+		m, err := r.budget.Read(ctx, r.ws, &r.full)
 		if err != nil {
 			return
 		}
@@ -127,7 +127,7 @@ func (r *attached) listen(ctx context.Context) {
 			m.Keep(1, len(m.Data))
 		}
 		r.full.Store(true)
-		err = r.held.Acquire(ctx, size)
+		err = r.unwritten.Acquire(ctx, size)
 		r.full.Store(false)
 		if err != nil {
 			m.Free()
@@ -157,28 +157,28 @@ func (r *attached) forget() {
 // drain waits until the messages that a client sent before it left are written, for a short time only: the process may
 // not read.
 func (r *attached) drain(ctx context.Context) {
-	late, cancel := context.WithTimeout(ctx, lastWords)
+	timeoutCtx, cancel := context.WithTimeout(ctx, lastWords)
 	defer cancel()
-	_ = r.held.Acquire(late, weight) // all of it is free when nothing waits
+	_ = r.unwritten.Acquire(timeoutCtx, weight) // all of it is free when nothing waits
 }
 
 // watch drops a client that is gone. While the relay is full it reads no pongs, so a timeout proves nothing: then the
 // kernel reports when the peer has gone, as pings are not acknowledged any more.
-func (r *attached) watch(ctx context.Context, every, patience time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+func (r *attached) watch(ctx context.Context, every, timeout time.Duration) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
 	for {
 		select {
-		case <-tick.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
 		before := r.full.Load()
-		late, cancel := context.WithTimeout(ctx, patience)
-		err := r.ws.Ping(late)
+		timeoutCtx, cancel := context.WithTimeout(ctx, timeout)
+		err := r.ws.Ping(timeoutCtx)
 		cancel()
-		deaf := before || r.full.Load()
-		if err != nil && (!deaf || !errors.Is(err, context.DeadlineExceeded)) {
+		discards := before || r.full.Load()
+		if err != nil && (!discards || !errors.Is(err, context.DeadlineExceeded)) {
 			return
 		}
 	}
@@ -194,7 +194,7 @@ func (r *attached) write(ctx context.Context, a *process.Attachment) {
 				r.log.Debug("cannot write standard input", "error", err)
 			}
 			m.Free()
-			r.held.Release(m.size)
+			r.unwritten.Release(m.size)
 		case <-ctx.Done():
 			return
 		}

@@ -97,11 +97,11 @@ func beingDeleted(physical string) error {
 
 // find returns the living session of a physical id.
 func (b *Boxes) find(physical string) (*session.Session, error) {
-	who, err := b.Owner()
+	owner, err := b.Owner()
 	if err != nil {
 		return nil, err
 	}
-	s, err := b.Sup.Session(who, physical)
+	s, err := b.Sup.Session(owner, physical)
 	if err != nil || s.Reason() != "" {
 		return nil, notFound(physical)
 	}
@@ -110,12 +110,12 @@ func (b *Boxes) find(physical string) (*session.Session, error) {
 
 // list returns all sessions of LangBot, of all Workspaces.
 func (b *Boxes) list() []session.Info {
-	who, err := b.Owner()
+	owner, err := b.Owner()
 	if err != nil {
 		return nil
 	}
 	var list []session.Info
-	for _, info := range b.Sup.Sessions(who, false) {
+	for _, info := range b.Sup.Sessions(owner, false) {
 		if strings.HasPrefix(info.ID, ours) {
 			list = append(list, info)
 		}
@@ -196,22 +196,22 @@ func (b *Boxes) Shutdown(ctx context.Context) error {
 
 // endAll ends the chosen sessions of all Workspaces at once, and waits until they have ended.
 func (b *Boxes) endAll(ctx context.Context, which func(id string) bool) error {
-	who, err := b.Owner()
+	owner, err := b.Owner()
 	if err != nil {
 		return err
 	}
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
 	for _, info := range b.list() {
 		if !which(info.ID) {
 			continue
 		}
-		s, err := b.Sup.Session(who, info.ID)
+		s, err := b.Sup.Session(owner, info.ID)
 		if err != nil {
 			continue // it has ended meanwhile
 		}
-		all.Go(func() {
+		wg.Go(func() {
 			if err := b.Sup.End(ctx, s, session.EndDeleted); err != nil {
 				mu.Lock()
 				errs = append(errs, explain(err, info.ID))
@@ -219,6 +219,6 @@ func (b *Boxes) endAll(ctx context.Context, which func(id string) bool) error {
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	return errors.Join(errs...)
 }

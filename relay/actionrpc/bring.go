@@ -65,13 +65,13 @@ func (s *Skills) install(ctx context.Context, r *SkillRequest) (any, error) {
 		if one != "" {
 			c.Paths = append(c.Paths, one)
 		}
-		made, err := st.Install(r.owner(), c)
+		installed, err := st.Install(r.owner(), c)
 		if err != nil {
-			return nil, s.taken(r, "", err)
+			return nil, s.nameTaken(r, "", err)
 		}
 		list := []*Skill{}
-		for i := range made {
-			list = append(list, r.skill(&made[i]))
+		for i := range installed {
+			list = append(list, r.skill(&installed[i]))
 		}
 		return map[string]any{"skills": list}, nil
 	})
@@ -154,14 +154,14 @@ func wordOf(s string) string {
 
 // dirName makes a name that the store takes of a directory's. A long one keeps its beginning, and is told from others by a digest.
 func dirName(dir string) string {
-	const kept = 50 // characters, of the 64 that a name may have
+	const prefixLen = 50 // characters, of the 64 that a name may have
 	name := wordOf(dir)
 	if skills.CheckLooseName(name) == nil {
 		return name
 	}
 	sum := sha256.Sum256([]byte(dir))
 	letters := []rune(name)
-	return string(letters[:min(len(letters), kept)]) + "-" + hex.EncodeToString(sum[:6])
+	return string(letters[:min(len(letters), prefixLen)]) + "-" + hex.EncodeToString(sum[:6])
 }
 
 // Scan finds the one package at or below a directory.
@@ -245,18 +245,18 @@ func (r *SkillRequest) below(p string) (string, bool) {
 }
 
 // register makes a skill of a package in a directory. A package below the root of the skills is a skill already.
-func (s *Skills) register(ctx context.Context, r *SkillRequest, p string, as *skills.As) (made skills.Skill, err error) {
+func (s *Skills) register(ctx context.Context, r *SkillRequest, p string, as *skills.As) (installed skills.Skill, err error) {
 	p = path.Clean(p)
 	below, ok := r.below(p)
 	if !ok {
 		if !within(p, r.root()) {
-			return made, refuseSkill("package_root must stay within the Workspace skill root")
+			return installed, refuseSkill("package_root must stay within the Workspace skill root")
 		}
 		name := strings.TrimPrefix(strings.TrimPrefix(p, r.root()), "/")
 		if _, err := s.at(r, name); err != nil {
-			return made, refuseSkill("Directory does not exist: %s", p)
+			return installed, refuseSkill("Directory does not exist: %s", p)
 		}
-		return made, refuseSkill("Renaming skills is not supported")
+		return installed, refuseSkill("Renaming skills is not supported")
 	}
 	err = s.directory(ctx, r, p, below, func(st *skills.Stage, c *skills.Choice) error {
 		c.Paths, c.As = []string{"."}, as
@@ -266,11 +266,11 @@ func (s *Skills) register(ctx context.Context, r *SkillRequest, p string, as *sk
 		}
 		list, err := st.Install(r.owner(), c)
 		if err == nil {
-			made = list[0]
+			installed = list[0]
 		}
 		return err
 	})
-	return made, err
+	return installed, err
 }
 
 var errUnread = errors.New("the reader has gone")

@@ -39,8 +39,8 @@ func DefaultSettings() Settings {
 	return Settings{Principal: "langbot", Profile: "network_extended", MissingImage: profileImage}
 }
 
-// On reports whether the protocol is served; held says that the service manager has its socket.
-func (c *Settings) On(held bool) bool { return held || c.Listen != "" || c.Fleet }
+// On reports whether the protocol is served; activated says that the service manager has its socket.
+func (c *Settings) On(activated bool) bool { return activated || c.Listen != "" || c.Fleet }
 
 // Validate names the wrong key and what is allowed.
 func (c *Settings) Validate() error {

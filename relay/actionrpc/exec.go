@@ -30,13 +30,13 @@ func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *boxSpec) (*executionRe
 	if err != nil {
 		return nil, err
 	}
-	release, cut, err := b.execs.take(ctx, physical)
+	release, aborted, err := b.execs.take(ctx, physical)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if cut {
-		return nil, errors.Join(t.still(), beingDeleted(physical))
+	if aborted {
+		return nil, errors.Join(t.recheck(), beingDeleted(physical))
 	}
 	s, _, err := b.session(ctx, &t, physical, spec)
 	if err != nil {
@@ -54,7 +54,7 @@ func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *boxSpec) (*executionRe
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, errors.Join(t.still(), beingDeleted(physical))
+		return nil, errors.Join(t.recheck(), beingDeleted(physical))
 	}
 	m := &executionResult{SessionID: t.logical(physical), BackendName: Backend, Status: statusCompleted, DurationMS: r.Duration.Milliseconds()}
 	m.Stdout, m.Stderr = text(&r.Streams[0], limit), text(&r.Streams[1], limit)

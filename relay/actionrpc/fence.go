@@ -46,11 +46,11 @@ func NewFence(has Workspaces) *Fence { return &Fence{has: has, spaces: map[Fence
 
 // Call is work in progress for one generation.
 type Call struct {
-	fence *Fence
-	space *space
-	gen   int64
-	end   context.CancelCauseFunc
-	done  chan struct{} // closed by Leave; nil if nothing waits for its end
+	fence  *Fence
+	space  *space
+	gen    int64
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed by Leave; nil if nothing waits for its end
 }
 
 // Stale is the refusal of an earlier placement.
@@ -66,7 +66,7 @@ func (f *Fence) Enter(ctx context.Context, k FenceKey, generation int64, limit i
 		case err != nil:
 			return nil, nil, err
 		case e.call != nil:
-			return e.watched, e.call, nil
+			return e.watchedCtx, e.call, nil
 		case e.retire != nil:
 			if err := f.retire(ctx, k, generation, e); err != nil {
 				return nil, nil, err
@@ -83,11 +83,11 @@ func (f *Fence) Enter(ctx context.Context, k FenceKey, generation int64, limit i
 
 // entry is the result of an attempt to enter: a call, something to wait for, or something to do.
 type entry struct {
-	call    *Call
-	watched context.Context //nolint:containedctx // for the caller of Enter, who gets it at once
-	wait    <-chan struct{}
-	retire  chan struct{} // to be closed when everything older has ended
-	older   []*Call       // canceled calls
+	call       *Call
+	watchedCtx context.Context //nolint:containedctx // for the caller of Enter, who gets it at once
+	wait       <-chan struct{}
+	retire     chan struct{} // to be closed when everything older has ended
+	older      []*Call       // canceled calls
 }
 
 // enter is Enter without waiting.
@@ -112,7 +112,7 @@ func (f *Fence) enter(ctx context.Context, k FenceKey, generation int64, limit i
 		e := entry{retire: s.retired}
 		for c := range s.calls {
 			if c.gen < generation {
-				c.end(Stale())
+				c.cancel(Stale())
 				if c.done != nil {
 					e.older = append(e.older, c)
 				}
@@ -126,10 +126,10 @@ func (f *Fence) enter(ctx context.Context, k FenceKey, generation int64, limit i
 		return entry{wait: s.retired}, nil
 	}
 	c := &Call{fence: f, space: s, gen: generation, done: make(chan struct{})}
-	watched, end := context.WithCancelCause(ctx)
-	c.end = end
+	watchedCtx, cancel := context.WithCancelCause(ctx)
+	c.cancel = cancel
 	s.calls[c] = struct{}{}
-	return entry{call: c, watched: watched}, nil
+	return entry{call: c, watchedCtx: watchedCtx}, nil
 }
 
 // Patience is how long older work may take to end: other calls wait for it.
@@ -168,19 +168,19 @@ func (f *Fence) Join(ctx context.Context, k FenceKey, generation int64) (context
 		return nil, nil, false
 	}
 	c := &Call{fence: f, space: s, gen: generation}
-	watched, end := context.WithCancelCause(ctx)
-	c.end = end
+	watchedCtx, cancel := context.WithCancelCause(ctx)
+	c.cancel = cancel
 	s.calls[c] = struct{}{}
-	return watched, c, true
+	return watchedCtx, c, true
 }
 
 // Leave ends a call, and refuses its result if its generation is no longer the current one.
 func (c *Call) Leave() error {
 	c.fence.mu.Lock()
 	defer c.fence.mu.Unlock()
-	if _, there := c.space.calls[c]; there {
+	if _, exists := c.space.calls[c]; exists {
 		delete(c.space.calls, c)
-		c.end(nil)
+		c.cancel(nil)
 		if c.done != nil {
 			close(c.done)
 		}

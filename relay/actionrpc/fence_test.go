@@ -185,10 +185,10 @@ func TestWhatDoesNotEndIsNotWaitedForWithoutAnEnd(t *testing.T) {
 				return ctx.Err()
 			},
 		})
-		begin := time.Now()
+		start := time.Now()
 		_, _, err := f.Enter(t.Context(), actionrpc.FenceKey{Workspace: "w"}, 2, 9)
-		if err == nil || err.Error() != "BoxError: sessions of an earlier placement generation have not ended within 20s" || time.Since(begin) != actionrpc.Patience {
-			t.Errorf("%v after %v", err, time.Since(begin))
+		if err == nil || err.Error() != "BoxError: sessions of an earlier placement generation have not ended within 20s" || time.Since(start) != actionrpc.Patience {
+			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		stuck = false
 		_, call, err := f.Enter(t.Context(), actionrpc.FenceKey{Workspace: "w"}, 2, 9)

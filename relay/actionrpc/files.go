@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/skills"
 )
 
-// usual is how many entries of a directory are listed by default.
-const usual = 200
+// defaultLimit is how many entries of a directory are listed by default.
+const defaultLimit = 200
 
 // skillEntry is one entry of a directory.
 type skillEntry struct {
@@ -39,7 +39,7 @@ func (s *Skills) Files(_ context.Context, r *SkillRequest) (any, error) {
 	if raw := r.Data["include_hidden"]; !wire.IsNull(raw) {
 		hidden, _ = wire.CoerceBool(raw)
 	}
-	limit := int64(usual)
+	limit := int64(defaultLimit)
 	if raw := r.Data["max_entries"]; !wire.IsNull(raw) {
 		n, ok := wire.CoerceInt(raw)
 		if !ok || n < 1 {

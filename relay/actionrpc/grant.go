@@ -76,7 +76,7 @@ func (r *reader) id(name string) string {
 // integer matches a JSON number without a fraction.
 var integer = regexp.MustCompile(`^-?[0-9]+$`)
 
-func (r *reader) whole(name string, least int64) int64 {
+func (r *reader) whole(name string, minimum int64) int64 {
 	raw, given := r.field(name)
 	if !given {
 		return 0
@@ -87,8 +87,8 @@ func (r *reader) whole(name string, least int64) int64 {
 		r.bad(name, "Value error, must be an integer")
 	case !ok:
 		r.bad(name, "Value error, must be an integer of 64 bits")
-	case n < least:
-		r.bad(name, "Input should be greater than or equal to "+map[int64]string{0: "0", 1: "1"}[least])
+	case n < minimum:
+		r.bad(name, "Input should be greater than or equal to "+map[int64]string{0: "0", 1: "1"}[minimum])
 	}
 	return n
 }

@@ -15,7 +15,7 @@ import (
 // an earlier revision or generation is refused. It is in memory only: a boxd that starts admits no Workspace.
 type Grants struct {
 	now     func() time.Time // the wall clock, which may be set
-	begin   time.Time        // start of the monotonic time
+	start   time.Time        // start of the monotonic time
 	changed chan struct{}    // buffers one notice of a changed expiry
 	turns   [256]chan struct{}
 
@@ -30,13 +30,13 @@ type record struct {
 	sessions, processes           int64 // of the last grant, if limits is true
 	limits                        bool
 	grant                         *Grant        // nil: none
-	until                         time.Duration // since begin
+	until                         time.Duration // since start
 	epoch                         uint64        // of the admission; a renewed grant keeps it
 }
 
 // NewGrants returns Grants without any.
 func NewGrants(now func() time.Time) *Grants {
-	b := &Grants{now: now, begin: time.Now(), changed: make(chan struct{}, 1), records: map[string]*record{}}
+	b := &Grants{now: now, start: time.Now(), changed: make(chan struct{}, 1), records: map[string]*record{}}
 	for i := range b.turns {
 		b.turns[i] = make(chan struct{}, 1)
 	}
@@ -63,13 +63,13 @@ func refuse(text string) error { return wire.Refusef("BoxAdmissionError", "%s", 
 
 func revoked() error { return refuse("Sandbox admission grant revision was revoked") }
 
-// over reports whether a grant has expired: by the wall clock, or by the monotonic time since it came, in case that
+// expired reports whether a grant has expired: by the wall clock, or by the monotonic time since it came, in case that
 // clock is set back.
-func (b *Grants) over(r *record) bool { return b.remaining(r) <= 0 }
+func (b *Grants) expired(r *record) bool { return b.remaining(r) <= 0 }
 
 // remaining returns how long a grant is still in force.
 func (b *Grants) remaining(r *record) time.Duration {
-	return min(r.until-time.Since(b.begin), r.grant.Expires.Sub(b.now().Round(0)))
+	return min(r.until-time.Since(b.start), r.grant.Expires.Sub(b.now().Round(0)))
 }
 
 // find returns the record of a Workspace, which is made if there is room for another one.
@@ -124,7 +124,7 @@ func (b *Grants) Weigh(namespace string, g *Grant, p *Policy, limit int) (have *
 	case g.Revision == r.revision && r.limits && (g.MaxSessions != r.sessions || g.MaxProcesses != r.processes):
 		return nil, DropNone, refuse("Sandbox admission limits changed without a new entitlement revision")
 	}
-	if r.grant != nil && b.over(r) {
+	if r.grant != nil && b.expired(r) {
 		r.grant = nil
 	}
 	old := r.grant
@@ -153,7 +153,7 @@ func (b *Grants) Install(namespace string, g *Grant, drop Drop) error {
 		b.epoch++
 		r.epoch = b.epoch
 	}
-	r.grant, r.until = g, time.Since(b.begin)+g.Expires.Sub(b.now().Round(0))
+	r.grant, r.until = g, time.Since(b.start)+g.Expires.Sub(b.now().Round(0))
 	r.revision, r.generation, r.sessions, r.processes, r.limits = g.Revision, g.Generation, g.MaxSessions, g.MaxProcesses, true
 	b.notify()
 	return nil
@@ -189,7 +189,7 @@ func (b *Grants) Admit(namespace string, generation int64, p *Policy) (*Pass, er
 	switch {
 	case r == nil || r.grant == nil:
 		return nil, refuse("Sandbox admission grant is missing")
-	case b.over(r):
+	case b.expired(r):
 		return nil, refuse("Sandbox admission grant has expired")
 	case r.grant.Generation != generation:
 		return nil, refuse("Sandbox admission grant belongs to another execution generation")

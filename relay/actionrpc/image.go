@@ -17,7 +17,7 @@ func (b *Boxes) image(requested string) (*string, error) {
 		return nil, nil //nolint:nilnil // the profile's
 	}
 	for _, name := range calledHere(requested) {
-		if is, err := b.Sup.Attachments.Root(name); err == nil && is != nil {
+		if root, err := b.Sup.Attachments.Root(name); err == nil && root != nil {
 			return &name, nil
 		}
 	}

@@ -47,9 +47,9 @@ func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 		return // imported already, or unknown
 	}
 	from := path.Join(r.Old, "tenants", r.Namespace)
-	taken := 0
+	imported := 0
 	err := s.Boxes.packages(ctx, from, func(below string, archive io.Reader) error {
-		made, err := s.takeOne(ctx, r, path.Join(from, below), below, archive)
+		installed, err := s.takeOne(ctx, r, path.Join(from, below), below, archive)
 		if errors.Is(err, errNotStaged) {
 			return err // it would be imported at another time
 		}
@@ -57,7 +57,7 @@ func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 			e.Log.Warn("cannot import a skill from LangBot's directory", "skill", path.Join(from, below), "error", err)
 			return nil
 		}
-		taken += len(made)
+		imported += len(installed)
 		return nil
 	})
 	switch {
@@ -70,8 +70,8 @@ func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 		e.Log.Warn("cannot import skills from LangBot's directory; trying again when boxd starts", "directory", from, "error", err)
 		return
 	}
-	if taken > 0 {
-		e.Log.Info("imported skills from LangBot's directory", "directory", from, "skills", taken)
+	if imported > 0 {
+		e.Log.Info("imported skills from LangBot's directory", "directory", from, "skills", imported)
 	}
 	if err := e.note(r.Namespace); err != nil {
 		e.Log.Warn("cannot record that skills were imported; they are imported again when boxd starts", "error", err)
@@ -105,10 +105,10 @@ func (s *Skills) takeOne(ctx context.Context, r *SkillRequest, at, below string,
 	}
 	c := &skills.Choice{Dir: cmp.Or(path.Base(at), "skill"), Origin: at, Rules: skills.Loose, Paths: []string{"."}}
 	c.Name = func(string) string { return dirName(c.Dir) }
-	made, err := st.Install(r.owner(), c)
+	installed, err := st.Install(r.owner(), c)
 	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind == fault.Conflict && f.Field == "name" && below != c.Dir {
 		c.Name = func(string) string { return dirName(below) } // directories below others may have one name
-		made, err = st.Install(r.owner(), c)
+		installed, err = st.Install(r.owner(), c)
 	}
-	return made, err
+	return installed, err
 }

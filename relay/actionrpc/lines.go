@@ -37,7 +37,7 @@ func (l *lines) add(data []byte, emit func(text string) error) error {
 			}
 		case len(l.rest) > maxFrame:
 			l.tooLong = true
-			if err := l.cut(piece, emit); err != nil {
+			if err := l.emitPieces(piece, emit); err != nil {
 				return err
 			}
 		}
@@ -61,7 +61,7 @@ func (l *lines) flush(all bool, emit func(text string) error) error {
 		l.rest = append(l.rest[:0], l.rest[len(ready):]...)
 		return emit(text)
 	}
-	if err := l.cut(1, emit); err != nil {
+	if err := l.emitPieces(1, emit); err != nil {
 		return err
 	}
 	if all {
@@ -71,10 +71,10 @@ func (l *lines) flush(all bool, emit func(text string) error) error {
 	return nil
 }
 
-// cut emits pieces until fewer than least bytes are left. No piece ends inside a character, and each invalid byte
+// emitPieces emits pieces until fewer than minimum bytes are left. No piece ends inside a character, and each invalid byte
 // becomes three.
-func (l *lines) cut(least int, emit func(text string) error) error {
-	for len(l.rest) >= least {
+func (l *lines) emitPieces(minimum int, emit func(text string) error) error {
+	for len(l.rest) >= minimum {
 		n := min(piece, len(l.rest))
 		if whole := len(output.Whole(l.rest[:n])); whole > 0 {
 			n = whole

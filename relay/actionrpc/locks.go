@@ -14,26 +14,26 @@ type locks struct {
 }
 
 type lock struct {
-	held  chan struct{} // full while the lock is held
-	users int           // its holder and waiters
-	cut   int           // how often waiters were told to give up
+	sem    chan struct{} // full while the lock is held
+	users  int           // its holder and waiters
+	aborts int           // how often waiters were told to give up
 }
 
 // take waits for the lock of a name. It reports whether waiters were told to give up meanwhile.
-func (l *locks) take(ctx context.Context, name string) (release func(), cut bool, err error) {
+func (l *locks) take(ctx context.Context, name string) (release func(), aborted bool, err error) {
 	l.mu.Lock()
 	if l.names == nil {
 		l.names = map[string]*lock{}
 	}
 	k := l.names[name]
 	if k == nil {
-		k = &lock{held: make(chan struct{}, 1)}
+		k = &lock{sem: make(chan struct{}, 1)}
 		l.names[name] = k
 	}
 	k.users++
-	before := k.cut
+	before := k.aborts
 	l.mu.Unlock()
-	leave := func() {
+	unlock := func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if k.users--; k.users == 0 {
@@ -41,18 +41,18 @@ func (l *locks) take(ctx context.Context, name string) (release func(), cut bool
 		}
 	}
 	select {
-	case k.held <- struct{}{}:
+	case k.sem <- struct{}{}:
 	case <-ctx.Done():
-		leave()
+		unlock()
 		return nil, false, context.Cause(ctx)
 	}
 	l.mu.Lock()
-	cut = k.cut != before
+	aborted = k.aborts != before
 	l.mu.Unlock()
 	return func() {
-		<-k.held
-		leave()
-	}, cut, nil
+		<-k.sem
+		unlock()
+	}, aborted, nil
 }
 
 // cutOff tells all waiters for a name to give up.
@@ -60,6 +60,6 @@ func (l *locks) cutOff(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k := l.names[name]; k != nil {
-		k.cut++
+		k.aborts++
 	}
 }

@@ -16,9 +16,9 @@ import (
 )
 
 // reading makes a box whose workspace is a host directory, read-only, and that has nothing else of the host: no link
-// leads out of it. end ends it.
-func (b *Boxes) reading(ctx context.Context, id, root string) (s *session.Session, end func() error, err error) {
-	who, err := b.Owner()
+// leads out of it. stop ends it.
+func (b *Boxes) reading(ctx context.Context, id, root string) (s *session.Session, stop func() error, err error) {
+	owner, err := b.Owner()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -26,7 +26,7 @@ func (b *Boxes) reading(ctx context.Context, id, root string) (s *session.Sessio
 	if err != nil {
 		return nil, nil, err
 	}
-	s, _, err = b.Sup.Create(ctx, who, &policy.Request{
+	s, _, err = b.Sup.Create(ctx, owner, &policy.Request{
 		ID: id, Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true, Mounts: []policy.Mount{mount},
 	})
 	if err != nil {
@@ -40,10 +40,10 @@ func readingID() string { return "langbot-read-" + policy.NewID() }
 // pack writes an archive of a directory below root. No link leads out of root, wherever in the path it is.
 func (b *Boxes) pack(ctx context.Context, root, below string, w io.Writer) error {
 	id := readingID()
-	s, end, err := b.reading(ctx, id, root)
+	s, stop, err := b.reading(ctx, id, root)
 	if err != nil {
 		return mountError(err, id)
 	}
 	_, err = sessionfiles.Pack(ctx, s, &files.Pack{Path: []byte(path.Join(isolation.Workspace, below))}, w)
-	return errors.Join(err, end())
+	return errors.Join(err, stop())
 }

@@ -18,7 +18,7 @@ import (
 // Maximum depth of packages below a Workspace's skills, and their maximum number, as in LangBot's own runtime.
 const (
 	packageDepth = 6
-	mostPackages = 1000
+	maxPackages  = 1000
 )
 
 // packagesIn returns the outermost directories that have a skill document, relative to isolation.Workspace.
@@ -44,13 +44,13 @@ func packagesIn(entries []files.Entry) (packages []string) {
 // SKILL.md those that are inside no other. As with Pack, no link leads out of root. If root does not exist, the error is
 // a fault of that kind, not LangBot's.
 func (b *Boxes) packages(ctx context.Context, root string, take func(below string, archive io.Reader) error) (err error) {
-	s, end, err := b.reading(ctx, readingID(), root)
+	s, stop, err := b.reading(ctx, readingID(), root)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, end()) }()
+	defer func() { err = errors.Join(err, stop()) }()
 	a, _, err := sessionfiles.Do(ctx, s, sessionfiles.BoxUser, &files.Request{Glob: &files.Glob{
-		Path: []byte(isolation.Workspace), Pattern: "**/[Ss]*.md", Limit: mostPackages, Walk: s.Config().Files.MaxEntries, ByName: true,
+		Path: []byte(isolation.Workspace), Pattern: "**/[Ss]*.md", Limit: maxPackages, Walk: s.Config().Files.MaxEntries, ByName: true,
 	}}, nil)
 	if err != nil || a.List == nil {
 		return err

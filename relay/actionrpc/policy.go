@@ -102,11 +102,11 @@ func grantsOnly(word string) func(*Policy, json.RawMessage) bool {
 	}
 }
 
-// whole reads an integer from least to most; a most of -1 is no upper bound.
-func whole(set func(*Policy, int64), least, limit int64) func(*Policy, json.RawMessage) bool {
+// whole reads an integer from minimum to limit; a limit of -1 is no upper bound.
+func whole(set func(*Policy, int64), minimum, limit int64) func(*Policy, json.RawMessage) bool {
 	return func(p *Policy, raw json.RawMessage) bool {
 		n, ok := wire.CoerceInt(raw)
 		set(p, n)
-		return ok && n >= least && (limit < 0 || n <= limit)
+		return ok && n >= minimum && (limit < 0 || n <= limit)
 	}
 }

@@ -28,7 +28,7 @@ head -c 1025 "./$1" && head -c 1025 "./$1" || exit 22`
 func (b *Boxes) probe(ctx context.Context, dir, name string) ([]byte, error) {
 	unready := func(text string) error { return wire.Refusef("BoxReadinessError", "%s", text) }
 	const unread = "Box Runtime cannot read the Core shared Workspace probe"
-	who, err := b.Owner()
+	owner, err := b.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -39,8 +39,8 @@ func (b *Boxes) probe(ctx context.Context, dir, name string) ([]byte, error) {
 	req := &policy.Request{
 		ID: "langbot-probe-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true, Mounts: []policy.Mount{mount},
 	}
-	b.unbound(req)
-	s, _, err := b.Sup.Create(ctx, who, req)
+	b.dropQuota(req)
+	s, _, err := b.Sup.Create(ctx, owner, req)
 	if isMissing(err) {
 		return nil, unready("Managed sandbox admission requires box.local.default_workspace")
 	}

@@ -25,8 +25,8 @@ const (
 	keptOutput = 4 * quantity.MiB // of each stream, for a later attach
 	stopGrace  = 5 * time.Second
 	// previewBytes is enough for a preview, however many bytes each character has.
-	previewBytes    = 16 << 10
-	previewPatience = 2 * time.Second
+	previewBytes   = 16 << 10
+	previewTimeout = 2 * time.Second
 )
 
 // processKey names a process of a session.
@@ -48,11 +48,11 @@ func (b *Boxes) Start(ctx context.Context, t Tenant, logical string, spec *proce
 	}
 	defer release()
 	b.reap(ctx)
-	leave, err := b.reserveProcess(processKey{physical, spec.ID})
+	unreserve, err := b.reserveProcess(processKey{physical, spec.ID})
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer unreserve()
 	if old, err := s.Process(spec.ID); err == nil {
 		if err := s.RemoveProcess(ctx, old); err != nil {
 			return nil, explain(err, physical)
@@ -89,8 +89,8 @@ const (
 	enter = `cd -- "$0" && exec "$@"`
 )
 
-// asked returns the program and directory that LangBot has requested.
-func asked(argv []string, dir string) (program []string, cwd string) {
+// unwrap returns the program and directory that LangBot has requested.
+func unwrap(argv []string, dir string) (program []string, cwd string) {
 	if len(argv) > 4 && argv[0] == shell && argv[2] == enter {
 		return argv[4:], argv[3]
 	}
@@ -109,7 +109,7 @@ func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
 			continue
 		}
 		for _, p := range s.Processes() {
-			if other := (processKey{info.ID, p.Spec().ID}); p.Spec().Managed && other != k && !over(p) {
+			if other := (processKey{info.ID, p.Spec().ID}); p.Spec().Managed && other != k && !hasEnded(p) {
 				running[other] = struct{}{}
 			}
 		}
@@ -128,7 +128,7 @@ func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
 	}, nil
 }
 
-func over(p *process.Process) bool {
+func hasEnded(p *process.Process) bool {
 	select {
 	case <-p.Done():
 		return true
@@ -139,7 +139,7 @@ func over(p *process.Process) bool {
 
 // expired reports whether a process ended so long ago that it is forgotten.
 func (b *Boxes) expired(p *process.Process) bool {
-	return over(p) && time.Since(p.Info().EndedAt) > b.Init().Limits.Retention
+	return hasEnded(p) && time.Since(p.Info().EndedAt) > b.Init().Limits.Retention
 }
 
 // known returns the managed processes of a session that LangBot may see.
@@ -161,7 +161,7 @@ func (b *Boxes) reap(ctx context.Context) {
 			continue
 		}
 		for _, p := range s.Processes() {
-			if p.Spec().Managed && over(p) {
+			if p.Spec().Managed && hasEnded(p) {
 				ended = append(ended, one{s, p, p.Info().EndedAt})
 			}
 		}
@@ -215,9 +215,9 @@ func (b *Boxes) Stop(ctx context.Context, t Tenant, logical, id string) error {
 
 // process returns the info of a process. An ended process is reported at once, with its exit code and time.
 func (b *Boxes) process(ctx context.Context, t Tenant, s *session.Session, p *process.Process) *processInfo {
-	ended := over(p)
+	ended := hasEnded(p)
 	info := p.Info()
-	argv, cwd := asked(info.Argv, info.Dir)
+	argv, cwd := unwrap(info.Argv, info.Dir)
 	m := &processInfo{
 		SessionID: t.logical(s.ID), ProcessID: info.ID, Status: statusRunning, Args: []string{}, Cwd: cwd, EnvKeys: append([]string{}, info.EnvNames...),
 		Attached: info.Writer, StartedAt: wireTime(info.StartedAt), StderrPreview: preview(ctx, p, &info),
@@ -264,7 +264,7 @@ func preview(ctx context.Context, p *process.Process, info *process.Info) string
 	if end <= from {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, previewPatience)
+	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
 	a, err := p.Attach(ctx, process.AttachOptions{From: &[2]int64{info.Output[0].Bytes, from}})
 	if err != nil {

@@ -34,31 +34,31 @@ type Proof struct {
 	Error string // why a check has failed
 }
 
-// looks prints the properties of a box, with shell builtins where possible.
-const looks = `for n in ipc mnt net pid user uts; do echo "ns $n $(readlink /proc/self/ns/$n)"; done
+// probeScript prints the properties of a box, with shell builtins where possible.
+const probeScript = `for n in ipc mnt net pid user uts; do echo "ns $n $(readlink /proc/self/ns/$n)"; done
 while IFS= read -r l; do echo "dev $l"; done </proc/net/dev
 while IFS= read -r l; do echo "mnt $l"; done </proc/self/mountinfo
 [ -w /workspace ] && echo work
 echo end`
 
-// proofPatience is how long the inspection of a box may take.
-const proofPatience = 10 * time.Second
+// proofTimeout is how long the inspection of a box may take.
+const proofTimeout = 10 * time.Second
 
 // Attest starts a box like that of an admitted Workspace, by its spec but with LangBot's own directory in place of the
 // Workspace's, and inspects it from within. work is "" if that directory is unknown.
 func (b *Boxes) Attest(ctx context.Context, spec *boxSpec, work string) Proof {
-	ctx, cancel := context.WithTimeout(ctx, proofPatience)
+	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
-	s, p := tried(work, func(work string) (*session.Session, error) { return b.specimen(ctx, spec, work) })
+	s, p := tried(work, func(work string) (*session.Session, error) { return b.probeBox(ctx, spec, work) })
 	if s == nil {
 		return p
 	}
 	defer b.Sup.End(context.WithoutCancel(ctx), s, session.EndOneShot) //nolint:errcheck // the supervisor goes on with it
-	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", looks}, Dir: s.Home()})
+	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", probeScript}, Dir: s.Home()})
 	if err != nil {
 		return Proof{Error: err.Error(), Full: full(err)}
 	}
-	p.judge(string(r.Streams[0].Data), ownNamespace)
+	p.readOutput(string(r.Streams[0].Data), ownNamespace)
 	by := s.Enforced()
 	p.Groups = !slices.ContainsFunc([]string{policy.LimitMemory, policy.LimitCPU, policy.LimitPids}, func(limit string) bool { return by[limit] != policy.MechanismGroup })
 	p.Work = p.Work && p.Error == "" && work != ""
@@ -92,10 +92,10 @@ func tried(work string, start func(work string) (*session.Session, error)) (*ses
 	return s, p
 }
 
-// specimen makes a box to inspect. It has no quota, which would apply to the directory of all Workspaces; so its home is
+// probeBox makes a box to inspect. It has no quota, which would apply to the directory of all Workspaces; so its home is
 // in memory, while that of a session is on disk if it is limited there.
-func (b *Boxes) specimen(ctx context.Context, spec *boxSpec, work string) (*session.Session, error) {
-	who, err := b.Owner()
+func (b *Boxes) probeBox(ctx context.Context, spec *boxSpec, work string) (*session.Session, error) {
+	owner, err := b.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -107,9 +107,9 @@ func (b *Boxes) specimen(ctx context.Context, spec *boxSpec, work string) (*sess
 	}
 	passing(req)
 	if work != "" {
-		return b.withWork(ctx, who, req, work)
+		return b.withWork(ctx, owner, req, work)
 	}
-	s, _, err := b.Sup.Create(ctx, who, req)
+	s, _, err := b.Sup.Create(ctx, owner, req)
 	return s, err
 }
 
@@ -126,17 +126,17 @@ func ownNamespace(kind string) string {
 	return name
 }
 
-// judge reads what a box has printed. own returns boxd's own namespace of a kind.
-func (p *Proof) judge(out string, own func(kind string) string) {
+// readOutput reads what a box has printed. own returns boxd's own namespace of a kind.
+func (p *Proof) readOutput(out string, own func(kind string) string) {
 	apart, foreign, devices := map[string]bool{}, false, 0
 	root, open := false, false
 	for line := range strings.Lines(out) {
 		kind, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch kind {
 		case "ns":
-			name, is, _ := strings.Cut(rest, " ")
+			name, value, _ := strings.Cut(rest, " ")
 			has := own(name)
-			apart[name] = has != "" && strings.HasPrefix(is, name+":[") && is != has
+			apart[name] = has != "" && strings.HasPrefix(value, name+":[") && value != has
 		case "dev":
 			if name, counts, is := strings.Cut(rest, ":"); is && !idleTunnel(strings.TrimSpace(name), counts) {
 				devices++

@@ -68,13 +68,13 @@ func TestWhatABoxIsIsReadFromWithin(t *testing.T) {
 		want := fine
 		tc.change(&want)
 		var got Proof
-		got.judge(strings.Replace(seen, tc.from, tc.to, 1), func(kind string) string { return kind + ":[1]" })
+		got.readOutput(strings.Replace(seen, tc.from, tc.to, 1), func(kind string) string { return kind + ":[1]" })
 		if got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 	}
 	var got Proof
-	if got.judge(seen, func(string) string { return "" }); got.Namespaces || got.Mounts || got.Network {
+	if got.readOutput(seen, func(string) string { return "" }); got.Namespaces || got.Mounts || got.Network {
 		t.Errorf("the directory of boxd itself: got %+v, want got.Namespaces == false and got.Mounts == false and got.Network == false",
 			got)
 	}
@@ -84,7 +84,7 @@ func FuzzJudge(f *testing.F) {
 	f.Add(seen)
 	f.Fuzz(func(t *testing.T, text string) {
 		var p Proof
-		p.judge(text, func(kind string) string { return kind + ":[1]" })
+		p.readOutput(text, func(kind string) string { return kind + ":[1]" })
 		if (p.Ephemeral || p.Mounts || p.Network || p.Namespaces) && !p.Available {
 			t.Fatalf("p = %+v, want p.Ephemeral == false and p.Mounts == false and p.Network == false and p.Namespaces == false or p.Available == true",
 				p)
@@ -165,16 +165,16 @@ func TestNoQuotaIsAskedForByName(t *testing.T) {
 		}
 		soft, locked := &Admitted{Namespace: "ws-0", Work: "/srv/q", Soft: true}, func() bool { return false }
 		for _, a := range []*Admitted{nil, {Work: "/srv/q"}} {
-			if err := a.soften(req, locked, cannot); err != nil || req.WorkspaceQuota != asked {
+			if err := a.relaxQuota(req, locked, cannot); err != nil || req.WorkspaceQuota != asked {
 				t.Errorf("the quota was dropped although it is required: req.WorkspaceQuota = %v, err = %v, want no error and req.WorkspaceQuota == %v",
 					req.WorkspaceQuota, err, asked)
 			}
 		}
-		if err := soft.soften(req, locked, can); err != nil || req.WorkspaceQuota != asked {
+		if err := soft.relaxQuota(req, locked, can); err != nil || req.WorkspaceQuota != asked {
 			t.Errorf("the quota was dropped although it can be enforced: req.WorkspaceQuota = %v, err = %v, want no error and req.WorkspaceQuota == %v",
 				req.WorkspaceQuota, err, asked)
 		}
-		if err := soft.soften(req, locked, cannot); err == nil || err.Error() != "/srv/q/tenants/ws-0" {
+		if err := soft.relaxQuota(req, locked, cannot); err == nil || err.Error() != "/srv/q/tenants/ws-0" {
 			t.Error(err)
 		}
 		if s, _, err := c.Merge(req); err != nil || s.WorkspaceQuota != 0 || len(s.Bounded) != 0 {

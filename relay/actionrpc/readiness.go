@@ -47,8 +47,8 @@ var checks = []string{
 // storage are the checks that an operator may waive.
 var storage = []string{"hard_workspace_quota", "hard_skill_storage_quota", "bounded_ephemeral_storage", "inode_quota"}
 
-// evidence is the last inspection of a real box, and the configuration that it was made for.
-type evidence struct {
+// inspection is the last inspection of a real box, and the configuration that it was made for.
+type inspection struct {
 	turn  chan struct{} // full during an inspection
 	mu    sync.Mutex
 	init  *InitConfig // guarded by mu, as are the fields below
@@ -58,24 +58,24 @@ type evidence struct {
 }
 
 // recent returns the last proof, and whether it is for this configuration and not older than since.
-func (e *evidence) recent(initConfig *InitConfig, since time.Time) (Proof, bool) {
+func (e *inspection) recent(initConfig *InitConfig, since time.Time) (Proof, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.proof, e.init == initConfig && !e.at.Before(since)
 }
 
-// leastCache is the minimum age up to which unauthenticated requests are answered from the cache: each inspection starts a box.
-const leastCache = 5 * time.Second
+// minCache is the minimum age up to which unauthenticated requests are answered from the cache: each inspection starts a box.
+const minCache = 5 * time.Second
 
 // prove inspects a real box, or returns a recent proof. Callers that ask during an inspection get its result.
-func (s *Server) prove(ctx context.Context, initConfig *InitConfig, anybody bool) Proof {
+func (s *Server) prove(ctx context.Context, initConfig *InitConfig, unauthenticated bool) Proof {
 	cache := initConfig.Policy.ReadinessCache
-	if anybody {
-		cache = max(cache, leastCache)
+	if unauthenticated {
+		cache = max(cache, minCache)
 	}
 	e := &s.seen
-	asked := time.Now()
-	if p, ok := e.recent(initConfig, asked.Add(-cache)); ok {
+	now := time.Now()
+	if p, ok := e.recent(initConfig, now.Add(-cache)); ok {
 		return p
 	}
 	select {
@@ -84,11 +84,11 @@ func (s *Server) prove(ctx context.Context, initConfig *InitConfig, anybody bool
 	case <-ctx.Done():
 		return Proof{Error: context.Cause(ctx).Error()}
 	}
-	if p, ok := e.recent(initConfig, asked.Add(-cache)); ok { // another caller has inspected a box meanwhile
+	if p, ok := e.recent(initConfig, now.Add(-cache)); ok { // another caller has inspected a box meanwhile
 		return p
 	}
-	begin := time.Now()
-	p := s.attest(context.WithoutCancel(ctx), shape(&initConfig.Policy), initConfig.Work) // others wait for it
+	start := time.Now()
+	p := s.attest(context.WithoutCancel(ctx), admittedSpec(&initConfig.Policy), initConfig.Work) // others wait for it
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -99,17 +99,17 @@ func (s *Server) prove(ctx context.Context, initConfig *InitConfig, anybody bool
 	case e.good != nil && e.init != nil && e.init.Work == initConfig.Work: // boxes like the inspected one take all room
 		p = *e.good
 	}
-	e.init, e.at, e.proof = initConfig, begin, p
+	e.init, e.at, e.proof = initConfig, start, p
 	return p
 }
 
 // readiness returns the state of all checks. A check is true only if it was verified, or if the operator has waived it.
-func (s *Server) readiness(ctx context.Context, anybody bool) readiness {
+func (s *Server) readiness(ctx context.Context, unauthenticated bool) readiness {
 	initConfig := s.initConfig.Load()
 	if !initConfig.Required {
-		return s.plainly(initConfig)
+		return s.basicReadiness(initConfig)
 	}
-	p := s.prove(ctx, initConfig, anybody)
+	p := s.prove(ctx, initConfig, unauthenticated)
 	r := readiness{Mode: "grant_enforced", Backend: backend{Name: new(required), Available: p.Available && initConfig.Ours(), Details: details(&p)}, Unsafe: new(s.cfg.AllowSoftStorage)}
 	r.Checks = map[string]bool{
 		"configuration": initConfig.Broken == "", "required_backend": initConfig.Ours(), "workspace_mount": p.Work, "backend_available": r.Backend.Available,
@@ -128,8 +128,8 @@ func (s *Server) readiness(ctx context.Context, anybody bool) readiness {
 	return r
 }
 
-// plainly is readiness while LangBot's own admission is not required, or LangBot has not said yet whether it is.
-func (s *Server) plainly(initConfig *InitConfig) readiness {
+// basicReadiness is readiness while LangBot's own admission is not required, or LangBot has not said yet whether it is.
+func (s *Server) basicReadiness(initConfig *InitConfig) readiness {
 	r := readiness{Ready: s.available(), Mode: standard, Backend: backend{Name: &initConfig.Backend}}
 	if initConfig.Ours() {
 		r.Backend.Name = new(Backend)

@@ -21,15 +21,15 @@ import (
 // recorded performs and counts a request, and audits it if it changes something: such a request is not performed if no
 // audit record can be written.
 func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) {
-	who, err := s.owner()
+	owner, err := s.owner()
 	if err != nil {
 		return nil, wire.Refusef("PermissionError", "%s", err.Error())
 	}
 	traced := trace.New("", "")
-	traced.Principal = who.Name
+	traced.Principal = owner.Name
 	span := s.cfg.Traces.Begin(&traced)
 	ctx = trace.With(ctx, traced)
-	begin := time.Now()
+	start := time.Now()
 	var data any
 	if a.alters {
 		err = s.cfg.Audit.Admit(a.ends)
@@ -43,18 +43,18 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 		status = http.StatusBadRequest
 	}
 	s.cfg.Metrics.Request(name, status)
-	session, process := c.asked()
+	session, process := c.named()
 	relay.AnswerSpan(span, &traced, name, "", session, status, errorType(err))
 	if err != nil {
-		s.cfg.Errors.Add(ctx, events.RecentError{Principal: who.Name, Route: name, Session: session, Status: status, Kind: fault.KindOf(err).String(), Detail: inWords(err).Error()})
+		s.cfg.Errors.Add(ctx, events.RecentError{Principal: owner.Name, Route: name, Session: session, Status: status, Kind: fault.KindOf(err).String(), Detail: inWords(err).Error()})
 	}
 	if !a.alters || s.cfg.Audit == nil {
 		return data, err
 	}
 	argv, env := c.argv()
 	r := &audit.Record{
-		Kind: audit.KindCall, Request: traced.ID, Principal: who.Name, UID: &who.UID, Via: "langbot", Route: name, Session: session, Process: process,
-		What: &audit.What{Argv: argv, Env: env, Changes: c.changes(a)}, Status: status, Outcome: "done", TookMS: float64(time.Since(begin).Microseconds()) / 1000,
+		Kind: audit.KindCall, Request: traced.ID, Principal: owner.Name, UID: &owner.UID, Via: "langbot", Route: name, Session: session, Process: process,
+		What: &audit.What{Argv: argv, Env: env, Changes: c.changes(a)}, Status: status, Outcome: "done", TookMS: float64(time.Since(start).Microseconds()) / 1000,
 	}
 	if m, ok := data.(*executionResult); ok && m != nil {
 		r.Outcome = m.Status

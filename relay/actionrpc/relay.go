@@ -17,11 +17,11 @@ func clean(dir string) string { return path.Clean(dir) }
 
 // slot serializes the relays of a process, and keeps the position that the last one has reached.
 type slot struct {
-	taken chan struct{} // full while a relay runs
-	of    *process.Process
-	users int // guarded by the lock of Boxes
-	at    [2]int64
-	known bool // at is where the next relay begins
+	busy    chan struct{} // full while a relay runs
+	process *process.Process
+	users   int // guarded by the lock of Boxes
+	at      [2]int64
+	known   bool // at is where the next relay begins
 }
 
 // Relay is a connection to a process.
@@ -44,36 +44,36 @@ func (b *Boxes) Relay(t Tenant, physical, id string) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	if over(p) {
+	if hasEnded(p) {
 		return nil, wire.Refusef("BoxManagedProcessConflictError", "managed process %s in session %s is not running", id, physical)
 	}
 	return &Relay{Process: p, boxes: b, session: s, key: processKey{physical, id}}, nil
 }
 
-// sit waits until no other relay has the process. It returns the position where the output continues; nil: from now on.
+// enter waits until no other relay has the process. It returns the position where the output continues; nil: from now on.
 // Leave must follow if there is no error.
-func (r *Relay) sit(ctx context.Context, started time.Time) (*[2]int64, error) {
+func (r *Relay) enter(ctx context.Context, started time.Time) (*[2]int64, error) {
 	b := r.boxes
 	b.mu.Lock()
-	if old := b.slots[r.key]; old == nil || old.of != r.Process {
+	if old := b.slots[r.key]; old == nil || old.process != r.Process {
 		// It is unknown what an earlier boxd has delivered of an older process.
 		fresh := r.Process.Info().StartedAt.After(started)
-		b.slots[r.key] = &slot{taken: make(chan struct{}, 1), of: r.Process, known: fresh}
+		b.slots[r.key] = &slot{busy: make(chan struct{}, 1), process: r.Process, known: fresh}
 	}
 	r.slot = b.slots[r.key]
 	r.slot.users++
 	b.mu.Unlock()
 	select {
-	case r.slot.taken <- struct{}{}:
+	case r.slot.busy <- struct{}{}:
 	case <-r.Process.Done():
 		select {
-		case r.slot.taken <- struct{}{}: // the rest of its output may be undelivered
+		case r.slot.busy <- struct{}{}: // the rest of its output may be undelivered
 		case <-ctx.Done():
-			r.rise()
+			r.release()
 			return nil, context.Cause(ctx)
 		}
 	case <-ctx.Done():
-		r.rise()
+		r.release()
 		return nil, context.Cause(ctx)
 	}
 	if !r.slot.known {
@@ -87,11 +87,11 @@ func (r *Relay) leave(at *[2]int64) {
 	if at != nil {
 		r.slot.at, r.slot.known = *at, true
 	}
-	<-r.slot.taken
-	r.rise()
+	<-r.slot.busy
+	r.release()
 }
 
-func (r *Relay) rise() {
+func (r *Relay) release() {
 	r.boxes.mu.Lock()
 	defer r.boxes.mu.Unlock()
 	r.slot.users--
@@ -113,7 +113,7 @@ func (b *Boxes) dropSlots() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for k, s := range b.slots {
-		if s.users == 0 && over(s.of) {
+		if s.users == 0 && hasEnded(s.process) {
 			delete(b.slots, k)
 		}
 	}

@@ -36,18 +36,18 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, why)
 		return
 	}
-	s.live.Add(1)
-	defer s.live.Done()
+	s.wg.Add(1)
+	defer s.wg.Done()
 	ws := wire.Upgrade(w, r, &websocket.AcceptOptions{})
 	if ws == nil {
 		return
 	}
 	defer ws.CloseNow()                                                                                      //nolint:errcheck // a closed one is fine
-	over := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, wire.Goodbye) }) // boxd ends
-	defer over()
+	stop := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, wire.Goodbye) }) // boxd ends
+	defer stop()
 	c := &conn{server: s, instance: instance, files: wire.NewUploads(s.uploads)}
 	defer c.files.Close()
-	served := &wire.Conn{WS: ws, Budget: s.held, Patience: s.cfg.Patience, Answer: func(ctx context.Context, r *wire.Request, reply func([]byte)) {
+	served := &wire.Conn{WS: ws, Budget: s.requestBudget, Patience: s.cfg.Patience, Answer: func(ctx context.Context, r *wire.Request, reply func([]byte)) {
 		reply(s.answer(ctx, &call{Request: r, conn: c}))
 	}}
 	served.Serve(context.WithoutCancel(r.Context()))
@@ -111,7 +111,7 @@ func (s *Server) do(ctx context.Context, c *call) (any, error) {
 	key := FenceKey{Instance: c.Context.Instance, Workspace: c.Context.Workspace}
 	c.namespace = wire.Namespace(key.Instance, key.Workspace)
 	c.tenant.Prefix = wire.Prefix(c.namespace, c.Context.Generation)
-	watched, entered, err := s.fence.Enter(ctx, key, c.Context.Generation, int(s.initConfig.Load().Limits.MaxAdmissionRecords))
+	watchedCtx, entered, err := s.fence.Enter(ctx, key, c.Context.Generation, int(s.initConfig.Load().Limits.MaxAdmissionRecords))
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (s *Server) do(ctx context.Context, c *call) (any, error) {
 			_ = entered.Leave()
 		}
 	}()
-	data, err := s.recorded(watched, c, &a)
+	data, err := s.recorded(watchedCtx, c, &a)
 	left = true
 	if stale := entered.Leave(); stale != nil {
 		return nil, stale

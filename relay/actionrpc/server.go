@@ -32,9 +32,9 @@ import (
 
 // Limits of what clients can make boxd hold.
 const (
-	maxConnections  = 512              // admitted connections
-	maxLongest      = 4                // messages of maximum length that are read or in progress at once; as many of relays
-	requestPatience = 10 * time.Second // for a request that is no WebSocket
+	maxConnections = 512              // admitted connections
+	maxLongest     = 4                // messages of maximum length that are read or in progress at once; as many of relays
+	requestTimeout = 10 * time.Second // for a request that is no WebSocket
 )
 
 // Config configures the server.
@@ -56,35 +56,35 @@ type Config struct {
 
 // Server serves LangBot.
 type Server struct {
-	cfg          Config
-	started      time.Time
-	handshakes   *wire.Handshakes
-	initConfig   atomic.Pointer[InitConfig]
-	initializing sync.Mutex // serializes INITs
-	boxes        *Boxes
-	fence        *Fence
-	held         *wire.MessageBudget // memory of requests
-	relayed      *wire.PartBudget    // memory of input to processes, for each Workspace
-	uploads      *wire.UploadBudget
-	live         sync.WaitGroup // WebSockets, which http.Server does not track
-	actions      map[string]action
-	grants       *Grants     // of LangBot's own admission
-	seen         evidence    // that boxes meet its demands
-	invalid      atomic.Bool // all sessions are to be checked against the grants
+	cfg           Config
+	started       time.Time
+	handshakes    *wire.Handshakes
+	initConfig    atomic.Pointer[InitConfig]
+	initMu        sync.Mutex // serializes INITs
+	boxes         *Boxes
+	fence         *Fence
+	requestBudget *wire.MessageBudget // memory of requests
+	relayed       *wire.PartBudget    // memory of input to processes, for each Workspace
+	uploads       *wire.UploadBudget
+	wg            sync.WaitGroup // WebSockets, which http.Server does not track
+	actions       map[string]action
+	grants        *Grants     // of LangBot's own admission
+	seen          inspection  // that boxes meet its demands
+	invalid       atomic.Bool // all sessions are to be checked against the grants
 
 	// What the admission does with boxes, which tests replace.
 	attest    func(ctx context.Context, spec *boxSpec, work string) Proof
-	end       func(ctx context.Context, which func(id string) bool) error
+	endBoxes  func(ctx context.Context, which func(id string) bool) error
 	available func() bool
 }
 
 // New returns a server; Serve runs it.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, started: time.Now(), handshakes: wire.NewHandshakes(cfg.Token, cfg.Instance), held: wire.NewMessageBudget(maxLongest), relayed: wire.NewPartBudget(maxLongest), uploads: wire.NewUploadBudget(), grants: NewGrants(time.Now)}
+	s := &Server{cfg: cfg, started: time.Now(), handshakes: wire.NewHandshakes(cfg.Token, cfg.Instance), requestBudget: wire.NewMessageBudget(maxLongest), relayed: wire.NewPartBudget(maxLongest), uploads: wire.NewUploadBudget(), grants: NewGrants(time.Now)}
 	s.seen.turn = make(chan struct{}, 1)
 	s.initConfig.Store(cfg.Marker.Init())
 	s.boxes = newBoxes(BoxesConfig{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == refuseImage, Soft: cfg.AllowSoftStorage, Owner: s.owner, Init: s.initConfig.Load, Log: cfg.Log})
-	s.attest, s.end, s.available = s.boxes.Attest, s.boxes.endAll, s.boxes.Available
+	s.attest, s.endBoxes, s.available = s.boxes.Attest, s.boxes.endAll, s.boxes.Available
 	namespace := func(k FenceKey) string { return wire.Namespace(k.Instance, k.Workspace) }
 	s.fence = NewFence(Workspaces{
 		Highest: func(k FenceKey) int64 { return s.boxes.highest(namespace(k)) },
@@ -109,13 +109,13 @@ func (s *Server) owner() (access.Principal, error) {
 // Serve serves until ctx ends, and returns when all connections have ended.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	front := relay.NewFront(ctx, relay.FrontConfig{
-		Handler: s, Log: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), Callers: conns.New(maxConnections, conns.All), Name: s.cfg.Gate.User, Patience: requestPatience,
+		Handler: s, Log: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), Callers: conns.New(maxConnections, conns.All), Name: s.cfg.Gate.User, Patience: requestTimeout,
 	})
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
 	for _, ln := range listeners {
-		all.Go(func() { // ends with the front
+		wg.Go(func() { // ends with the front
 			if err := front.Serve(ln); err != nil {
 				mu.Lock()
 				errs = append(errs, fmt.Errorf("serve LangBot: %w", err))
@@ -123,17 +123,17 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 			}
 		})
 	}
-	watched, unwatch := context.WithCancel(ctx)
+	watchedCtx, unwatch := context.WithCancel(ctx)
 	var sweeping sync.WaitGroup
-	sweeping.Go(func() { s.sweeps(watched) })
+	sweeping.Go(func() { s.sweeps(watchedCtx) })
 	if len(listeners) == 0 { // only gateways are served
 		<-ctx.Done()
 	}
-	all.Wait()
+	wg.Wait()
 	front.End(ctx)
 	unwatch()
 	sweeping.Wait()
-	s.live.Wait()
+	s.wg.Wait()
 	return errors.Join(errs...)
 }
 
@@ -174,7 +174,7 @@ func (s *Server) resources() map[string]any {
 func (s *Server) ready(ctx context.Context, w http.ResponseWriter) {
 	var r readiness
 	if initConfig := s.initConfig.Load(); initConfig.FromBefore() { // LangBot waits for 200 before it sends anything; no Workspace is admitted yet
-		r = s.plainly(initConfig)
+		r = s.basicReadiness(initConfig)
 	} else {
 		r = s.readiness(ctx, true)
 	}
@@ -191,7 +191,7 @@ func (s *Server) ready(ctx context.Context, w http.ResponseWriter) {
 // refuse sends the one answer to every refused client; the log says why, and so does the answer to a gateway.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	s.cfg.Log.Warn("connection of LangBot refused", "reason", why)
-	if through(r.Context()) {
+	if viaGateway(r.Context()) {
 		w.Header().Set(wire.HeaderRefused, why)
 	}
 	wire.Unauthorized(w)
@@ -199,7 +199,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, why string) {
 
 // admit returns why a handshake is refused, "" if it is not.
 func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
-	if !through(r.Context()) && !s.handshakes.Known(r) {
+	if !viaGateway(r.Context()) && !s.handshakes.Known(r) {
 		return "", "missing or wrong control token"
 	}
 	instance, why = s.handshakes.Admit(r, pin)
@@ -250,21 +250,21 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 		wire.RefuseRelay(w, err)
 		return
 	}
-	s.live.Add(1)
-	defer s.live.Done()
+	s.wg.Add(1)
+	defer s.wg.Done()
 	ws := wire.Upgrade(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
 	if ws == nil {
 		return
 	}
-	over := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, wire.Goodbye) }) // boxd ends
-	defer over()
+	stop := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, wire.Goodbye) }) // boxd ends
+	defer stop()
 	retired := context.AfterFunc(ctx, func() {
 		if r.Context().Err() == nil {
 			_ = ws.Close(websocket.StatusNormalClosure, "") // a later generation was placed
 		}
 	})
 	defer retired()
-	room, leave := s.relayed.Enter(tenant.Prefix)
-	defer leave()
-	serveAttach(context.WithoutCancel(ctx), ws, to, attachConfig{Started: s.started, Room: room, Log: s.cfg.Log})
+	budget, release := s.relayed.Enter(tenant.Prefix)
+	defer release()
+	serveAttach(context.WithoutCancel(ctx), ws, to, attachConfig{Started: s.started, Room: budget, Log: s.cfg.Log})
 }

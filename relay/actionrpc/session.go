@@ -59,16 +59,16 @@ func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *b
 		if b.shuttingDown() {
 			return nil, nil, wire.Refusef("BoxRuntimeUnavailableError", "Box runtime is shutting down")
 		}
-		who, err := b.Owner()
+		owner, err := b.Owner()
 		if err != nil {
 			return nil, nil, err
 		}
-		s, err := b.Sup.Session(who, physical)
+		s, err := b.Sup.Session(owner, physical)
 		if refused := b.admit(t, err != nil); refused != nil {
 			return nil, nil, refused
 		}
 		if err != nil {
-			s, err := b.create(ctx, t, who, physical, spec, requested)
+			s, err := b.create(ctx, t, owner, physical, spec, requested)
 			return s, requested, err
 		}
 		snapshot, err := b.reuse(ctx, s, requested)
@@ -134,7 +134,7 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, requested *specSn
 }
 
 // create makes a session, if there is room for another one.
-func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, physical string, spec *boxSpec, snapshot *specSnapshot) (*session.Session, error) {
+func (b *Boxes) create(ctx context.Context, t *Tenant, owner access.Principal, physical string, spec *boxSpec, snapshot *specSnapshot) (*session.Session, error) {
 	if !b.Init().Ours() {
 		return nil, wire.Refusef("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
 	}
@@ -147,19 +147,19 @@ func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, phy
 		return nil, err
 	}
 	defer release()
-	b.soften(t, req)
+	b.relaxQuota(t, req)
 	b.homeOnDisk(req)
 	if t.Admitted != nil {
-		if err := b.prepare(ctx, who, t.Admitted); err != nil {
+		if err := b.prepare(ctx, owner, t.Admitted); err != nil {
 			return nil, err
 		}
 	}
-	s, _, err := b.Sup.Create(ctx, who, req)
+	s, _, err := b.Sup.Create(ctx, owner, req)
 	if isMissing(err) && spec.HostPath != nil && spec.HostPathMode == modeReadWrite {
-		if err := b.makeDirectory(ctx, who, path.Clean(*spec.HostPath)); err != nil {
+		if err := b.makeDirectory(ctx, owner, path.Clean(*spec.HostPath)); err != nil {
 			return nil, mountError(err, physical)
 		}
-		s, _, err = b.Sup.Create(ctx, who, req)
+		s, _, err = b.Sup.Create(ctx, owner, req)
 	}
 	if err != nil {
 		return nil, mountError(err, physical)
@@ -168,7 +168,7 @@ func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, phy
 		err = b.syncMounts(ctx, s, spec)
 	}
 	if err == nil { // its admission may have ended too early to end this session with it
-		err = t.still()
+		err = t.recheck()
 	}
 	if err != nil {
 		return nil, mountError(errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, session.EndUnclaimed)), physical)
@@ -273,7 +273,7 @@ func (b *Boxes) syncMounts(ctx context.Context, s *session.Session, spec *boxSpe
 		if err != nil {
 			return err
 		}
-		if _, twice := wanted[mount.Target]; !twice {
+		if _, dup := wanted[mount.Target]; !dup {
 			order = append(order, mount.Target)
 		}
 		wanted[mount.Target] = mount
@@ -344,7 +344,7 @@ func mountError(err error, physical string) error {
 const deepest = 16
 
 // makeDirectory makes a host directory and its parents: in a box, as a user who may write there. boxd itself may not.
-func (b *Boxes) makeDirectory(ctx context.Context, who access.Principal, dir string) error {
+func (b *Boxes) makeDirectory(ctx context.Context, owner access.Principal, dir string) error {
 	above := dir
 	for range deepest {
 		above = path.Dir(above)
@@ -352,8 +352,8 @@ func (b *Boxes) makeDirectory(ctx context.Context, who access.Principal, dir str
 			ID: "langbot-mkdir-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true,
 			Mounts: []policy.Mount{{Source: above, Target: isolation.Workspace, Mode: policy.MountReadWrite}},
 		}
-		b.unbound(req)
-		s, _, err := b.Sup.Create(ctx, who, req)
+		b.dropQuota(req)
+		s, _, err := b.Sup.Create(ctx, owner, req)
 		if isMissing(err) && above != "/" {
 			continue
 		}

@@ -66,8 +66,8 @@ func TestATokenIsASecret(t *testing.T) {
 	}
 }
 
-// told returns the configuration after some INITs, of which only the last may be refused.
-func told(t *testing.T, inits ...string) (*actionrpc.InitConfig, string) {
+// afterInits returns the configuration after some INITs, of which only the last may be refused.
+func afterInits(t *testing.T, inits ...string) (*actionrpc.InitConfig, string) {
 	t.Helper()
 	has := actionrpc.DefaultInit()
 	for i, text := range inits {
@@ -98,19 +98,19 @@ func TestLimitsAreReadOrRefused(t *testing.T) {
 		`{"limits":{"max_sessions":3,"other":"any"}}`: "",
 		`{"limits":null}`:                             "",
 	} {
-		if _, got := told(t, text); got != want {
+		if _, got := afterInits(t, text); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
-	got, _ := told(t, `{"limits":{"max_sessions":3,"completed_process_retention_sec":7}}`, `{"backend":"nsjail"}`)
+	got, _ := afterInits(t, `{"limits":{"max_sessions":3,"completed_process_retention_sec":7}}`, `{"backend":"nsjail"}`)
 	if got.Limits.MaxSessions != 3 || got.Limits.Retention != 7*time.Second || got.Limits.MaxManagedProcesses != 64 || !got.Ours() {
 		t.Errorf("got %+v, want got.Limits.MaxSessions == 3 and got.Limits.Retention == 7 * time.Second and got.Limits.MaxManagedProcesses == 64 and got.Ours()",
 			got)
 	}
-	if got, _ = told(t, `{"backend":"e2b"}`); got.Ours() {
+	if got, _ = afterInits(t, `{"backend":"e2b"}`); got.Ours() {
 		t.Error("the backend e2b counts as boxd's own")
 	}
-	if got, _ = told(t, `{"limits":{"max_sessions":3}}`, `{"limits":{"max_sessions":-1}}`); got.Limits.MaxSessions != 3 {
+	if got, _ = afterInits(t, `{"limits":{"max_sessions":3}}`, `{"limits":{"max_sessions":-1}}`); got.Limits.MaxSessions != 3 {
 		t.Error("the refused limits changed max_sessions")
 	}
 }
@@ -125,7 +125,7 @@ func TestTheDefaultWorkspaceLiesInAnAllowedRoot(t *testing.T) {
 		`{"local":{"default_workspace":"/srv/box"}}`:                                                                  "BoxValidationError: box.local.default_workspace cannot be created because no allowed_mount_roots are configured",
 		`{"local":7}`: "",
 	} {
-		if _, got := told(t, text); got != want {
+		if _, got := afterInits(t, text); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
@@ -152,7 +152,7 @@ func TestAdmissionFailsClosed(t *testing.T) {
 		{[]string{`{"admission":{"required":true}}`, `{"admission":{"required":false}}`}, true, "cannot be disabled"},
 		{[]string{`{"admission":{"required":true}}`, `{"backend":"local"}`}, true, ""},
 	} {
-		got, _ := told(t, tc.inits...)
+		got, _ := afterInits(t, tc.inits...)
 		if got.Required != tc.required || !strings.Contains(got.Broken, tc.broken) || tc.broken == "" && got.Broken != "" {
 			t.Errorf(`%v: got.Required = %v, got.Broken = %q, want got.Required == %v and got.Broken containing %q and (tc.broken != "" or got.Broken == "")`,
 				tc.inits, got.Required, got.Broken, tc.required, tc.broken)

@@ -23,9 +23,9 @@ import (
 // its tree in the store changes. It is in a directory that is never mounted.
 const root = "/run/boxd/langbot-skills/tenants"
 
-// lend takes the mounts of a Workspace's skills out of a session's extra mounts, and records which skills they are: boxd
+// takeSkillMounts takes the mounts of a Workspace's skills out of a session's extra mounts, and records which skills they are: boxd
 // mounts those itself. A path of another Workspace is refused, and so is one below a skill.
-func lend(spec *boxSpec, principal, namespace string) error {
+func takeSkillMounts(spec *boxSpec, principal, namespace string) error {
 	r := &SkillRequest{Principal: principal, Namespace: namespace}
 	spec.SkillsOf = r.owner()
 	var rest []mountSpec
@@ -48,9 +48,9 @@ func lend(spec *boxSpec, principal, namespace string) error {
 	return nil
 }
 
-// lendNamed gives a session the one skill that it names, where LangBot wants it; without a name there is nothing to
+// takeNamedSkills gives a session the one skill that it names, where LangBot wants it; without a name there is nothing to
 // give. It reports whether the Workspace has the skill.
-func lendNamed(spec *boxSpec, from *skills.Store, principal, namespace string) bool {
+func takeNamedSkills(spec *boxSpec, from *skills.Store, principal, namespace string) bool {
 	r := &SkillRequest{Principal: principal, Namespace: namespace}
 	spec.SkillsOf = r.owner()
 	if spec.SkillName == "" {
@@ -154,8 +154,8 @@ func (s *Skills) at(r *SkillRequest, dir string) (*skills.Skill, error) {
 	return &k, err
 }
 
-// taken is the refusal of a new skill because there is one of its name, or its directory; err, if that is another error.
-func (s *Skills) taken(r *SkillRequest, name string, err error) error {
+// nameTaken is the refusal of a new skill because there is one of its name, or its directory; err, if that is another error.
+func (s *Skills) nameTaken(r *SkillRequest, name string, err error) error {
 	f, ok := errors.AsType[*fault.Error](err)
 	switch {
 	case ok && f.Kind == fault.Conflict && f.Field == "select":
@@ -210,8 +210,8 @@ func (s *Skills) Get(_ context.Context, r *SkillRequest) (any, error) {
 	return map[string]any{"skill": r.skill(k)}, nil
 }
 
-// asked returns what a request says about a skill.
-func (r *SkillRequest) asked() (*SkillRequest, error) {
+// skillData returns what a request says about a skill.
+func (r *SkillRequest) skillData() (*SkillRequest, error) {
 	raw, given := r.Data["skill"]
 	fields, ok := wire.ObjectOf(raw)
 	switch {
@@ -239,7 +239,7 @@ func (r *SkillRequest) texts(empty bool) (t skills.Texts, err error) {
 
 // Create makes a skill of texts, or of a package in a directory.
 func (s *Skills) Create(ctx context.Context, r *SkillRequest) (any, error) {
-	in, err := r.asked()
+	in, err := r.skillData()
 	if err != nil {
 		return nil, err
 	}
@@ -269,7 +269,7 @@ func (s *Skills) Create(ctx context.Context, r *SkillRequest) (any, error) {
 		k, err = s.register(ctx, r, from, &skills.As{Name: name, Texts: t})
 	}
 	if err != nil {
-		return nil, refused(s.taken(r, name, err))
+		return nil, refused(s.nameTaken(r, name, err))
 	}
 	return map[string]any{"skill": r.skill(&k)}, nil
 }
@@ -280,7 +280,7 @@ func (s *Skills) Update(_ context.Context, r *SkillRequest) (any, error) {
 	if err != nil {
 		return nil, refused(err)
 	}
-	in, err := r.asked()
+	in, err := r.skillData()
 	if err != nil {
 		return nil, err
 	}

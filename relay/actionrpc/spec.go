@@ -28,7 +28,7 @@ const (
 	defaultTimeout  = 30
 	defaultMemory   = 512
 	defaultPids     = 128
-	leastMemory     = 32
+	minMemory       = 32
 	hostMessage     = "host_path must be an absolute host path"
 	mountMessage    = "mount_path must be an absolute path inside the sandbox"
 	longestHostPath = 4096
@@ -85,12 +85,12 @@ func (r *payloadReader) rule(field string, ok bool, message string) {
 	}
 }
 
-// value reads a field as LangBot's runtime coerces it. It returns usual if the field is missing, and wrong, with an
+// value reads a field as LangBot's runtime coerces it. It returns def if the field is missing, and wrong, with an
 // error recorded, if it is of another kind.
-func value[T any](r *payloadReader, field string, usual, wrong T, coerce func(json.RawMessage) (T, bool), kind string) T {
+func value[T any](r *payloadReader, field string, def, wrong T, coerce func(json.RawMessage) (T, bool), kind string) T {
 	raw, given := r.fields[field]
 	if !given {
-		return usual
+		return def
 	}
 	v, ok := coerce(raw)
 	if !ok {
@@ -203,7 +203,7 @@ func readSpec(fields map[string]json.RawMessage) (*boxSpec, error) {
 	r.rule("mount_path", absolute(s.MountPath), mountMessage)
 	r.rule("skill_name", skillName(s.SkillName), "skill_name can only contain up to 64 letters, numbers, hyphens and underscores")
 	r.rule("cpus", s.CPUs > 0, "cpus must be greater than 0")
-	r.rule("memory_mb", s.MemoryMB >= leastMemory, "memory_mb must be at least 32")
+	r.rule("memory_mb", s.MemoryMB >= minMemory, "memory_mb must be at least 32")
 	r.rule("pids_limit", s.PidsLimit >= 1, "pids_limit must be at least 1")
 	r.rule("workspace_quota_mb", s.WorkspaceQuotaMB >= 0, "workspace_quota_mb must be greater than or equal to 0")
 	for i, raw := range r.list("extra_mounts") {

@@ -150,7 +150,7 @@ func (c *Client) sign(req *http.Request) {
 }
 
 // If the backlog of a listener is full, a non-blocking connect(2) does not wait for room in it (EAGAIN).
-const queuePatience, queuePause = 10 * time.Second, 10 * time.Millisecond
+const queueTimeout, queuePause = 10 * time.Second, 10 * time.Millisecond
 
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	network, address, socket := "unix", c.socket, c.socket
@@ -162,7 +162,7 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 		address = withPort(address)
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
-	for end := time.Now().Add(queuePatience); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
+	for end := time.Now().Add(queueTimeout); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
 		select {
 		case <-time.After(queuePause):
 		case <-ctx.Done():
@@ -176,7 +176,7 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 		return nil, &ConnectError{Socket: socket, Err: err}
 	}
 	if byTLS {
-		return c.TLS.over(ctx, conn, socket, address)
+		return c.TLS.handshake(ctx, conn, socket, address)
 	}
 	return conn, nil
 }
@@ -286,14 +286,14 @@ func positive[N int | int64](n N) string {
 	return ""
 }
 
-// ask sends a request and decodes its response.
-func ask[Out any](ctx context.Context, c *Client, method string, to target, in any) (out Out, err error) {
+// request sends a request and decodes its response.
+func request[Out any](ctx context.Context, c *Client, method string, to target, in any) (out Out, err error) {
 	_, err = c.do(ctx, method, to, in, &out)
 	return out, err
 }
 
-// askNew is ask for a request that creates something: isNew is false if it existed already.
-func askNew[Out any](ctx context.Context, c *Client, method string, to target, in any) (out Out, isNew bool, err error) {
+// requestNew is request for one that creates something: isNew is false if it existed already.
+func requestNew[Out any](ctx context.Context, c *Client, method string, to target, in any) (out Out, isNew bool, err error) {
 	code, err := c.do(ctx, method, to, in, &out)
 	return out, code == http.StatusCreated, err
 }

@@ -153,7 +153,7 @@ func TestProblemsAreErrorsOfTheirKind(t *testing.T) {
 		code     int
 		body     string
 		notFound bool
-		says     string
+		message  string
 	}{
 		{404, `{"type":"urn:boxd:problem:not_found","status":404,"detail":"no session \"x\""}`, true, `no session "x"`},
 		{409, `{"type":"urn:boxd:problem:conflict","status":409,"detail":"differs"}`, false, "differs"},
@@ -164,9 +164,9 @@ func TestProblemsAreErrorsOfTheirKind(t *testing.T) {
 	} {
 		code, body = tc.code, tc.body
 		_, err := c.Session(t.Context(), "x")
-		if err == nil || !strings.Contains(err.Error(), tc.says) || errors.Is(err, NotFound) != tc.notFound {
+		if err == nil || !strings.Contains(err.Error(), tc.message) || errors.Is(err, NotFound) != tc.notFound {
 			t.Errorf("%d %s: err = %v, want an error containing %q and errors.Is(err, NotFound) == %v",
-				tc.code, tc.body, err, tc.says, tc.notFound)
+				tc.code, tc.body, err, tc.message, tc.notFound)
 		}
 	}
 }

@@ -17,27 +17,27 @@ func (c *Client) Ready(ctx context.Context) error {
 
 // Status describes the daemon.
 func (c *Client) Status(ctx context.Context) (api.Status, error) {
-	return ask[api.Status](ctx, c, http.MethodGet, target{path: "/v1/status"}, nil)
+	return request[api.Status](ctx, c, http.MethodGet, target{path: "/v1/status"}, nil)
 }
 
 // Configuration returns the effective settings of box.toml. It is for operators.
 func (c *Client) Configuration(ctx context.Context) (api.Configuration, error) {
-	return ask[api.Configuration](ctx, c, http.MethodGet, target{path: "/v1/config"}, nil)
+	return request[api.Configuration](ctx, c, http.MethodGet, target{path: "/v1/config"}, nil)
 }
 
 // Doctor examines the host.
 func (c *Client) Doctor(ctx context.Context) (api.Doctor, error) {
-	return ask[api.Doctor](ctx, c, http.MethodGet, target{path: "/v1/doctor"}, nil)
+	return request[api.Doctor](ctx, c, http.MethodGet, target{path: "/v1/doctor"}, nil)
 }
 
 // Profiles lists the configured profiles.
 func (c *Client) Profiles(ctx context.Context) (api.ProfileList, error) {
-	return ask[api.ProfileList](ctx, c, http.MethodGet, target{path: "/v1/profiles"}, nil)
+	return request[api.ProfileList](ctx, c, http.MethodGet, target{path: "/v1/profiles"}, nil)
 }
 
 // Drain makes boxd refuse new sessions, until Undrain; only root may.
 func (c *Client) Drain(ctx context.Context, req *api.DrainRequest) (api.Drain, error) {
-	return ask[api.Drain](ctx, c, http.MethodPost, target{path: "/v1/drain"}, req)
+	return request[api.Drain](ctx, c, http.MethodPost, target{path: "/v1/drain"}, req)
 }
 
 // Undrain makes boxd accept new sessions again; only root may.
@@ -50,18 +50,18 @@ func (c *Client) Undrain(ctx context.Context) error {
 // boxd's default.
 func (c *Client) Usage(ctx context.Context, days int, all bool) (api.UsageList, error) {
 	to := c.owned(target{path: "/v1/usage"}, queryOf("days", positive(days), "all", yes(all)))
-	return ask[api.UsageList](ctx, c, http.MethodGet, to, nil)
+	return request[api.UsageList](ctx, c, http.MethodGet, to, nil)
 }
 
 // Grants lists the temporary roles of principals. Only admins may use grants.
 func (c *Client) Grants(ctx context.Context) ([]api.Grant, error) {
-	list, err := ask[api.GrantList](ctx, c, http.MethodGet, target{path: "/v1/grants"}, nil)
+	list, err := request[api.GrantList](ctx, c, http.MethodGet, target{path: "/v1/grants"}, nil)
 	return list.Grants, err
 }
 
 // Grant gives a principal a temporary role.
 func (c *Client) Grant(ctx context.Context, req *api.GrantRequest) (api.Grant, error) {
-	return ask[api.Grant](ctx, c, http.MethodPost, target{path: "/v1/grants"}, req)
+	return request[api.Grant](ctx, c, http.MethodPost, target{path: "/v1/grants"}, req)
 }
 
 // RevokeGrant ends the grant of a principal.

@@ -18,23 +18,23 @@ func (c *Client) drive(name, rest string, query url.Values) target {
 
 // Drives lists the drives of the caller, by name.
 func (c *Client) Drives(ctx context.Context) ([]api.Drive, error) {
-	list, err := ask[api.DriveList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/drives"}, nil), nil)
+	list, err := request[api.DriveList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/drives"}, nil), nil)
 	return list.Drives, err
 }
 
 // Drive describes a drive.
 func (c *Client) Drive(ctx context.Context, name string) (api.Drive, error) {
-	return ask[api.Drive](ctx, c, http.MethodGet, c.drive(name, "", nil), nil)
+	return request[api.Drive](ctx, c, http.MethodGet, c.drive(name, "", nil), nil)
 }
 
 // ChangeDrive changes how a drive is kept.
 func (c *Client) ChangeDrive(ctx context.Context, name string, req *api.DriveChange) (api.Drive, error) {
-	return ask[api.Drive](ctx, c, http.MethodPatch, c.drive(name, "", nil), req)
+	return request[api.Drive](ctx, c, http.MethodPatch, c.drive(name, "", nil), req)
 }
 
 // MarkDrivePushed records that a version is stored elsewhere too.
 func (c *Client) MarkDrivePushed(ctx context.Context, name string, version int) (api.Drive, error) {
-	return ask[api.Drive](ctx, c, http.MethodPost, c.drive(name, "/pushed", nil), &api.DrivePushed{Version: version})
+	return request[api.Drive](ctx, c, http.MethodPost, c.drive(name, "/pushed", nil), &api.DrivePushed{Version: version})
 }
 
 // DeleteDrive removes a version of a drive, or the drive if version is 0. A version that a session uses is refused.
@@ -59,7 +59,7 @@ func (c *Client) FillDrive(ctx context.Context, name string, f *DriveFilling) (v
 	if f.IfVersion != nil {
 		query.Set("if_version", strconv.Itoa(*f.IfVersion))
 	}
-	return askNew[api.DriveVersion](ctx, c, http.MethodPost, c.drive(name, "/versions", query), archiveBody(f.Archive))
+	return requestNew[api.DriveVersion](ctx, c, http.MethodPost, c.drive(name, "/versions", query), archiveBody(f.Archive))
 }
 
 // archiveBody returns the body of a request with an optional archive.
@@ -79,7 +79,7 @@ func (c *Client) DriveIndex(ctx context.Context, name string, version int, prefi
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))
 	}
-	return ask[api.DriveIndex](ctx, c, http.MethodGet, c.drive(name, "/index", query), nil)
+	return request[api.DriveIndex](ctx, c, http.MethodGet, c.drive(name, "/index", query), nil)
 }
 
 // DriveText returns a description for a prompt, of at most so many bytes; 0 means the default.
@@ -88,7 +88,7 @@ func (c *Client) DriveText(ctx context.Context, name string, version, bytes int)
 	if bytes > 0 {
 		query.Set("bytes", strconv.Itoa(bytes))
 	}
-	return ask[api.DriveText](ctx, c, http.MethodGet, c.drive(name, "/text", query), nil)
+	return request[api.DriveText](ctx, c, http.MethodGet, c.drive(name, "/text", query), nil)
 }
 
 // DriveArchive returns a tar archive of a version, 0 the newest, which the caller must close. It is complete if it is
@@ -100,7 +100,7 @@ func (c *Client) DriveArchive(ctx context.Context, name string, version int) (io
 // SwitchDrive gives a session a version of a drive, 0 the newest; isNew is false if it had the drive already.
 func (c *Client) SwitchDrive(ctx context.Context, session, name string, version int) (k api.SessionDrive, isNew bool, err error) {
 	to := c.session(session, "/drives/"+segment(name), queryOf("version", positive(version)))
-	return askNew[api.SessionDrive](ctx, c, http.MethodPut, to, nil)
+	return requestNew[api.SessionDrive](ctx, c, http.MethodPut, to, nil)
 }
 
 // DetachDrive removes a drive from a session. One in use is refused, and MountUsersOf lists its users; with force, files

@@ -116,18 +116,18 @@ func convert(argv *[]string, command, code **string, cwd *string, env *map[strin
 	if cwd != nil && !utf8.ValidString(*cwd) {
 		b.Cwd, *cwd = encoded(*cwd), ""
 	}
-	rest := map[string]string{}
+	plain := map[string]string{}
 	for name, value := range *env {
 		if utf8.ValidString(name) && utf8.ValidString(value) {
-			rest[name] = value
+			plain[name] = value
 		} else {
 			b.Env = append(b.Env, encoded(name+"="+value))
 		}
 	}
-	if len(rest) == 0 {
-		rest = nil
+	if len(plain) == 0 {
+		plain = nil
 	}
-	*env = rest
+	*env = plain
 	slices.Sort(b.Env)
 	if reflect.ValueOf(b).IsZero() {
 		return nil
@@ -149,14 +149,14 @@ func pathsInBase64(v any) any {
 	found := false
 	for i := range from.NumField() {
 		field := from.Type().Field(i)
-		twin := to.Elem().FieldByName(field.Name + "Base64")
-		if !twin.IsValid() || twin.Type() != field.Type {
+		base64Field := to.Elem().FieldByName(field.Name + "Base64")
+		if !base64Field.IsValid() || base64Field.Type() != field.Type {
 			continue
 		}
 		switch text := from.Field(i); text.Kind() {
 		case reflect.String:
 			if !utf8.ValidString(text.String()) {
-				twin.SetString(encoded(text.String()))
+				base64Field.SetString(encoded(text.String()))
 				to.Elem().Field(i).SetString("")
 				found = true
 			}
@@ -165,17 +165,17 @@ func pathsInBase64(v any) any {
 			if !ok {
 				continue
 			}
-			var kept, moved []string
+			var plain, moved []string
 			for _, s := range list {
 				if utf8.ValidString(s) {
-					kept = append(kept, s)
+					plain = append(plain, s)
 				} else {
 					moved = append(moved, encoded(s))
 				}
 			}
 			if moved != nil {
-				to.Elem().Field(i).Set(reflect.ValueOf(kept))
-				twin.Set(reflect.ValueOf(moved))
+				to.Elem().Field(i).Set(reflect.ValueOf(plain))
+				base64Field.Set(reflect.ValueOf(moved))
 				found = true
 			}
 		default:

@@ -29,12 +29,12 @@ type EventOptions struct {
 // maxEvent is the maximum length of the line of an event, in bytes.
 const maxEvent = 1 << 20
 
-// Events passes past events to see, and with Follow future ones, until see fails or ctx ends. It continues over a
+// Events passes past events to each, and with Follow future ones, until each fails or ctx ends. It continues over a
 // restart of boxd, with an event of the type "gap".
-func (c *Client) Events(ctx context.Context, o EventOptions, see func(*api.Event) error) error {
+func (c *Client) Events(ctx context.Context, o EventOptions, each func(*api.Event) error) error {
 	var last time.Time // when boxd last answered
 	for {
-		answered, err := c.events(ctx, &o, see)
+		answered, err := c.events(ctx, &o, each)
 		if answered {
 			last = time.Now()
 		}
@@ -44,7 +44,7 @@ func (c *Client) Events(ctx context.Context, o EventOptions, see func(*api.Event
 			return failed.error
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !o.Follow || time.Since(last) > restartPatience:
+		case !o.Follow || time.Since(last) > restartTimeout:
 			return err
 		}
 		select {
@@ -57,15 +57,15 @@ func (c *Client) Events(ctx context.Context, o EventOptions, see func(*api.Event
 
 // How long a restarting boxd may take to answer again, and how often to try.
 const (
-	restartPatience = time.Minute
-	restartPause    = 200 * time.Millisecond
+	restartTimeout = time.Minute
+	restartPause   = 200 * time.Millisecond
 )
 
 // callbackError is an error of the callback that gets the events.
 type callbackError struct{ error }
 
 // events uses one connection. It reports whether boxd answered.
-func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Event) error) (answered bool, err error) {
+func (c *Client) events(ctx context.Context, o *EventOptions, each func(*api.Event) error) (answered bool, err error) {
 	query := queryOf("after", o.After, "session", o.Session, "type", strings.Join(o.Types, ","))
 	query.Set("follow", strconv.FormatBool(o.Follow))
 	body, err := c.open(ctx, http.MethodGet, c.owned(target{path: "/v1/events"}, query), nil)
@@ -94,7 +94,7 @@ func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Even
 		if e == nil {
 			continue
 		}
-		if err := see(e); err != nil {
+		if err := each(e); err != nil {
 			return true, &callbackError{err}
 		}
 		e = nil
@@ -104,7 +104,7 @@ func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Even
 
 // Errors returns the latest errors: the caller's own, or for operators those of all callers.
 func (c *Client) Errors(ctx context.Context) (api.ErrorList, error) {
-	return ask[api.ErrorList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/errors"}, nil), nil)
+	return request[api.ErrorList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/errors"}, nil), nil)
 }
 
 // AuditOptions select audit records. The zero value selects the last hundred.
@@ -116,5 +116,5 @@ type AuditOptions struct {
 // Audit returns the latest matching records of the audit log. It is for operators.
 func (c *Client) Audit(ctx context.Context, o AuditOptions) (api.AuditList, error) {
 	query := queryOf("n", positive(o.N), "session", o.Session, "principal", o.Principal, "request", o.Request)
-	return ask[api.AuditList](ctx, c, http.MethodGet, target{path: "/v1/audit"}.with(query), nil)
+	return request[api.AuditList](ctx, c, http.MethodGet, target{path: "/v1/audit"}.with(query), nil)
 }

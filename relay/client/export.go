@@ -147,8 +147,8 @@ type ImportOptions struct {
 	ToEnd bool
 }
 
-// halfMade is the time without use after which a session ends that is not whole: whoever imports it may die.
-const halfMade = quantity.Duration(5 * time.Minute)
+// incompleteTTL is the time without use after which a session ends that is not whole: whoever imports it may die.
+const incompleteTTL = quantity.Duration(5 * time.Minute)
 
 // Import makes a new session of an export, or nothing. If the importer dies, what there is of it ends after five minutes. ErrNoExport and ErrExists are told apart with
 // errors.Is. A skill that does not exist here is marked in the session, limits that are lower here are in its list.
@@ -171,7 +171,7 @@ func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions) (s ap
 		}
 	}
 	// One that is made when nobody waits for it any more is removed below.
-	s, isNew, err := askNew[api.Session](context.WithoutCancel(ctx), c, http.MethodPost, target{path: "/v1/sessions"}, fields)
+	s, isNew, err := requestNew[api.Session](context.WithoutCancel(ctx), c, http.MethodPost, target{path: "/v1/sessions"}, fields)
 	if err != nil {
 		return s, err
 	}
@@ -221,16 +221,16 @@ func (s *source) Read(p []byte) (int, error) {
 
 // shorten lets a session that is not whole end soon. It returns the ttl that the whole one is to have; nil: the one it has, also where
 // policy allows no other.
-func (c *Client) shorten(ctx context.Context, s *api.Session, asked json.RawMessage) (*quantity.Duration, error) {
-	if s.TTL > 0 && s.TTL <= halfMade {
+func (c *Client) shorten(ctx context.Context, s *api.Session, rawTTL json.RawMessage) (*quantity.Duration, error) {
+	if s.TTL > 0 && s.TTL <= incompleteTTL {
 		return nil, nil //nolint:nilnil // it ends soon enough
 	}
-	_, err := c.ChangeSession(ctx, s.ID, &api.SessionChange{Patch: limits.Patch{TTL: new(halfMade)}})
+	_, err := c.ChangeSession(ctx, s.ID, &api.SessionChange{Patch: limits.Patch{TTL: new(incompleteTTL)}})
 	if e, ok := errors.AsType[*Error](err); ok && e.Status < http.StatusInternalServerError {
 		return nil, nil //nolint:nilnil // its ttl is locked, or the token is for other routes
 	}
 	var ttl *quantity.Duration
-	if json.Unmarshal(asked, &ttl) != nil || ttl == nil {
+	if json.Unmarshal(rawTTL, &ttl) != nil || ttl == nil {
 		ttl = &s.TTL
 	}
 	return ttl, err
@@ -258,9 +258,9 @@ func (c *Client) undo(ctx context.Context, id string) (err error) {
 
 // sameImage refuses a session whose image is another one than at its export.
 func (c *Client) sameImage(ctx context.Context, s *api.Session, d *api.SessionDefinition) error {
-	is, err := c.Definition(ctx, s.ID)
-	if err == nil && is.ImageDigest != d.ImageDigest {
-		err = fmt.Errorf("%s: %w: %s and not %s", s.Image, ErrOtherImage, cmp.Or(is.ImageDigest, "none"), cmp.Or(d.ImageDigest, "none"))
+	definition, err := c.Definition(ctx, s.ID)
+	if err == nil && definition.ImageDigest != d.ImageDigest {
+		err = fmt.Errorf("%s: %w: %s and not %s", s.Image, ErrOtherImage, cmp.Or(definition.ImageDigest, "none"), cmp.Or(d.ImageDigest, "none"))
 	}
 	return err
 }
@@ -271,14 +271,14 @@ func readDefinition(in *tar.Reader) (*api.SessionDefinition, error) {
 	if err != nil || h.Name != definitionEntry || h.Size > maxDefinition {
 		return nil, ErrNoExport
 	}
-	var is exported
-	if err := json.NewDecoder(in).Decode(&is); err != nil {
+	var head exported
+	if err := json.NewDecoder(in).Decode(&head); err != nil {
 		return nil, ErrNoExport
 	}
-	if is.Format != exportFormat {
-		return nil, fmt.Errorf("%w: %d and not %d", ErrFormat, is.Format, exportFormat)
+	if head.Format != exportFormat {
+		return nil, fmt.Errorf("%w: %d and not %d", ErrFormat, head.Format, exportFormat)
 	}
-	return &is.Definition, nil
+	return &head.Definition, nil
 }
 
 // fill gives a new session the files of an export.
@@ -333,12 +333,12 @@ func (c *Client) fillPath(ctx context.Context, id, path, prefix string, h *tar.H
 	out := tar.NewWriter(w)
 	next, err := h, error(nil)
 	for err == nil && strings.HasPrefix(next.Name, prefix) {
-		is := *next
-		is.Name = strings.TrimPrefix(is.Name, prefix)
-		if is.Typeflag == tar.TypeLink {
-			is.Linkname = strings.TrimPrefix(is.Linkname, prefix)
+		header := *next
+		header.Name = strings.TrimPrefix(header.Name, prefix)
+		if header.Typeflag == tar.TypeLink {
+			header.Linkname = strings.TrimPrefix(header.Linkname, prefix)
 		}
-		if err = out.WriteHeader(&is); err == nil {
+		if err = out.WriteHeader(&header); err == nil {
 			_, err = io.Copy(out, in)
 		}
 		if err == nil {

@@ -19,7 +19,7 @@ import (
 
 // file sends a request about files of a session.
 func file[Out any](ctx context.Context, c *Client, id, operation string, in any) (Out, error) {
-	return ask[Out](ctx, c, http.MethodPost, c.session(id, "/fs/"+operation, nil), in)
+	return request[Out](ctx, c, http.MethodPost, c.session(id, "/fs/"+operation, nil), in)
 }
 
 // ReadFile returns a part of a file.
@@ -127,7 +127,7 @@ func (c *Client) PutFile(ctx context.Context, id string, to PutFile, content io.
 		}
 		query.Set("xattrs", string(text))
 	}
-	return ask[api.FileWritten](ctx, c, http.MethodPut, c.session(id, "/file", query), content)
+	return request[api.FileWritten](ctx, c, http.MethodPut, c.session(id, "/file", query), content)
 }
 
 // WatchFiles says what WatchFiles watches.
@@ -137,9 +137,9 @@ type WatchFiles struct {
 	Entries   bool   // describe files in events
 }
 
-// WatchFiles passes events of a directory to see until the directory is gone, see fails or ctx ends. The first event
+// WatchFiles passes events of a directory to each until the directory is gone, each fails or ctx ends. The first event
 // says that the watch has begun; an *Error may end it.
-func (c *Client) WatchFiles(ctx context.Context, id string, o WatchFiles, see func(*api.FileEvent) error) error {
+func (c *Client) WatchFiles(ctx context.Context, id string, o WatchFiles, each func(*api.FileEvent) error) error {
 	body, err := c.open(ctx, http.MethodGet, c.session(id, "/fs/watch", queryOf("path", o.Path, "recursive", yes(o.Recursive), "entries", yes(o.Entries))), nil)
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func (c *Client) WatchFiles(ctx context.Context, id string, o WatchFiles, see fu
 		if e.Event == api.FileEventError && e.Problem != nil {
 			return &Error{Problem: *e.Problem}
 		}
-		if err := see(&e); err != nil {
+		if err := each(&e); err != nil {
 			return err
 		}
 	}

@@ -20,8 +20,8 @@ import (
 // own.
 const maxInFlight = 512
 
-// detachPatience is how long ErrDetached waits for boxd to confirm the input.
-const detachPatience = time.Second
+// detachTimeout is how long ErrDetached waits for boxd to confirm the input.
+const detachTimeout = time.Second
 
 // outbox has what is to be sent: standard input until boxd has confirmed it, so that it can be sent again, and control
 // messages. Offsets are those of the process.
@@ -35,7 +35,7 @@ type outbox struct {
 	pending []byte // read but not confirmed, sent or not
 	sent    int64  // end of what was sent on this connection
 	eofSent bool
-	taken   int64   // confirmed by boxd
+	acked   int64   // confirmed by boxd
 	flight  []int64 // ends of the unconfirmed messages
 
 	signals []string
@@ -51,16 +51,16 @@ func (b *outbox) renew() {
 }
 
 // confirm drops what boxd has taken. In lines mode a partly taken line is kept: only whole lines can be sent again.
-func (b *outbox) confirm(taken int64) {
-	b.taken = max(b.taken, min(taken, b.end()))
-	for len(b.flight) > 0 && b.flight[0] <= b.taken {
+func (b *outbox) confirm(acked int64) {
+	b.acked = max(b.acked, min(acked, b.end()))
+	for len(b.flight) > 0 && b.flight[0] <= b.acked {
 		b.flight = b.flight[1:]
 	}
 	b.trim()
 }
 
 func (b *outbox) trim() {
-	n := min(b.taken, b.sent) - b.base
+	n := min(b.acked, b.sent) - b.base
 	if n <= 0 {
 		return
 	}
@@ -93,7 +93,7 @@ func (b *outbox) next(frame []byte) (message []byte, done func(), err error) {
 		frame = append(append(frame[:0], api.ChannelStdin), data[:length]...)
 		return frame, func() {
 			b.sent = end
-			if end > b.taken {
+			if end > b.acked {
 				b.flight = append(b.flight, end)
 			}
 			b.trim()
@@ -132,13 +132,13 @@ func (s *stream) send(ctx context.Context, ws *websocket.Conn) {
 
 // startInput begins to read standard input, of which the process has already taken some bytes from others. It is sent
 // only if writes is set.
-func (s *stream) startInput(taken int64, writes bool) {
+func (s *stream) startInput(acked int64, writes bool) {
 	if s.stdio.Stdin == nil {
 		return
 	}
 	s.mu.Lock()
 	s.in.lines, s.in.ready, s.in.lost = s.options.Lines, writes, !writes
-	s.in.base, s.in.sent, s.in.taken = taken, taken, taken
+	s.in.base, s.in.sent, s.in.acked = acked, acked, acked
 	s.mu.Unlock()
 	s.pumps.Do(func() { go s.pump() }) // ends with the input or the stream, except for an uninterruptible Read
 }
@@ -153,7 +153,7 @@ func (s *stream) pump() {
 		s.changed.Broadcast()
 		s.mu.Unlock()
 	case errors.Is(err, ErrDetached):
-		s.settle()
+		s.awaitConfirmed()
 		s.fail(ErrDetached)
 	case err != nil: // part of an input must not pass for all of it
 		s.fail(fmt.Errorf("read standard input: %w", err))
@@ -208,30 +208,30 @@ func (s *stream) pumpLines() error {
 func (s *stream) queue(data []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.in.end() > s.in.taken && s.in.end()+int64(len(data))-s.in.taken > api.StdinWindow && !s.over && !s.in.lost {
+	for s.in.end() > s.in.acked && s.in.end()+int64(len(data))-s.in.acked > api.StdinWindow && !s.ended && !s.in.lost {
 		s.changed.Wait()
 	}
-	if s.over || s.in.lost { // after lost, input is still read, for ErrDetached
-		return !s.over
+	if s.ended || s.in.lost { // after lost, input is still read, for ErrDetached
+		return !s.ended
 	}
 	s.in.pending = append(s.in.pending, data...)
 	s.changed.Broadcast()
 	return true
 }
 
-// settle waits a short time until boxd has confirmed all input.
-func (s *stream) settle() {
-	late := false
-	timer := time.AfterFunc(detachPatience, func() {
+// awaitConfirmed waits a short time until boxd has confirmed all input.
+func (s *stream) awaitConfirmed() {
+	expired := false
+	timer := time.AfterFunc(detachTimeout, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		late = true
+		expired = true
 		s.changed.Broadcast()
 	})
 	defer timer.Stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.in.taken < s.in.end() && !late && !s.over && !s.in.lost {
+	for s.in.acked < s.in.end() && !expired && !s.ended && !s.in.lost {
 		s.changed.Wait()
 	}
 }

@@ -14,12 +14,12 @@ import (
 
 // AddMount adds a mount to a living session; isNew is false if it had that mount, or another one was replaced.
 func (c *Client) AddMount(ctx context.Context, session string, req *api.MountRequest) (m api.SessionMount, isNew bool, err error) {
-	return askNew[api.SessionMount](ctx, c, http.MethodPut, c.session(session, "/mounts", nil), req)
+	return requestNew[api.SessionMount](ctx, c, http.MethodPut, c.session(session, "/mounts", nil), req)
 }
 
 // Mounts lists the mounts of a session: the initial ones and those added later.
 func (c *Client) Mounts(ctx context.Context, session string) ([]api.SessionMount, error) {
-	list, err := ask[api.MountList](ctx, c, http.MethodGet, c.session(session, "/mounts", nil), nil)
+	list, err := request[api.MountList](ctx, c, http.MethodGet, c.session(session, "/mounts", nil), nil)
 	return list.Mounts, err
 }
 

@@ -42,5 +42,5 @@ func (c *Client) OpenPort(ctx context.Context, session string, port uint16) (Por
 
 // PreviewPort makes a token for a preview of a port, valid for a lifetime such as "15m", or with "" for the default.
 func (c *Client) PreviewPort(ctx context.Context, session string, port uint16, lifetime string) (api.PortToken, error) {
-	return ask[api.PortToken](ctx, c, http.MethodPost, c.port(session, port, "/token"), &api.PortTokenRequest{Lifetime: lifetime})
+	return request[api.PortToken](ctx, c, http.MethodPost, c.port(session, port, "/token"), &api.PortTokenRequest{Lifetime: lifetime})
 }

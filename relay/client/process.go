@@ -23,12 +23,12 @@ var ErrNoName = errors.New("the process id is empty")
 // StartProcess starts a process, or returns the one of that id, running or ended, if it was started with the same
 // request; isNew tells which.
 func (c *Client) StartProcess(ctx context.Context, id, p string, req *api.ProcessRequest) (state api.Process, isNew bool, err error) {
-	return askNew[api.Process](ctx, c, http.MethodPut, c.process(id, p, "", nil), req)
+	return requestNew[api.Process](ctx, c, http.MethodPut, c.process(id, p, "", nil), req)
 }
 
 // Processes lists the processes of a session.
 func (c *Client) Processes(ctx context.Context, id string) ([]api.Process, error) {
-	list, err := ask[api.ProcessList](ctx, c, http.MethodGet, c.session(id, "/processes", nil), nil)
+	list, err := request[api.ProcessList](ctx, c, http.MethodGet, c.session(id, "/processes", nil), nil)
 	return list.Processes, err
 }
 
@@ -38,11 +38,11 @@ func (c *Client) Process(ctx context.Context, id, p string, wait time.Duration) 
 	if wait > 0 {
 		query.Set("wait", wait.String())
 	}
-	return ask[api.Process](ctx, c, http.MethodGet, c.process(id, p, "", query), nil)
+	return request[api.Process](ctx, c, http.MethodGet, c.process(id, p, "", query), nil)
 }
 
-// endPatience is how long one request asks boxd to wait for an end.
-const endPatience = time.Minute
+// endTimeout is how long one request asks boxd to wait for an end.
+const endTimeout = time.Minute
 
 // ProcessEnd waits for the end of a process and describes it then. If the connection is lost meanwhile, as when boxd
 // restarts, it reconnects.
@@ -50,7 +50,7 @@ func (c *Client) ProcessEnd(ctx context.Context, id, p string) (api.Process, err
 	state, err := c.Process(ctx, id, p, 0) // fails at once if there is no boxd, or no process
 	var tries retries
 	for err == nil && state.State != "ended" {
-		state, err = c.Process(ctx, id, p, endPatience)
+		state, err = c.Process(ctx, id, p, endTimeout)
 		switch {
 		case err == nil:
 			tries = retries{}
@@ -63,7 +63,7 @@ func (c *Client) ProcessEnd(ctx context.Context, id, p string) (api.Process, err
 
 // StopProcess makes a process end as its request says, kills it if it does not, and returns when it has ended.
 func (c *Client) StopProcess(ctx context.Context, id, p string) (api.Process, error) {
-	return ask[api.Process](ctx, c, http.MethodPost, c.process(id, p, "/stop", nil), nil)
+	return request[api.Process](ctx, c, http.MethodPost, c.process(id, p, "/stop", nil), nil)
 }
 
 // DeleteProcess ends a process and forgets it.
@@ -86,7 +86,7 @@ func (c *Client) ResizeProcess(ctx context.Context, id, p string, size api.Termi
 
 // RenewProcess renews the lease of a process.
 func (c *Client) RenewProcess(ctx context.Context, id, p string) (api.Process, error) {
-	return ask[api.Process](ctx, c, http.MethodPost, c.process(id, p, "/renew", nil), nil)
+	return request[api.Process](ctx, c, http.MethodPost, c.process(id, p, "/renew", nil), nil)
 }
 
 // LogOptions select output of a process. Without any it is all that is stored.

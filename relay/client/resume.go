@@ -94,7 +94,7 @@ type stream struct {
 	forgotten bool // it has
 
 	sent     bool     // boxd may have received the first message
-	begun    bool     // the program has started
+	started  bool     // the program has started
 	at       [2]int64 // bytes of stdout and stderr that have been delivered
 	skip     [2]int64 // bytes that are delivered again
 	progress bool     // the connection has delivered something
@@ -106,7 +106,7 @@ type stream struct {
 	mu      sync.Mutex // guards the fields below
 	changed *sync.Cond // signaled when one of them changes
 	in      outbox
-	over    bool
+	ended   bool
 	failed  error // why the stream must end
 }
 
@@ -128,8 +128,8 @@ func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
 	var tries retries
 	// If boxd has answered that it starts nothing, there is nothing to resume.
 	unanswered := s.sent && errors.As(err, new(lostError))
-	for err != nil && (s.begun || unanswered) && s.again.path != "" && retryable(err) && ctx.Err() == nil {
-		if s.begun && s.progress {
+	for err != nil && (s.started || unanswered) && s.again.path != "" && retryable(err) && ctx.Err() == nil {
+		if s.started && s.progress {
 			tries = retries{}
 		}
 		if werr := tries.wait(ctx, &s.client.pace, err); werr != nil {
@@ -139,7 +139,7 @@ func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
 		r, err = s.connection(ctx, s.again, s.next())
 		switch {
 		case !errors.Is(err, NotFound):
-		case s.begun:
+		case s.started:
 			err = ErrProcessGone
 		case s.first.Start != nil: // boxd did not get the start, or nothing came of it
 			err = ErrStreamEnded
@@ -166,7 +166,7 @@ func notWriter(err error) bool {
 func (s *stream) end(ctx context.Context, r *api.ExecResult, err error) (*api.ExecResult, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.over = true
+	s.ended = true
 	s.changed.Broadcast()
 	lost, isLost := errors.AsType[lostError](err)
 	switch {
@@ -192,7 +192,7 @@ func (s *stream) fail(err error) {
 
 // next returns the first message of a connection that resumes where the last one was lost.
 func (s *stream) next() *api.ClientControl {
-	if !s.begun && s.first.Attach != nil {
+	if !s.started && s.first.Attach != nil {
 		return s.first
 	}
 	a := s.attach
@@ -208,14 +208,14 @@ func needsOf(first *api.ClientControl) http.Header {
 	if first == nil || first.Start == nil || first.Start.Session == nil {
 		return nil
 	}
-	is, needs := first.Start.Session, url.Values{}
-	if is.Image != nil {
-		needs.Set("image", *is.Image)
+	request, needs := first.Start.Session, url.Values{}
+	if request.Image != nil {
+		needs.Set("image", *request.Image)
 	}
-	for _, name := range is.Skills {
+	for _, name := range request.Skills {
 		needs.Add("skill", name)
 	}
-	for _, name := range is.Drives {
+	for _, name := range request.Drives {
 		needs.Add("drive", name)
 	}
 	if len(needs) == 0 {
@@ -271,13 +271,13 @@ func (s *stream) connection(ctx context.Context, to target, first *api.ClientCon
 // close closes a connection that has delivered the result. A boxd that knows StreamForget closes it only after it has
 // forgotten the process.
 func (s *stream) close(ctx context.Context, ws *websocket.Conn) {
-	asked := false
+	sent := false
 	if ws.Subprotocol() == api.StreamForget {
 		data, err := encode(&api.ClientControl{Forget: true})
-		asked = err == nil && ws.Write(ctx, websocket.MessageBinary, append([]byte{api.ChannelControl}, data...)) == nil
+		sent = err == nil && ws.Write(ctx, websocket.MessageBinary, append([]byte{api.ChannelControl}, data...)) == nil
 	}
 	err := ws.Close(websocket.StatusNormalClosure, "")
-	s.forgotten = asked && err == nil
+	s.forgotten = sent && err == nil
 }
 
 func dialError(resp *http.Response, err error) error {
@@ -358,7 +358,7 @@ func (s *stream) handle(data []byte) (*api.ExecResult, error) {
 	case msg.Exit != nil:
 		return msg.Exit, nil
 	case msg.Started != nil:
-		s.begun, s.progress = true, true
+		s.started, s.progress = true, true
 		s.startInput(0, true)
 	case msg.Attached != nil:
 		return nil, s.attached(msg.Attached)
@@ -395,12 +395,12 @@ func (s *stream) gap(stream int, bytes int64, reason string) {
 func (s *stream) attached(a *api.StreamAttached) error {
 	from := [2]int64{a.Stdout, a.Stderr}
 	switch {
-	case s.begun:
+	case s.started:
 	case s.first.Start != nil: // its answer was lost: nothing has been delivered
-		s.begun = true
+		s.started = true
 		s.startInput(0, s.attach.Write)
 	default:
-		s.begun, s.at = true, from
+		s.started, s.at = true, from
 		if s.options.Attached != nil {
 			s.options.Attached(a)
 		}

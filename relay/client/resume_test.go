@@ -80,7 +80,7 @@ func (p *program) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		greeting = api.ServerControl{Attached: &api.StreamAttached{Stdout: at[0], Stderr: at[1], Stdin: taken, Writer: a.Write}}
 	}
-	say(ctx, ws, greeting)
+	sendControl(ctx, ws, greeting)
 	go func() {
 		defer cancel()
 		p.take(ctx, ws, sent)
@@ -88,7 +88,7 @@ func (p *program) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.give(ctx, ws, at)
 }
 
-func say(ctx context.Context, ws *websocket.Conn, msg api.ServerControl) {
+func sendControl(ctx context.Context, ws *websocket.Conn, msg api.ServerControl) {
 	data, _ := json.Marshal(msg)
 	send(ctx, ws, api.ChannelControl, string(data))
 }
@@ -125,7 +125,7 @@ func (p *program) take(ctx context.Context, ws *websocket.Conn, at int64) {
 			p.stdin = append(p.stdin, data[known:]...)
 			at += int64(len(data))
 			if rand.IntN(3) > 0 || at-begin > api.StdinWindow/2 {
-				say(ctx, ws, api.ServerControl{StdinTaken: uint64(at)})
+				sendControl(ctx, ws, api.ServerControl{StdinTaken: uint64(at)})
 			}
 		}
 		p.mu.Unlock()
@@ -153,14 +153,14 @@ func (p *program) give(ctx context.Context, ws *websocket.Conn, at [2]int64) {
 	}
 	select {
 	case <-p.eof:
-		say(ctx, ws, api.ServerControl{Exit: &api.ExecResult{Status: "exited", ExitCode: new(7)}})
+		sendControl(ctx, ws, api.ServerControl{Exit: &api.ExecResult{Status: "exited", ExitCode: new(7)}})
 		<-ctx.Done() // until the client has it, which take reports: a connection is read by one goroutine at a time
 	case <-ctx.Done():
 	}
 }
 
-// cutter forwards a number of bytes of each connection, in each direction, and then cuts it.
-func cutter(t *testing.T, to string, limit func() int64) (socket string, cuts *atomic.Int64) {
+// cuttingProxy forwards a number of bytes of each connection, in each direction, and then cuts it.
+func cuttingProxy(t *testing.T, to string, limit func() int64) (socket string, cuts *atomic.Int64) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "cut")
 	ln, err := net.Listen("unix", socket)
@@ -250,7 +250,7 @@ func TestALostConnectionLosesNoByte(t *testing.T) {
 			}
 			direct := serve(t, p.ServeHTTP)
 			connections := new(atomic.Int64)
-			socket, cuts := cutter(t, direct.socket, func() int64 {
+			socket, cuts := cuttingProxy(t, direct.socket, func() int64 {
 				if connections.Add(1) <= 2 {
 					return 3000 // the program has started by then
 				}
@@ -277,8 +277,8 @@ func TestALostConnectionLosesNoByte(t *testing.T) {
 	}
 }
 
-// talk answers connections one by one, the first with talks[0]; there are no more than talks.
-func talk(t *testing.T, talks ...func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl)) *Client {
+// answerEach answers connections one by one, the first with talks[0]; there are no more than talks.
+func answerEach(t *testing.T, talks ...func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl)) *Client {
 	t.Helper()
 	n := 0
 	var mu sync.Mutex
@@ -310,12 +310,12 @@ func talk(t *testing.T, talks ...func(ctx context.Context, ws *websocket.Conn, f
 
 func greet(a api.StreamAttached) func(context.Context, *websocket.Conn, *api.ClientControl) {
 	return func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
-		say(ctx, ws, api.ServerControl{Attached: &a})
+		sendControl(ctx, ws, api.ServerControl{Attached: &a})
 	}
 }
 
 func exit(ctx context.Context, ws *websocket.Conn) {
-	say(ctx, ws, api.ServerControl{Exit: &api.ExecResult{Status: "exited", ExitCode: new(0)}})
+	sendControl(ctx, ws, api.ServerControl{Exit: &api.ExecResult{Status: "exited", ExitCode: new(0)}})
 	_, _, _ = ws.Read(ctx)
 }
 
@@ -323,13 +323,13 @@ func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
 	t.Parallel()
 	var id string
 	lose := func(_ context.Context, _ *websocket.Conn, first *api.ClientControl) { id = first.Start.Exec.ID }
-	c := talk(t, lose, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
+	c := answerEach(t, lose, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
 		a := first.Attach
 		if a == nil || !a.Write || *a.Stdout != 0 || *a.Stderr != 0 || *a.Stdin != 0 {
 			t.Errorf("first = %+v, want a != nil and a.Write == true and *a.Stdout == 0 and *a.Stderr == 0 and *a.Stdin == 0",
 				first)
 		}
-		say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 3, Writer: true}})
+		sendControl(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 3, Writer: true}})
 		send(ctx, ws, api.ChannelStdout, "rest")
 		if _, data, err := ws.Read(ctx); err != nil || string(data) != "\x00input" {
 			t.Errorf(`data = %q, err = %v, want no error and data == "\x00input"`, data, err)
@@ -342,12 +342,12 @@ func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
 		t.Errorf("%+v, %v: %q of %q", r, err, out.String(), id)
 	}
 	// A program without an id has not started, or its state is unknown.
-	c = talk(t, lose)
+	c = answerEach(t, lose)
 	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); !errors.Is(err, ErrStreamEnded) {
 		t.Errorf("err = %v, want err is ErrStreamEnded", err)
 	}
 	// A refusal is an answer, not a lost connection.
-	c = talk(t, func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
+	c = answerEach(t, func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
 		send(ctx, ws, api.ChannelControl, `{"error":{"type":"urn:boxd:problem:exhausted","status":429,"detail":"full"}}`)
 	})
 	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); errors.Is(err, ErrStreamEnded) || err == nil {
@@ -355,11 +355,11 @@ func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
 	}
 	// Reconnecting to a process uses the original attach parameters.
 	from := [2]int64{5, 6}
-	c = talk(t, func(context.Context, *websocket.Conn, *api.ClientControl) {}, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
+	c = answerEach(t, func(context.Context, *websocket.Conn, *api.ClientControl) {}, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
 		if a := first.Attach; a == nil || !a.TakeOver || *a.Stdout != 5 || *a.Stderr != 6 {
 			t.Errorf("first = %+v, want a != nil and a.TakeOver == true and *a.Stdout == 5 and *a.Stderr == 6", first)
 		}
-		say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 5, Stderr: 6}})
+		sendControl(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 5, Stderr: 6}})
 		exit(ctx, ws)
 	})
 	if _, err := c.Attach(t.Context(), "s", "p", AttachOptions{From: &from, Write: true, TakeOver: true}, Stdio{}, nil); err != nil {
@@ -400,8 +400,8 @@ func TestAnExecutionIsForgottenOnce(t *testing.T) {
 				}
 				defer ws.CloseNow()
 				_, _, _ = ws.Read(r.Context())
-				say(r.Context(), ws, api.ServerControl{Started: &api.StreamStarted{}})
-				say(r.Context(), ws, api.ServerControl{Exit: &api.ExecResult{Status: "exited", ExitCode: new(0)}})
+				sendControl(r.Context(), ws, api.ServerControl{Started: &api.StreamStarted{}})
+				sendControl(r.Context(), ws, api.ServerControl{Exit: &api.ExecResult{Status: "exited", ExitCode: new(0)}})
 				if tc.breaks {
 					return
 				}
@@ -424,7 +424,7 @@ func TestAnExecutionIsForgottenOnce(t *testing.T) {
 
 func TestAProcessThatIsGoneIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	c := talk(t, greet(api.StreamAttached{}))
+	c := answerEach(t, greet(api.StreamAttached{}))
 	_, err := c.Attach(t.Context(), "s", "p", AttachOptions{}, Stdio{}, nil)
 	if !errors.Is(err, ErrProcessGone) || !errors.Is(err, ErrStreamEnded) {
 		t.Errorf("err = %v, want err is ErrProcessGone and err is ErrStreamEnded", err)
@@ -436,7 +436,7 @@ func TestAProcessThatIsGoneIsNotWaitedFor(t *testing.T) {
 
 func TestABrokenRuleIsNotBrokenAgain(t *testing.T) {
 	t.Parallel()
-	c := talk(t, func(ctx context.Context, ws *websocket.Conn, f *api.ClientControl) {
+	c := answerEach(t, func(ctx context.Context, ws *websocket.Conn, f *api.ClientControl) {
 		greet(api.StreamAttached{})(ctx, ws, f)
 		ws.Close(websocket.StatusPolicyViolation, "too much")
 	})
@@ -447,9 +447,9 @@ func TestABrokenRuleIsNotBrokenAgain(t *testing.T) {
 
 func TestABoxdThatStaysAwayIsGivenUp(t *testing.T) {
 	t.Parallel()
-	direct := talk(t, greet(api.StreamAttached{}))
+	direct := answerEach(t, greet(api.StreamAttached{}))
 	connections := new(atomic.Int64)
-	socket, _ := cutter(t, direct.socket, func() int64 {
+	socket, _ := cuttingProxy(t, direct.socket, func() int64 {
 		if connections.Add(1) > 2 {
 			return 1
 		}
@@ -466,17 +466,17 @@ func TestABoxdThatStaysAwayIsGivenUp(t *testing.T) {
 
 func TestWhatIsMissingIsTold(t *testing.T) {
 	t.Parallel()
-	c := talk(
+	c := answerEach(
 		t, func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
-			say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 100}})
+			sendControl(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 100}})
 			send(ctx, ws, api.ChannelStdout, "abc")
-			say(ctx, ws, api.ServerControl{Gap: &api.StreamGap{Stream: "stdout", Bytes: 7}})
+			sendControl(ctx, ws, api.ServerControl{Gap: &api.StreamGap{Stream: "stdout", Bytes: 7}})
 			send(ctx, ws, api.ChannelStdout, "def")
 		}, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
 			if a := first.Attach; a == nil || *a.Stdout != 113 || *a.Stderr != 0 || a.Replay {
 				t.Errorf("attaches with %+v", first.Attach)
 			}
-			say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 112, Stderr: 4}}) // one byte again, and some missing
+			sendControl(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 112, Stderr: 4}}) // one byte again, and some missing
 			send(ctx, ws, api.ChannelStdout, "fghi")
 			exit(ctx, ws)
 		},
@@ -493,13 +493,13 @@ func TestAnotherWriterIsNotDisturbed(t *testing.T) {
 	t.Parallel()
 	refuse := func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
 		if first.Attach.Write {
-			say(ctx, ws, api.ServerControl{Error: &api.Problem{Type: api.ProblemType + "conflict", Status: http.StatusConflict, Detail: "another writes"}})
+			sendControl(ctx, ws, api.ServerControl{Error: &api.Problem{Type: api.ProblemType + "conflict", Status: http.StatusConflict, Detail: "another writes"}})
 			return
 		}
-		say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{}})
+		sendControl(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{}})
 		exit(ctx, ws)
 	}
-	c := talk(t, slices.Concat([]func(context.Context, *websocket.Conn, *api.ClientControl){greet(api.StreamAttached{Writer: true})},
+	c := answerEach(t, slices.Concat([]func(context.Context, *websocket.Conn, *api.ClientControl){greet(api.StreamAttached{Writer: true})},
 		slices.Repeat([]func(context.Context, *websocket.Conn, *api.ClientControl){refuse}, 100))...)
 	lost := 0
 	in, typing := io.Pipe()
@@ -531,7 +531,7 @@ func TestDetachingLeavesTheInputComplete(t *testing.T) {
 
 func TestWhoMayNotWriteCanDetach(t *testing.T) {
 	t.Parallel()
-	c := talk(t, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
+	c := answerEach(t, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
 		greet(api.StreamAttached{Stdin: 3})(ctx, ws, first)
 		if _, data, err := ws.Read(ctx); err == nil {
 			t.Errorf("sends %q", data)
@@ -551,13 +551,13 @@ func TestTheSizeIsToldToEveryConnection(t *testing.T) {
 	t.Parallel()
 	var got []string
 	listen := func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
-		say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{}})
+		sendControl(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{}})
 		_, data, err := ws.Read(ctx)
 		if err == nil {
 			got = append(got, string(data[1:]))
 		}
 	}
-	c := talk(t, listen, func(ctx context.Context, ws *websocket.Conn, f *api.ClientControl) {
+	c := answerEach(t, listen, func(ctx context.Context, ws *websocket.Conn, f *api.ClientControl) {
 		listen(ctx, ws, f)
 		exit(ctx, ws)
 	})

@@ -13,19 +13,19 @@ import (
 
 // CreateSession makes a session, or returns the one of that id if it matches the request; isNew tells which.
 func (c *Client) CreateSession(ctx context.Context, req *api.SessionRequest) (s api.Session, isNew bool, err error) {
-	return askNew[api.Session](ctx, c, http.MethodPost, target{path: "/v1/sessions"}, req)
+	return requestNew[api.Session](ctx, c, http.MethodPost, target{path: "/v1/sessions"}, req)
 }
 
 // PlanSession returns what CreateSession would make, and makes nothing.
 func (c *Client) PlanSession(ctx context.Context, req *api.SessionRequest) (api.Plan, error) {
 	dry := *req
 	dry.DryRun = true
-	return ask[api.Plan](ctx, c, http.MethodPost, target{path: "/v1/sessions"}, &dry)
+	return request[api.Plan](ctx, c, http.MethodPost, target{path: "/v1/sessions"}, &dry)
 }
 
 // Session describes a session.
 func (c *Client) Session(ctx context.Context, id string) (api.Session, error) {
-	return ask[api.Session](ctx, c, http.MethodGet, c.session(id, "", nil), nil)
+	return request[api.Session](ctx, c, http.MethodGet, c.session(id, "", nil), nil)
 }
 
 // Sessions lists the sessions of the caller, or of Owner if that is set; without Owner, all lists those of every owner.
@@ -53,7 +53,7 @@ func (c *Client) FindSessions(ctx context.Context, f *SessionFilter) ([]api.Sess
 	}
 	all := []api.Session{} // not null in JSON
 	for {
-		list, err := ask[api.SessionList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/sessions"}, query), nil)
+		list, err := request[api.SessionList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/sessions"}, query), nil)
 		if all = append(all, list.Sessions...); err != nil || list.Next == "" {
 			return all, err
 		}
@@ -67,42 +67,42 @@ func (c *Client) UsageHistory(ctx context.Context, id string, after time.Time) (
 	if !after.IsZero() {
 		query.Set("after", after.Format(time.RFC3339Nano))
 	}
-	return ask[api.UsageHistory](ctx, c, http.MethodGet, c.session(id, "/usage/history", query), nil)
+	return request[api.UsageHistory](ctx, c, http.MethodGet, c.session(id, "/usage/history", query), nil)
 }
 
 // ChangeSession changes limits or times of a living session, completely or not at all.
 func (c *Client) ChangeSession(ctx context.Context, id string, change *api.SessionChange) (api.Session, error) {
-	return ask[api.Session](ctx, c, http.MethodPatch, c.session(id, "", nil), change)
+	return request[api.Session](ctx, c, http.MethodPatch, c.session(id, "", nil), change)
 }
 
 // FreezeSession freezes all programs of a session, and returns when they are frozen.
 func (c *Client) FreezeSession(ctx context.Context, id string) (api.Session, error) {
-	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/freeze", nil), nil)
+	return request[api.Session](ctx, c, http.MethodPost, c.session(id, "/freeze", nil), nil)
 }
 
 // ThawSession thaws the programs of a frozen session.
 func (c *Client) ThawSession(ctx context.Context, id string) (api.Session, error) {
-	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/thaw", nil), nil)
+	return request[api.Session](ctx, c, http.MethodPost, c.session(id, "/thaw", nil), nil)
 }
 
 // StopSession ends all programs of a session and keeps its data on disk, until StartSession.
 func (c *Client) StopSession(ctx context.Context, id string) (api.Session, error) {
-	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/stop", nil), nil)
+	return request[api.Session](ctx, c, http.MethodPost, c.session(id, "/stop", nil), nil)
 }
 
 // StartSession starts a stopped session again, as soon as there is room for it. A running one is returned unchanged.
 func (c *Client) StartSession(ctx context.Context, id string) (api.Session, error) {
-	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/start", nil), nil)
+	return request[api.Session](ctx, c, http.MethodPost, c.session(id, "/start", nil), nil)
 }
 
 // Definition returns what another session like this one is made from.
 func (c *Client) Definition(ctx context.Context, id string) (api.SessionDefinition, error) {
-	return ask[api.SessionDefinition](ctx, c, http.MethodGet, c.session(id, "/definition", nil), nil)
+	return request[api.SessionDefinition](ctx, c, http.MethodGet, c.session(id, "/definition", nil), nil)
 }
 
 // RenewSession restarts the idle time of a session.
 func (c *Client) RenewSession(ctx context.Context, id string) (api.Session, error) {
-	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/renew", nil), nil)
+	return request[api.Session](ctx, c, http.MethodPost, c.session(id, "/renew", nil), nil)
 }
 
 // DeleteSession ends a session and waits until nothing is left of it.
@@ -113,26 +113,26 @@ func (c *Client) DeleteSession(ctx context.Context, id string) error {
 
 // Exec runs a program in a session and waits for it.
 func (c *Client) Exec(ctx context.Context, id string, req *api.ExecRequest) (api.ExecResult, error) {
-	return ask[api.ExecResult](ctx, c, http.MethodPost, c.session(id, "/exec", nil), req)
+	return request[api.ExecResult](ctx, c, http.MethodPost, c.session(id, "/exec", nil), req)
 }
 
 // PlanExec returns what Exec would run, and runs nothing.
 func (c *Client) PlanExec(ctx context.Context, id string, req *api.ExecRequest) (api.Plan, error) {
 	dry := *req
 	dry.DryRun = true
-	return ask[api.Plan](ctx, c, http.MethodPost, c.session(id, "/exec", nil), &dry)
+	return request[api.Plan](ctx, c, http.MethodPost, c.session(id, "/exec", nil), &dry)
 }
 
 // Run makes a session, runs a program in it, and removes it.
 func (c *Client) Run(ctx context.Context, req *api.OneShotRequest) (api.ExecResult, error) {
-	return ask[api.ExecResult](ctx, c, http.MethodPost, target{path: "/v1/exec"}, req)
+	return request[api.ExecResult](ctx, c, http.MethodPost, target{path: "/v1/exec"}, req)
 }
 
 // PlanRun returns what Run would do, and does nothing.
 func (c *Client) PlanRun(ctx context.Context, req *api.OneShotRequest) (api.Plan, error) {
 	dry := *req
 	dry.Exec.DryRun = true
-	return ask[api.Plan](ctx, c, http.MethodPost, target{path: "/v1/exec"}, &dry)
+	return request[api.Plan](ctx, c, http.MethodPost, target{path: "/v1/exec"}, &dry)
 }
 
 // Instructions returns a model's instructions for a session, or without an id for a new one of a profile.
@@ -141,5 +141,5 @@ func (c *Client) Instructions(ctx context.Context, id, profile string) (api.Inst
 	if id != "" {
 		to = c.session(id, "/instructions", nil)
 	}
-	return ask[api.Instructions](ctx, c, http.MethodGet, to, nil)
+	return request[api.Instructions](ctx, c, http.MethodGet, to, nil)
 }

@@ -24,23 +24,23 @@ func (c *Client) skill(name, rest string, query url.Values) target {
 
 // Skills lists all skills of the caller, the newest first, without their instructions.
 func (c *Client) Skills(ctx context.Context) ([]api.Skill, error) {
-	list, err := ask[api.SkillList](ctx, c, http.MethodGet, c.skills("", nil), nil)
+	list, err := request[api.SkillList](ctx, c, http.MethodGet, c.skills("", nil), nil)
 	return list.Skills, err
 }
 
 // Skill describes a skill.
 func (c *Client) Skill(ctx context.Context, name string) (api.Skill, error) {
-	return ask[api.Skill](ctx, c, http.MethodGet, c.skill(name, "", nil), nil)
+	return request[api.Skill](ctx, c, http.MethodGet, c.skill(name, "", nil), nil)
 }
 
 // CreateSkill makes a skill of texts.
 func (c *Client) CreateSkill(ctx context.Context, req *api.SkillRequest) (api.Skill, error) {
-	return ask[api.Skill](ctx, c, http.MethodPost, c.skills("", nil), req)
+	return request[api.Skill](ctx, c, http.MethodPost, c.skills("", nil), req)
 }
 
 // ChangeSkill replaces texts of a skill.
 func (c *Client) ChangeSkill(ctx context.Context, name string, req *api.SkillChange) (api.Skill, error) {
-	return ask[api.Skill](ctx, c, http.MethodPatch, c.skill(name, "", nil), req)
+	return request[api.Skill](ctx, c, http.MethodPatch, c.skill(name, "", nil), req)
 }
 
 // DeleteSkill deletes a skill.
@@ -51,7 +51,7 @@ func (c *Client) DeleteSkill(ctx context.Context, name string) error {
 
 // SkillIndex returns a skill index for a prompt.
 func (c *Client) SkillIndex(ctx context.Context, req *api.SkillIndexRequest) (api.SkillIndex, error) {
-	return ask[api.SkillIndex](ctx, c, http.MethodPost, c.skills("/index", nil), req)
+	return request[api.SkillIndex](ctx, c, http.MethodPost, c.skills("/index", nil), req)
 }
 
 // SkillFiles lists a directory of a skill; limit 0 means the default.
@@ -60,24 +60,24 @@ func (c *Client) SkillFiles(ctx context.Context, name, path string, hidden bool,
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))
 	}
-	return ask[api.SkillEntries](ctx, c, http.MethodGet, c.skill(name, "/files", query), nil)
+	return request[api.SkillEntries](ctx, c, http.MethodGet, c.skill(name, "/files", query), nil)
 }
 
 // ReadSkillFile returns a file of a skill.
 func (c *Client) ReadSkillFile(ctx context.Context, name, path string) (api.SkillFile, error) {
-	return ask[api.SkillFile](ctx, c, http.MethodGet, c.skill(name, "/file", url.Values{"path": {path}}), nil)
+	return request[api.SkillFile](ctx, c, http.MethodGet, c.skill(name, "/file", url.Values{"path": {path}}), nil)
 }
 
 // WriteSkillFile writes a file of a skill.
 func (c *Client) WriteSkillFile(ctx context.Context, name string, req *api.SkillFileWrite) (api.Skill, error) {
-	return ask[api.Skill](ctx, c, http.MethodPut, c.skill(name, "/file", nil), req)
+	return request[api.Skill](ctx, c, http.MethodPut, c.skill(name, "/file", nil), req)
 }
 
 // RemoveSkillFile removes a file or directory of a skill. ifMatch is the digest that it must have, "" for any.
 func (c *Client) RemoveSkillFile(ctx context.Context, name, path, ifMatch string) (api.Skill, error) {
 	query := queryOf("if_match", ifMatch)
 	query.Set("path", path)
-	return ask[api.Skill](ctx, c, http.MethodDelete, c.skill(name, "/file", query), nil)
+	return request[api.Skill](ctx, c, http.MethodDelete, c.skill(name, "/file", query), nil)
 }
 
 // SkillImport is a source of skills, and the selection of them.
@@ -98,19 +98,19 @@ func (i *SkillImport) query() url.Values {
 
 // PreviewSkills returns what could be installed, and what is wrong with it.
 func (c *Client) PreviewSkills(ctx context.Context, from *SkillImport) ([]api.SkillCandidate, error) {
-	list, err := ask[api.SkillCandidates](ctx, c, http.MethodPost, c.skills("/preview", from.query()), archiveBody(from.Archive))
+	list, err := request[api.SkillCandidates](ctx, c, http.MethodPost, c.skills("/preview", from.query()), archiveBody(from.Archive))
 	return list.Candidates, err
 }
 
 // InstallSkills installs the chosen skills: all or none.
 func (c *Client) InstallSkills(ctx context.Context, from *SkillImport) ([]api.Skill, error) {
-	list, err := ask[api.SkillList](ctx, c, http.MethodPost, c.skills("/install", from.query()), archiveBody(from.Archive))
+	list, err := request[api.SkillList](ctx, c, http.MethodPost, c.skills("/install", from.query()), archiveBody(from.Archive))
 	return list.Skills, err
 }
 
 // ActivateSkill adds the current version of a skill to a session; isNew is false if it had one of that name.
 func (c *Client) ActivateSkill(ctx context.Context, session, name string) (k api.SessionSkill, isNew bool, err error) {
-	return askNew[api.SessionSkill](ctx, c, http.MethodPut, c.session(session, "/skills/"+segment(name), nil), nil)
+	return requestNew[api.SessionSkill](ctx, c, http.MethodPut, c.session(session, "/skills/"+segment(name), nil), nil)
 }
 
 // DeactivateSkill removes a skill from a session. One in use is refused, and MountUsersOf lists its users; with force,
@@ -126,5 +126,5 @@ func (c *Client) MakeSkillEnvironment(ctx context.Context, session, name string,
 		req = &api.SkillEnvironmentRequest{}
 	}
 	to := c.session(session, "/skills/"+segment(name)+"/environment", nil)
-	return ask[api.SkillEnvironment](ctx, c, http.MethodPost, to, req)
+	return request[api.SkillEnvironment](ctx, c, http.MethodPost, to, req)
 }

@@ -49,19 +49,19 @@ func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest
 	s.attach = api.StreamAttach{Write: start.Stdin, TakeOver: start.Stdin, Lossless: new(true)}
 	s.forget = req.ID == ""
 	r, err := s.run(ctx)
-	if s.forget && s.begun && !s.forgotten { // no other client knows it
+	if s.forget && s.started && !s.forgotten { // no other client knows it
 		c.forget(ctx, id, start.Exec.ID, err != nil)
 	}
 	return r, err
 }
 
-// forgetPatience is how long boxd may take to end and forget a program whose caller has gone.
-const forgetPatience = 5 * time.Second
+// forgetTimeout is how long boxd may take to end and forget a program whose caller has gone.
+const forgetTimeout = 5 * time.Second
 
 // forget removes an execution from a boxd that has not forgotten it at the end of its stream. If that fails, its lease
 // does it.
 func (c *Client) forget(ctx context.Context, id, p string, kill bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
 	defer cancel()
 	if kill && c.SignalProcess(ctx, id, p, unix.SignalName(syscall.SIGKILL)) != nil {
 		return

@@ -27,8 +27,8 @@ func withPort(address string) string {
 	return address
 }
 
-// over starts TLS on a connection.
-func (t *TLS) over(ctx context.Context, conn net.Conn, socket, address string) (net.Conn, error) {
+// handshake starts TLS on a connection.
+func (t *TLS) handshake(ctx context.Context, conn net.Conn, socket, address string) (net.Conn, error) {
 	config, err := t.config(address)
 	if err != nil {
 		conn.Close()

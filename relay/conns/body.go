@@ -13,8 +13,8 @@ import (
 
 // How long a caller may send nothing of an archive, and how long it may take for all of it: others wait for the place that it has.
 const (
-	piecePatience = time.Minute
-	archiveTime   = time.Hour
+	pieceTimeout = time.Minute
+	archiveTime  = time.Hour
 )
 
 // archiveBody is the body of a request, which fails when its caller sends nothing more.
@@ -30,7 +30,7 @@ func ArchiveBody(w http.ResponseWriter, r *http.Request) io.Reader {
 }
 
 func (b *archiveBody) Read(p []byte) (int, error) {
-	until := time.Now().Add(piecePatience)
+	until := time.Now().Add(pieceTimeout)
 	if b.until.Before(until) {
 		until = b.until
 	}

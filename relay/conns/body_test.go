@@ -20,12 +20,12 @@ func TestAnArchiveTakesNoTimeWithoutEnd(t *testing.T) {
 	failed := make(chan error, 1)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := ArchiveBody(w, r).(*archiveBody) //nolint:forcetypeassert // it is one
-		if left := time.Until(body.until); left <= piecePatience || left > archiveTime {
+		if left := time.Until(body.until); left <= pieceTimeout || left > archiveTime {
 			t.Errorf("it has %v, want left > piecePatience and left <= archiveTime", left)
 		}
 		body.until = time.Now().Add(100 * time.Millisecond)
-		late := time.AfterFunc(time.Minute, func() { _ = r.Body.Close() }) // or the test would not end
-		defer late.Stop()
+		timer := time.AfterFunc(time.Minute, func() { _ = r.Body.Close() }) // or the test would not end
+		defer timer.Stop()
 		_, err := io.Copy(io.Discard, body)
 		failed <- err
 	}))

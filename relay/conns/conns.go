@@ -52,14 +52,14 @@ func NewLimits() *Limits {
 	return &Limits{bytes: semaphore.NewWeighted(Bytes), lines: semaphore.NewWeighted(Bytes)}
 }
 
-// Stream admits a stream; leave must follow.
-func (l *Limits) Stream() (leave func(), err error) {
-	leave = func() { l.streams.Add(-1) }
+// Stream admits a stream; release must follow.
+func (l *Limits) Stream() (release func(), err error) {
+	release = func() { l.streams.Add(-1) }
 	if l.streams.Add(1) > Streams {
-		leave()
+		release()
 		return nil, fault.Errorf(fault.Exhausted, "you have %d streams open, the limit", Streams).WithHint("close one of them")
 	}
-	return leave, nil
+	return release, nil
 }
 
 // Reserve waits until boxd may read n more bytes for the caller, which must call release.
@@ -78,9 +78,9 @@ func reserve(ctx context.Context, of *semaphore.Weighted, n int64, what string) 
 		return release, nil
 	}
 	// A caller that has hung up is not noticed before its body is read.
-	late, cancel := context.WithTimeout(ctx, BodyPatience)
+	timeoutCtx, cancel := context.WithTimeout(ctx, BodyPatience)
 	defer cancel()
-	if err := of.Acquire(late, n); err != nil {
+	if err := of.Acquire(timeoutCtx, n); err != nil {
 		if ctx.Err() == nil {
 			err = fault.Errorf(fault.Exhausted, "your %s take %s, the limit", what, quantity.Size(Bytes).Short()).
 				WithHint("wait for one of them to end")
@@ -95,7 +95,7 @@ type Limiter struct {
 	each, all int // connections of one caller, and of all but root together
 
 	mu        sync.Mutex
-	people    map[string]*Limits // callers with a connection or a call, by name
+	byName    map[string]*Limits // callers with a connection or a call, by name
 	others    int                // connections of all but root
 	anonymous list.List          // of *Slot, the oldest first
 
@@ -109,14 +109,14 @@ var root = access.OfUser(0)
 
 // How many refused connections are still read, and for how long.
 const (
-	maxLeaving    = 64
-	leavePatience = time.Second
+	maxLeaving   = 64
+	leaveTimeout = time.Second
 )
 
 // New returns a Limiter without connections. Each caller but root may have each of them, and those together all.
 func New(each, all int) *Limiter {
 	return &Limiter{
-		each: each, all: all, people: map[string]*Limits{}, leaving: make(chan struct{}, maxLeaving),
+		each: each, all: all, byName: map[string]*Limits{}, leaving: make(chan struct{}, maxLeaving),
 		rootFull: full("root has", All), userFull: full("you have", each), visitsFull: full("visitors of your ports have", each/2), allFull: full("all users together have", all),
 	}
 }
@@ -131,7 +131,7 @@ func (c *Limiter) Enter(name string) (*Limits, *Refusal) {
 	l, refused := c.enterLocked(name)
 	c.mu.Unlock()
 	if evicted != nil {
-		evicted.end()
+		evicted.close()
 	}
 	return l, refused
 }
@@ -147,7 +147,7 @@ func (c *Limiter) enterLocked(name string) (*Limits, *Refusal) {
 		c.others++
 	}
 	l.conns++
-	c.people[name] = l
+	c.byName[name] = l
 	return l, nil
 }
 
@@ -169,7 +169,7 @@ func (c *Limiter) full(name string) *Refusal {
 
 // ofLocked returns the limits of a principal; new ones are not stored yet.
 func (c *Limiter) ofLocked(name string) *Limits {
-	if l := c.people[name]; l != nil {
+	if l := c.byName[name]; l != nil {
 		return l
 	}
 	return NewLimits()
@@ -177,8 +177,8 @@ func (c *Limiter) ofLocked(name string) *Limits {
 
 // forgetLocked drops limits that are unused: principal names are cheap to make.
 func (c *Limiter) forgetLocked(name string) {
-	if l := c.people[name]; l != nil && l.conns == 0 && l.calls == 0 {
-		delete(c.people, name)
+	if l := c.byName[name]; l != nil && l.conns == 0 && l.calls == 0 {
+		delete(c.byName, name)
 	}
 }
 
@@ -189,8 +189,8 @@ type Refusal struct {
 	answer []byte
 }
 
-func full(who string, limit int) *Refusal {
-	err := fault.Errorf(fault.Exhausted, "%s %d connections to boxd, the limit", who, limit).
+func full(caller string, limit int) *Refusal {
+	err := fault.Errorf(fault.Exhausted, "%s %d connections to boxd, the limit", caller, limit).
 		WithHint("wait for one of them to end")
 	p := &api.Problem{Type: api.ProblemType + err.Kind.String(), Title: "limit reached", Status: http.StatusTooManyRequests, Detail: err.Error(), Hint: err.Hint}
 	data, _ := json.Marshal(p) // plain data: cannot fail
@@ -207,14 +207,14 @@ func full(who string, limit int) *Refusal {
 func (c *Limiter) None() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.people) == 0 && c.anonymous.Len() == 0 && len(c.leaving) == 0
+	return len(c.byName) == 0 && c.anonymous.Len() == 0 && len(c.leaving) == 0
 }
 
 // Leave undoes Enter.
 func (c *Limiter) Leave(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.people[name].conns--
+	c.byName[name].conns--
 	if name != root {
 		c.others--
 	}
@@ -225,7 +225,7 @@ func (c *Limiter) Leave(name string) {
 // request, as a client reads no response before, and finish sending it, or the caller would get a broken pipe instead.
 // If too many connections are being read already, it does get that.
 func (c *Limiter) TurnAway(conn net.Conn, r *Refusal) {
-	_ = conn.SetDeadline(time.Now().Add(leavePatience))
+	_ = conn.SetDeadline(time.Now().Add(leaveTimeout))
 	select {
 	case c.leaving <- struct{}{}:
 	default:
@@ -237,7 +237,7 @@ func (c *Limiter) TurnAway(conn net.Conn, r *Refusal) {
 		defer func() { <-c.leaving }()
 		defer conn.Close()
 		_, _ = conn.Read(make([]byte, 1))
-		_ = conn.SetDeadline(time.Now().Add(leavePatience))
+		_ = conn.SetDeadline(time.Now().Add(leaveTimeout))
 		_, _ = conn.Write(r.answer) // the caller may have gone
 		if half, ok := conn.(*net.UnixConn); ok && half.CloseWrite() == nil {
 			_, _ = io.Copy(io.Discard, conn)
@@ -245,13 +245,13 @@ func (c *Limiter) TurnAway(conn net.Conn, r *Refusal) {
 	}()
 }
 
-// Share returns the limits of a principal whose connections the kernel does not identify; leave must follow.
-func (c *Limiter) Share(name string) (l *Limits, leave func()) {
+// Share returns the limits of a principal whose connections the kernel does not identify; release must follow.
+func (c *Limiter) Share(name string) (l *Limits, release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l = c.ofLocked(name)
 	l.calls++
-	c.people[name] = l
+	c.byName[name] = l
 	return l, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()

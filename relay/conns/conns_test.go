@@ -47,8 +47,8 @@ func TestConnectionsOfOneCallerLeaveRoomForOthers(t *testing.T) {
 	for range 1024 {
 		c.Leave("uid:0")
 	}
-	if c.people["uid:1"] != nil || c.people["uid:9"] != nil || c.people["uid:0"] != nil || len(c.people) != 3 || c.others != 2*256+255 {
-		t.Errorf("%d callers and %d connections are counted", len(c.people), c.others)
+	if c.byName["uid:1"] != nil || c.byName["uid:9"] != nil || c.byName["uid:0"] != nil || len(c.byName) != 3 || c.others != 2*256+255 {
+		t.Errorf("%d callers and %d connections are counted", len(c.byName), c.others)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestOneCallerHasOneLoad(t *testing.T) {
 	if refused != nil {
 		t.Fatal(refused.Err)
 	}
-	other, leave := c.Share("ann")
+	other, release := c.Share("ann")
 	if l != other {
 		t.Error("the same caller has two loads")
 	}
@@ -118,7 +118,7 @@ func TestOneCallerHasOneLoad(t *testing.T) {
 	if again, refused := c.Enter("ann"); refused != nil || again != l {
 		t.Errorf("another load: refused = %v, want refused == nil and again == l", refused)
 	}
-	leave()
+	release()
 	c.Leave("ann")
 	if !c.None() {
 		t.Error("some load is left")

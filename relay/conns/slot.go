@@ -12,16 +12,16 @@ import (
 // places are taken, closes the oldest of them. So silent connections lock no caller out.
 type Slot struct {
 	callers *Limiter
-	end     func()        // closes the connection
+	close   func()        // closes the connection
 	place   *list.Element // in the list of anonymous slots; nil: the caller is known, or has left
 	name    string        // of the caller, once known
-	visit   bool          // to a preview of the caller
+	preview bool          // to a preview of the caller
 	left    bool
 }
 
-// Admit admits a connection whose caller the kernel does not identify; end closes it, and may be called from another
+// Admit admits a connection whose caller the kernel does not identify; close closes it, and may be called from another
 // goroutine. Leave must follow.
-func (c *Limiter) Admit(end func()) (*Slot, *Refusal) {
+func (c *Limiter) Admit(close func()) (*Slot, *Refusal) {
 	c.mu.Lock()
 	var evicted *Slot
 	if c.anonymous.Len() >= Unknown || c.others >= c.all {
@@ -30,12 +30,12 @@ func (c *Limiter) Admit(end func()) (*Slot, *Refusal) {
 			return nil, c.allFull
 		}
 	}
-	s := &Slot{callers: c, end: end}
+	s := &Slot{callers: c, close: close}
 	s.place = c.anonymous.PushBack(s)
 	c.others++
 	c.mu.Unlock()
 	if evicted != nil {
-		evicted.end()
+		evicted.close()
 	}
 	return s, nil
 }
@@ -74,20 +74,20 @@ func (s *Slot) uncountLocked() {
 		s.place = nil
 		return
 	}
-	l := s.callers.people[s.name]
+	l := s.callers.byName[s.name]
 	l.conns--
-	if s.visit {
+	if s.preview {
 		l.visits--
 	}
 	s.callers.forgetLocked(s.name)
 }
 
 // known counts the connection for a caller from now on, unless the caller has reached its maximum.
-func (s *Slot) known(name string, visit bool) error {
+func (s *Slot) known(name string, preview bool) error {
 	c := s.callers
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.left || s.place == nil && s.name == name && s.visit == visit {
+	if s.left || s.place == nil && s.name == name && s.preview == preview {
 		return nil
 	}
 	l, own := c.ofLocked(name), 0
@@ -97,16 +97,16 @@ func (s *Slot) known(name string, visit bool) error {
 	switch {
 	case l.conns-own >= c.capacity(name):
 		return c.full(name).Err
-	case visit && l.visits >= c.each/2:
+	case preview && l.visits >= c.each/2:
 		return c.visitsFull.Err
 	}
 	l.conns++ // before the slot is given up, which may be the caller's last
-	if visit {
+	if preview {
 		l.visits++
 	}
-	c.people[name] = l
+	c.byName[name] = l
 	s.uncountLocked()
-	s.name, s.visit = name, visit
+	s.name, s.preview = name, preview
 	return nil
 }
 
@@ -126,10 +126,10 @@ func Identify(ctx context.Context, name string) error { return identify(ctx, nam
 // at most half of that principal's connections, so they do not lock it out.
 func IdentifyVisitor(ctx context.Context, name string) error { return identify(ctx, name, true) }
 
-func identify(ctx context.Context, name string, visit bool) error {
+func identify(ctx context.Context, name string, preview bool) error {
 	s, ok := ctx.Value(slotKey{}).(*Slot)
 	if !ok || name == "" {
 		return nil
 	}
-	return s.known(name, visit)
+	return s.known(name, preview)
 }

@@ -27,13 +27,13 @@ func TestStrangersMakeRoom(t *testing.T) {
 			all = append(all, s)
 		}
 	}
-	name := func(i int, who string) error { return Identify(WithSlot(t.Context(), all[i]), who) }
+	name := func(i int, owner string) error { return Identify(WithSlot(t.Context(), all[i]), owner) }
 	sit(Unknown)
 	if err := name(0, ""); err != nil || len(ended) != 0 {
 		t.Errorf("%v, %d have ended", err, len(ended))
 	}
-	for _, who := range []string{"ci", "ci", "other", "ci"} { // on one connection, one after the other
-		if err := name(1, who); err != nil {
+	for _, owner := range []string{"ci", "ci", "other", "ci"} { // on one connection, one after the other
+		if err := name(1, owner); err != nil {
 			t.Error(err)
 		}
 	}
@@ -81,6 +81,6 @@ func TestStrangersMakeRoom(t *testing.T) {
 		}
 	}
 	if !c.None() || c.others != 0 {
-		t.Errorf("%d connections are left, %d unauthenticated, callers %v", c.others, c.anonymous.Len(), c.people)
+		t.Errorf("%d connections are left, %d unauthenticated, callers %v", c.others, c.anonymous.Len(), c.byName)
 	}
 }

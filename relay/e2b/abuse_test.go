@@ -70,14 +70,14 @@ func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 				go func() { done <- front.Serve(ln) }()
 				near, far := net.Pipe()
 				ln.conns <- far
-				begin := time.Now()
+				start := time.Now()
 				go io.WriteString(near, request)
 				resp, err := http.ReadResponse(bufio.NewReader(near), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer resp.Body.Close()
-				if late := time.Since(begin); late > 2*bodyPatience || resp.StatusCode < 400 {
+				if late := time.Since(start); late > 2*bodyTimeout || resp.StatusCode < 400 {
 					t.Errorf("%d after %v", resp.StatusCode, late)
 				}
 				near.Close()
@@ -94,13 +94,13 @@ func TestASlowBodyHasAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		ended := make(chan time.Duration, 1)
-		begin := time.Now()
+		start := time.Now()
 		ln := &onePipe{make(chan net.Conn, 1), make(chan struct{})}
 		front := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			s := &Server{}
 			callers := conns.New(1, conns.All)
-			limits, leave := callers.Share("a")
-			defer leave()
+			limits, release := callers.Share("a")
+			defer release()
 			body, end, err := s.bounded(w, r, &sandbox{limits: limits}, procedure{})
 			if err != nil {
 				t.Error(err)
@@ -111,7 +111,7 @@ func TestASlowBodyHasAWhile(t *testing.T) {
 			if err == nil {
 				t.Error("no error for a body that comes too slowly")
 			}
-			ended <- time.Since(begin)
+			ended <- time.Since(start)
 		})}
 		done := make(chan error, 1)
 		go func() { done <- front.Serve(ln) }()
@@ -120,12 +120,12 @@ func TestASlowBodyHasAWhile(t *testing.T) {
 		go func() {
 			_, err := io.WriteString(near, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
 			for err == nil {
-				<-time.After(bodyPatience / 3) // takes no time in a bubble
+				<-time.After(bodyTimeout / 3) // takes no time in a bubble
 				_, err = near.Write([]byte("x"))
 			}
 			sent <- err
 		}()
-		if late := <-ended; late > 2*bodyPatience {
+		if late := <-ended; late > 2*bodyTimeout {
 			t.Errorf("it was read for %v", late)
 		}
 		near.Close()
@@ -156,8 +156,8 @@ func TestAPackedMessageTakesItsRoom(t *testing.T) {
 			r.Header.Set(tc.header, "gzip")
 		}
 		synctest.Test(t, func(t *testing.T) { // while it waits for room, no time passes
-			limits, leave := conns.New(1, conns.All).Share("a")
-			held := []func(){leave}
+			limits, release := conns.New(1, conns.All).Share("a")
+			held := []func(){release}
 			full := false
 			for range 9 {
 				_, end, err := (&Server{}).bounded(httptest.NewRecorder(), r.WithContext(t.Context()), &sandbox{limits: limits}, tc.what)
@@ -343,7 +343,7 @@ func FuzzSignedAddress(f *testing.F) {
 		if a != nil && a.fits(token+"x") {
 			t.Errorf("%+v fits another token", a)
 		}
-		if a != nil && !a.over(time.Unix(math.MaxInt64, 0)) && expires != "" {
+		if a != nil && !a.expired(time.Unix(math.MaxInt64, 0)) && expires != "" {
 			t.Errorf("%q never ends", expires)
 		}
 	})

@@ -53,24 +53,24 @@ func (a *agentService) DestroyContext(ctx context.Context, req *protocol.Destroy
 // Execute runs code and sends what happens.
 func (a *agentService) Execute(ctx context.Context, req *protocol.ExecuteRequest, stream *connect.ServerStream[protocol.ExecuteResponse]) error {
 	sb := of(ctx)
-	leave, err := sb.limits.Stream()
+	release, err := sb.limits.Stream()
 	if err != nil {
 		return a.server.rpcError(ctx, err)
 	}
-	defer leave()
-	ask := &executeRequest{Context: req.ContextId, Code: req.Code, Env: req.EnvVars}
+	defer release()
+	execute := &executeRequest{Context: req.ContextId, Code: req.Code, Env: req.EnvVars}
 	if req.ContextId == "" {
-		ask.Language = req.Language
+		execute.Language = req.Language
 	}
 	if n, ok := ctx.Value(notedKey{}).(*noted); ok {
 		n.what.Argv, n.what.Env = []string{req.Language, req.Code}, slices.Sorted(maps.Keys(req.EnvVars))
 	}
-	began, count := time.Now(), int64(0)
-	err = a.server.code.execute(ctx, sb, ask, func(e *codeEvent) error {
+	start, count := time.Now(), int64(0)
+	err = a.server.code.execute(ctx, sb, execute, func(e *codeEvent) error {
 		if e.Type == eventCount {
 			count = e.ExecutionCount
 		}
-		if m := agentEvent(e, began, count); m != nil {
+		if m := agentEvent(e, start, count); m != nil {
 			return stream.Send(m)
 		}
 		return nil
@@ -79,7 +79,7 @@ func (a *agentService) Execute(ctx context.Context, req *protocol.ExecuteRequest
 }
 
 // agentEvent is an event as a message; nil for what clients of Scalebox do not hear of.
-func agentEvent(e *codeEvent, began time.Time, count int64) *protocol.ExecuteResponse {
+func agentEvent(e *codeEvent, start time.Time, count int64) *protocol.ExecuteResponse {
 	switch e.Type {
 	case eventStdout:
 		return &protocol.ExecuteResponse{Event: &protocol.ExecuteResponse_Stdout{Stdout: &protocol.ExecuteOutput{Content: e.Text}}}
@@ -90,7 +90,7 @@ func agentEvent(e *codeEvent, began time.Time, count int64) *protocol.ExecuteRes
 	case eventResult:
 		r := e.codeResult
 		m := &protocol.ExecuteResult{
-			StartedAt: timestamppb.New(began), FinishedAt: timestamppb.Now(), Text: e.Text, Html: plain(r.HTML), Markdown: plain(r.Markdown), Svg: plain(r.SVG), Png: plain(r.PNG),
+			StartedAt: timestamppb.New(start), FinishedAt: timestamppb.Now(), Text: e.Text, Html: plain(r.HTML), Markdown: plain(r.Markdown), Svg: plain(r.SVG), Png: plain(r.PNG),
 			Jpeg: plain(r.JPEG), Pdf: plain(r.PDF), Latex: plain(r.Latex), Json: plain(r.JSON), Javascript: plain(r.JavaScript), Data: plain(r.Data),
 			Chart: chartOf(r.Chart), ExecutionCount: int32(count), IsMainResult: r.Main, Extra: map[string]string{},
 		}

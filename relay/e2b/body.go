@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// streamPatience is how long a client may take nothing of an answer: as long as programs wait for it.
-const streamPatience = 10 * time.Minute
+// streamTimeout is how long a client may take nothing of an answer: as long as programs wait for it.
+const streamTimeout = 10 * time.Minute
 
 // expectBody gives a client a while to send what it has announced. net/http wants that before it sends an answer, also to who
 // has not proven who he is, and reads it by itself where nobody else does.
 func expectBody(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // every connection of ours has deadlines
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // every connection of ours has deadlines
 	}
 }
 
@@ -25,16 +25,16 @@ func expectBody(w http.ResponseWriter, r *http.Request) {
 type timedBody struct {
 	io.ReadCloser
 
-	conn  *http.ResponseController
-	until time.Time // by when all of it has to be there; zero: each part has its while
-	end   func()    // gives back the room that the body had, once all of it is there; called once
+	conn    *http.ResponseController
+	until   time.Time // by when all of it has to be there; zero: each part has its while
+	release func()    // gives back the room that the body had, once all of it is there; called once
 }
 
 // Read reads a part.
 func (b *timedBody) Read(p []byte) (int, error) {
 	until := b.until
 	if until.IsZero() {
-		until = time.Now().Add(bodyPatience)
+		until = time.Now().Add(bodyTimeout)
 	}
 	_ = b.conn.SetReadDeadline(until) // every connection of ours has deadlines
 	n, err := b.ReadCloser.Read(p)
@@ -42,13 +42,13 @@ func (b *timedBody) Read(p []byte) (int, error) {
 		_ = b.conn.SetReadDeadline(time.Time{})
 	}
 	if err != nil {
-		b.end()
+		b.release()
 	}
 	return n, err
 }
 
 // Close ends the body.
 func (b *timedBody) Close() error {
-	b.end()
+	b.release()
 	return b.ReadCloser.Close()
 }

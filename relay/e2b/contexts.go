@@ -36,16 +36,16 @@ func newContexts(s *Server) *contexts {
 
 // Of contexts.
 const (
-	maxContexts  = 16                 // of a sandbox
-	kernelOutput = 512 * quantity.KiB // by which code may be ahead of who reads what it writes
-	stopGrace    = 2 * time.Second    // of a kernel that is to end
-	labelKernel  = "e2b.kernel"       // the version of the language between boxd and the kernel
-	labelContext = "e2b.language"     // of the context
-	labelMade    = "e2b.context"      // one of the values below
-	madeDefault  = "default"          // where code runs that names no context; its id is the name of the language
-	madeExplicit = "explicit"         // somebody has asked for it
-	madeImplicit = "implicit"         // it was made for one execution, and may be dropped when there are too many
-	idPrefix     = "code-"            // of the processes
+	maxContexts    = 16                 // of a sandbox
+	kernelOutput   = 512 * quantity.KiB // by which code may be ahead of who reads what it writes
+	stopGrace      = 2 * time.Second    // of a kernel that is to end
+	labelKernel    = "e2b.kernel"       // the version of the language between boxd and the kernel
+	labelContext   = "e2b.language"     // of the context
+	labelOrigin    = "e2b.context"      // one of the values below
+	originDefault  = "default"          // where code runs that names no context; its id is the name of the language
+	originExplicit = "explicit"         // somebody has asked for it
+	originImplicit = "implicit"         // it was made for one execution, and may be dropped when there are too many
+	idPrefix       = "code-"            // of the processes
 )
 
 // isKernel reports whether a process is the kernel of a context, which is no process that a client of the dialect has started.
@@ -62,21 +62,21 @@ type codeContext struct {
 	ID       string
 	Language string // whose kernel it has
 	Dir      string
-	made     string
+	origin   string
 	created  time.Time
 
-	turn  chan struct{} // has room for the one whose code runs; guards the fields below
-	clean bool          // the kernel is known to wait for a request
-	told  bool          // it is not, and has been interrupted
+	turn        chan struct{} // has room for the one whose code runs; guards the fields below
+	clean       bool          // the kernel is known to wait for a request
+	interrupted bool          // it is not, and has been interrupted
 
-	starting sync.Mutex // held while a kernel is started or removed
-	mu       sync.Mutex // guards the fields below
-	used     time.Time
-	removed  bool
+	startMu sync.Mutex // held while a kernel is started or removed
+	mu      sync.Mutex // guards the fields below
+	used    time.Time
+	removed bool
 }
 
-func newContext(id, language, dir, made string, created time.Time) *codeContext {
-	return &codeContext{ID: id, Language: language, Dir: dir, made: made, created: created, used: created, turn: make(chan struct{}, 1)}
+func newContext(id, language, dir, origin string, created time.Time) *codeContext {
+	return &codeContext{ID: id, Language: language, Dir: dir, origin: origin, created: created, used: created, turn: make(chan struct{}, 1)}
 }
 
 // of returns the contexts of a sandbox. At first use these are the default ones, and those that an earlier boxd has left.
@@ -99,13 +99,13 @@ func (c *contexts) of(sb *sandbox) *boxContexts {
 	for _, p := range sb.Processes() {
 		if spec := p.Spec(); isKernel(p) {
 			if _, runs, err := parseLanguage(spec.Labels[labelContext]); err == nil && runs == spec.Labels[labelContext] {
-				b.list = append(b.list, newContext(contextID(spec.ID), runs, spec.Command.Dir, spec.Labels[labelMade], p.Info().StartedAt))
+				b.list = append(b.list, newContext(contextID(spec.ID), runs, spec.Command.Dir, spec.Labels[labelOrigin], p.Info().StartedAt))
 			}
 		}
 	}
 	for _, language := range []string{languagePython, languageJavaScript} {
 		if sb.runs(language) && b.find(language) == nil {
-			b.list = append(b.list, newContext(language, language, sb.dir(), madeDefault, time.Time{}))
+			b.list = append(b.list, newContext(language, language, sb.dir(), originDefault, time.Time{}))
 		}
 	}
 	slices.SortStableFunc(b.list, func(x, y *codeContext) int { return cmp.Compare(x.order(), y.order()) })
@@ -134,7 +134,7 @@ func (sb *sandbox) runs(kernel string) bool {
 
 // order puts the default contexts of a list first.
 func (x *codeContext) order() int {
-	if x.made == madeDefault {
+	if x.origin == originDefault {
 		return 0
 	}
 	return 1
@@ -183,11 +183,11 @@ func (c *contexts) create(ctx context.Context, sb *sandbox, language, dir string
 	if !path.IsAbs(dir) {
 		dir = path.Join(sb.dir(), dir)
 	}
-	made := madeExplicit
+	origin := originExplicit
 	if implicit {
-		made = madeImplicit
+		origin = originImplicit
 	}
-	x := newContext(rand.Text(), runs, path.Clean(dir), made, time.Now())
+	x := newContext(rand.Text(), runs, path.Clean(dir), origin, time.Now())
 	x.turn <- struct{}{} // others may find it in the list before its kernel has started
 	defer func() { <-x.turn }()
 	if err := c.add(ctx, sb, x); err != nil {
@@ -207,9 +207,9 @@ func (c *contexts) add(ctx context.Context, sb *sandbox, x *codeContext) error {
 	b := c.of(sb)
 	b.mu.Lock()
 	var oldest *codeContext
-	if len(b.list) >= maxContexts && x.made == madeImplicit {
+	if len(b.list) >= maxContexts && x.origin == originImplicit {
 		for _, other := range b.list {
-			if other.made == madeImplicit && len(other.turn) == 0 && (oldest == nil || other.lastUsed().Before(oldest.lastUsed())) {
+			if other.origin == originImplicit && len(other.turn) == 0 && (oldest == nil || other.lastUsed().Before(oldest.lastUsed())) {
 				oldest = other
 			}
 		}
@@ -262,7 +262,7 @@ func (c *contexts) fallback(ctx context.Context, sb *sandbox, runs string) (*cod
 	if x, err := c.get(sb, runs); err == nil {
 		return x, nil
 	}
-	x := newContext(runs, runs, sb.dir(), madeDefault, time.Now())
+	x := newContext(runs, runs, sb.dir(), originDefault, time.Now())
 	if err := c.add(ctx, sb, x); err != nil {
 		return nil, err
 	}
@@ -272,8 +272,8 @@ func (c *contexts) fallback(ctx context.Context, sb *sandbox, runs string) (*cod
 // kernel returns the process of a context, which it starts if there is none that runs. fresh says that nothing has been asked of it
 // yet by anybody.
 func (c *contexts) kernel(ctx context.Context, sb *sandbox, x *codeContext) (p *process.Process, fresh bool, err error) {
-	x.starting.Lock()
-	defer x.starting.Unlock()
+	x.startMu.Lock()
+	defer x.startMu.Unlock()
 	if x.isRemoved() {
 		return nil, false, noContext(x.ID)
 	}
@@ -289,7 +289,7 @@ func (c *contexts) kernel(ctx context.Context, sb *sandbox, x *codeContext) (p *
 	p, _, err = s.StartProcess(ctx, &session.ProcessRequest{
 		ID: idPrefix + x.ID, Managed: true, Stdin: true, Output: new(kernelOutput),
 		Stop:   &process.Stop{Signal: "SIGTERM", Grace: new(stopGrace)},
-		Labels: map[string]string{labelKernel: kernelVersion, labelContext: x.Language, labelMade: x.made},
+		Labels: map[string]string{labelKernel: kernelVersion, labelContext: x.Language, labelOrigin: x.origin},
 		Exec:   session.ExecRequest{Argv: k.start(rand.Text()), Dir: x.Dir, Env: c.kernelEnv(sb, x.Language)},
 	})
 	if err != nil {
@@ -332,8 +332,8 @@ func (x *codeContext) remove(ctx context.Context, s *session.Session) error {
 
 // end ends the kernel, if there is one.
 func (x *codeContext) end(ctx context.Context, s *session.Session) error {
-	x.starting.Lock()
-	defer x.starting.Unlock()
+	x.startMu.Lock()
+	defer x.startMu.Unlock()
 	p, err := s.Process(idPrefix + x.ID)
 	if err != nil {
 		return nil // there is none

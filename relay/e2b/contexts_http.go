@@ -105,11 +105,11 @@ func (c *contexts) serveCreate(w http.ResponseWriter, r *http.Request, sb *sandb
 }
 
 func (c *contexts) serveExecute(w http.ResponseWriter, r *http.Request, sb *sandbox) error {
-	leave, err := sb.limits.Stream()
+	release, err := sb.limits.Stream()
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	var req struct {
 		Code     string            `json:"code"`
 		Context  string            `json:"context_id"`
@@ -128,7 +128,7 @@ func (c *contexts) serveExecute(w http.ResponseWriter, r *http.Request, sb *sand
 	lines := &eventWriter{w: w, control: http.NewResponseController(w)}
 	err = c.execute(r.Context(), sb, &executeRequest{Context: req.Context, Language: req.Language, Code: req.Code, Env: req.Env}, lines.emit)
 	switch {
-	case err == nil || !lines.begun:
+	case err == nil || !lines.started:
 		return err
 	case r.Context().Err() != nil, lines.failed, fault.KindOf(err) == fault.NotFound: // the client has gone, or the sandbox has
 		return fmt.Errorf("%w: %w", errBroken, err)
@@ -141,7 +141,7 @@ func (c *contexts) serveExecute(w http.ResponseWriter, r *http.Request, sb *sand
 type eventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	begun   bool
+	started bool
 	failed  bool
 }
 
@@ -150,8 +150,8 @@ func (e *eventWriter) emit(event *codeEvent) error {
 	if err != nil {
 		return fmt.Errorf("code: %w", err)
 	}
-	if !e.begun {
-		e.begun = true
+	if !e.started {
+		e.started = true
 		e.w.Header().Set("Content-Type", "application/x-ndjson")
 		e.w.Header().Set("Cache-Control", "no-store")
 	}
@@ -168,11 +168,11 @@ func (c *contexts) decode(w http.ResponseWriter, r *http.Request, sb *sandbox, i
 	if err := sb.Use(); err != nil {
 		return err
 	}
-	body, leave, err := c.server.bounded(w, r, sb, procedure{})
+	body, release, err := c.server.bounded(w, r, sb, procedure{})
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	text, err := io.ReadAll(http.MaxBytesReader(w, body, maxMessage))
 	if err != nil {
 		return fault.Field("body", fault.Word("not there"), fmt.Sprintf("JSON of at most %d bytes", maxMessage)).WithText("cannot read the body of the request: %w", err)

@@ -154,7 +154,7 @@ func (c *contexts) execute(ctx context.Context, sb *sandbox, req *executeRequest
 		run.streams[i] = stream{number: i, frames: newFrames(run.kernel.nonce(p.Spec().Command.Argv))}
 	}
 	known := x.clean || fresh
-	run.told, x.told = x.told, false
+	run.interrupted, x.interrupted = x.interrupted, false
 	x.clean = false
 	err = run.do(ctx, known)
 	switch {
@@ -162,7 +162,7 @@ func (c *contexts) execute(ctx context.Context, sb *sandbox, req *executeRequest
 		return c.died(ctx, sb.Session, p, x, run)
 	case err != nil:
 		run.interrupt(ctx)
-		x.told = true
+		x.interrupted = true
 		return err
 	}
 	x.clean = true
@@ -214,16 +214,16 @@ func (c *contexts) died(ctx context.Context, s *session.Session, p *process.Proc
 	if state, lost, _ := s.State(); state != session.StateReady || lost {
 		return session.NotFoundError(s.ID) // clients take an answer that breaks off for that
 	}
-	end, err := s.ProcessEnd(ctx, p)
-	if err == nil && !run.begun && end.Status == session.StatusExited && end.ExitCode == notFound {
+	result, err := s.ProcessEnd(ctx, p)
+	if err == nil && !run.started && result.Status == session.StatusExited && result.ExitCode == notFound {
 		return run.kernel.noKernel(x.Language, unix.ENOENT)
 	}
-	if err == nil && end.Status == session.StatusLost {
+	if err == nil && result.Status == session.StatusLost {
 		return session.NotFoundError(s.ID)
 	}
-	how := death(end, err)
+	how := death(result, err)
 	c.server.cfg.Log.Debug("kernel ended", "session", s.ID, "context", x.ID, "how", how)
-	if !run.begun {
+	if !run.started {
 		if err := run.emit(&codeEvent{Type: eventCount}); err != nil {
 			return err
 		}
@@ -237,15 +237,15 @@ func (c *contexts) died(ctx context.Context, s *session.Session, p *process.Proc
 
 // execution is code that runs.
 type execution struct {
-	kernel  kernel
-	process *process.Process
-	client  *process.Attachment
-	request kernelRequest
-	emit    func(*codeEvent) error
-	streams [2]stream
-	told    bool // whoever was before has interrupted the kernel
-	begun   bool
-	failed  bool // an error has been told: clients keep one
+	kernel      kernel
+	process     *process.Process
+	client      *process.Attachment
+	request     kernelRequest
+	emit        func(*codeEvent) error
+	streams     [2]stream
+	interrupted bool // whoever was before has interrupted the kernel
+	started     bool
+	failed      bool // an error has been told: clients keep one
 }
 
 // stream is standard output or error of a kernel.
@@ -253,7 +253,7 @@ type stream struct {
 	number  int
 	frames  *frames
 	open    bool   // what comes is of this execution
-	over    bool   // its end has come
+	ended   bool   // its end has come
 	synced  bool   // the kernel waits for requests
 	pending []byte // output that no event has told of
 }
@@ -261,28 +261,28 @@ type stream struct {
 // do sees an execution through. io.EOF means that the kernel has ended.
 func (r *execution) do(ctx context.Context, known bool) error {
 	if !known { // somebody has left it, with code running perhaps
-		if !r.told { // else it is about to end
+		if !r.interrupted { // else it is about to end
 			r.interrupt(ctx)
 		}
 		sync := kernelRequest{Op: opSync, ID: r.request.ID}
-		if err := r.ask(ctx, &sync); err != nil {
+		if err := r.send(ctx, &sync); err != nil {
 			return err
 		}
 		if err := r.until(ctx, func() bool { return r.streams[0].synced && r.streams[1].synced }, func() { r.interrupt(ctx) }); err != nil {
 			return err
 		}
 	}
-	if err := r.ask(ctx, &r.request); err != nil {
+	if err := r.send(ctx, &r.request); err != nil {
 		return err
 	}
-	err := r.until(ctx, func() bool { return r.streams[0].over && r.streams[1].over }, func() {})
+	err := r.until(ctx, func() bool { return r.streams[0].ended && r.streams[1].ended }, func() {})
 	if errors.Is(err, io.EOF) {
 		for i := range r.streams {
 			s := &r.streams[i]
 			if bad := s.frames.flush(func(data []byte) error { return r.output(s, data) }); bad != nil {
 				return bad
 			}
-			if bad := r.tell(s, true); bad != nil {
+			if bad := r.flush(s, true); bad != nil {
 				return bad
 			}
 		}
@@ -290,20 +290,20 @@ func (r *execution) do(ctx context.Context, known bool) error {
 	return err
 }
 
-// interruptPatience is how long a request that something is to end waits to be taken.
-const interruptPatience = time.Second
+// interruptTimeout is how long a request that something is to end waits to be taken.
+const interruptTimeout = time.Second
 
 // interrupt ends the execution that runs in the kernel, whoever has begun it, and does nothing to a kernel that waits.
 func (r *execution) interrupt(ctx context.Context) {
-	if r.kernel.asked {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interruptPatience)
+	if r.kernel.interruptRequest {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interruptTimeout)
 		defer cancel()
-		_ = r.ask(ctx, &kernelRequest{Op: opInterrupt, ID: anyExecution}) // of one that has ended nothing is left to end
+		_ = r.send(ctx, &kernelRequest{Op: opInterrupt, ID: anyExecution}) // of one that has ended nothing is left to end
 	}
 	_ = r.process.Signal(unix.SIGINT) // nor here
 }
 
-func (r *execution) ask(ctx context.Context, req *kernelRequest) error {
+func (r *execution) send(ctx context.Context, req *kernelRequest) error {
 	line, err := r.kernel.encode(req)
 	if err != nil {
 		return err
@@ -313,9 +313,9 @@ func (r *execution) ask(ctx context.Context, req *kernelRequest) error {
 
 // until reads what the kernel writes until done says so. Again is called now and then.
 func (r *execution) until(ctx context.Context, done func() bool, again func()) error {
-	told, asked := time.Now(), time.Now()
+	lastOutput, lastAsked := time.Now(), time.Now()
 	for !done() {
-		wait := keepaliveAfter - time.Since(told)
+		wait := keepaliveAfter - time.Since(lastOutput)
 		if len(r.streams[0].pending)+len(r.streams[1].pending) > 0 {
 			wait = lineAfter
 		}
@@ -331,7 +331,7 @@ func (r *execution) until(ctx context.Context, done func() bool, again func()) e
 				return err
 			}
 			if s.open {
-				told = time.Now()
+				lastOutput = time.Now()
 			}
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -339,20 +339,20 @@ func (r *execution) until(ctx context.Context, done func() bool, again func()) e
 			return err
 		case len(r.streams[0].pending)+len(r.streams[1].pending) > 0:
 			for i := range r.streams {
-				if err := r.tell(&r.streams[i], false); err != nil {
+				if err := r.flush(&r.streams[i], false); err != nil {
 					return err
 				}
 			}
-			told = time.Now()
+			lastOutput = time.Now()
 		default:
 			if err := r.emit(&codeEvent{Type: eventKeepalive}); err != nil {
 				return err
 			}
-			told = time.Now()
+			lastOutput = time.Now()
 		}
-		if time.Since(asked) >= againAfter {
+		if time.Since(lastAsked) >= againAfter {
 			again()
-			asked = time.Now()
+			lastAsked = time.Now()
 		}
 	}
 	return nil
@@ -367,7 +367,7 @@ func (r *execution) output(s *stream, data []byte) error {
 		n := min(len(data), maxText-len(s.pending))
 		s.pending, data = append(s.pending, data[:n]...), data[n:]
 		if len(s.pending) == maxText {
-			if err := r.tell(s, false); err != nil {
+			if err := r.flush(s, false); err != nil {
 				return err
 			}
 		}
@@ -378,8 +378,8 @@ func (r *execution) output(s *stream, data []byte) error {
 	return nil
 }
 
-// tell tells what there is. all says that no more of a character that has begun will come.
-func (r *execution) tell(s *stream, all bool) error {
+// flush tells what there is. all says that no more of a character that has begun will come.
+func (r *execution) flush(s *stream, all bool) error {
 	n := len(s.pending)
 	if !all {
 		n = len(output.Whole(s.pending))
@@ -403,17 +403,17 @@ func (r *execution) event(s *stream, e *kernelEvent) error {
 		s.synced = true
 	case e.Kind == kernelBegin && e.ID == r.request.ID:
 		s.open = true
-		if s.number == 0 && !r.begun {
-			r.begun = true
+		if s.number == 0 && !r.started {
+			r.started = true
 			return r.emit(&codeEvent{Type: eventCount, ExecutionCount: e.Count})
 		}
 	case !s.open:
 	case e.Kind == kernelEnd && e.ID == r.request.ID:
-		err := r.tell(s, true)
-		s.open, s.over = false, true
+		err := r.flush(s, true)
+		s.open, s.ended = false, true
 		return err
 	case e.Kind == kernelResult || e.Kind == kernelError && !r.failed:
-		if err := r.tell(s, true); err != nil {
+		if err := r.flush(s, true); err != nil {
 			return err
 		}
 		if e.Kind == kernelResult {

@@ -130,12 +130,12 @@ func FuzzFrames(f *testing.F) {
 func TestOnlyImplicitContextsGiveWay(t *testing.T) {
 	t.Parallel()
 	c, sb := newContexts(&Server{}), &sandbox{Session: &session.Session{}}
-	begin := time.Now().Add(-time.Hour)
+	start := time.Now().Add(-time.Hour)
 	var made []*codeContext
 	for n := range maxContexts - len(c.list(sb)) {
-		x := newContext(fmt.Sprint(n), languagePython, "/", madeImplicit, begin.Add(time.Duration(n)*time.Second))
+		x := newContext(fmt.Sprint(n), languagePython, "/", originImplicit, start.Add(time.Duration(n)*time.Second))
 		if n == 3 {
-			x.made = madeExplicit
+			x.origin = originExplicit
 		}
 		if err := c.add(t.Context(), sb, x); err != nil {
 			t.Fatal(err)
@@ -145,13 +145,13 @@ func TestOnlyImplicitContextsGiveWay(t *testing.T) {
 	made[0].turn <- struct{}{} // code runs
 	made[1].touch()            // code has run
 	another := func(how string) (*codeContext, error) {
-		x := newContext(how, languagePython, "/", how, begin)
+		x := newContext(how, languagePython, "/", how, start)
 		return x, c.add(t.Context(), sb, x)
 	}
-	if _, err := another(madeExplicit); fault.KindOf(err) != fault.Exhausted {
+	if _, err := another(originExplicit); fault.KindOf(err) != fault.Exhausted {
 		t.Error(err)
 	}
-	if _, err := another(madeImplicit); err != nil {
+	if _, err := another(originImplicit); err != nil {
 		t.Error(err)
 	}
 	for n, x := range made {

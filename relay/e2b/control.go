@@ -31,7 +31,7 @@ import (
 // Bounds of the control plane.
 const (
 	maxBody        = 1 << 20
-	bodyPatience   = time.Minute
+	bodyTimeout    = time.Minute
 	defaultTimeout = 300                // seconds
 	maxTimeout     = 366 * 24 * 60 * 60 // seconds
 )
@@ -123,11 +123,11 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	share, leave := s.callers.Share(pass.Name)
-	defer leave()
-	asked := r
+	share, release := s.callers.Share(pass.Name)
+	defer release()
+	original := r
 	ctx, unwatch := s.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {
-		now, err := s.caller(w, asked, &op, &pass)
+		now, err := s.caller(w, original, &op, &pass)
 		return now.Until, err
 	})
 	defer unwatch()
@@ -140,19 +140,19 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 
 // find returns the operation of a request and the id in its path.
 func find(r *http.Request) (operation, string, bool) {
-	asked := strings.Split(r.URL.Path, "/")
+	segments := strings.Split(r.URL.Path, "/")
 	for _, op := range operations() {
 		method, path, _ := strings.Cut(op.pattern, " ")
 		parts := strings.Split(path, "/")
-		if method != r.Method || len(parts) != len(asked) {
+		if method != r.Method || len(parts) != len(segments) {
 			continue
 		}
 		id, ok := "", true
 		for i, part := range parts {
 			if part == "{id}" {
-				id = asked[i]
+				id = segments[i]
 			} else {
-				ok = ok && part == asked[i]
+				ok = ok && part == segments[i]
 			}
 		}
 		if ok {
@@ -198,7 +198,7 @@ func unserved(r *http.Request) error {
 
 // caller is who has sent a request to the control plane; before is who that was when it came, nil when it comes.
 func (s *Server) caller(w http.ResponseWriter, r *http.Request, op *operation, before *access.Pass) (pass access.Pass, err error) {
-	switch g, text := through(r.Context()), wire.Key(r); {
+	switch g, text := gatewayOf(r.Context()), wire.Key(r); {
 	case g != nil && before != nil:
 		pass, err = s.cfg.Gate.ReassertedPass(before)
 	case g != nil:
@@ -372,30 +372,30 @@ func (c *controlCall) create() error {
 	if err := c.getsTokens(); err != nil {
 		return err
 	}
-	var ask createRequest
-	if err := c.body(&ask); err != nil {
+	var create createRequest
+	if err := c.body(&create); err != nil {
 		return err
 	}
-	of, err := c.make(&ask, func(*policy.Request) error { return nil })
+	sess, err := c.make(&create, func(*policy.Request) error { return nil })
 	if err != nil {
 		return err
 	}
-	reply(c.w, http.StatusCreated, c.answer(of))
+	reply(c.w, http.StatusCreated, c.answer(sess))
 	return nil
 }
 
-// make makes a sandbox; further adds to what is asked of boxd.
-func (c *controlCall) make(ask *createRequest, further func(*policy.Request) error) (*session.Session, error) {
-	req, err := c.request(ask)
+// make makes a sandbox; adjust adds to what is asked of boxd.
+func (c *controlCall) make(create *createRequest, adjust func(*policy.Request) error) (*session.Session, error) {
+	req, err := c.request(create)
 	if err != nil {
 		return nil, err
 	}
-	if err := further(req); err != nil {
+	if err := adjust(req); err != nil {
 		return nil, err
 	}
 	c.noted.session = req.ID
 	c.noted.what.Profile = req.Profile
-	for env := range ask.EnvVars {
+	for env := range create.EnvVars {
 		c.noted.what.Env = append(c.noted.what.Env, env)
 	}
 	s, _, err := c.server.cfg.Sup.Create(c.r.Context(), c.pass.Principal, req)
@@ -410,33 +410,33 @@ func (c *controlCall) make(ask *createRequest, further func(*policy.Request) err
 }
 
 // request is what a client asks for as boxd has it.
-func (c *controlCall) request(ask *createRequest) (*policy.Request, error) {
+func (c *controlCall) request(create *createRequest) (*policy.Request, error) {
 	switch { // first, for some come with a template of their own, which is not there either
-	case len(ask.VolumeMounts) > 0:
+	case len(create.VolumeMounts) > 0:
 		return nil, unsupported("volumeMounts", "the operator's profiles mount directories and workspaces")
-	case given(ask.MCP):
+	case given(create.MCP):
 		return nil, unsupported("mcp", "start MCP servers as managed processes of the box (boxctl mcp)")
-	case given(ask.IAM):
+	case given(create.IAM):
 		return nil, unsupported("iam", "boxes have no cloud identity")
 	}
-	name, template, ok := c.server.cfg.template(ask.TemplateID)
+	name, template, ok := c.server.cfg.template(create.TemplateID)
 	if !ok {
-		return nil, refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(ask.TemplateID), strings.Join(c.server.cfg.names(), ", ")))
+		return nil, refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(create.TemplateID), strings.Join(c.server.cfg.names(), ", ")))
 	}
 	req := c.server.cfg.request(template)
 	req.ID = wire.NewID()
-	if g := through(c.r.Context()); g != nil { // which asks the next node where there is no room
+	if g := gatewayOf(c.r.Context()); g != nil { // which asks the next node where there is no room
 		if req.ID = g.create; !wire.ValidID(req.ID) {
 			return nil, fault.Field(wire.HeaderNew, req.ID, "the id of a sandbox: lower-case letters and digits")
 		}
 		req.Wait = new(quantity.Duration)
 	}
-	req.Env = ask.EnvVars
-	req.Metadata = ask.Metadata
+	req.Env = create.EnvVars
+	req.Metadata = create.Metadata
 	req.Labels = map[string]string{wire.LabelTemplate: name, labelKey: c.pass.Token}
 	seconds := int64(defaultTimeout)
-	if ask.Timeout != nil {
-		seconds = *ask.Timeout
+	if create.Timeout != nil {
+		seconds = *create.Timeout
 	}
 	var err error
 	if req.MaxLifetime, err = lifetime(0, seconds); err != nil {
@@ -444,22 +444,22 @@ func (c *controlCall) request(ask *createRequest) (*policy.Request, error) {
 	}
 	never := quantity.Duration(0)
 	req.TTL = &never
-	if ask.AutoPause {
-		memory := ask.AutoPauseMemory == nil || *ask.AutoPauseMemory
+	if create.AutoPause {
+		memory := create.AutoPauseMemory == nil || *create.AutoPauseMemory
 		if memory && c.server.cfg.Sup.Overview().ControlGroups != string(policy.CgroupsUnified) {
 			return nil, unsupported("autoPause with memory", noMemory)
 		}
 		pausing(req, seconds, memory)
 	}
-	if ask.AutoResume != nil && ask.AutoResume.Enabled {
+	if create.AutoResume != nil && create.AutoResume.Enabled {
 		req.Labels[labelResume] = "true"
 	}
-	network := ask.Network
+	network := create.Network
 	if network == nil {
 		network = &networkRequest{}
 	}
-	if ask.AllowInternetAccess != nil {
-		network.AllowInternetAccess = ask.AllowInternetAccess
+	if create.AllowInternetAccess != nil {
+		network.AllowInternetAccess = create.AllowInternetAccess
 	}
 	network.label(req.Labels)
 	if err := network.apply(req); err != nil {
@@ -480,12 +480,12 @@ type sandboxAnswer struct {
 	Domain             *string `json:"domain"`
 }
 
-func (c *controlCall) answer(of *session.Session) *sandboxAnswer {
+func (c *controlCall) answer(sess *session.Session) *sandboxAnswer {
 	s := c.server
 	domain := s.domain(c.r.Context())
 	return &sandboxAnswer{
-		TemplateID: of.Current().Labels[wire.LabelTemplate], SandboxID: of.ID, ClientID: clientID, EnvdVersion: envdVersion,
-		EnvdAccessToken: s.token(purposeAccess, of), TrafficAccessToken: s.token(purposeTraffic, of), Domain: &domain,
+		TemplateID: sess.Current().Labels[wire.LabelTemplate], SandboxID: sess.ID, ClientID: clientID, EnvdVersion: envdVersion,
+		EnvdAccessToken: s.token(purposeAccess, sess), TrafficAccessToken: s.token(purposeTraffic, sess), Domain: &domain,
 	}
 }
 
@@ -497,7 +497,7 @@ type timeoutRequest struct {
 
 // connect answers with the tokens of a sandbox, and has it live for longer, never shorter, unless it was paused.
 func (c *controlCall) connect() error {
-	of, resumed, err := c.connected()
+	sess, resumed, err := c.connected()
 	if err != nil {
 		return err
 	}
@@ -505,53 +505,53 @@ func (c *controlCall) connect() error {
 	if resumed {
 		status = http.StatusCreated
 	}
-	reply(c.w, status, c.answer(of))
+	reply(c.w, status, c.answer(sess))
 	return nil
 }
 
-func (c *controlCall) connected() (of *session.Session, resumed bool, err error) {
+func (c *controlCall) connected() (sess *session.Session, resumed bool, err error) {
 	if err := c.getsTokens(); err != nil {
 		return nil, false, err
 	}
-	var ask timeoutRequest
-	if err := c.body(&ask); err != nil {
+	var req timeoutRequest
+	if err := c.body(&req); err != nil {
 		return nil, false, err
 	}
 	seconds := int64(defaultTimeout)
-	if ask.Timeout != nil {
-		seconds = *ask.Timeout
+	if req.Timeout != nil {
+		seconds = *req.Timeout
 	}
 	if _, err := lifetime(0, seconds); err != nil { // one that is paused with its memory has no end: nothing resumes it and then refuses to set one
 		return nil, false, err
 	}
-	of, err = c.session()
+	sess, err = c.session()
 	if err != nil {
 		return nil, false, err
 	}
-	if info := of.Info(); isPaused(&info) && !c.pass.Allows(routeThaw) {
+	if info := sess.Info(); isPaused(&info) && !c.pass.Allows(routeThaw) {
 		return nil, false, notAllowed(&c.pass, routeThaw)
 	}
-	if of, resumed, err = c.server.resume(c.r.Context(), of); err != nil {
+	if sess, resumed, err = c.server.resume(c.r.Context(), sess); err != nil {
 		return nil, false, err
 	}
-	return of, resumed, c.extend(of, seconds, !resumed)
+	return sess, resumed, c.extend(sess, seconds, !resumed)
 }
 
 // extend has a sandbox live for so many seconds from now; only longer: no shorter than it would.
-func (c *controlCall) extend(of *session.Session, seconds int64, onlyLonger bool) error {
-	key := of.Current().Labels[labelKey]
+func (c *controlCall) extend(sess *session.Session, seconds int64, onlyLonger bool) error {
+	key := sess.Current().Labels[labelKey]
 	if allows(&c.pass) { // or its tokens would lead nowhere from now on
 		key = c.pass.Token
 	}
-	return c.server.extend(c.r.Context(), of, seconds, onlyLonger, key)
+	return c.server.extend(c.r.Context(), sess, seconds, onlyLonger, key)
 }
 
 // extend does the same for whoever holds a key, which is the one that has to hold from now on. It goes on without its client: a sandbox
 // that was paused with its memory has no end before that.
-func (s *Server) extend(ctx context.Context, of *session.Session, seconds int64, onlyLonger bool, key string) error {
+func (s *Server) extend(ctx context.Context, sess *session.Session, seconds int64, onlyLonger bool, key string) error {
 	ctx = context.WithoutCancel(ctx)
-	now := of.Current()
-	life, err := lifetime(time.Since(of.Created)-of.Rested(), seconds)
+	now := sess.Current()
+	life, err := lifetime(time.Since(sess.Created)-sess.Rested(), seconds)
 	if err != nil {
 		return err
 	}
@@ -570,7 +570,7 @@ func (s *Server) extend(ctx context.Context, of *session.Session, seconds int64,
 	case req.Labels == nil:
 		return nil
 	}
-	return s.cfg.Sup.Update(ctx, of, req)
+	return s.cfg.Sup.Update(ctx, sess, req)
 }
 
 // timeout sets how long a sandbox lives from now on.
@@ -588,25 +588,25 @@ func (c *controlCall) setTimeout(onlyLonger bool) error {
 }
 
 func (c *controlCall) changedTimeout(onlyLonger bool) (*session.Session, error) {
-	var ask timeoutRequest
-	if err := c.body(&ask); err != nil {
+	var req timeoutRequest
+	if err := c.body(&req); err != nil {
 		return nil, err
 	}
-	of, err := c.session()
+	sess, err := c.session()
 	if err != nil {
 		return nil, err
 	}
-	if info := of.Info(); info.State == session.StateStopped || info.State == session.StateStopping { // which has no time that passes
-		return nil, session.StoppedError(of.ID)
+	if info := sess.Info(); info.State == session.StateStopped || info.State == session.StateStopping { // which has no time that passes
+		return nil, session.StoppedError(sess.ID)
 	}
-	seconds := ask.Timeout
+	seconds := req.Timeout
 	if seconds == nil {
-		seconds = ask.Duration
+		seconds = req.Duration
 	}
 	if seconds == nil {
 		return nil, fault.Field("timeout", fault.Word("missing"), "a number of seconds")
 	}
-	return of, c.extend(of, *seconds, onlyLonger)
+	return sess, c.extend(sess, *seconds, onlyLonger)
 }
 
 // kill ends a sandbox.
@@ -637,25 +637,25 @@ func (c *controlCall) pause() error {
 }
 
 func (c *controlCall) pausedNow() (*session.Session, error) {
-	var ask pauseRequest
-	if err := c.body(&ask); err != nil {
+	var req pauseRequest
+	if err := c.body(&req); err != nil {
 		return nil, err
 	}
-	memory := ask.Memory == nil || *ask.Memory
+	memory := req.Memory == nil || *req.Memory
 	if !memory && !c.pass.Allows(routeStop) {
 		return nil, notAllowed(&c.pass, routeStop)
 	}
-	of, err := c.session()
+	sess, err := c.session()
 	if err != nil {
 		return nil, err
 	}
-	return of, c.server.pause(c.r.Context(), of, memory)
+	return sess, c.server.pause(c.r.Context(), sess, memory)
 }
 
 // network changes where programs of a sandbox may connect to.
 func (c *controlCall) network() error {
-	var ask networkRequest
-	if err := c.body(&ask); err != nil {
+	var change networkRequest
+	if err := c.body(&change); err != nil {
 		return err
 	}
 	s, err := c.session()
@@ -663,7 +663,7 @@ func (c *controlCall) network() error {
 		return err
 	}
 	req := &policy.Request{}
-	if err := ask.apply(req); err != nil {
+	if err := change.apply(req); err != nil {
 		return err
 	}
 	if now := s.Current(); now.Network == policy.NetworkEgress && req.Network != nil && *req.Network == policy.NetworkOff { // it keeps its network, which leads nowhere
@@ -675,9 +675,9 @@ func (c *controlCall) network() error {
 	if req.NetworkRules == nil {
 		req.NetworkRules = s.Profile().NetworkRules
 	}
-	if ask.AllowPublicTraffic != nil {
+	if change.AllowPublicTraffic != nil {
 		req.Labels = maps.Clone(s.Current().Labels)
-		ask.label(req.Labels)
+		change.label(req.Labels)
 	}
 	if err := c.server.cfg.Sup.Update(c.r.Context(), s, req); err != nil {
 		return err
@@ -697,14 +697,14 @@ func (c *controlCall) alias() error {
 }
 
 // number reads a whole number of a query; without one it is the usual.
-func (c *controlCall) number(name string, usual, least, limit int64) (int64, error) {
+func (c *controlCall) number(name string, def, minimum, limit int64) (int64, error) {
 	text := c.r.URL.Query().Get(name)
 	if text == "" {
-		return usual, nil
+		return def, nil
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < least || n > limit {
-		return 0, fault.Field(name, text, fmt.Sprintf("a number, %d to %d", least, limit))
+	if err != nil || n < minimum || n > limit {
+		return 0, fault.Field(name, text, fmt.Sprintf("a number, %d to %d", minimum, limit))
 	}
 	return n, nil
 }

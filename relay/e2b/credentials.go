@@ -25,8 +25,8 @@ const (
 
 // token proves a right to a sandbox. It is computed and kept nowhere, so it is in no record and no log, and the same for every
 // boxd of this host.
-func (s *Server) token(purpose string, of *session.Session) string {
-	return s.cfg.Tokens.SandboxToken(purpose, of.Owner.Name, of.ID, of.Created.UnixNano())
+func (s *Server) token(purpose string, sess *session.Session) string {
+	return s.cfg.Tokens.SandboxToken(purpose, sess.Owner.Name, sess.ID, sess.Created.UnixNano())
 }
 
 // same compares two secrets.
@@ -45,7 +45,7 @@ type signed struct {
 	path, operation, user, expires string
 	signature                      string
 
-	begun hash.Cloner // what is hashed before a token
+	prefix hash.Cloner // what is hashed before a token
 }
 
 // maxSigned is how long an address with a signature may be, in bytes: where it names no sandbox it is held against each.
@@ -77,10 +77,10 @@ func signedAddress(r *http.Request) *signed {
 	if isDownload {
 		a.path = "/" + download
 	}
-	begun := sha256.New()
-	_, _ = io.WriteString(begun, a.path+":"+a.operation+":"+a.user+":") // cannot fail
+	prefix := sha256.New()
+	_, _ = io.WriteString(prefix, a.path+":"+a.operation+":"+a.user+":") // cannot fail
 	var ok bool
-	if a.begun, ok = begun.(hash.Cloner); !ok || len(a.expires) > maxExpires {
+	if a.prefix, ok = prefix.(hash.Cloner); !ok || len(a.expires) > maxExpires {
 		return nil
 	}
 	return a
@@ -88,7 +88,7 @@ func signedAddress(r *http.Request) *signed {
 
 // fits reports whether the signature was made with an access token.
 func (a *signed) fits(token string) bool {
-	sum, err := a.begun.Clone()
+	sum, err := a.prefix.Clone()
 	if err != nil {
 		return false
 	}
@@ -99,8 +99,8 @@ func (a *signed) fits(token string) bool {
 	return same(a.signature, "v1_"+base64.RawStdEncoding.EncodeToString(sum.Sum(nil)))
 }
 
-// over reports whether the signature does not hold any more.
-func (a *signed) over(now time.Time) bool {
+// expired reports whether the signature does not hold any more.
+func (a *signed) expired(now time.Time) bool {
 	if a.expires == "" {
 		return false
 	}

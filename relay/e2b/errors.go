@@ -146,6 +146,6 @@ func (s *Server) rpcError(ctx context.Context, err error) error {
 }
 
 // lost reports whether an error means that the session has ended under way.
-func lost(of *session.Session, err error) bool {
-	return fault.KindOf(err) == fault.NotFound && of.Info().State != session.StateReady
+func lost(sess *session.Session, err error) bool {
+	return fault.KindOf(err) == fault.NotFound && sess.Info().State != session.StateReady
 }

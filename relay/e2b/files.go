@@ -47,11 +47,11 @@ func (s *Server) files(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 		if err := sb.become(user); err != nil {
 			return refusal(http.StatusUnauthorized, err.Error())
 		}
-		leave, err := sb.limits.Stream()
+		release, err := sb.limits.Stream()
 		if err != nil {
 			return err
 		}
-		defer leave()
+		defer release()
 		switch {
 		case upload:
 			return s.upload(w, r, sb)
@@ -63,8 +63,8 @@ func (s *Server) files(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 	})
 }
 
-// asked is the path that a request for a file names.
-func (sb *sandbox) asked(r *http.Request) (string, error) {
+// requestPath is the path that a request for a file names.
+func (sb *sandbox) requestPath(r *http.Request) (string, error) {
 	text := r.URL.Query().Get(parameterPath)
 	if rest, ok := strings.CutPrefix(r.URL.Path, wire.DownloadPath); ok {
 		text = "/" + rest
@@ -104,7 +104,7 @@ func fileStatus() map[files.Kind]int {
 
 // download sends a file, or the part of it that was asked for.
 func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) error {
-	at, err := sb.asked(r)
+	at, err := sb.requestPath(r)
 	if err != nil {
 		return err
 	}
@@ -282,7 +282,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request, sb *sandbox) err
 		return err
 	}
 	conn := http.NewResponseController(w)
-	r.Body = &timedBody{ReadCloser: r.Body, conn: conn, end: func() {}}
+	r.Body = &timedBody{ReadCloser: r.Body, conn: conn, release: func() {}}
 	var body io.Reader = r.Body
 	switch coding := strings.ToLower(r.Header.Get("Content-Encoding")); coding {
 	case "", "identity":
@@ -305,7 +305,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request, sb *sandbox) err
 		err = u.parts(r.Context(), multipart.NewReader(heads, parameters["boundary"]), heads)
 	} else {
 		var at string
-		if at, err = sb.asked(r); err == nil {
+		if at, err = sb.requestPath(r); err == nil {
 			err = u.write(r.Context(), at, body)
 		}
 	}

@@ -279,25 +279,25 @@ var errOverflow = connect.NewError(connect.CodeResourceExhausted, errors.New("ev
 // WatchDir sends what happens in a directory.
 func (f *filesystemService) WatchDir(ctx context.Context, req *protocol.WatchDirRequest, stream *connect.ServerStream[protocol.WatchDirResponse]) error {
 	sb := of(ctx)
-	leave, err := sb.limits.Stream()
+	release, err := sb.limits.Stream()
 	if err != nil {
 		return f.server.rpcError(ctx, err)
 	}
-	defer leave()
+	defer release()
 	if err := sb.user(header(ctx)); err != nil {
 		return err
 	}
 	at := sb.path(req.Path)
-	var sending sync.Mutex // a message, or a sign of life
+	var sendMu sync.Mutex // a message, or a sign of life
 	quiet := time.NewTicker(ping(ctx))
 	defer quiet.Stop()
 	ctx, cancel := context.WithCancel(ctx)
-	var beside sync.WaitGroup
-	defer beside.Wait()
+	var background sync.WaitGroup
+	defer background.Wait()
 	defer cancel()
 	started := make(chan struct{})
-	begin := sync.OnceFunc(func() { close(started) })
-	beside.Go(func() {
+	ready := sync.OnceFunc(func() { close(started) })
+	background.Go(func() {
 		select {
 		case <-started:
 		case <-ctx.Done():
@@ -306,9 +306,9 @@ func (f *filesystemService) WatchDir(ctx context.Context, req *protocol.WatchDir
 		for {
 			select {
 			case <-quiet.C:
-				sending.Lock()
+				sendMu.Lock()
 				err := stream.Send(&protocol.WatchDirResponse{Event: &protocol.WatchDirResponse_Keepalive{Keepalive: &protocol.WatchDirResponse_KeepAlive{}}})
-				sending.Unlock()
+				sendMu.Unlock()
 				if err != nil {
 					cancel()
 				}
@@ -318,12 +318,12 @@ func (f *filesystemService) WatchDir(ctx context.Context, req *protocol.WatchDir
 		}
 	})
 	err = sessionfiles.Watch(ctx, sb.Session, sb.as(), &files.Watch{Path: []byte(at), Recursive: req.Recursive, Entries: req.IncludeEntry}, func(e *files.Event) error {
-		sending.Lock()
-		defer sending.Unlock()
+		sendMu.Lock()
+		defer sendMu.Unlock()
 		quiet.Reset(ping(ctx))
 		switch e.What {
 		case files.Watching:
-			begin()
+			ready()
 			return stream.Send(&protocol.WatchDirResponse{Event: &protocol.WatchDirResponse_Start{Start: &protocol.WatchDirResponse_StartEvent{}}})
 		case files.Overflow:
 			return errOverflow
@@ -338,13 +338,13 @@ func (f *filesystemService) WatchDir(ctx context.Context, req *protocol.WatchDir
 
 // watcher is a watch whose events are kept until they are asked for.
 type watcher struct {
-	of     *session.Session
+	sess   *session.Session
 	cancel context.CancelFunc
 	unused *time.Timer
 
 	mu     sync.Mutex
 	events []*protocol.FilesystemEvent
-	kept   int   // bytes of them
+	size   int   // bytes of them
 	err    error // that has ended it
 }
 
@@ -352,7 +352,7 @@ type watcher struct {
 type watches struct {
 	mu  sync.Mutex
 	all map[string]*watcher
-	end sync.WaitGroup
+	wg  sync.WaitGroup
 }
 
 // close ends all of them.
@@ -362,14 +362,14 @@ func (w *watches) close() {
 		one.cancel()
 	}
 	w.mu.Unlock()
-	w.end.Wait()
+	w.wg.Wait()
 }
 
 // find returns the watcher of an id that is of a session.
-func (w *watches) find(of *session.Session, id string) (*watcher, error) {
+func (w *watches) find(sess *session.Session, id string) (*watcher, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if one := w.all[id]; one != nil && one.of == of {
+	if one := w.all[id]; one != nil && one.sess == sess {
 		one.unused.Reset(watcherLife)
 		return one, nil
 	}
@@ -377,12 +377,12 @@ func (w *watches) find(of *session.Session, id string) (*watcher, error) {
 }
 
 // begin makes room for a watcher.
-func (w *watches) begin(of *session.Session, cancel context.CancelFunc) (string, *watcher, error) {
+func (w *watches) begin(sess *session.Session, cancel context.CancelFunc) (string, *watcher, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := 0
 	for _, one := range w.all {
-		if one.of == of {
+		if one.sess == sess {
 			n++
 		}
 	}
@@ -390,7 +390,7 @@ func (w *watches) begin(of *session.Session, cancel context.CancelFunc) (string,
 		return "", nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("the sandbox has %d watchers, the limit: remove one", maxWatchers))
 	}
 	id := strings.ToLower(rand.Text()[:16])
-	one := &watcher{of: of, cancel: cancel, unused: time.AfterFunc(watcherLife, func() { w.drop(id) })}
+	one := &watcher{sess: sess, cancel: cancel, unused: time.AfterFunc(watcherLife, func() { w.drop(id) })}
 	if w.all == nil {
 		w.all = map[string]*watcher{}
 	}
@@ -416,36 +416,36 @@ func (f *filesystemService) CreateWatcher(ctx context.Context, req *protocol.Cre
 		return nil, err
 	}
 	sb := of(ctx)
-	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	baseCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	id, one, err := f.server.watches.begin(sb.Session, cancel)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	begun := make(chan error, 1)
-	f.server.watches.end.Go(func() { // ends with the watcher, its session, or boxd
+	started := make(chan error, 1)
+	f.server.watches.wg.Go(func() { // ends with the watcher, its session, or boxd
 		defer cancel()
-		err := sessionfiles.Watch(life, sb.Session, sb.as(), &files.Watch{Path: []byte(at), Recursive: req.Recursive, Entries: req.IncludeEntry}, func(e *files.Event) error {
+		err := sessionfiles.Watch(baseCtx, sb.Session, sb.as(), &files.Watch{Path: []byte(at), Recursive: req.Recursive, Entries: req.IncludeEntry}, func(e *files.Event) error {
 			if e.What == files.Watching {
 				select {
-				case begun <- nil:
+				case started <- nil:
 				default: // it has said so before
 				}
 				return nil
 			}
 			return one.take(at, e, req.IncludeEntry)
 		})
-		err = f.server.fileError(life, sb, err)
+		err = f.server.fileError(baseCtx, sb, err)
 		one.mu.Lock()
 		one.err = err
 		one.mu.Unlock()
 		select {
-		case begun <- err:
+		case started <- err:
 		default:
 		}
 	})
 	select {
-	case err = <-begun:
+	case err = <-started:
 	case <-ctx.Done():
 		err = f.server.rpcError(ctx, ctx.Err())
 	}
@@ -463,11 +463,11 @@ func (w *watcher) take(dir string, e *files.Event, entries bool) error {
 	m := happened(dir, e, entries)
 	size := proto.Size(m)
 	switch {
-	case e.What == files.Overflow, len(w.events) >= maxEvents, w.kept+size > maxKept:
-		w.events, w.kept = nil, 0
+	case e.What == files.Overflow, len(w.events) >= maxEvents, w.size+size > maxKept:
+		w.events, w.size = nil, 0
 		return errOverflow
 	case m != nil:
-		w.events, w.kept = append(w.events, m), w.kept+size
+		w.events, w.size = append(w.events, m), w.size+size
 	}
 	return nil
 }
@@ -481,7 +481,7 @@ func (f *filesystemService) GetWatcherEvents(ctx context.Context, req *protocol.
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	events := one.events
-	one.events, one.kept = nil, 0
+	one.events, one.size = nil, 0
 	if len(events) == 0 && one.err != nil {
 		return nil, one.err
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// throughKey is the context key of the gateway that sent a request.
-type throughKey struct{}
+// gatewayKey is the context key of the gateway that sent a request.
+type gatewayKey struct{}
 
 // gateway is what a gateway adds to a request.
 type gateway struct {
@@ -31,9 +31,9 @@ type gateway struct {
 	ask            bool   // only tell which key the sandbox depends on
 }
 
-// through returns what the gateway added to a request, nil if it came from a client directly.
-func through(ctx context.Context) *gateway {
-	g, _ := ctx.Value(throughKey{}).(*gateway)
+// gatewayOf returns what the gateway added to a request, nil if it came from a client directly.
+func gatewayOf(ctx context.Context) *gateway {
+	g, _ := ctx.Value(gatewayKey{}).(*gateway)
 	return g
 }
 
@@ -46,7 +46,7 @@ func (s *Server) ServeGateway(w http.ResponseWriter, r *http.Request) {
 	for _, name := range []string{wire.HeaderGateway, wire.HeaderDomain, wire.HeaderNew, wire.HeaderAsk} {
 		r.Header.Del(name) // no program sees them
 	}
-	s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), throughKey{}, g)))
+	s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), gatewayKey{}, g)))
 }
 
 // caller is the caller of the control plane, as signed by the gateway.
@@ -71,17 +71,17 @@ func (g *gateway) holder(gate *access.Gate, w http.ResponseWriter) (access.Pass,
 }
 
 // checkHolder returns an error unless the gateway's statement is about the key that the sandbox depends on.
-func checkHolder(pass *access.Pass, of *session.Session) error {
-	if pass.Name != of.Owner.Name || pass.Token != of.Current().Labels[labelKey] || !allows(pass) {
+func checkHolder(pass *access.Pass, sess *session.Session) error {
+	if pass.Name != sess.Owner.Name || pass.Token != sess.Current().Labels[labelKey] || !allows(pass) {
 		return keyless()
 	}
 	return nil
 }
 
 // writeHolder answers a gateway which key a sandbox depends on.
-func writeHolder(w http.ResponseWriter, of *session.Session) {
-	w.Header().Set(wire.HeaderHolds, url.QueryEscape(of.Current().Labels[labelKey]))
-	w.Header().Set(wire.HeaderOwner, url.QueryEscape(of.Owner.Name))
+func writeHolder(w http.ResponseWriter, sess *session.Session) {
+	w.Header().Set(wire.HeaderHolds, url.QueryEscape(sess.Current().Labels[labelKey]))
+	w.Header().Set(wire.HeaderOwner, url.QueryEscape(sess.Owner.Name))
 	w.WriteHeader(http.StatusNoContent)
 }
 
@@ -93,9 +93,9 @@ func (g *gateway) markNone(w http.ResponseWriter, err error) {
 }
 
 // reasserted checks whether the gateway may still speak for the principal of a request that is under way.
-func (s *Server) reasserted(before *access.Pass, of *session.Session) (time.Time, error) {
+func (s *Server) reasserted(before *access.Pass, sess *session.Session) (time.Time, error) {
 	now, err := s.cfg.Gate.ReassertedPass(before)
-	if err == nil && (now.Name != before.Name || of != nil && !allows(&now)) {
+	if err == nil && (now.Name != before.Name || sess != nil && !allows(&now)) {
 		err = s.cfg.Gate.Unknown()
 	}
 	return now.Until, err

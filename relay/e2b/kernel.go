@@ -29,11 +29,11 @@ var bashKernel string
 // kernel is how code of a language is run: by a program in the box that keeps the state of the code between executions. It takes
 // requests from standard input, one a line, and is told by SIGINT to end the execution that runs.
 type kernel struct {
-	argv   []string // up to the nonce
-	more   []string // after it
-	encode func(*kernelRequest) ([]byte, error)
-	needs  string // the program of the box without which there is none
-	asked  bool   // an interrupt is a request too, for the signal does not reach it
+	argv             []string // up to the nonce
+	more             []string // after it
+	encode           func(*kernelRequest) ([]byte, error)
+	needs            string // the program of the box without which there is none
+	interruptRequest bool   // an interrupt is a request too, for the signal does not reach it
 }
 
 // kernelVersion is that of the language between boxd and kernels. A kernel that an earlier boxd has started in another is replaced.
@@ -72,7 +72,7 @@ const nodeScript = `exec 7<&0 8>&1 9>&2 </dev/null && exec node -e "$1" "$2"`
 func kernels() map[string]kernel {
 	return map[string]kernel{
 		languagePython:     {argv: []string{"python3", "-c", pythonKernel}, encode: encodeJSON, needs: "python3"},
-		languageJavaScript: {argv: []string{"/bin/sh", "-c", nodeScript, "node", javaScriptKernel}, encode: encodeJSON, needs: "node", asked: true},
+		languageJavaScript: {argv: []string{"/bin/sh", "-c", nodeScript, "node", javaScriptKernel}, encode: encodeJSON, needs: "node", interruptRequest: true},
 		languageBash:       {argv: []string{"bash", "-c", bashKernel, "bash"}, more: []string{"0"}, encode: encodeShell, needs: "bash"},
 	}
 }

@@ -53,7 +53,7 @@ func (f *frames) add(data []byte, output func([]byte) error, event func(*kernelE
 	for len(data) > 0 {
 		at := bytes.Index(data, f.mark)
 		if at < 0 {
-			at = len(data) - f.begun(data)
+			at = len(data) - f.partialMark(data)
 			if err := handOn(data[:at], output); err != nil {
 				return err
 			}
@@ -99,8 +99,8 @@ func handOn(data []byte, output func([]byte) error) error {
 	return output(data)
 }
 
-// begun is how many bytes at the end of data may be the beginning of a frame's mark.
-func (f *frames) begun(data []byte) int {
+// partialMark is how many bytes at the end of data may be the beginning of a frame's mark.
+func (f *frames) partialMark(data []byte) int {
 	for n := min(len(f.mark)-1, len(data)); n > 0; n-- {
 		if bytes.HasSuffix(data, f.mark[:n]) {
 			return n
@@ -116,7 +116,7 @@ func (f *frames) frame(body []byte, event func(*kernelEvent) error) error {
 	}
 	switch body[0] {
 	case '!': // whole, and perhaps between the pieces of another
-		return told(body[1:], event)
+		return emit(body[1:], event)
 	case '^': // of one before it the end will not come
 		f.event, f.tooLong = nil, false
 	case '.', '+':
@@ -133,11 +133,11 @@ func (f *frames) frame(body []byte, event func(*kernelEvent) error) error {
 	}
 	whole := f.event
 	f.event, f.tooLong = nil, false
-	return told(whole, event)
+	return emit(whole, event)
 }
 
-// told hands on an event, if it is one.
-func told(text []byte, event func(*kernelEvent) error) error {
+// emit hands on an event, if it is one.
+func emit(text []byte, event func(*kernelEvent) error) error {
 	if e := (&kernelEvent{}); json.Unmarshal(text, e) == nil {
 		return event(e)
 	}

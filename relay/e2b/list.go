@@ -23,8 +23,8 @@ const (
 
 // Pages of the list of sandboxes.
 const (
-	usualPage = wire.UsualPage
-	maxPage   = 1000
+	defaultPage = wire.UsualPage
+	maxPage     = 1000
 )
 
 // listedSandbox describes a sandbox in a list.
@@ -153,7 +153,7 @@ func (c *controlCall) filter() (*filter, error) {
 	q := c.r.URL.Query()
 	f := &filter{template: q.Get("template"), next: q.Get("nextToken")}
 	var err error
-	if f.limit, err = c.number("limit", usualPage, 1, maxPage); err != nil {
+	if f.limit, err = c.number("limit", defaultPage, 1, maxPage); err != nil {
 		return nil, err
 	}
 	if f.metadata, err = unescaped(q.Get("metadata")); err != nil {

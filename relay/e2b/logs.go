@@ -75,14 +75,14 @@ func (c *controlCall) events(wants func(*logEntry) bool) ([]logEntry, error) {
 	}
 	known := missing == nil
 	for at, filter := c.server.cfg.Events.Start(), (&events.Filter{Owner: c.pass.Name, Session: c.id}); ; {
-		batch, end := c.server.cfg.Events.Read(at, filter)
+		batch, changed := c.server.cfg.Events.Read(at, filter)
 		for i := range batch.Events {
 			known = true
 			if l := logged(&batch.Events[i]); wants(&l) {
 				list = append(list, l)
 			}
 		}
-		if at = batch.Next; end != nil {
+		if at = batch.Next; changed != nil {
 			break
 		}
 	}
@@ -124,11 +124,11 @@ func (c *controlCall) logEntries() error {
 	if direction != "" && direction != "forward" && direction != "backward" {
 		return fault.Field("direction", direction, fault.OneOf("forward", "backward"))
 	}
-	backward, usual := direction == "backward", int64(0)
+	backward, start := direction == "backward", int64(0)
 	if backward {
-		usual = 1 << 50
+		start = 1 << 50
 	}
-	cursor, err := c.number("cursor", usual, 0, 1<<50)
+	cursor, err := c.number("cursor", start, 0, 1<<50)
 	if err != nil {
 		return err
 	}
@@ -136,15 +136,15 @@ func (c *controlCall) logEntries() error {
 	if err != nil {
 		return err
 	}
-	least := slog.LevelDebug
+	minLevel := slog.LevelDebug
 	if text := query.Get("level"); text != "" {
-		if err := least.UnmarshalText([]byte(text)); err != nil {
+		if err := minLevel.UnmarshalText([]byte(text)); err != nil {
 			return fault.Field("level", text, fault.OneOf("debug", "info", "warn", "error"))
 		}
 	}
 	list, err := c.events(func(l *logEntry) bool {
 		at := l.Timestamp.UnixMilli()
-		return l.level >= least && strings.Contains(l.Message, query.Get("search")) && (backward && at <= cursor || !backward && at >= cursor)
+		return l.level >= minLevel && strings.Contains(l.Message, query.Get("search")) && (backward && at <= cursor || !backward && at >= cursor)
 	})
 	if err != nil {
 		return err

@@ -39,14 +39,14 @@ func metricOf(set *policy.Settings, sample *session.Sample) metric {
 }
 
 // measure looks at what a sandbox uses now.
-func (s *Server) measure(ctx context.Context, of *session.Session) metric {
-	set, sample := of.Current(), s.cfg.Sup.Sample(ctx, of)
+func (s *Server) measure(ctx context.Context, sess *session.Session) metric {
+	set, sample := sess.Current(), s.cfg.Sup.Sample(ctx, sess)
 	return metricOf(&set, &sample)
 }
 
 // metrics answers with what a sandbox has used within a range of time.
 func (c *controlCall) metrics() error {
-	of, err := c.session()
+	sess, err := c.session()
 	if err != nil {
 		return err
 	}
@@ -59,8 +59,8 @@ func (c *controlCall) metrics() error {
 	if err != nil {
 		return err
 	}
-	set := of.Current()
-	list := append(of.History(time.Time{}), c.server.cfg.Sup.Sample(c.r.Context(), of))
+	set := sess.Current()
+	list := append(sess.History(time.Time{}), c.server.cfg.Sup.Sample(c.r.Context(), sess))
 	within := []metric{}
 	for i := range list {
 		if m := metricOf(&set, &list[i]); start <= m.TimestampUnix && m.TimestampUnix <= end+1 {
@@ -85,7 +85,7 @@ type sandboxMetric struct {
 	DiskTotal  int64   `json:"disk_total"`
 }
 
-func (s *Server) sandboxMetrics(ctx context.Context, of *session.Session) *sandboxMetric {
-	m := s.measure(ctx, of)
+func (s *Server) sandboxMetrics(ctx context.Context, sess *session.Session) *sandboxMetric {
+	m := s.measure(ctx, sess)
 	return &sandboxMetric{m.TimestampUnix, m.CPUCount, m.CPUUsedPct, m.MemTotal, m.MemUsed, m.MemCache, m.MemTotal >> 20, m.MemUsed >> 20, m.DiskUsed, m.DiskTotal}
 }

@@ -32,25 +32,25 @@ func isPaused(info *session.Info) bool {
 
 // pause has a sandbox do nothing until it is resumed: with its programs where they are, or with its files alone. It lives for as
 // long as it is paused, as far as its owner's policy goes.
-func (s *Server) pause(ctx context.Context, of *session.Session, memory bool) error {
-	if info := of.Info(); isPaused(&info) {
-		return refusal(http.StatusConflict, "sandbox "+of.ID+" is already paused")
+func (s *Server) pause(ctx context.Context, sess *session.Session, memory bool) error {
+	if info := sess.Info(); isPaused(&info) {
+		return refusal(http.StatusConflict, "sandbox "+sess.ID+" is already paused")
 	}
 	if !memory {
-		_, err := s.cfg.Sup.Stop(ctx, of)
+		_, err := s.cfg.Sup.Stop(ctx, sess)
 		return err
 	}
-	if !of.Grouped() {
+	if !sess.Grouped() {
 		return unsupported("pause with memory", noMemory)
 	}
 	ctx = context.WithoutCancel(ctx) // between the two it would have no end
-	never, before := quantity.Duration(0), of.Current().MaxLifetime
-	if err := s.cfg.Sup.Update(ctx, of, &policy.Request{Patch: limits.Patch{MaxLifetime: &never}}); err != nil && fault.KindOf(err) != fault.Denied {
+	never, before := quantity.Duration(0), sess.Current().MaxLifetime
+	if err := s.cfg.Sup.Update(ctx, sess, &policy.Request{Patch: limits.Patch{MaxLifetime: &never}}); err != nil && fault.KindOf(err) != fault.Denied {
 		return err
 	}
-	err := of.Freeze(ctx, true)
-	if err != nil && of.Current().MaxLifetime != before { // it goes on, and is to end as it was
-		err = errors.Join(err, s.cfg.Sup.Update(ctx, of, &policy.Request{Patch: limits.Patch{MaxLifetime: &before}}))
+	err := sess.Freeze(ctx, true)
+	if err != nil && sess.Current().MaxLifetime != before { // it goes on, and is to end as it was
+		err = errors.Join(err, s.cfg.Sup.Update(ctx, sess, &policy.Request{Patch: limits.Patch{MaxLifetime: &before}}))
 	}
 	return err
 }
@@ -59,15 +59,15 @@ func (s *Server) pause(ctx context.Context, of *session.Session, memory bool) er
 const noMemory = "this host has no cgroup v2 for boxes (boxctl doctor says why); ask for keepMemory: false (keep_memory=False), which keeps only the files"
 
 // resume has a paused sandbox go on, and reports whether it was one. The session is another one then.
-func (s *Server) resume(ctx context.Context, of *session.Session) (now *session.Session, resumed bool, err error) {
-	info := of.Info()
+func (s *Server) resume(ctx context.Context, sess *session.Session) (now *session.Session, resumed bool, err error) {
+	info := sess.Info()
 	switch {
 	case !isPaused(&info):
-		return of, false, nil
+		return sess, false, nil
 	case info.Frozen:
-		return of, true, of.Freeze(ctx, false)
+		return sess, true, sess.Freeze(ctx, false)
 	}
-	now, err = s.cfg.Sup.Start(ctx, of, nil)
+	now, err = s.cfg.Sup.Start(ctx, sess, nil)
 	return now, true, err
 }
 
@@ -120,22 +120,22 @@ func (p *pauses) begin(key string) (done func(), first bool) {
 
 // pauseDue pauses the sandboxes whose time is over.
 func (s *Server) pauseDue(ctx context.Context) {
-	for _, of := range s.index.all() {
-		labels := of.Current().Labels
-		info := of.Info()
+	for _, sess := range s.index.all() {
+		labels := sess.Current().Labels
+		info := sess.Info()
 		if at, ok := endOf(labels); !ok || time.Now().Before(at) || isPaused(&info) || info.State != session.StateReady {
 			continue
 		}
-		done, first := s.due.begin(of.Key)
+		done, first := s.due.begin(sess.Key)
 		if !first {
 			continue
 		}
 		s.due.run.Go(func() {
 			defer done()
-			err := s.pause(ctx, of, labels[labelMemory] != "" && of.Grouped())
-			if now := of.Info(); err != nil && ctx.Err() == nil && !isPaused(&now) { // its client may have been faster
-				s.cfg.Log.Warn("cannot pause an expired sandbox; it is ended", "session", of.ID, "owner", of.Owner.Name, "error", err)
-				_ = s.cfg.Sup.End(ctx, of, session.EndLifetime) // it goes on ending, and logs what resists
+			err := s.pause(ctx, sess, labels[labelMemory] != "" && sess.Grouped())
+			if now := sess.Info(); err != nil && ctx.Err() == nil && !isPaused(&now) { // its client may have been faster
+				s.cfg.Log.Warn("cannot pause an expired sandbox; it is ended", "session", sess.ID, "owner", sess.Owner.Name, "error", err)
+				_ = s.cfg.Sup.End(ctx, sess, session.EndLifetime) // it goes on ending, and logs what resists
 			}
 		})
 	}

@@ -14,17 +14,17 @@ import (
 
 // port hands a request on to a program that listens in the sandbox. It never sees what proves the right to that.
 func (s *Server) port(w http.ResponseWriter, r *http.Request, sb *sandbox, port int) {
-	leave, err := sb.limits.Stream()
+	release, err := sb.limits.Stream()
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	defer leave()
+	defer release()
 	if r.Method == http.MethodConnect || r.Method == http.MethodTrace || !strings.HasPrefix(r.RequestURI, "/") {
 		s.fail(w, r, fault.Field("request", r.Method+" "+r.RequestURI, "a path, with a method other than CONNECT and TRACE"))
 		return
 	}
-	r.Body = &timedBody{ReadCloser: r.Body, conn: http.NewResponseController(w), end: func() {}}
+	r.Body = &timedBody{ReadCloser: r.Body, conn: http.NewResponseController(w), release: func() {}}
 	err = relay.ForwardToPort(w, r, relay.PortForward{Ports: s.cfg.Sup.Ports, Session: sb.Session, Port: uint16(port), Log: s.cfg.Log, Hide: func(out *http.Request) {
 		for _, name := range []string{wire.HeaderAccess, wire.HeaderTraffic, wire.HeaderSandbox, wire.HeaderPort, wire.HeaderKey} {
 			out.Header.Del(name)

@@ -154,8 +154,8 @@ func (sb *sandbox) path(text string) string {
 // List lists the processes that clients have started and that live.
 func (p *processService) List(ctx context.Context, _ *protocol.ListRequest) (*protocol.ListResponse, error) {
 	list := &protocol.ListResponse{}
-	for _, one := range of(ctx).Processes() {
-		info := one.Info()
+	for _, proc := range of(ctx).Processes() {
+		info := proc.Info()
 		if !strings.HasPrefix(info.ID, processID) || info.State == process.StateEnded || len(info.Argv) == 0 {
 			continue
 		}
@@ -172,34 +172,34 @@ func (p *processService) List(ctx context.Context, _ *protocol.ListRequest) (*pr
 // Start starts a process and sends what it writes.
 func (p *processService) Start(ctx context.Context, req *protocol.StartRequest, stream *connect.ServerStream[protocol.StartResponse]) error {
 	sb := of(ctx)
-	leave, err := sb.limits.Stream()
+	release, err := sb.limits.Stream()
 	if err != nil {
 		return p.server.rpcError(ctx, err)
 	}
-	defer leave()
-	ask, err := sb.processRequest(header(ctx), req)
+	defer release()
+	start, err := sb.processRequest(header(ctx), req)
 	if err != nil {
 		return p.server.rpcError(ctx, err)
 	}
 	if n, ok := ctx.Value(notedKey{}).(*noted); ok {
-		n.what.Argv = ask.Exec.Argv
+		n.what.Argv = start.Exec.Argv
 	}
-	one, _, err := sb.StartProcess(ctx, ask)
-	if err == nil && sb.root && session.HasNoRoot(one.Started(ctx)) {
+	proc, _, err := sb.StartProcess(ctx, start)
+	if err == nil && sb.root && session.HasNoRoot(proc.Started(ctx)) {
 		sb.MarkRootless()
-		_ = sb.RemoveProcess(context.WithoutCancel(ctx), one) // it has not started
+		_ = sb.RemoveProcess(context.WithoutCancel(ctx), proc) // it has not started
 		sb.root = false
-		if ask, err = sb.startRequest(header(ctx), req); err == nil {
-			one, _, err = sb.StartProcess(ctx, ask)
+		if start, err = sb.startRequest(header(ctx), req); err == nil {
+			proc, _, err = sb.StartProcess(ctx, start)
 		}
 	}
 	if err != nil {
 		return p.server.startError(ctx, sb, err)
 	}
-	if _, failed := errors.AsType[*isolation.StepError](one.Started(ctx)); failed {
-		return p.server.startFailed(ctx, sb, one)
+	if _, failed := errors.AsType[*isolation.StepError](proc.Started(ctx)); failed {
+		return p.server.startFailed(ctx, sb, proc)
 	}
-	out := &outgoing{server: p.server, sb: sb, process: one, terminal: req.Pty != nil, from: &[2]int64{}, send: func(e *protocol.ProcessEvent) error {
+	out := &outgoing{server: p.server, sb: sb, process: proc, terminal: req.Pty != nil, from: &[2]int64{}, send: func(e *protocol.ProcessEvent) error {
 		return stream.Send(&protocol.StartResponse{Event: e})
 	}}
 	return out.run(ctx)
@@ -208,16 +208,16 @@ func (p *processService) Start(ctx context.Context, req *protocol.StartRequest, 
 // Connect sends what a process writes from now on.
 func (p *processService) Connect(ctx context.Context, req *protocol.ConnectRequest, stream *connect.ServerStream[protocol.ConnectResponse]) error {
 	sb := of(ctx)
-	leave, err := sb.limits.Stream()
+	release, err := sb.limits.Stream()
 	if err != nil {
 		return p.server.rpcError(ctx, err)
 	}
-	defer leave()
-	one, err := sb.selected(req.Process)
+	defer release()
+	proc, err := sb.selected(req.Process)
 	if err != nil {
 		return err
 	}
-	out := &outgoing{server: p.server, sb: sb, process: one, terminal: one.Info().Terminal != nil, send: func(e *protocol.ProcessEvent) error {
+	out := &outgoing{server: p.server, sb: sb, process: proc, terminal: proc.Info().Terminal != nil, send: func(e *protocol.ProcessEvent) error {
 		return stream.Send(&protocol.ConnectResponse{Event: e})
 	}}
 	return out.run(ctx)
@@ -260,17 +260,17 @@ func (sb *sandbox) startRequest(h http.Header, req *protocol.StartRequest) (*ses
 	if config.Cwd != nil && *config.Cwd != "" {
 		dir = sb.path(*config.Cwd)
 	}
-	ask := &session.ProcessRequest{
+	start := &session.ProcessRequest{
 		ID: processID + strings.ToLower(rand.Text()[:16]), Managed: true, Awaited: true,
 		Exec:  session.ExecRequest{Argv: append([]string{config.Cmd}, config.Args...), Env: env, User: user, Dir: dir, Existing: true},
 		Stdin: req.Pty == nil && (req.Stdin == nil || *req.Stdin),
 	}
 	if req.Tag != nil {
-		ask.Labels = map[string]string{labelTag: *req.Tag}
+		start.Labels = map[string]string{labelTag: *req.Tag}
 	}
 	if req.Pty != nil {
 		size := req.Pty.GetSize()
-		if ask.Terminal, err = terminal(size); err != nil {
+		if start.Terminal, err = terminal(size); err != nil {
 			return nil, err
 		}
 	}
@@ -281,10 +281,10 @@ func (sb *sandbox) startRequest(h http.Header, req *protocol.StartRequest) (*ses
 		}
 		if ms > 0 {
 			d := quantity.Duration(time.Duration(ms) * time.Millisecond)
-			ask.Exec.Timeout = &d
+			start.Exec.Timeout = &d
 		}
 	}
-	return ask, nil
+	return start, nil
 }
 
 // terminal is the size of one.
@@ -307,27 +307,27 @@ func (s *Server) startError(ctx context.Context, sb *sandbox, err error) error {
 }
 
 // startFailed forgets a process that could not be started, and says why.
-func (s *Server) startFailed(ctx context.Context, sb *sandbox, one *process.Process) error {
-	err := one.Started(ctx)
-	_ = sb.RemoveProcess(context.WithoutCancel(ctx), one) // it has ended
+func (s *Server) startFailed(ctx context.Context, sb *sandbox, proc *process.Process) error {
+	err := proc.Started(ctx)
+	_ = sb.RemoveProcess(context.WithoutCancel(ctx), proc) // it has ended
 	return s.startError(ctx, sb, err)
 }
 
 // selected finds a living process.
 func (sb *sandbox) selected(by *protocol.ProcessSelector) (*process.Process, error) {
-	for _, one := range sb.Processes() {
-		info := one.Info()
+	for _, proc := range sb.Processes() {
+		info := proc.Info()
 		if !strings.HasPrefix(info.ID, processID) || info.State == process.StateEnded {
 			continue
 		}
 		switch which := by.GetSelector().(type) {
 		case *protocol.ProcessSelector_Pid:
 			if info.PID == which.Pid {
-				return one, nil
+				return proc, nil
 			}
 		case *protocol.ProcessSelector_Tag:
 			if tag, ok := info.Labels[labelTag]; ok && tag == which.Tag {
-				return one, nil
+				return proc, nil
 			}
 		default:
 			return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("process: must be a pid or a tag"))
@@ -389,9 +389,9 @@ func (o *outgoing) run(ctx context.Context) error {
 // next waits for output, and says meanwhile that there is none.
 func (o *outgoing) next(ctx context.Context, at *process.Attachment) (output.Chunk, error) {
 	for {
-		late, cancel := context.WithTimeout(ctx, ping(ctx))
-		chunk, err := at.Next(late)
-		silent := late.Err() != nil && ctx.Err() == nil
+		timeoutCtx, cancel := context.WithTimeout(ctx, ping(ctx))
+		chunk, err := at.Next(timeoutCtx)
+		silent := timeoutCtx.Err() != nil && ctx.Err() == nil
 		cancel()
 		if err == nil || !silent || !errors.Is(err, context.DeadlineExceeded) {
 			return chunk, err
@@ -455,15 +455,15 @@ func signalText(name string) string {
 }
 
 // write gives a process input.
-func (p *processService) write(ctx context.Context, one *process.Process, in *protocol.ProcessInput) error {
+func (p *processService) write(ctx context.Context, proc *process.Process, in *protocol.ProcessInput) error {
 	var data []byte
-	terminal := one.Info().Terminal != nil
+	terminal := proc.Info().Terminal != nil
 	switch what := in.GetInput().(type) {
 	case *protocol.ProcessInput_Stdin:
 		if data = what.Stdin; terminal {
 			return connect.NewError(connect.CodeInternal, errors.New("the process has a terminal: send pty input"))
 		}
-		if !one.Info().Stdin {
+		if !proc.Info().Stdin {
 			return connect.NewError(connect.CodeInternal, errors.New("the standard input of the process is closed: it was started with stdin = false"))
 		}
 	case *protocol.ProcessInput_Pty:
@@ -473,18 +473,18 @@ func (p *processService) write(ctx context.Context, one *process.Process, in *pr
 	default:
 		return connect.NewError(connect.CodeInvalidArgument, errors.New("input: must be stdin or pty"))
 	}
-	return p.input(ctx, one, func(at *process.Attachment) error { return at.Write(ctx, at.Taken(), data) })
+	return p.input(ctx, proc, func(at *process.Attachment) error { return at.Write(ctx, at.Taken(), data) })
 }
 
 // input attaches to the input of a process for what is done with it. Requests that come at the same time take turns, since a
 // process has one writer, who would be cut off by the next in the middle of what it writes.
-func (p *processService) input(ctx context.Context, one *process.Process, do func(*process.Attachment) error) error {
-	done, err := p.server.inputs.take(ctx, one)
+func (p *processService) input(ctx context.Context, proc *process.Process, do func(*process.Attachment) error) error {
+	done, err := p.server.inputs.take(ctx, proc)
 	if err != nil {
 		return p.server.rpcError(ctx, err)
 	}
 	defer done()
-	at, err := one.Attach(ctx, process.AttachOptions{Write: true, TakeOver: true})
+	at, err := proc.Attach(ctx, process.AttachOptions{Write: true, TakeOver: true})
 	if err != nil {
 		return p.server.rpcError(ctx, err)
 	}
@@ -500,64 +500,64 @@ type turns struct {
 
 // turn is held by whoever has put a word into it.
 type turn struct {
-	held    chan struct{}
+	sem     chan struct{}
 	waiting int // and the holder
 }
 
 // take waits for the turn of a process; done must follow.
-func (t *turns) take(ctx context.Context, one *process.Process) (done func(), err error) {
+func (t *turns) take(ctx context.Context, proc *process.Process) (done func(), err error) {
 	t.mu.Lock()
-	mine := t.all[one]
+	mine := t.all[proc]
 	if mine == nil {
-		mine = &turn{held: make(chan struct{}, 1)}
-		t.all[one] = mine
+		mine = &turn{sem: make(chan struct{}, 1)}
+		t.all[proc] = mine
 	}
 	mine.waiting++
 	t.mu.Unlock()
-	leave := func() {
+	release := func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if mine.waiting--; mine.waiting == 0 {
-			delete(t.all, one)
+			delete(t.all, proc)
 		}
 	}
 	select {
-	case mine.held <- struct{}{}:
-		return func() { <-mine.held; leave() }, nil
+	case mine.sem <- struct{}{}:
+		return func() { <-mine.sem; release() }, nil
 	case <-ctx.Done():
-		leave()
+		release()
 		return nil, ctx.Err()
 	}
 }
 
 // SendInput gives a process input.
 func (p *processService) SendInput(ctx context.Context, req *protocol.SendInputRequest) (*protocol.SendInputResponse, error) {
-	one, err := of(ctx).selected(req.Process)
+	proc, err := of(ctx).selected(req.Process)
 	if err != nil {
 		return nil, err
 	}
-	return &protocol.SendInputResponse{}, p.write(ctx, one, req.Input)
+	return &protocol.SendInputResponse{}, p.write(ctx, proc, req.Input)
 }
 
 // StreamInput gives a process input for as long as its client has some.
 func (p *processService) StreamInput(ctx context.Context, stream *connect.ClientStream[protocol.StreamInputRequest]) (*protocol.StreamInputResponse, error) {
-	leave, err := of(ctx).limits.Stream()
+	release, err := of(ctx).limits.Stream()
 	if err != nil {
 		return nil, p.server.rpcError(ctx, err)
 	}
-	defer leave()
-	var one *process.Process
+	defer release()
+	var proc *process.Process
 	for stream.Receive() {
 		var err error
 		switch what := stream.Msg().GetEvent().(type) {
 		case *protocol.StreamInputRequest_Start:
-			one, err = of(ctx).selected(what.Start.GetProcess())
+			proc, err = of(ctx).selected(what.Start.GetProcess())
 		case *protocol.StreamInputRequest_Data:
-			if one == nil {
+			if proc == nil {
 				err = connect.NewError(connect.CodeInvalidArgument, errors.New("the first message must be start"))
 				break
 			}
-			err = p.write(ctx, one, what.Data.GetInput())
+			err = p.write(ctx, proc, what.Data.GetInput())
 		}
 		if err != nil {
 			return nil, err
@@ -568,43 +568,43 @@ func (p *processService) StreamInput(ctx context.Context, stream *connect.Client
 
 // CloseStdin ends the input of a process. Doing so twice is fine.
 func (p *processService) CloseStdin(ctx context.Context, req *protocol.CloseStdinRequest) (*protocol.CloseStdinResponse, error) {
-	one, err := of(ctx).selected(req.Process)
+	proc, err := of(ctx).selected(req.Process)
 	if err != nil {
 		return nil, err
 	}
-	if one.Info().Terminal != nil {
+	if proc.Info().Terminal != nil {
 		return nil, connect.NewError(connect.CodeUnknown, errors.New("the process has a terminal: send ctrl-d"))
 	}
-	return &protocol.CloseStdinResponse{}, p.input(ctx, one, (*process.Attachment).CloseWrite)
+	return &protocol.CloseStdinResponse{}, p.input(ctx, proc, (*process.Attachment).CloseWrite)
 }
 
 // SendSignal sends a signal to the process group of a process.
 func (p *processService) SendSignal(ctx context.Context, req *protocol.SendSignalRequest) (*protocol.SendSignalResponse, error) {
-	one, err := of(ctx).selected(req.Process)
+	proc, err := of(ctx).selected(req.Process)
 	if err != nil {
 		return nil, err
 	}
 	if req.Signal != protocol.Signal_SIGNAL_SIGTERM && req.Signal != protocol.Signal_SIGNAL_SIGKILL {
 		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("signal = %v: must be SIGNAL_SIGTERM or SIGNAL_SIGKILL", req.Signal))
 	}
-	return &protocol.SendSignalResponse{}, p.server.rpcError(ctx, one.Signal(syscall.Signal(req.Signal)))
+	return &protocol.SendSignalResponse{}, p.server.rpcError(ctx, proc.Signal(syscall.Signal(req.Signal)))
 }
 
 // Update changes the size of a terminal.
 func (p *processService) Update(ctx context.Context, req *protocol.UpdateRequest) (*protocol.UpdateResponse, error) {
-	one, err := of(ctx).selected(req.Process)
+	proc, err := of(ctx).selected(req.Process)
 	if err != nil {
 		return nil, err
 	}
 	if req.Pty == nil {
 		return &protocol.UpdateResponse{}, nil
 	}
-	if one.Info().Terminal == nil {
+	if proc.Info().Terminal == nil {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has no terminal"))
 	}
 	size, err := terminal(req.Pty.Size)
 	if err != nil {
 		return nil, p.server.rpcError(ctx, err)
 	}
-	return &protocol.UpdateResponse{}, p.server.rpcError(ctx, one.Resize(size.Rows, size.Cols))
+	return &protocol.UpdateResponse{}, p.server.rpcError(ctx, proc.Resize(size.Rows, size.Cols))
 }

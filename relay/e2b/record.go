@@ -52,7 +52,7 @@ func (n *noted) Write(b []byte) (int, error) {
 	if n.status == 0 {
 		n.status = http.StatusOK
 	}
-	_ = http.NewResponseController(n.ResponseWriter).SetWriteDeadline(time.Now().Add(streamPatience)) // every connection of ours has deadlines
+	_ = http.NewResponseController(n.ResponseWriter).SetWriteDeadline(time.Now().Add(streamTimeout)) // every connection of ours has deadlines
 	return n.ResponseWriter.Write(b)
 }
 
@@ -68,10 +68,10 @@ func (s *Server) recorded(w http.ResponseWriter, r *http.Request, pass access.Pa
 	q.Principal = pass.Name
 	span := s.cfg.Traces.Begin(&q)
 	name := via + " " + c.route
-	if through(r.Context()) != nil {
+	if gatewayOf(r.Context()) != nil {
 		w.Header().Set(api.RouteHeader, name)
 	}
-	begin := time.Now()
+	start := time.Now()
 	n := &noted{ResponseWriter: w, session: c.session}
 	ctx := context.WithValue(trace.With(r.Context(), q), notedKey{}, n)
 	r = r.WithContext(ctx)
@@ -101,7 +101,7 @@ func (s *Server) recorded(w http.ResponseWriter, r *http.Request, pass access.Pa
 	}
 	record := &audit.Record{
 		Kind: audit.KindCall, Request: q.ID, Principal: pass.Name, UID: &pass.UID, Via: via, Route: name, Session: n.session,
-		What: s.cfg.Audit.Shape(&n.what), Status: n.status, Outcome: "done", TookMS: float64(time.Since(begin).Microseconds()) / 1000,
+		What: s.cfg.Audit.Shape(&n.what), Status: n.status, Outcome: "done", TookMS: float64(time.Since(start).Microseconds()) / 1000,
 	}
 	if pass.Token != "" {
 		record.Via = via + " " + access.Via(pass.Token)

@@ -16,7 +16,7 @@ func (s *Server) route(r *http.Request) (wire.Destination, error) {
 	if to, ok := wire.PortHost(r.Host, s.domain(r.Context())); ok {
 		return to, nil
 	}
-	if at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); through(r.Context()) == nil && (!ok || at.IP.IsLoopback()) {
+	if at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); gatewayOf(r.Context()) == nil && (!ok || at.IP.IsLoopback()) {
 		if err := access.FromHere(r.Header.Values("Origin"), r.Host); err != nil {
 			return wire.Destination{}, err
 		}
@@ -26,7 +26,7 @@ func (s *Server) route(r *http.Request) (wire.Destination, error) {
 
 // domain is that below which the ports of sandboxes have names: a gateway's, for who comes by one.
 func (s *Server) domain(ctx context.Context) string {
-	if g := through(ctx); g != nil && g.domain != "" {
+	if g := gatewayOf(ctx); g != nil && g.domain != "" {
 		return g.domain
 	}
 	return wire.Domain(s.cfg.Domain, s.cfg.Listen)

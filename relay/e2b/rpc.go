@@ -68,11 +68,11 @@ func (s *Server) rpcs(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 		return
 	}
 	s.recorded(w, r, sb.pass, call{route: strings.TrimPrefix(r.URL.Path, "/"), session: sb.ID, alters: !what.reads}, func(w http.ResponseWriter, r *http.Request) error {
-		body, leave, err := s.bounded(w, r, sb, what)
+		body, release, err := s.bounded(w, r, sb, what)
 		if err != nil {
 			return err
 		}
-		defer leave()
+		defer release()
 		r.Body = body
 		s.rpc.ServeHTTP(w, r)
 		return nil
@@ -80,8 +80,8 @@ func (s *Server) rpcs(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 }
 
 // bounded is the body of an RPC, which has its room among all that its caller sends: until it has been answered, or where that
-// may take long, until all of it is there. leave must follow.
-func (s *Server) bounded(w http.ResponseWriter, r *http.Request, sb *sandbox, what procedure) (body io.ReadCloser, leave func(), err error) {
+// may take long, until all of it is there. release must follow.
+func (s *Server) bounded(w http.ResponseWriter, r *http.Request, sb *sandbox, what procedure) (body io.ReadCloser, done func(), err error) {
 	limit := int64(what.message())
 	size := r.ContentLength
 	if size < 0 || size > limit || what.input || packed(r) {
@@ -92,12 +92,12 @@ func (s *Server) bounded(w http.ResponseWriter, r *http.Request, sb *sandbox, wh
 		return nil, nil, err
 	}
 	release = sync.OnceFunc(release)
-	timed := &timedBody{ReadCloser: r.Body, conn: http.NewResponseController(w), end: func() {}}
+	timed := &timedBody{ReadCloser: r.Body, conn: http.NewResponseController(w), release: func() {}}
 	if !what.input {
-		timed.until = time.Now().Add(bodyPatience)
+		timed.until = time.Now().Add(bodyTimeout)
 	}
 	if what.streams {
-		timed.end = release
+		timed.release = release
 	}
 	return timed, release, nil
 }

@@ -97,9 +97,9 @@ func (x *index) find(id string) []*session.Session {
 }
 
 // isFirst reports whether a sandbox is the oldest of its id.
-func (x *index) isFirst(of *session.Session) bool {
-	list := x.find(of.ID)
-	return len(list) > 0 && list[0].Owner.Name == of.Owner.Name
+func (x *index) isFirst(sess *session.Session) bool {
+	list := x.find(sess.ID)
+	return len(list) > 0 && list[0].Owner.Name == sess.Owner.Name
 }
 
 // all are the sandboxes there are.
@@ -129,7 +129,7 @@ func (x *index) which(fits func(*session.Session) bool) *session.Session {
 }
 
 // named finds the sandbox that a request is for, by what it says, and tells whether it has proven a right to that.
-func (s *Server) named(r *http.Request, to wire.Destination) (of *session.Session, proven bool, err error) {
+func (s *Server) named(r *http.Request, to wire.Destination) (sess *session.Session, proven bool, err error) {
 	access, traffic := r.Header.Get(wire.HeaderAccess), ""
 	if to.Port != wire.PortEnvd && (to.Port != wire.PortCode || r.URL.Path != "/execute") {
 		traffic = r.Header.Get(wire.HeaderTraffic)
@@ -138,57 +138,57 @@ func (s *Server) named(r *http.Request, to wire.Destination) (of *session.Sessio
 	if to.Port == wire.PortEnvd && access == "" {
 		signature = signedAddress(r)
 	}
-	fits := func(of *session.Session) bool {
+	fits := func(sess *session.Session) bool {
 		switch {
 		case access != "": // one that is wrong is not made good by another
-			return same(access, s.token(purposeAccess, of))
+			return same(access, s.token(purposeAccess, sess))
 		case traffic != "":
-			return same(traffic, s.token(purposeTraffic, of))
+			return same(traffic, s.token(purposeTraffic, sess))
 		}
-		return signature != nil && signature.fits(s.token(purposeAccess, of))
+		return signature != nil && signature.fits(s.token(purposeAccess, sess))
 	}
 	if to.Sandbox != "" {
 		for _, one := range s.index.find(to.Sandbox) {
-			if proven = fits(one); of == nil || proven {
-				of = one
+			if proven = fits(one); sess == nil || proven {
+				sess = one
 			}
 			if proven {
 				break
 			}
 		}
-		if of == nil {
+		if sess == nil {
 			return nil, false, wire.Gone(to.Sandbox)
 		}
-	} else if of = s.index.which(fits); of != nil {
+	} else if sess = s.index.which(fits); sess != nil {
 		proven = true
 	}
-	if proven && signature != nil && signature.over(time.Now()) {
+	if proven && signature != nil && signature.expired(time.Now()) {
 		return nil, false, unauthorized(expiredMessage)
 	}
-	return of, proven, nil
+	return sess, proven, nil
 }
 
 // isPublic reports whether a request for a port needs no token: it has none, and the sandbox is the first that has had that id.
-func (s *Server) isPublic(r *http.Request, of *session.Session, to wire.Destination) bool {
-	if of == nil || to.Port == wire.PortEnvd || to.Port == wire.PortCode || r.Header.Get(wire.HeaderAccess) != "" || r.Header.Get(wire.HeaderTraffic) != "" {
+func (s *Server) isPublic(r *http.Request, sess *session.Session, to wire.Destination) bool {
+	if sess == nil || to.Port == wire.PortEnvd || to.Port == wire.PortCode || r.Header.Get(wire.HeaderAccess) != "" || r.Header.Get(wire.HeaderTraffic) != "" {
 		return false
 	}
-	labels := of.Current().Labels
-	return s.cfg.publicPorts(labels[wire.LabelTemplate]) && labels[labelClosed] == "" && s.index.isFirst(of)
+	labels := sess.Current().Labels
+	return s.cfg.publicPorts(labels[wire.LabelTemplate]) && labels[labelClosed] == "" && s.index.isFirst(sess)
 }
 
-// enter lets a request for a sandbox in. leave must follow, and the context ends when its bearer may not use it any more. A visitor
+// enter lets a request for a sandbox in. release must follow, and the context ends when its bearer may not use it any more. A visitor
 // has proven itself by the traffic token alone, which the owner of a sandbox may give to others, or needed no token: what visitors have open and
 // make boxd hold must not keep the owner out.
-func (s *Server) enter(r *http.Request, of *session.Session, stated *access.Pass, visitor bool) (ctx context.Context, sb *sandbox, leave func(), err error) {
+func (s *Server) enter(r *http.Request, sess *session.Session, stated *access.Pass, visitor bool) (ctx context.Context, sb *sandbox, release func(), err error) {
 	pass, again := access.Pass{}, func() (time.Time, error) {
-		now, err := s.holder(of)
+		now, err := s.holder(sess)
 		return now.Until, err
 	}
 	if stated != nil {
-		pass, again, err = *stated, func() (time.Time, error) { return s.reasserted(stated, of) }, checkHolder(stated, of)
+		pass, again, err = *stated, func() (time.Time, error) { return s.reasserted(stated, sess) }, checkHolder(stated, sess)
 	} else {
-		pass, err = s.holder(of)
+		pass, err = s.holder(sess)
 	}
 	if err != nil {
 		return nil, nil, nil, err
@@ -202,19 +202,19 @@ func (s *Server) enter(r *http.Request, of *session.Session, stated *access.Pass
 	}
 	limits, unshare := callers.Share(pass.Name)
 	ctx, unwatch := s.cfg.Gate.Watch(r.Context(), &pass, again)
-	leave = sync.OnceFunc(func() { unwatch(); unshare() })
-	_, template, ok := s.cfg.template(of.Current().Labels[wire.LabelTemplate])
+	release = sync.OnceFunc(func() { unwatch(); unshare() })
+	_, template, ok := s.cfg.template(sess.Current().Labels[wire.LabelTemplate])
 	if !ok {
 		template = &Template{}
 	}
-	return ctx, &sandbox{of, pass, limits, false, *template}, leave, nil
+	return ctx, &sandbox{sess, pass, limits, false, *template}, release, nil
 }
 
 // holder is on whose behalf the bearer of a sandbox's token acts: its owner, by the API key that has made or connected it,
 // for as long as that key holds.
-func (s *Server) holder(of *session.Session) (access.Pass, error) {
-	pass := s.cfg.Gate.Reauthenticate(&access.Peer{}, of.Current().Labels[labelKey])
-	if pass.Name != of.Owner.Name || !allows(&pass) {
+func (s *Server) holder(sess *session.Session) (access.Pass, error) {
+	pass := s.cfg.Gate.Reauthenticate(&access.Peer{}, sess.Current().Labels[labelKey])
+	if pass.Name != sess.Owner.Name || !allows(&pass) {
 		return pass, keyless()
 	}
 	return pass, nil
@@ -250,7 +250,7 @@ func of(ctx context.Context) *sandbox {
 // data answers a request for a sandbox.
 func (s *Server) data(w http.ResponseWriter, r *http.Request, to wire.Destination) {
 	var stated *access.Pass // of the key that a gateway states to be valid
-	by := through(r.Context())
+	by := gatewayOf(r.Context())
 	if by != nil {
 		pass, err := by.holder(s.cfg.Gate, w)
 		if err != nil {
@@ -289,13 +289,13 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, to wire.Destinatio
 		writeHolder(w, found)
 		return
 	}
-	ctx, sb, leave, err := s.enter(r, found, stated, to.Port != wire.PortEnvd && r.Header.Get(wire.HeaderAccess) == "")
+	ctx, sb, release, err := s.enter(r, found, stated, to.Port != wire.PortEnvd && r.Header.Get(wire.HeaderAccess) == "")
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	defer leave()
-	if err := s.awaken(ctx, sb); err != nil { //nolint:contextcheck // it is that of the request
+	defer release()
+	if err := s.resumePaused(ctx, sb); err != nil { //nolint:contextcheck // it is that of the request
 		s.fail(w, r, err)
 		return
 	}
@@ -310,8 +310,8 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, to wire.Destinatio
 	}
 }
 
-// awaken resumes a sandbox that is paused, for as long as a new one lives.
-func (s *Server) awaken(ctx context.Context, sb *sandbox) error {
+// resumePaused resumes a sandbox that is paused, for as long as a new one lives.
+func (s *Server) resumePaused(ctx context.Context, sb *sandbox) error {
 	now, resumed, err := s.resume(ctx, sb.Session)
 	if err != nil || !resumed {
 		return err

@@ -81,11 +81,11 @@ type wrapped struct {
 }
 
 // scalebox describes a session as Scalebox does, with its token for whose key allows what that leads to.
-func (c *controlCall) scalebox(of *session.Session) *scaleboxSandbox {
-	s, info := c.server, of.Info()
+func (c *controlCall) scalebox(sess *session.Session) *scaleboxSandbox {
+	s, info := c.server, sess.Info()
 	l, token := s.listed(&info), ""
 	if allows(&c.pass) {
-		token = s.token(purposeAccess, of)
+		token = s.token(purposeAccess, sess)
 	}
 	env := map[string]string{}
 	for _, name := range info.Settings.EnvNames {
@@ -110,45 +110,45 @@ func (c *controlCall) createScalebox() error {
 	if err := c.getsTokens(); err != nil {
 		return err
 	}
-	var ask scaleboxRequest
-	if err := c.body(&ask); err != nil {
+	var box scaleboxRequest
+	if err := c.body(&box); err != nil {
 		return err
 	}
 	if c.server.cfg.TLSListen == "" {
 		return unsupported("Scalebox's protocol", "its clients need TLS, so the operator has to set e2b.tls_listen, e2b.certificate and e2b.key")
 	}
-	of, err := c.make(&createRequest{TemplateID: ask.Template, Timeout: ask.Timeout, Metadata: ask.Metadata, EnvVars: ask.EnvVars, AllowInternetAccess: ask.AllowInternetAccess}, func(req *policy.Request) error {
-		return c.scaleboxLimits(req, &ask)
+	sess, err := c.make(&createRequest{TemplateID: box.Template, Timeout: box.Timeout, Metadata: box.Metadata, EnvVars: box.EnvVars, AllowInternetAccess: box.AllowInternetAccess}, func(req *policy.Request) error {
+		return c.scaleboxLimits(req, &box)
 	})
 	if err != nil {
 		return err
 	}
-	reply(c.w, http.StatusCreated, wrapped{Success: true, Data: c.scalebox(of)})
+	reply(c.w, http.StatusCreated, wrapped{Success: true, Data: c.scalebox(sess)})
 	return nil
 }
 
 // scaleboxLimits are those that a client of Scalebox asks for.
-func (c *controlCall) scaleboxLimits(req *policy.Request, ask *scaleboxRequest) error {
+func (c *controlCall) scaleboxLimits(req *policy.Request, box *scaleboxRequest) error {
 	for _, n := range []struct {
 		field string
 		value *int64
-	}{{"memory_mb", ask.MemoryMB}, {"storage_gb", ask.StorageGB}} {
+	}{{"memory_mb", box.MemoryMB}, {"storage_gb", box.StorageGB}} {
 		if n.value != nil && (*n.value < 1 || *n.value > 1<<30) {
 			return fault.Field(n.field, *n.value, "1 or more")
 		}
 	}
-	if ask.CPUCount != nil {
-		req.CPUs = ask.CPUCount
+	if box.CPUCount != nil {
+		req.CPUs = box.CPUCount
 	}
-	if ask.MemoryMB != nil {
-		memory := quantity.Size(*ask.MemoryMB) << 20
+	if box.MemoryMB != nil {
+		memory := quantity.Size(*box.MemoryMB) << 20
 		req.Memory = &memory
 	}
-	if ask.StorageGB != nil {
-		disk := quantity.Size(*ask.StorageGB) << 30
+	if box.StorageGB != nil {
+		disk := quantity.Size(*box.StorageGB) << 30
 		req.WorkspaceQuota = &disk
 	}
-	if o := ask.ObjectStorage; o != nil && o.URI != "" {
+	if o := box.ObjectStorage; o != nil && o.URI != "" {
 		drive, ok := c.server.cfg.drive(o.URI)
 		if !ok {
 			return refusal(http.StatusNotFound, fmt.Sprintf("object_storage.uri = %s: must be one that the operator maps to a drive in [e2b.object_storage]", fault.Show(o.URI)))
@@ -160,17 +160,17 @@ func (c *controlCall) scaleboxLimits(req *policy.Request, ask *scaleboxRequest) 
 
 func (c *controlCall) listScalebox() error {
 	status := c.r.URL.Query().Get("status")
-	limit, err := c.number("limit", usualPage, 1, maxPage)
+	limit, err := c.number("limit", defaultPage, 1, maxPage)
 	if err != nil {
 		return err
 	}
 	list := []*scaleboxSandbox{}
 	for _, info := range slices.Backward(c.server.cfg.Sup.Sessions(c.pass.Principal, false)) {
-		of, err := c.server.cfg.Sup.Session(c.pass.Principal, info.ID)
+		sess, err := c.server.cfg.Sup.Session(c.pass.Principal, info.ID)
 		if err != nil || info.Settings.Labels[wire.LabelTemplate] == "" {
 			continue
 		}
-		if one := c.scalebox(of); status == "" || one.Status == status {
+		if one := c.scalebox(sess); status == "" || one.Status == status {
 			list = append(list, one)
 		}
 		if int64(len(list)) == limit {
@@ -182,50 +182,50 @@ func (c *controlCall) listScalebox() error {
 }
 
 func (c *controlCall) getScalebox() error {
-	of, err := c.session()
+	sess, err := c.session()
 	if err != nil {
 		return err
 	}
-	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(of)})
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(sess)})
 	return nil
 }
 
 func (c *controlCall) timeoutScalebox() error {
-	of, err := c.changedTimeout(false)
+	sess, err := c.changedTimeout(false)
 	if err != nil {
 		return err
 	}
-	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(of)})
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(sess)})
 	return nil
 }
 
 func (c *controlCall) connectScalebox() error {
-	of, _, err := c.connected()
+	sess, _, err := c.connected()
 	if err != nil {
 		return err
 	}
-	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(of)})
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(sess)})
 	return nil
 }
 
 func (c *controlCall) pauseScalebox() error {
-	of, err := c.pausedNow()
+	sess, err := c.pausedNow()
 	if err != nil {
 		return err
 	}
-	if now, err := c.server.cfg.Sup.Session(c.pass.Principal, of.ID); err == nil { // one that is stopped is another
-		of = now
+	if now, err := c.server.cfg.Sup.Session(c.pass.Principal, sess.ID); err == nil { // one that is stopped is another
+		sess = now
 	}
-	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(of)})
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(sess)})
 	return nil
 }
 
 func (c *controlCall) metricsScalebox() error {
-	of, err := c.session()
+	sess, err := c.session()
 	if err != nil {
 		return err
 	}
-	m := c.server.measure(c.r.Context(), of)
+	m := c.server.measure(c.r.Context(), sess)
 	reply(c.w, http.StatusOK, wrapped{Success: true, Data: map[string]any{
 		"timestamp": m.Timestamp, "cpu_used_pct": m.CPUUsedPct, "cpu_count": m.CPUCount, "mem_used": m.MemUsed, "mem_total": m.MemTotal, "disk_used": m.DiskUsed, "disk_total": m.DiskTotal,
 	}})

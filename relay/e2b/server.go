@@ -87,14 +87,14 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	front := relay.NewFront(ctx, relay.FrontConfig{
 		Handler: s, Log: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), Callers: s.callers, Name: s.cfg.Gate.User,
 	})
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
 	if len(listeners) == 0 { // all come by gateways
-		all.Go(func() { <-ctx.Done() })
+		wg.Go(func() { <-ctx.Done() })
 	}
 	for _, ln := range listeners {
-		all.Go(func() { // ends with the front
+		wg.Go(func() { // ends with the front
 			var err error
 			if s.cfg.TLS != nil && s.cfg.ByTLS(ln) {
 				err = front.ServeTLS(ln, s.cfg.TLS)
@@ -108,13 +108,13 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 			}
 		})
 	}
-	watched, unwatch := context.WithCancel(ctx)
-	var beside sync.WaitGroup
-	beside.Go(func() { every(watched, pauseEvery, s.pauseDue) })
-	all.Wait()
+	watchedCtx, unwatch := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	background.Go(func() { every(watchedCtx, pauseEvery, s.pauseDue) })
+	wg.Wait()
 	front.End(ctx)
 	unwatch()
-	beside.Wait()
+	background.Wait()
 	s.due.run.Wait()
 	s.watches.close()
 	return errors.Join(errs...)
@@ -122,11 +122,11 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 
 // every does something again and again until ctx ends.
 func every(ctx context.Context, period time.Duration, do func(context.Context)) {
-	tick := time.NewTicker(period)
-	defer tick.Stop()
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
 	for {
 		select {
-		case <-tick.C:
+		case <-ticker.C:
 			do(ctx)
 		case <-ctx.Done():
 			return

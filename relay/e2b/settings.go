@@ -146,8 +146,8 @@ func builtin() map[string]Template {
 // maxName is how long names of templates are, in bytes.
 const maxName = 128
 
-// On reports whether the dialect is served; held says that the service manager has its socket.
-func (c *Settings) On(held bool) bool { return held || c.Listen != "" || c.Fleet }
+// On reports whether the dialect is served; activated says that the service manager has its socket.
+func (c *Settings) On(activated bool) bool { return activated || c.Listen != "" || c.Fleet }
 
 // Validate names each key that is wrong, and what it must be. has tells whether there is a profile of a name.
 func (c *Settings) Validate(has func(profile string) bool) error {

@@ -84,13 +84,13 @@ func (t *tools) report(ctx context.Context, req *mcp.CallToolRequest, out, errs 
 	ended := make(chan struct{})
 	go func() { // ends when done is called
 		defer close(ended)
-		tick := time.NewTicker(beat)
-		defer tick.Stop()
-		for begun := time.Now(); ; {
+		ticker := time.NewTicker(beat)
+		defer ticker.Stop()
+		for start := time.Now(); ; {
 			select {
 			case <-ctx.Done():
 				return
-			case <-tick.C:
+			case <-ticker.C:
 			}
 			last := out.lastLine()
 			if last == "" {
@@ -100,7 +100,7 @@ func (t *tools) report(ctx context.Context, req *mcp.CallToolRequest, out, errs 
 			if last != "" {
 				message += ": " + last
 			}
-			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: time.Since(begun).Seconds(), Message: message})
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: time.Since(start).Seconds(), Message: message})
 		}
 	}()
 	return func() {
@@ -132,9 +132,9 @@ func (t *tools) outcome(r *api.ExecResult, out, errs *outputStream) *mcp.CallToo
 		if s.stream.written() == 0 {
 			continue
 		}
-		shown, cut := s.stream.text(answerLimit)
+		shown, truncated := s.stream.text(answerLimit)
 		result.Content = append(result.Content, &mcp.TextContent{Text: s.name + ":\n" + shown})
-		if cut {
+		if truncated {
 			long[s.name] = s.stream
 		}
 	}
@@ -155,12 +155,12 @@ func (t *tools) outcome(r *api.ExecResult, out, errs *outputStream) *mcp.CallToo
 
 // ending describes how a program has ended.
 func ending(r *api.ExecResult) string {
-	took := (time.Duration(r.DurationMS*1e6) * time.Nanosecond).Round(time.Millisecond)
+	elapsed := (time.Duration(r.DurationMS*1e6) * time.Nanosecond).Round(time.Millisecond)
 	switch r.Status {
 	case "exited":
-		return fmt.Sprintf("exit code %d after %v", *r.ExitCode, took)
+		return fmt.Sprintf("exit code %d after %v", *r.ExitCode, elapsed)
 	case "signaled":
-		return fmt.Sprintf("killed by %s after %v", r.Signal, took)
+		return fmt.Sprintf("killed by %s after %v", r.Signal, elapsed)
 	case "timed_out":
 		return fmt.Sprintf("killed: timeout after %v; set timeout_seconds to allow more, up to the maximum of the profile", r.Timeout)
 	case "oom_killed":

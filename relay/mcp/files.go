@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// usualLines is how many lines are read by default, the same as in boxd.
-const usualLines = 2000
+// defaultLines is how many lines are read by default, the same as in boxd.
+const defaultLines = 2000
 
 type readArgs struct {
 	sessionArg
@@ -134,12 +134,12 @@ func (t *tools) readOutput(in *readArgs) (*mcp.CallToolResult, error) {
 	}
 	first, count := max(in.Offset, 1), in.Limit
 	if count <= 0 {
-		count = usualLines
+		count = defaultLines
 	}
 	whole := t.outputs.whole(stream)
 	lines, next := linesFrom(whole, first, count)
-	if cut := answerLimit * 4; len(lines) > cut { // lines may be long
-		lines = strings.ToValidUTF8(lines[:cut], "") + "\n[… truncated: these lines are too long for one answer …]"
+	if limit := answerLimit * 4; len(lines) > limit { // lines may be long
+		lines = strings.ToValidUTF8(lines[:limit], "") + "\n[… truncated: these lines are too long for one answer …]"
 	}
 	result := text("%s", lines)
 	if next > 0 {

@@ -59,23 +59,23 @@ func (s *outputStream) written() int64 {
 func (s *outputStream) lastLine() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	end := s.tail
-	if len(end) == 0 {
-		end = s.head
+	tail := s.tail
+	if len(tail) == 0 {
+		tail = s.head
 	}
 	const maximum = 4096
-	text := strings.TrimSpace(string(end[max(0, len(end)-maximum):]))
+	text := strings.TrimSpace(string(tail[max(0, len(tail)-maximum):]))
 	text = text[strings.LastIndexByte(text, '\n')+1:]
 	return strings.ToValidUTF8(text[:min(len(text), 200)], "\uFFFD")
 }
 
 // text returns at most limit bytes of the stored output: beginning and end of longer output, in whole lines if possible.
-// cut says that it is not all that was written. Invalid UTF-8 becomes U+FFFD.
-func (s *outputStream) text(limit int) (text string, cut bool) {
+// truncated says that it is not all that was written. Invalid UTF-8 becomes U+FFFD.
+func (s *outputStream) text(limit int) (text string, truncated bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held := int64(len(s.head) + len(s.tail))
-	if held == s.total && held <= int64(limit) {
+	stored := int64(len(s.head) + len(s.tail))
+	if stored == s.total && stored <= int64(limit) {
 		return strings.ToValidUTF8(string(s.head)+string(s.tail), "\uFFFD"), false
 	}
 	head, tail := s.head, s.tail
@@ -155,8 +155,8 @@ func (s *outputs) add(streams map[string]*outputStream) map[string]string {
 		s.order = append(s.order, uri)
 	}
 	total := 0
-	for i, held := range slices.Backward(s.order) {
-		if total += s.streams[held].size(); total > s.limits.Total && i < len(s.order)-1 {
+	for i, key := range slices.Backward(s.order) {
+		if total += s.streams[key].size(); total > s.limits.Total && i < len(s.order)-1 {
 			for _, old := range s.order[:i+1] {
 				delete(s.streams, old)
 			}

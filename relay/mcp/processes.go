@@ -67,29 +67,29 @@ func (t *tools) addStart() {
 	add(t, &mcp.Tool{Name: "process_stop", Description: "Stop a process: SIGTERM, then SIGKILL after ten seconds.", Annotations: changes("Stop a process", true, true, false)}, t.stop)
 }
 
-// readyLook is how long one request waits for a process.
-const readyLook = 200 * time.Millisecond
+// readyCheck is how long one request waits for a process.
+const readyCheck = 200 * time.Millisecond
 
 func (t *tools) start(ctx context.Context, req *mcp.CallToolRequest, id string, in *startArgs) (*mcp.CallToolResult, error) {
-	ask := &api.ProcessRequest{Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, User: in.User, Stdin: in.Stdin, Lease: t.sessions.Lease(id, in.Name)}
+	start := &api.ProcessRequest{Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, User: in.User, Stdin: in.Stdin, Lease: t.sessions.Lease(id, in.Name)}
 	if in.Restart != "" {
-		ask.Restart = &api.Restart{Policy: in.Restart}
+		start.Restart = &api.Restart{Policy: in.Restart}
 	}
 	if in.ReadyLine != "" || in.ReadyPort != 0 {
-		ask.Ready = &api.Ready{}
+		start.Ready = &api.Ready{}
 		if in.ReadyLine != "" {
-			ask.Ready.Line = &in.ReadyLine
+			start.Ready.Line = &in.ReadyLine
 		}
 		if in.ReadyPort != 0 {
-			ask.Ready.Port = &in.ReadyPort
+			start.Ready.Port = &in.ReadyPort
 		}
 	}
-	p, _, err := t.client.StartProcess(ctx, id, in.Name, ask)
+	p, _, err := t.client.StartProcess(ctx, id, in.Name, start)
 	if err != nil {
 		return nil, err
 	}
-	for ask.Ready != nil && !p.Ready && p.State != "ended" && err == nil {
-		p, err = t.client.Process(ctx, id, in.Name, readyLook)
+	for start.Ready != nil && !p.Ready && p.State != "ended" && err == nil {
+		p, err = t.client.Process(ctx, id, in.Name, readyCheck)
 	}
 	if err != nil {
 		return nil, err
@@ -167,19 +167,19 @@ func (t *tools) output(ctx context.Context, _ *mcp.CallToolRequest, id string, i
 	return text("%s", shown), nil
 }
 
-// typing is standard input that ends after its text: at once, or when the stream ends.
-type typing struct {
+// inputStream is standard input that ends after its text: at once, or when the stream ends.
+type inputStream struct {
 	text  *strings.Reader
-	end   bool
+	eof   bool
 	leave <-chan struct{}
 }
 
 // Read returns the text, and then waits.
-func (y *typing) Read(p []byte) (int, error) {
+func (y *inputStream) Read(p []byte) (int, error) {
 	if n, err := y.text.Read(p); err == nil {
 		return n, nil
 	}
-	if y.end {
+	if y.eof {
 		return 0, io.EOF
 	}
 	<-y.leave
@@ -188,8 +188,8 @@ func (y *typing) Read(p []byte) (int, error) {
 
 // How long process_write collects output, in seconds.
 const (
-	usualWait = 1
-	mostWait  = 60
+	defaultWait = 1
+	maxWait     = 60
 )
 
 // lateWrite is how long process_write waits after that for a program to take its input.
@@ -198,16 +198,16 @@ const lateWrite = 5 * time.Second
 func (t *tools) input(ctx context.Context, _ *mcp.CallToolRequest, id string, in *inputArgs) (*mcp.CallToolResult, error) {
 	wait := in.WaitSeconds
 	if wait <= 0 {
-		wait = usualWait
+		wait = defaultWait
 	}
-	until, cancel := context.WithTimeout(ctx, time.Duration(min(wait, mostWait)*float64(time.Second)))
+	until, cancel := context.WithTimeout(ctx, time.Duration(min(wait, maxWait)*float64(time.Second)))
 	defer cancel()
 	out, errs := t.outputs.newStream(), t.outputs.newStream()
-	stdio := client.Stdio{Stdin: &typing{text: strings.NewReader(in.Text), end: in.End, leave: until.Done()}, Stdout: out, Stderr: errs}
+	stdio := client.Stdio{Stdin: &inputStream{text: strings.NewReader(in.Text), eof: in.End, leave: until.Done()}, Stdout: out, Stderr: errs}
 	attach := until // the end of the input is sent, and then only the time ends the stream
 	if !in.End {    // what is left of the input when the time is over is sent for a little longer: the program may not read
 		var stop context.CancelFunc
-		attach, stop = context.WithTimeout(ctx, time.Duration(min(wait, mostWait)*float64(time.Second))+lateWrite)
+		attach, stop = context.WithTimeout(ctx, time.Duration(min(wait, maxWait)*float64(time.Second))+lateWrite)
 		defer stop()
 	}
 	r, err := t.client.Attach(attach, id, in.Name, client.AttachOptions{Write: true, TakeOver: true}, stdio, nil)

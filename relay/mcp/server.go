@@ -29,7 +29,7 @@ type Server struct {
 
 // NewServer asks boxd what a box would be, and makes none yet. The error is boxd's refusal.
 func NewServer(ctx context.Context, c *client.Client, o *Options) (*Server, error) {
-	facts, err := learn(ctx, c, &o.Sessions)
+	facts, err := fetchFacts(ctx, c, &o.Sessions)
 	if err != nil {
 		return nil, err
 	}
@@ -42,8 +42,8 @@ func NewServer(ctx context.Context, c *client.Client, o *Options) (*Server, erro
 	return s, nil
 }
 
-// learn asks boxd what a box would be.
-func learn(ctx context.Context, c *client.Client, o *SessionsOptions) (*Facts, error) {
+// fetchFacts asks boxd what a box would be.
+func fetchFacts(ctx context.Context, c *client.Client, o *SessionsOptions) (*Facts, error) {
 	plan, err := c.PlanSession(ctx, &o.Ask)
 	if err != nil {
 		return nil, err

@@ -29,21 +29,21 @@ const (
 // Sessions are the sessions of one MCP client: the default one, made when it is first needed, and those that it creates.
 // They live as long as the client, and Close ends them; if that fails, their ttl does.
 type Sessions struct {
-	client *client.Client
-	ask    api.SessionRequest // for the default session
-	stays  bool               // the default session has an id, and is not ended
-	any    bool               // all sessions of the caller may be used
+	client     *client.Client
+	request    api.SessionRequest // for the default session
+	persistent bool               // the default session has an id, and is not ended
+	any        bool               // all sessions of the caller may be used
 
 	ctx    context.Context //nolint:containedctx // of the renewals, which Close ends
 	cancel context.CancelFunc
-	all    sync.WaitGroup // the renewals
+	wg     sync.WaitGroup // the renewals
 
-	making sync.Mutex // held while the default session is made
-	mu     sync.Mutex // guards the fields below
-	closed bool       // no more sessions are made
-	own    string     // id of the default session, "" if there is none now
-	made   []string   // sessions that end with the client
-	leases map[string]*leases
+	makeMu  sync.Mutex // held while the default session is made
+	mu      sync.Mutex // guards the fields below
+	closed  bool       // no more sessions are made
+	own     string     // id of the default session, "" if there is none now
+	created []string   // sessions that end with the client
+	leases  map[string]*leases
 }
 
 // leases keep a session that was made here, and its processes, alive until the client goes.
@@ -60,7 +60,7 @@ type SessionsOptions struct {
 
 // NewSessions returns Sessions without any.
 func NewSessions(c *client.Client, o SessionsOptions) *Sessions {
-	b := &Sessions{client: c, ask: o.Ask, stays: o.Ask.ID != "" || o.Ask.Template != "", any: o.Any, leases: map[string]*leases{}}
+	b := &Sessions{client: c, request: o.Ask, persistent: o.Ask.ID != "" || o.Ask.Template != "", any: o.Any, leases: map[string]*leases{}}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b
 }
@@ -70,22 +70,22 @@ func (b *Sessions) ID(ctx context.Context, name string) (string, error) {
 	if name != "" {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.any || name == b.own || slices.Contains(b.made, name) {
+		if b.any || name == b.own || slices.Contains(b.created, name) {
 			return name, nil
 		}
 		f := fault.Field("session", name, "a box that this connection has created")
 		f.Kind, f.Hint = fault.NotFound, "omit it to use the box of this connection; box_create creates others"
 		return "", f
 	}
-	b.making.Lock()
-	defer b.making.Unlock()
+	b.makeMu.Lock()
+	defer b.makeMu.Unlock()
 	b.mu.Lock()
 	own := b.own
 	b.mu.Unlock()
 	if own != "" {
 		return own, nil
 	}
-	s, _, err := b.create(ctx, b.ask, b.stays)
+	s, _, err := b.create(ctx, b.request, b.persistent)
 	if err != nil {
 		return "", err
 	}
@@ -107,12 +107,12 @@ func (b *Sessions) createOther(ctx context.Context, req *api.SessionRequest) (ap
 func (b *Sessions) has(id string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return id == b.own || slices.Contains(b.made, id)
+	return id == b.own || slices.Contains(b.created, id)
 }
 
 // create makes a session and keeps it alive. A permanent session is not ended, and keeps its own ttl.
-func (b *Sessions) create(ctx context.Context, req api.SessionRequest, stays bool) (api.Session, bool, error) {
-	if !stays && req.TTL == nil {
+func (b *Sessions) create(ctx context.Context, req api.SessionRequest, persistent bool) (api.Session, bool, error) {
+	if !persistent && req.TTL == nil {
 		plan, err := b.client.PlanSession(ctx, &req)
 		if err != nil {
 			return api.Session{}, false, err
@@ -125,43 +125,43 @@ func (b *Sessions) create(ctx context.Context, req api.SessionRequest, stays boo
 	if err != nil {
 		return s, false, err
 	}
-	if b.enter(&s, isNew, stays) {
+	if b.enter(&s, isNew, persistent) {
 		return s, isNew, nil
 	}
-	if isNew && !stays { // Close does not know it
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	if isNew && !persistent { // Close does not know it
+		timeoutCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		_ = b.client.DeleteSession(late, s.ID) // otherwise its ttl ends it
+		_ = b.client.DeleteSession(timeoutCtx, s.ID) // otherwise its ttl ends it
 	}
 	return s, false, fault.Errorf(fault.Unavailable, "this connection has ended").WithHint("connect again")
 }
 
 // enter keeps a session alive from now on, and returns false after Close.
-func (b *Sessions) enter(s *api.Session, isNew, stays bool) bool {
+func (b *Sessions) enter(s *api.Session, isNew, persistent bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return false
 	}
-	if isNew && !stays {
-		b.made = append(b.made, s.ID)
+	if isNew && !persistent {
+		b.created = append(b.created, s.ID)
 		b.leases[s.ID] = &leases{ttl: time.Duration(s.TTL)}
 	}
-	if id, ttl := s.ID, time.Duration(s.TTL); (isNew || stays) && ttl > 0 {
-		b.all.Go(func() { b.renew(id, ttl/renewalsPerTTL) })
+	if id, ttl := s.ID, time.Duration(s.TTL); (isNew || persistent) && ttl > 0 {
+		b.wg.Go(func() { b.renew(id, ttl/renewalsPerTTL) })
 	}
 	return true
 }
 
 // renew keeps a session alive until Close, or until it has ended.
 func (b *Sessions) renew(id string, every time.Duration) {
-	tick := time.NewTicker(max(every, time.Second/10))
-	defer tick.Stop()
+	ticker := time.NewTicker(max(every, time.Second/10))
+	defer ticker.Stop()
 	for {
 		select {
 		case <-b.ctx.Done():
 			return
-		case <-tick.C:
+		case <-ticker.C:
 		}
 		if _, err := b.client.RenewSession(b.ctx, id); errors.Is(err, client.NotFound) {
 			return
@@ -198,7 +198,7 @@ func (b *Sessions) processes(id string) []string {
 
 // forget removes a session that has ended. b.mu is held.
 func (b *Sessions) forget(id string) {
-	b.made = slices.DeleteFunc(b.made, func(m string) bool { return m == id })
+	b.created = slices.DeleteFunc(b.created, func(m string) bool { return m == id })
 	delete(b.leases, id)
 }
 
@@ -208,7 +208,7 @@ func (b *Sessions) explain(ctx context.Context, id string, err error) error {
 	if !errors.Is(err, client.NotFound) {
 		return err
 	}
-	if _, gone := b.client.Session(ctx, id); !errors.Is(gone, client.NotFound) {
+	if _, getErr := b.client.Session(ctx, id); !errors.Is(getErr, client.NotFound) {
 		return err
 	}
 	b.mu.Lock()
@@ -250,7 +250,7 @@ func (b *Sessions) remove(ctx context.Context, name string) (string, error) {
 // list describes the sessions, the default one first.
 func (b *Sessions) list(ctx context.Context) ([]api.Session, error) {
 	b.mu.Lock()
-	ids := slices.Clone(b.made)
+	ids := slices.Clone(b.created)
 	if b.own != "" && !slices.Contains(ids, b.own) {
 		ids = slices.Insert(ids, 0, b.own)
 	}
@@ -278,17 +278,17 @@ func (b *Sessions) Close(ctx context.Context) error {
 	b.closed = true
 	b.mu.Unlock()
 	b.cancel()
-	b.all.Wait()
+	b.wg.Wait()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var errs []error
-	for _, id := range b.made {
+	for _, id := range b.created {
 		if err := b.client.DeleteSession(ctx, id); err != nil && !errors.Is(err, client.NotFound) {
 			errs = append(errs, fmt.Errorf("end session %s: %w", id, err))
 		}
 	}
-	b.made, b.own = nil, ""
+	b.created, b.own = nil, ""
 	return errors.Join(errs...)
 }

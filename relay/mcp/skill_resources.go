@@ -41,7 +41,7 @@ func (t *tools) addActivate() {
 
 func (t *tools) activate(ctx context.Context, _ *mcp.CallToolRequest, id string, in *activateArgs) (*mcp.CallToolResult, error) {
 	c := t.client
-	there, _, err := c.ActivateSkill(ctx, id, in.Name)
+	active, _, err := c.ActivateSkill(ctx, id, in.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -49,11 +49,11 @@ func (t *tools) activate(ctx context.Context, _ *mcp.CallToolRequest, id string,
 	if err != nil {
 		return nil, err
 	}
-	where := fmt.Sprintf("The skill is at %s. Paths in its instructions are relative to this directory.", there.Target)
+	where := fmt.Sprintf("The skill is at %s. Paths in its instructions are relative to this directory.", active.Target)
 	if in.Environment {
 		e, err := c.MakeSkillEnvironment(ctx, id, in.Name, nil)
 		if err != nil {
-			return nil, fmt.Errorf("the skill is at %s, but its Python environment was not created: %w", there.Target, err)
+			return nil, fmt.Errorf("the skill is at %s, but its Python environment was not created: %w", active.Target, err)
 		}
 		where += fmt.Sprintf(" Run its Python scripts with %s/bin/python, which has its requirements installed.", e.Path)
 	}

@@ -216,12 +216,12 @@ func (c *connection) count(n int) (calls int) {
 
 // awaitAnswers waits until all calls have been answered, at most lastAnswers.
 func (c *connection) awaitAnswers(ctx context.Context) {
-	late := time.NewTimer(lastAnswers)
-	defer late.Stop()
+	timer := time.NewTimer(lastAnswers)
+	defer timer.Stop()
 	for c.count(0) > 0 {
 		select {
 		case <-c.answered:
-		case <-late.C:
+		case <-timer.C:
 			return
 		case <-c.closed:
 			return

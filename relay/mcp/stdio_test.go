@@ -30,8 +30,8 @@ type answer struct {
 	} `json:"error"`
 }
 
-// talk sends lines one by one, each after the previous answer, and returns the answers.
-func talk(t *testing.T, lines ...string) (answers []answer) {
+// exchange sends lines one by one, each after the previous answer, and returns the answers.
+func exchange(t *testing.T, lines ...string) (answers []answer) {
 	t.Helper()
 	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
 	type number struct {
@@ -72,10 +72,10 @@ func talk(t *testing.T, lines ...string) (answers []answer) {
 func TestWhatIsNoMessageIsRefusedAndTheNextOneServed(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		line string
-		code int
-		id   any
-		says string
+		line    string
+		code    int
+		id      any
+		message string
 	}{
 		"no JSON":              {`{"jsonrpc":`, -32700, nil, "not JSON"},
 		"bytes":                {"\x00\xff\xfe", -32700, nil, "not JSON"},
@@ -92,11 +92,11 @@ func TestWhatIsNoMessageIsRefusedAndTheNextOneServed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := talk(t, greeting, settled, tc.line, "", callSquare)
+			got := exchange(t, greeting, settled, tc.line, "", callSquare)
 			if len(got) != 3 || got[0].Error != nil {
 				t.Fatalf("got %+v, want len(got) == 3 and got[0].Error == nil", got)
 			}
-			if e := got[1].Error; e == nil || e.Code != tc.code || got[1].ID != tc.id || !strings.Contains(e.Message, tc.says) {
+			if e := got[1].Error; e == nil || e.Code != tc.code || got[1].ID != tc.id || !strings.Contains(e.Message, tc.message) {
 				t.Errorf("answered by %+v, %+v", got[1], e)
 			}
 			if got[2].Error != nil || !strings.Contains(string(got[2].Result), `"n":16`) {
@@ -108,7 +108,7 @@ func TestWhatIsNoMessageIsRefusedAndTheNextOneServed(t *testing.T) {
 
 func TestRequestsBeforeTheHandshakeAreRefused(t *testing.T) {
 	t.Parallel()
-	got := talk(t, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, strings.ReplaceAll(callSquare, `"id":1`, `"id":"a"`), `{"jsonrpc":"2.0","id":2,"method":"ping"}`, greeting, settled, callSquare)
+	got := exchange(t, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, strings.ReplaceAll(callSquare, `"id":1`, `"id":"a"`), `{"jsonrpc":"2.0","id":2,"method":"ping"}`, greeting, settled, callSquare)
 	for i, id := range []any{1.0, "a"} {
 		if e := got[i].Error; e == nil || e.Code != -32600 || got[i].ID != id || !strings.Contains(e.Message, "initializ") {
 			t.Errorf("answered by %+v, %+v", got[i], e)
@@ -124,7 +124,7 @@ func TestRequestsBeforeTheHandshakeAreRefused(t *testing.T) {
 func TestArgumentsOfTheWrongTypeAreAnErrorOfTheTool(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{`{"n":"four"}`, `{}`, `{"n":4,"m":5}`, `[4]`, `4`} {
-		got := talk(t, greeting, settled, strings.Replace(callSquare, `{"n":4}`, args, 1))
+		got := exchange(t, greeting, settled, strings.Replace(callSquare, `{"n":4}`, args, 1))
 		if a := got[1]; a.Error != nil || !strings.Contains(string(a.Result), `"isError":true`) {
 			t.Errorf("%s: a = %+v, want a.Error == nil and a.Result containing `\"isError\":true`", args, a)
 		}
@@ -133,7 +133,7 @@ func TestArgumentsOfTheWrongTypeAreAnErrorOfTheTool(t *testing.T) {
 
 func TestBatchesAreTakenFromThoseWhoSpeakTheOldProtocol(t *testing.T) {
 	t.Parallel()
-	got := talk(t, oldHello, settled, "["+callSquare+"]", `[{"jsonrpc":"2.0","id":3},5]`, `[]`)
+	got := exchange(t, oldHello, settled, "["+callSquare+"]", `[{"jsonrpc":"2.0","id":3},5]`, `[]`)
 	if got[1].Error != nil || !strings.Contains(string(got[1].Result), `"n":16`) {
 		t.Errorf("got[1] = %+v, want got[1].Error == nil and got[1].Result containing `\"n\":16`", got[1])
 	}

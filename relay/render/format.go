@@ -18,7 +18,7 @@ import (
 // Format prints rows with a template of the user's. Its fields are those of the rows' JSON: {{.id}} is the value of
 // "id". They may be written in any case and without _, as {{.ID}} and {{.CreatedAt}}. A field that a row omits is empty.
 type Format struct {
-	of    reflect.Type
+	typ   reflect.Type
 	table bool // with a header, and columns separated by tabs
 	trees map[string]*parse.Tree
 	keys  map[string]any // of maps, for the header
@@ -33,8 +33,8 @@ const (
 
 // ParseFormat parses a template for rows of a type. An error says what is wrong with the template, for example a field
 // that rows of the type do not have.
-func ParseFormat(text string, of reflect.Type) (*Format, error) {
-	f := &Format{of: of}
+func ParseFormat(text string, typ reflect.Type) (*Format, error) {
+	f := &Format{typ: typ}
 	text, f.table = strings.CutPrefix(text, tablePrefix)
 	if strings.TrimSpace(text) == "" {
 		return nil, errors.New("the template is empty")
@@ -43,11 +43,11 @@ func ParseFormat(text string, of reflect.Type) (*Format, error) {
 	if err != nil {
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "template: "))
 	}
-	c := &formatCheck{variables: map[string]reflect.Type{"$": of}, keys: map[string]any{}}
+	c := &formatCheck{variables: map[string]reflect.Type{"$": typ}, keys: map[string]any{}}
 	if trees[formatName] == nil {
 		return nil, errors.New("the template is empty")
 	}
-	c.node(trees[formatName].Root, of)
+	c.node(trees[formatName].Root, typ)
 	f.trees, f.keys = trees, c.keys
 	return f, c.err
 }
@@ -56,7 +56,7 @@ func ParseFormat(text string, of reflect.Type) (*Format, error) {
 func (f *Format) Print(out io.Writer, rows ...any) error {
 	var text bytes.Buffer
 	if f.table {
-		if err := f.line(&text, f.header(f.of, "")); err != nil {
+		if err := f.line(&text, f.header(f.typ, "")); err != nil {
 			return err
 		}
 	}
@@ -101,7 +101,7 @@ func (f *Format) data(row any) (any, error) {
 	if err := d.Decode(&v); err != nil {
 		return nil, err
 	}
-	return fill(v, f.of), nil
+	return fill(v, f.typ), nil
 }
 
 // fill adds fields that JSON omits. t is the original type of v, nil if unknown.
@@ -191,9 +191,9 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 			if inner.Kind() == reflect.Pointer {
 				inner = inner.Elem()
 			}
-			for name, of := range jsonFields(inner) {
+			for name, typ := range jsonFields(inner) {
 				if _, shadowed := all[name]; !shadowed {
-					all[name] = of
+					all[name] = typ
 				}
 			}
 		case field.IsExported() && name != "-" && name != "":
@@ -307,22 +307,22 @@ func (c *formatCheck) operand(n parse.Node, dot reflect.Type) reflect.Type {
 }
 
 // fields checks a chain of fields of a value, and returns the type of the last.
-func (c *formatCheck) fields(names []string, of reflect.Type) reflect.Type {
+func (c *formatCheck) fields(names []string, typ reflect.Type) reflect.Type {
 	for i := range names {
-		for of != nil && of.Kind() == reflect.Pointer {
-			of = of.Elem()
+		for typ != nil && typ.Kind() == reflect.Pointer {
+			typ = typ.Elem()
 		}
-		if of == nil || of.Kind() == reflect.Interface {
+		if typ == nil || typ.Kind() == reflect.Interface {
 			return nil
 		}
 		var next reflect.Type
 		switch {
-		case opaque(of):
-		case of.Kind() == reflect.Map:
-			next = of.Elem()
+		case opaque(typ):
+		case typ.Kind() == reflect.Map:
+			next = typ.Elem()
 			c.keys[names[i]] = strings.ToUpper(names[i])
-		case of.Kind() == reflect.Struct:
-			for name, field := range jsonFields(of) {
+		case typ.Kind() == reflect.Struct:
+			for name, field := range jsonFields(typ) {
 				if spelling(name) == spelling(names[i]) {
 					names[i], next = name, field
 				}
@@ -334,9 +334,9 @@ func (c *formatCheck) fields(names []string, of reflect.Type) reflect.Type {
 			}
 			return nil
 		}
-		of = next
+		typ = next
 	}
-	return of
+	return typ
 }
 
 // spelling normalizes a name, so that all spellings of a field are equal.

@@ -64,8 +64,8 @@ func (t *Sampler) Live(ctx context.Context, in io.Reader, out io.Writer, v *Top,
 		default:
 		}
 	}, out)
-	tick := time.NewTicker(sampleEvery)
-	defer tick.Stop()
+	ticker := time.NewTicker(sampleEvery)
+	defer ticker.Stop()
 	samples, sampling := make(chan sample, 1), false
 	lines := v.lines()
 	for {
@@ -80,7 +80,7 @@ func (t *Sampler) Live(ctx context.Context, in io.Reader, out io.Writer, v *Top,
 		case sig := <-signals:
 			return sig, nil
 		case <-resized:
-		case <-tick.C:
+		case <-ticker.C:
 			if !sampling { // keys work meanwhile, even if boxd does not answer
 				sampling = true
 				go func(before *Top) { // ends with ctx

@@ -127,8 +127,8 @@ func TestLogsArePrintedByLines(t *testing.T) {
 	}
 }
 
-// lookAt samples twice from a stand-in of boxd with the given answers.
-func lookAt(t *testing.T, l Sampler, answers map[string]any) (first, second *Top) {
+// sampleTwice samples twice from a stand-in of boxd with the given answers.
+func sampleTwice(t *testing.T, l Sampler, answers map[string]any) (first, second *Top) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	ln, err := net.Listen("unix", socket)
@@ -163,7 +163,7 @@ func TestTopSeesWhatHasBeenUsed(t *testing.T) {
 	t.Parallel()
 	busy := api.Session{ID: "busy", Owner: "uid:0", Usage: &api.SessionUsage{}}
 	idle := api.Session{ID: "idle", Owner: "uid:0"}
-	_, v := lookAt(t, Sampler{}, map[string]any{
+	_, v := sampleTwice(t, Sampler{}, map[string]any{
 		"/v1/status": api.Status{},
 		"/v1/sessions?usage=true": func() any {
 			busy.Usage = &api.SessionUsage{CPUMS: busy.Usage.CPUMS + 1000, Read: busy.Usage.Read + quantity.MiB}

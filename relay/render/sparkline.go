@@ -27,9 +27,9 @@ func (v *Top) charts() []topLine {
 	percent := func(n float64) string { return fmt.Sprintf("%.1f", n) }
 	number := func(n float64) string { return fmt.Sprintf("%.0f", n) }
 	for _, figure := range []struct {
-		name string
-		of   func(m *api.UsageSample) (float64, bool)
-		text func(float64) string
+		name  string
+		value func(m *api.UsageSample) (float64, bool)
+		text  func(float64) string
 	}{
 		{"CPU%", usedOf(func(u *api.SampledUsage) float64 { return u.CPUPercent }), percent},
 		{"MEMORY", usedOf(func(u *api.SampledUsage) float64 { return float64(u.Memory) }), shortSize},
@@ -41,7 +41,7 @@ func (v *Top) charts() []topLine {
 			return float64(m.Workspace.Used), true
 		}, shortSize},
 	} {
-		line, last, limit := sparkline(samples, figure.of)
+		line, last, limit := sparkline(samples, figure.value)
 		if line != "" {
 			lines = append(lines, topLine{Text: fmt.Sprintf("%-8s%-*s  %7s %7s", figure.name, sparkColumns, line, figure.text(last), figure.text(limit))})
 		}
@@ -61,21 +61,21 @@ func usedOf(value func(*api.SampledUsage) float64) func(m *api.UsageSample) (flo
 // sparkline draws a figure of samples, the earliest first, and returns its last and highest value: a column for each
 // sample, or if there are many, for the highest of equal spans of time. A column without a sample is blank. The line is
 // empty if no sample has the figure.
-func sparkline(samples []api.UsageSample, of func(*api.UsageSample) (float64, bool)) (line string, last, limit float64) {
+func sparkline(samples []api.UsageSample, value func(*api.UsageSample) (float64, bool)) (line string, last, limit float64) {
 	columns, many := len(samples), len(samples) > sparkColumns
 	if many { // at least two per column, as samples do not come exactly every second
 		columns = min(len(samples)/2, sparkColumns)
 	}
-	begin, span := samples[0].At, samples[len(samples)-1].At.Sub(samples[0].At)
+	start, span := samples[0].At, samples[len(samples)-1].At.Sub(samples[0].At)
 	highest, known, some := make([]float64, columns), make([]bool, columns), false
 	for i := range samples {
-		n, ok := of(&samples[i])
+		n, ok := value(&samples[i])
 		if !ok {
 			continue
 		}
 		at := i
 		if many {
-			at = columnOf(samples[i].At.Sub(begin), span, columns)
+			at = columnOf(samples[i].At.Sub(start), span, columns)
 		}
 		highest[at], known[at], some = max(highest[at], n), true, true
 		last, limit = n, max(limit, n)

@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// aWhile returns n samples, five seconds apart.
-func aWhile(n int, of func(i int, m *api.UsageSample)) []api.UsageSample {
+// samplesOf returns n samples, five seconds apart.
+func samplesOf(n int, of func(i int, m *api.UsageSample)) []api.UsageSample {
 	list := make([]api.UsageSample, n)
 	for i := range list {
 		list[i].At = time.Unix(1_800_000_000, 0).Add(time.Duration(i) * 5 * time.Second)
@@ -34,26 +34,26 @@ func TestChartsOfASession(t *testing.T) {
 		want    string
 	}{
 		{"none", nil, ""},
-		{"what nothing counts", aWhile(2, func(int, *api.UsageSample) {}), `
+		{"what nothing counts", samplesOf(2, func(int, *api.UsageSample) {}), `
 USED    in the last 5s                                          NOW    MOST
 `},
-		{"a disk alone, and one sample", aWhile(1, func(_ int, m *api.UsageSample) { m.Workspace = &api.WorkspaceUsage{} }), `
+		{"a disk alone, and one sample", samplesOf(1, func(_ int, m *api.UsageSample) { m.Workspace = &api.WorkspaceUsage{} }), `
 USED    in the last 0s                                          NOW    MOST
 DISK    ▁                                                        0B      0B
 `},
-		{"few", aWhile(9, busy), `
+		{"few", samplesOf(9, busy), `
 USED    in the last 40s                                         NOW    MOST
 CPU%    ▁▂▃▄▅▆▇██                                               8.0     8.0
 MEMORY  █████████                                             64.0M   64.0M
 PIDS    ▁█▁█▁█▁█▁                                                 0       1
 `},
-		{"many", aWhile(720, busy), `
+		{"many", samplesOf(720, busy), `
 USED    in the last 59m                                         NOW    MOST
 CPU%    ▁▁▁▁▁▁▂▂▂▂▂▂▃▃▃▃▃▃▄▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▆▇▇▇▇▇▇███████    719.0   719.0
 MEMORY  ██████████████████████████████████████████████████    64.0M   64.0M
 PIDS    ██████████████████████████████████████████████████        1       1
 `},
-		{"stopped in between", aWhile(200, func(i int, m *api.UsageSample) {
+		{"stopped in between", samplesOf(200, func(i int, m *api.UsageSample) {
 			if busy(i%100, m); i >= 100 {
 				m.At = m.At.Add(30 * time.Minute)
 			}
@@ -81,10 +81,10 @@ PIDS    █████████                                ████�
 
 func TestSparklinesTakeAnyClock(t *testing.T) {
 	t.Parallel()
-	back := aWhile(100, func(i int, m *api.UsageSample) {
+	back := samplesOf(100, func(i int, m *api.UsageSample) {
 		m.At, m.Usage = m.At.Add(-time.Duration(i*i)*time.Second), &api.SampledUsage{CPUPercent: 1}
 	})
-	still := aWhile(100, func(_ int, m *api.UsageSample) { m.At, m.Usage = time.Unix(0, 0), &api.SampledUsage{CPUPercent: 1} })
+	still := samplesOf(100, func(_ int, m *api.UsageSample) { m.At, m.Usage = time.Unix(0, 0), &api.SampledUsage{CPUPercent: 1} })
 	for _, samples := range [][]api.UsageSample{back, still} {
 		if line, last, most := sparkline(samples, usedOf(func(u *api.SampledUsage) float64 { return u.CPUPercent })); line == "" || last != 1 || most != 1 {
 			t.Errorf(`line = %q, last = %v, most = %v, want line != "" and last == 1 and most == 1`, line, last, most)
@@ -97,7 +97,7 @@ func TestTopKeepsTheHistoryItKnows(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	sample := func(ago time.Duration) api.UsageSample { return api.UsageSample{At: now.Add(-ago)} }
 	hour := quantity.Duration(time.Hour)
-	_, v := lookAt(t, Sampler{ID: "work"}, map[string]any{
+	_, v := sampleTwice(t, Sampler{ID: "work"}, map[string]any{
 		"/v1/status":                  api.Status{},
 		"/v1/sessions/work":           api.Session{ID: "work"},
 		"/v1/sessions/work/processes": api.ProcessList{},

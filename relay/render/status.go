@@ -80,13 +80,13 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 		add("pre-started", strings.Join(warm, ", "), plain)
 	}
 	add("cgroups", s.ControlGroups, plain)
-	var kept []string
+	var enforced []string
 	for _, limit := range []string{"memory", "cpu", "pids", "io", "workspace", "tmp"} {
 		if by := s.Enforced[limit]; by != "" {
-			kept = append(kept, limit+" by "+by)
+			enforced = append(enforced, limit+" by "+by)
 		}
 	}
-	add("limits", strings.Join(kept, ", "), plain)
+	add("limits", strings.Join(enforced, ", "), plain)
 	if len(s.Unenforced) > 0 {
 		add("NOT ENFORCED", strings.Join(s.Unenforced, ", ")+": allowed by limits.best_effort", style.warn)
 	}

@@ -72,15 +72,15 @@ func (t *table) print(out io.Writer, paint func(i int, line string) string) erro
 	return nil
 }
 
-// headed paints a table with a heading, and the cells of column in the lines that trouble lists.
-func (s palette) headed(column string, trouble map[int]func(string) string) func(i int, line string) string {
+// headed paints a table with a heading, and the cells of column in the lines that highlight lists.
+func (s palette) headed(column string, highlight map[int]func(string) string) func(i int, line string) string {
 	at := 0
 	return func(i int, line string) string {
 		if i == 0 {
 			at = strings.Index(line, column)
 			return s.bold(line)
 		}
-		paint, ok := trouble[i]
+		paint, ok := highlight[i]
 		if !ok {
 			return line
 		}

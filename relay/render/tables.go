@@ -14,14 +14,14 @@ import (
 
 // Sessions prints a table of sessions.
 func Sessions(out io.Writer, list []api.Session, now time.Time) error {
-	w, style, trouble := newTable(), styleOf(out), map[int]func(string) string{}
+	w, style, highlight := newTable(), styleOf(out), map[int]func(string) string{}
 	fmt.Fprintln(w, "ID\tOWNER\tPROFILE\tSTATE\tRUNNING\tMEMORY\tCPUS\tPIDS\tLAST USED\tEXPIRES IN")
 	for i, s := range list {
 		switch s.State {
 		case "frozen":
-			trouble[i+1] = style.warn
+			highlight[i+1] = style.warn
 		case "unhealthy":
-			trouble[i+1] = style.bad
+			highlight[i+1] = style.bad
 		}
 		left := "-"
 		if s.ExpiresAt != nil {
@@ -30,7 +30,7 @@ func Sessions(out io.Writer, list []api.Session, now time.Time) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%g\t%d\t%s ago\t%s\n", Printable(s.ID), Person(s.Owner), s.Profile, s.State, s.Running,
 			s.Memory, s.CPUs, s.Pids, Roughly(now.Sub(s.LastUsedAt)), left)
 	}
-	return w.print(out, style.headed("STATE", trouble))
+	return w.print(out, style.headed("STATE", highlight))
 }
 
 // Person returns a readable name of a principal: the user name, if uid:N is a user of this host.
@@ -45,14 +45,14 @@ func Person(principal string) string {
 
 // Processes prints a table of processes.
 func Processes(out io.Writer, list []api.Process, now time.Time) error {
-	w, style, trouble := newTable(), styleOf(out), map[int]func(string) string{}
+	w, style, highlight := newTable(), styleOf(out), map[int]func(string) string{}
 	fmt.Fprintln(w, "NAME\tSTATE\tREADY\tPID\tSTARTS\tCLIENTS\tUPTIME\tCOMMAND")
 	for i, p := range list {
 		switch {
 		case failed(&p):
-			trouble[i+1] = style.bad
+			highlight[i+1] = style.bad
 		case p.State == "waiting":
-			trouble[i+1] = style.warn
+			highlight[i+1] = style.warn
 		}
 		state := p.State
 		switch {
@@ -63,7 +63,7 @@ func Processes(out io.Writer, list []api.Process, now time.Time) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", Printable(p.ID), state, yesNo(p.Ready), orDash(pidOf(&p)), p.Starts, p.Readers, uptime(&p, now), commandLine(p.Argv))
 	}
-	return w.print(out, style.headed("STATE", trouble))
+	return w.print(out, style.headed("STATE", highlight))
 }
 
 // failed reports whether a process has ended unintentionally.

@@ -355,18 +355,18 @@ func functionNames() map[string]any {
 
 // apply calls a function.
 func apply(name string, args []any) (any, error) {
-	least, limit := 1, 1
+	minimum, limit := 1, 1
 	switch name {
 	case "print", "println":
-		least, limit = 0, len(args)
+		minimum, limit = 0, len(args)
 	case "and", "or", "index", "printf":
 		limit = len(args)
 	case "eq":
-		least, limit = 2, len(args)
+		minimum, limit = 2, len(args)
 	case "ne", "lt", "le", "gt", "ge", "join", "split":
-		least, limit = 2, 2
+		minimum, limit = 2, 2
 	}
-	if len(args) < least || len(args) > max(limit, least) {
+	if len(args) < minimum || len(args) > max(limit, minimum) {
 		return nil, fmt.Errorf("%d arguments for %s", len(args), name)
 	}
 	switch name {

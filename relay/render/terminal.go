@@ -82,15 +82,15 @@ func RawMode(in *os.File) (restore func(), err error) {
 	}), nil
 }
 
-// WatchSize calls tell with the size of the first of the given readers and writers that is a terminal, now and after
+// WatchSize calls report with the size of the first of the given readers and writers that is a terminal, now and after
 // each change, until ctx ends.
-func WatchSize(ctx context.Context, tell func(TerminalSize), list ...any) {
+func WatchSize(ctx context.Context, report func(TerminalSize), list ...any) {
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, unix.SIGWINCH)
 	defer signal.Stop(changes)
 	for {
 		if size, ok := SizeOfTerminal(list...); ok {
-			tell(size)
+			report(size)
 		}
 		select {
 		case <-changes:

@@ -76,7 +76,7 @@ type Principal struct {
 }
 
 // Is reports whether the principal has at least the given role.
-func (p Principal) Is(least Role) bool { return least > 0 && p.Role >= least }
+func (p Principal) Is(minimum Role) bool { return minimum > 0 && p.Role >= minimum }
 
 // OfUser returns the principal name of a host user.
 func OfUser(uid uint32) string { return "uid:" + strconv.FormatUint(uint64(uid), 10) }

@@ -154,8 +154,8 @@ func (n *nonces) use(nonce string, until, now time.Time) bool {
 	}
 	if now.Sub(n.swept) > AssertionLife || now.Before(n.swept) {
 		n.swept = now
-		for other, over := range n.until {
-			if over.Before(now) {
+		for other, expires := range n.until {
+			if expires.Before(now) {
 				delete(n.until, other)
 			}
 		}

@@ -81,8 +81,8 @@ func (s *State) certified(chain []*x509.Certificate, lists []*revocationList, no
 		return Pass{}, fault.Errorf(fault.Unauthenticated, "authentication failed: no principal has a name of the client certificate, %s", all).
 			WithHint("the operator can add one of them to certificates in [principals.NAME]")
 	}
-	who, _ := s.rules.OfName(principal) // it has the table that lists the certificate
-	return Pass{Principal: who, Token: certificatePrefix + by, Until: c.NotAfter}, nil
+	owner, _ := s.rules.OfName(principal) // it has the table that lists the certificate
+	return Pass{Principal: owner, Token: certificatePrefix + by, Until: c.NotAfter}, nil
 }
 
 // recertified authenticates again a caller that had a certificate of that name, given as Pass.Token has it.
@@ -91,8 +91,8 @@ func (s *State) recertified(name string) (Pass, bool) {
 	if !ok {
 		return Pass{}, false
 	}
-	who, ok := s.rules.OfName(s.rules.certificates[name])
-	return Pass{Principal: who, Token: certificatePrefix + name}, ok
+	principal, ok := s.rules.OfName(s.rules.certificates[name])
+	return Pass{Principal: principal, Token: certificatePrefix + name}, ok
 }
 
 // Via returns how a caller with this Pass.Token was authenticated, for the audit log.

@@ -87,11 +87,11 @@ func TestACertificateIsAPrincipal(t *testing.T) {
 		t.Errorf(`again = %+v, want again.Name == "low"`, again)
 	}
 	// When its name is removed from the configuration, a running call ends and the certificate is no longer accepted.
-	ctx, leave := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
+	ctx, release := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
 		now, err := h.gate.Identify(low, nil)
 		return now.Until, err
 	})
-	defer leave()
+	defer release()
 	h.config.Principals["low"] = access.Rule{Role: access.Viewer}
 	h.gate.Use(h.state(list))
 	<-ctx.Done()

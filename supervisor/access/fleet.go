@@ -147,8 +147,8 @@ func ParseFleetKey(text string) (ed25519.PublicKey, error) {
 // FleetKey formats a key for ParseFleetKey.
 func FleetKey(key ed25519.PublicKey) string { return base64.StdEncoding.EncodeToString(key) }
 
-// speaksFor reports whether a gateway may speak for a principal.
-func (g *Gateway) speaksFor(name string) bool {
+// actsFor reports whether a gateway may speak for a principal.
+func (g *Gateway) actsFor(name string) bool {
 	return slices.ContainsFunc(g.Principals, func(p string) bool {
 		start, open := strings.CutSuffix(p, "*")
 		return open && strings.HasPrefix(name, start) || p == name
@@ -158,7 +158,7 @@ func (g *Gateway) speaksFor(name string) bool {
 // SpeaksFor reports whether some gateway may speak for a principal on this node.
 func (f *Fleet) SpeaksFor(name string) bool {
 	for _, g := range f.Gateways {
-		if g.speaksFor(name) {
+		if g.actsFor(name) {
 			return true
 		}
 	}
@@ -282,8 +282,8 @@ func (g *Gate) fits(a *Assertion, s *State, method, target string, now time.Time
 // highest that the gateway may give, and the one it gave.
 func (g *Gate) asserted(a *Assertion, s *State, count uint64) (Pass, error) {
 	gateway := s.gateways[a.Gateway]
-	who, ok := s.rules.OfName(a.Principal)
-	if !ok || !gateway.speaksFor(a.Principal) {
+	principal, ok := s.rules.OfName(a.Principal)
+	if !ok || !gateway.actsFor(a.Principal) {
 		why := "it is not in fleet.gateways." + a.Gateway + ".principals of the node's box.toml"
 		if !ok {
 			why = "the node's box.toml has no table [principals." + a.Principal + "]"
@@ -292,7 +292,7 @@ func (g *Gate) asserted(a *Assertion, s *State, count uint64) (Pass, error) {
 		return Pass{}, fault.Field("principal", a.Principal, "one that the gateway may speak for on this node").Of(fault.Denied).
 			WithText("permission denied: the gateway %s may not speak for %s on the node %s: %s", fault.Show(a.Gateway), fault.Show(a.Principal), s.node, why)
 	}
-	p := g.raise(Pass{Principal: who, Token: fleetToken(a), scope: &Token{Name: a.Token, Routes: a.Routes}, assertion: a}, count)
+	p := g.raise(Pass{Principal: principal, Token: fleetToken(a), scope: &Token{Name: a.Token, Routes: a.Routes}, assertion: a}, count)
 	if gateway.Role < p.Role {
 		p.Role, p.Rule = gateway.Role, "fleet.gateways."+a.Gateway+".role"
 	}

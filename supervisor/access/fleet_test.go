@@ -14,7 +14,7 @@ import (
 )
 
 // node returns the gate of a node that lets one gateway speak for ci and low.
-func node(t *testing.T) (h *house, key ed25519.PrivateKey) {
+func node(t *testing.T) (h *gateFixture, key ed25519.PrivateKey) {
 	t.Helper()
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -28,8 +28,8 @@ func node(t *testing.T) (h *house, key ed25519.PrivateKey) {
 	return h, key
 }
 
-// asks returns what a gateway asserts about a request of ci.
-func asks() access.Assertion {
+// ciAssertion returns what a gateway asserts about a request of ci.
+func ciAssertion() access.Assertion {
 	return access.Assertion{Gateway: "main", Node: "a", Principal: "ci", Role: access.Admin, Method: "GET", Target: "/v1/sessions?all=true"}
 }
 
@@ -42,7 +42,7 @@ func shown(t *testing.T, a access.Assertion, key ed25519.PrivateKey, now time.Ti
 	return []string{value}
 }
 
-func (h *house) asserted(value []string) (access.Pass, error) {
+func (h *gateFixture) asserted(value []string) (access.Pass, error) {
 	return h.gate.IdentifyAsserted(value, "GET", "/v1/sessions?all=true")
 }
 
@@ -50,7 +50,7 @@ func (h *house) asserted(value []string) (access.Pass, error) {
 func TestAGatewaySpeaksForItsCallers(t *testing.T) {
 	t.Parallel()
 	h, key := node(t)
-	a := asks()
+	a := ciAssertion()
 	a.Token, a.Routes = "night", []string{"GET /v1/*"}
 	p, err := h.asserted(shown(t, a, key, time.Now()))
 	if err != nil || p.Name != "ci" || p.Role != access.User || p.Rule != "fleet.gateways.main.role" || p.UID != access.NoUser || p.Token != "fleet:main:night" || !p.Until.IsZero() {
@@ -82,40 +82,40 @@ func TestAnIdentityThatDoesNotHold(t *testing.T) {
 	}
 	now := time.Now()
 	changed := func(f func(*access.Assertion)) []string {
-		a := asks()
+		a := ciAssertion()
 		f(&a)
 		return shown(t, a, key, now)
 	}
-	good := shown(t, asks(), key, now)
-	used := shown(t, asks(), key, now)
+	good := shown(t, ciAssertion(), key, now)
+	used := shown(t, ciAssertion(), key, now)
 	if _, err := h.asserted(used); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		value []string
-		kind  fault.Kind
-		says  string
+		value   []string
+		kind    fault.Kind
+		message string
 	}{
-		"another key":               {shown(t, asks(), foreign, now), fault.Unauthenticated, "does not know the gateway"},
+		"another key":               {shown(t, ciAssertion(), foreign, now), fault.Unauthenticated, "does not know the gateway"},
 		"another gateway":           {changed(func(a *access.Assertion) { a.Gateway = "other" }), fault.Unauthenticated, "does not know the gateway"},
 		"a token":                   {bearer("boxd_x"), fault.Unauthenticated, "does not know the gateway"},
-		"two of them":               {append(shown(t, asks(), key, now), good...), fault.Unauthenticated, "does not know the gateway"},
+		"two of them":               {append(shown(t, ciAssertion(), key, now), good...), fault.Unauthenticated, "does not know the gateway"},
 		"cut off":                   {[]string{good[0][:len(good[0])-1]}, fault.Unauthenticated, "does not know the gateway"},
 		"no signature":              {[]string{strings.SplitN(good[0], ".", 2)[0] + "."}, fault.Unauthenticated, "does not know the gateway"},
 		"another node":              {changed(func(a *access.Assertion) { a.Node = "b" }), fault.Unauthenticated, `"b"`},
 		"another method":            {changed(func(a *access.Assertion) { a.Method = "DELETE" }), fault.Unauthenticated, "DELETE"},
 		"another request":           {changed(func(a *access.Assertion) { a.Target = "/v1/sessions" }), fault.Unauthenticated, "/v1/sessions"},
 		"a second time":             {used, fault.Unauthenticated, "not used before"},
-		"of before":                 {shown(t, asks(), key, now.Add(-access.AssertionLife-time.Second)), fault.Unauthenticated, "after the start of boxd"},
-		"of later":                  {shown(t, asks(), key, now.Add(time.Hour)), fault.Unauthenticated, "not after the time of this node"},
+		"of before":                 {shown(t, ciAssertion(), key, now.Add(-access.AssertionLife-time.Second)), fault.Unauthenticated, "after the start of boxd"},
+		"of later":                  {shown(t, ciAssertion(), key, now.Add(time.Hour)), fault.Unauthenticated, "not after the time of this node"},
 		"somebody it has not":       {changed(func(a *access.Assertion) { a.Principal = "out" }), fault.Denied, "fleet.gateways.main.principals"},
 		"somebody the node has not": {changed(func(a *access.Assertion) { a.Principal = "gone" }), fault.Denied, "no table [principals.gone]"},
 		"a user of the host":        {changed(func(a *access.Assertion) { a.Principal = "uid:0" }), fault.Denied, "no table [principals.uid:0]"},
 	} {
 		p, err := h.asserted(c.value)
-		if fault.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) || p.Role != 0 || p.Name != "" {
+		if fault.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.message) || p.Role != 0 || p.Name != "" {
 			t.Errorf(`%s: p = %+v, err = %v, want an error of kind %v and err containing %q and p.Role == 0 and p.Name == ""`,
-				name, p, err, c.kind, c.says)
+				name, p, err, c.kind, c.message)
 		}
 	}
 	if _, err := h.asserted(good); err != nil {
@@ -130,13 +130,13 @@ func TestTheWordForLangBotOpensNoRoute(t *testing.T) {
 	const target = "/v1/sessions?all=true"
 	word := func() []string {
 		t.Helper()
-		value, err := asks().SignLangBot(key, time.Now())
+		value, err := ciAssertion().SignLangBot(key, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return []string{value}
 	}
-	if !access.IsLangBot(word()) || access.IsLangBot(shown(t, asks(), key, time.Now())) {
+	if !access.IsLangBot(word()) || access.IsLangBot(shown(t, ciAssertion(), key, time.Now())) {
 		t.Error("IsLangBot does not tell the header of LangBot from that of another gateway")
 	}
 	if p, err := h.asserted(word()); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
@@ -145,7 +145,7 @@ func TestTheWordForLangBotOpensNoRoute(t *testing.T) {
 	if p, err := h.asserted([]string{access.AssertionScheme + strings.SplitN(word()[0], " ", 2)[1]}); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
 		t.Errorf(`under the other name: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == ""`, p, err)
 	}
-	for name, values := range map[string][]string{"none": {}, "of a caller": shown(t, asks(), key, time.Now())} {
+	for name, values := range map[string][]string{"none": {}, "of a caller": shown(t, ciAssertion(), key, time.Now())} {
 		if p, err := h.gate.IdentifyLangBot(values, "GET", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
 			t.Errorf(`%s: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == ""`, name, p, err)
 		}
@@ -171,7 +171,7 @@ func TestTheWordOnAKeyLetsNobodyIn(t *testing.T) {
 		}
 		return []string{value}
 	}
-	a := asks()
+	a := ciAssertion()
 	a.Token = "night"
 	if p, err := h.asserted(word(a)); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" || p.Role != 0 {
 		t.Errorf(`used as assertion of a caller: p = %+v, err = %v, want a fault.Unauthenticated error and p.Name == "" and p.Role == 0`,
@@ -216,8 +216,8 @@ func TestAnIdentityIsForTheBeginningOfARequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, key := node(t)
-		value := shown(t, asks(), key, time.Now())
-		late := shown(t, asks(), key, time.Now())
+		value := shown(t, ciAssertion(), key, time.Now())
+		late := shown(t, ciAssertion(), key, time.Now())
 		pass, err := h.asserted(value)
 		if err != nil {
 			t.Fatal(err)
@@ -230,7 +230,7 @@ func TestAnIdentityIsForTheBeginningOfARequest(t *testing.T) {
 		if _, err := h.asserted(late); fault.KindOf(err) != fault.Unauthenticated || !strings.Contains(err.Error(), "expiry") {
 			t.Errorf(`expired: err = %v, want a fault.Unauthenticated error and err containing "expiry"`, err)
 		}
-		if _, err := h.asserted(shown(t, asks(), key, time.Now())); err != nil {
+		if _, err := h.asserted(shown(t, ciAssertion(), key, time.Now())); err != nil {
 			t.Error(err)
 		}
 		g := h.config.Fleet.Gateways["main"]
@@ -271,7 +271,7 @@ func FuzzAssertion(f *testing.F) {
 func TestAGatewayImportsImagesWhereItMay(t *testing.T) {
 	t.Parallel()
 	h, key := node(t)
-	a := asks()
+	a := ciAssertion()
 	a.Image, a.Method, a.Target = true, "POST", "/v1/images?name=x"
 	imports := func() (access.Pass, error) {
 		t.Helper()

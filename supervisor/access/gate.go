@@ -113,17 +113,17 @@ type Gate struct {
 	now    func() time.Time
 	since  time.Time // when it was made: earlier assertions may have been used
 
-	mu      sync.Mutex
-	visits  map[*visit]struct{}
-	nonces  nonces // guarded by mu
-	reviews atomic.Uint64
+	mu           sync.Mutex
+	watchedCalls map[*watchedCall]struct{}
+	nonces       nonces // guarded by mu
+	reviews      atomic.Uint64
 
 	refusals refusals
 }
 
 // NewGate returns a gate, which store notifies of changes to grants.
 func NewGate(state *State, store *Grants, log *slog.Logger) *Gate {
-	g := &Gate{grants: store, log: log, now: time.Now, since: time.Now(), visits: map[*visit]struct{}{}}
+	g := &Gate{grants: store, log: log, now: time.Now, since: time.Now(), watchedCalls: map[*watchedCall]struct{}{}}
 	g.state.Store(state)
 	store.OnChange(g.review)
 	return g
@@ -201,12 +201,12 @@ func (g *Gate) Identify(peer *Peer, authorization []string) (Pass, error) {
 			g.refusals.note(g.log, g.now(), why)
 			return Pass{}, unknown()
 		}
-		who, ok := s.rules.OfName(t.Principal)
+		principal, ok := s.rules.OfName(t.Principal)
 		if !ok {
 			g.refusals.note(g.log, g.now(), "the token "+t.Name+" is unusable")
 			return Pass{}, unknown()
 		}
-		p = Pass{Principal: who, Token: t.Name, Until: t.Expires, scope: t}
+		p = Pass{Principal: principal, Token: t.Name, Until: t.Expires, scope: t}
 	case peer.Local:
 		p.Principal = s.rules.OfUser(peer.UID, peer.GID, peer.Groups)
 	case len(peer.Certificates) > 0:
@@ -233,37 +233,37 @@ func (g *Gate) User(peer *Peer) string {
 }
 
 // IsOut reports whether a former owner has lost all access. A principal whose table is gone is out too, unless it is a host user.
-func (g *Gate) IsOut(who Principal) bool {
-	now, ok := g.state.Load().now(who)
-	if grant, given := g.grants.Of(who.Name); given && grant.Role > now.Role {
+func (g *Gate) IsOut(principal Principal) bool {
+	now, ok := g.state.Load().now(principal)
+	if grant, given := g.grants.Of(principal.Name); given && grant.Role > now.Role {
 		return false
 	}
 	return !ok || now.Role == 0
 }
 
 // IsOut reports the same for a state that is not in force, ignoring grants.
-func (s *State) IsOut(who Principal) bool {
-	now, ok := s.now(who)
+func (s *State) IsOut(principal Principal) bool {
+	now, ok := s.now(principal)
 	return !ok || now.Role == 0
 }
 
-// Renamed returns a host user's current principal name if it differs from the one in who, because a table of [principals] now
+// Renamed returns a host user's current principal name if it differs from the one in principal, because a table of [principals] now
 // applies to that user, or no longer does.
-func (s *State) Renamed(who Principal) (name string, ok bool) {
-	now, ok := s.now(who)
-	return now.Name, ok && now.Name != who.Name
+func (s *State) Renamed(principal Principal) (name string, ok bool) {
+	now, ok := s.now(principal)
+	return now.Name, ok && now.Name != principal.Name
 }
 
 // now returns the current principal for a former one; ok is false if there is none any more.
-func (s *State) now(who Principal) (now Principal, ok bool) {
+func (s *State) now(principal Principal) (now Principal, ok bool) {
 	rules := s.rules
-	now, ok = rules.OfName(who.Name)
-	if uid, isUser := UserOf(who.Name); isUser {
-		now, ok = rules.OfUser(uid, who.GID, who.Groups), true
-	} else if !ok && who.UID != NoUser {
-		now, ok = rules.OfUser(who.UID, who.GID, who.Groups), true
+	now, ok = rules.OfName(principal.Name)
+	if uid, isUser := UserOf(principal.Name); isUser {
+		now, ok = rules.OfUser(uid, principal.GID, principal.Groups), true
+	} else if !ok && principal.UID != NoUser {
+		now, ok = rules.OfUser(principal.UID, principal.GID, principal.Groups), true
 	}
-	if who.Name == Guest {
+	if principal.Name == Guest {
 		now, ok = Principal{Name: Guest, Role: rules.Usual()}, true
 	}
 	return now, ok
@@ -285,8 +285,8 @@ func (g *Gate) Reauthenticate(peer *Peer, token string) Pass {
 		if t.Name != token || t.Over(now) {
 			return
 		}
-		if who, ok := s.rules.OfName(t.Principal); ok {
-			p = Pass{Principal: who, Token: t.Name, Until: t.Expires, scope: t}
+		if principal, ok := s.rules.OfName(t.Principal); ok {
+			p = Pass{Principal: principal, Token: t.Name, Until: t.Expires, scope: t}
 		}
 	})
 	if named, ok := s.recertified(token); ok {
@@ -334,38 +334,38 @@ func (s *State) token(authorization []string, now time.Time) (*Token, string) {
 
 // refusals limits a flood of refusals to one log line a second, which has the number of those before it.
 type refusals struct {
-	mu     sync.Mutex
-	last   time.Time
-	unsaid int
+	mu         sync.Mutex
+	last       time.Time
+	unreported int
 }
 
 func (r *refusals) note(log *slog.Logger, now time.Time, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now.Sub(r.last) < time.Second {
-		r.unsaid++
+		r.unreported++
 		return
 	}
-	log.Warn("authentication failed", "reason", why, "others_unsaid", r.unsaid)
-	r.last, r.unsaid = now, 0
+	log.Warn("authentication failed", "reason", why, "others_unsaid", r.unreported)
+	r.last, r.unreported = now, 0
 }
 
-// visit is a call that was let in.
-type visit struct {
+// watchedCall is a call that was let in.
+type watchedCall struct {
 	mu             sync.Mutex
 	reauthenticate func() (until time.Time, err error)
-	end            context.CancelCauseFunc
+	cancel         context.CancelCauseFunc
 	timer          *time.Timer
 	left           bool
 }
 
 // Watch checks a running call again whenever the result may differ: after a change, and when its pass expires. The context is
-// cancelled with the error of that check. leave must be called when the call has ended.
-func (g *Gate) Watch(ctx context.Context, pass *Pass, again func() (time.Time, error)) (watched context.Context, leave func()) {
-	ctx, end := context.WithCancelCause(ctx)
-	v := &visit{reauthenticate: again, end: end}
+// cancelled with the error of that check. release must be called when the call has ended.
+func (g *Gate) Watch(ctx context.Context, pass *Pass, again func() (time.Time, error)) (watchedCtx context.Context, release func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	v := &watchedCall{reauthenticate: again, cancel: cancel}
 	g.mu.Lock()
-	g.visits[v] = struct{}{}
+	g.watchedCalls[v] = struct{}{}
 	g.mu.Unlock()
 	v.mu.Lock()
 	v.wait(pass.Until)
@@ -375,7 +375,7 @@ func (g *Gate) Watch(ctx context.Context, pass *Pass, again func() (time.Time, e
 	}
 	return ctx, func() {
 		g.mu.Lock()
-		delete(g.visits, v)
+		delete(g.watchedCalls, v)
 		g.mu.Unlock()
 		v.mu.Lock()
 		v.left = true
@@ -383,12 +383,12 @@ func (g *Gate) Watch(ctx context.Context, pass *Pass, again func() (time.Time, e
 			v.timer.Stop()
 		}
 		v.mu.Unlock()
-		end(nil)
+		cancel(nil)
 	}
 }
 
 // check authenticates a call again.
-func (v *visit) check() {
+func (v *watchedCall) check() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.left {
@@ -396,14 +396,14 @@ func (v *visit) check() {
 	}
 	until, err := v.reauthenticate()
 	if err != nil {
-		v.end(err)
+		v.cancel(err)
 		return
 	}
 	v.wait(until)
 }
 
 // wait schedules a check. Where the clock jumps ahead, a request under way may go on that much longer; every new one is authenticated.
-func (v *visit) wait(until time.Time) {
+func (v *watchedCall) wait(until time.Time) {
 	if v.timer != nil {
 		v.timer.Stop()
 	}
@@ -416,8 +416,8 @@ func (v *visit) wait(until time.Time) {
 func (g *Gate) review() {
 	g.reviews.Add(1)
 	g.mu.Lock()
-	list := make([]*visit, 0, len(g.visits))
-	for v := range g.visits {
+	list := make([]*watchedCall, 0, len(g.watchedCalls))
+	for v := range g.watchedCalls {
 		list = append(list, v)
 	}
 	g.mu.Unlock()

@@ -20,8 +20,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// house is a gate with the files and the configuration that it reads.
-type house struct {
+// gateFixture is a gate with the files and the configuration that it reads.
+type gateFixture struct {
 	t      *testing.T
 	dir    string
 	config access.GateConfig
@@ -29,9 +29,9 @@ type house struct {
 	log    *bytes.Buffer
 }
 
-func build(t *testing.T, list string) *house {
+func build(t *testing.T, list string) *gateFixture {
 	t.Helper()
-	h := &house{t: t, dir: t.TempDir(), log: new(bytes.Buffer)}
+	h := &gateFixture{t: t, dir: t.TempDir(), log: new(bytes.Buffer)}
 	h.config = access.GateConfig{
 		Access:     access.Config{DefaultRole: access.User, Tokens: filepath.Join(h.dir, "tokens")},
 		Principals: map[string]access.Rule{"ci": {Role: access.Operator}, "low": {Role: access.Viewer}, "out": {}},
@@ -49,7 +49,7 @@ func build(t *testing.T, list string) *house {
 	return h
 }
 
-func (h *house) state(list string) *access.State {
+func (h *gateFixture) state(list string) *access.State {
 	h.t.Helper()
 	if err := os.WriteFile(filepath.Join(h.dir, "tokens"), []byte(list), 0o600); err != nil {
 		h.t.Fatal(err)
@@ -193,12 +193,12 @@ func TestACallUnderWayIsAskedAboutAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.gate.Use(h.state(""))
-	late, leave := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
+	timeoutCtx, release := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
 		now, err := h.gate.Identify(&access.Peer{}, bearer(secret))
 		return now.Until, err
 	})
-	defer leave()
-	if late.Err() == nil {
+	defer release()
+	if timeoutCtx.Err() == nil {
 		t.Error("the call that began while its token was being revoked was not canceled")
 	}
 }
@@ -216,19 +216,19 @@ func TestAGrantEndsByItselfInTheMiddleOfACall(t *testing.T) {
 		if err != nil || p.Role != access.Admin || p.Rule != "grant" {
 			t.Fatalf(`p = %+v, err = %v, want no error and p.Role == access.Admin and p.Rule == "grant"`, p, err)
 		}
-		ctx, leave := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
+		ctx, release := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
 			now, err := h.gate.Identify(&peer, nil)
 			if err == nil && !now.Is(access.Admin) {
 				err = fault.Errorf(fault.Denied, "too low")
 			}
 			return now.Until, err
 		})
-		defer leave()
-		begun := time.Now()
+		defer release()
+		start := time.Now()
 		<-ctx.Done()
-		if took := time.Since(begun); took < time.Hour || took > time.Hour+time.Second || fault.KindOf(context.Cause(ctx)) != fault.Denied {
+		if elapsed := time.Since(start); elapsed < time.Hour || elapsed > time.Hour+time.Second || fault.KindOf(context.Cause(ctx)) != fault.Denied {
 			t.Errorf("it has ended after %v: context.Cause(ctx) = %v, want took >= time.Hour and took <= time.Hour + time.Second and a fault.Denied error",
-				took, context.Cause(ctx))
+				elapsed, context.Cause(ctx))
 		}
 	})
 }

@@ -37,9 +37,9 @@ type Grant struct {
 	Until     time.Time `json:"until"`
 }
 
-// over reports whether the grant has expired. A clock set back behind its beginning ends it too: it would last longer than it was
+// expired reports whether the grant has expired. A clock set back behind its beginning ends it too: it would last longer than it was
 // given for.
-func (g *Grant) over(now time.Time) bool {
+func (g *Grant) expired(now time.Time) bool {
 	return !now.Before(g.Until) || now.Before(g.Created.Add(-time.Minute))
 }
 
@@ -63,7 +63,7 @@ func OpenGrants(dir *os.Root, now func() time.Time) (*Grants, error) {
 		err = nil
 	}
 	s.list = slices.DeleteFunc(s.list, func(g Grant) bool {
-		return g.Role == 0 || g.Principal == "" || g.over(now()) || g.Until.Sub(g.Created) > LongestGrant
+		return g.Role == 0 || g.Principal == "" || g.expired(now()) || g.Until.Sub(g.Created) > LongestGrant
 	})
 	return s, err
 }
@@ -82,7 +82,7 @@ func (s *Grants) List() []Grant {
 // forget drops expired grants.
 func (s *Grants) forget() {
 	now := s.now()
-	s.list = slices.DeleteFunc(s.list, func(g Grant) bool { return g.over(now) })
+	s.list = slices.DeleteFunc(s.list, func(g Grant) bool { return g.expired(now) })
 }
 
 // Of returns the grant of a principal, if it has one.
@@ -90,7 +90,7 @@ func (s *Grants) Of(principal string) (Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range s.list {
-		if g.Principal == principal && !g.over(s.now()) {
+		if g.Principal == principal && !g.expired(s.now()) {
 			return g, true
 		}
 	}

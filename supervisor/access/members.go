@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// shutOut notes the members of a group whose role is none. A process can drop a group (setgroups(2) in a user namespace,
+// noteDenied notes the members of a group whose role is none. A process can drop a group (setgroups(2) in a user namespace,
 // newgrp(1)), and would have another role without it.
-func (t *Table) shutOut(r *named, host HostLookup) error {
+func (t *Table) noteDenied(r *named, host HostLookup) error {
 	if r.Role != 0 || r.fits || r.gid == NoUser || host.Members == nil {
 		return nil
 	}

@@ -157,9 +157,9 @@ func (r *reader) take(n int) []byte {
 		r.b, r.short = nil, true
 		return nil
 	}
-	taken := r.b[:n]
+	part := r.b[:n]
 	r.b = r.b[n:]
-	return taken
+	return part
 }
 
 func (r *reader) number(size int) (n uint64) {
@@ -183,10 +183,10 @@ func (k *PreviewKey) mac(domain string, b []byte) []byte {
 	return h.Sum(nil)
 }
 
-// SandboxToken returns the secret by which programs prove a right to one session, created at made (nanoseconds). purpose says
+// SandboxToken returns the secret by which programs prove a right to one session, created at created (nanoseconds). purpose says
 // which right. The result is always the same, so it need not be stored.
-func (k *PreviewKey) SandboxToken(purpose, owner, session string, made int64) string {
-	b := binary.BigEndian.AppendUint64(nil, uint64(made))
+func (k *PreviewKey) SandboxToken(purpose, owner, session string, created int64) string {
+	b := binary.BigEndian.AppendUint64(nil, uint64(created))
 	for _, text := range []string{purpose, owner, session} {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(text)))
 		b = append(b, text...)

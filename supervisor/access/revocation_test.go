@@ -49,11 +49,11 @@ func TestRevokedCertificatesLetNobodyIn(t *testing.T) {
 	if err != nil || p.Name != "ci" {
 		t.Fatalf(`p = %+v, err = %v, want no error and p.Name == "ci"`, p, err)
 	}
-	ctx, leave := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
+	ctx, release := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
 		now, err := h.gate.Identify(ci, nil)
 		return now.Until, err
 	})
-	defer leave()
+	defer release()
 	replaceFile(t, h.config.Revoked, string(ca.Revoked(time.Hour, file)))
 	if p, err := h.gate.Identify(next, nil); err != nil || p.Name != "ci" { // whose call makes the gate read the file again
 		t.Errorf(`another of the authority: p = %+v, err = %v, want no error and p.Name == "ci"`, p, err)

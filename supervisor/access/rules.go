@@ -91,11 +91,11 @@ func ValidateRules(c Config, rules map[string]Rule) error {
 
 // Table is the rules resolved on this host.
 type Table struct {
-	usual  Role
-	users  map[uint32]named
-	gids   []named          // in order of precedence
-	shut   map[uint32]named // members of groups with the role none, by the user database
-	byName map[string]named
+	defaultRole Role
+	users       map[uint32]named
+	gids        []named          // in order of precedence
+	shut        map[uint32]named // members of groups with the role none, by the user database
+	byName      map[string]named
 	// certificates maps certificate names to principals.
 	certificates map[string]string
 	user         func(name string) (*user.User, error)
@@ -124,14 +124,14 @@ func LookupHost() HostLookup {
 // ResolveRules builds the table from rules that ValidateRules accepted. A rule about a user or group that the host lacks, or that
 // another rule already has under another name, matches no caller; loud lists those.
 func ResolveRules(c Config, rules map[string]Rule, host HostLookup) (t *Table, loud []string) {
-	t = &Table{usual: c.DefaultRole, users: map[uint32]named{}, byName: map[string]named{}, shut: map[uint32]named{}, certificates: nameCertificates(rules), user: host.User}
+	t = &Table{defaultRole: c.DefaultRole, users: map[uint32]named{}, byName: map[string]named{}, shut: map[uint32]named{}, certificates: nameCertificates(rules), user: host.User}
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
 		r := named{name: name, Rule: rules[name], uid: NoUser, gid: NoUser}
 		err := t.add(&r, host)
 		if err != nil {
 			loud = append(loud, fmt.Sprintf("principals.%s matches no caller: %v", name, err))
 		}
-		if err := t.shutOut(&r, host); err != nil {
+		if err := t.noteDenied(&r, host); err != nil {
 			loud = append(loud, fmt.Sprintf("principals.%s: former group members keep access: %v", name, err))
 		}
 		t.byName[name] = r
@@ -204,7 +204,7 @@ func number(text string) (uint32, error) {
 // groups the highest role wins, but "none" beats all. A process has the groups it was started with, or fewer, so "none" applies
 // to members by the user database too.
 func (t *Table) OfUser(uid, gid uint32, groups []uint32) Principal {
-	p := Principal{Name: OfUser(uid), UID: uid, GID: gid, Groups: groups, Role: t.usual, Rule: "access.default_role"}
+	p := Principal{Name: OfUser(uid), UID: uid, GID: gid, Groups: groups, Role: t.defaultRole, Rule: "access.default_role"}
 	if uid == 0 {
 		p.Role, p.Rule = Admin, "root"
 		return p
@@ -270,7 +270,7 @@ func (t *Table) Person(written string) (name string, uid uint32, ok bool) {
 }
 
 // Usual returns the role of principals without a rule.
-func (t *Table) Usual() Role { return t.usual }
+func (t *Table) Usual() Role { return t.defaultRole }
 
 // Knows reports whether a principal may have this name: a table [principals.NAME], or a host user.
 func (t *Table) Knows(name string) bool {

@@ -24,10 +24,10 @@ type watcher struct {
 	boxes map[string]*trafficTally
 }
 
-// pollInterval is the time between polls, and lookMost the longest that one may take: its callers go on without the result.
+// pollInterval is the time between polls, and maxPoll the longest that one may take: its callers go on without the result.
 const (
 	pollInterval = 5 * time.Second
-	lookMost     = 2 * time.Second
+	maxPoll      = 2 * time.Second
 )
 
 // Watch reports refused connections of boxes: their destination, with the name that resolved to it if known. crowded is called
@@ -36,13 +36,13 @@ func (d *Driver) Watch(refused func(key string, r Refused, name egress.Name), cr
 	ctx, stop := context.WithCancel(context.Background())
 	d.watched = &watcher{report: refused, full: crowded, stop: stop, boxes: map[string]*trafficTally{}}
 	d.watched.done.Go(func() {
-		tick := time.NewTicker(pollInterval)
-		defer tick.Stop()
+		ticker := time.NewTicker(pollInterval)
+		defer ticker.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-tick.C:
+			case <-ticker.C:
 			}
 			for _, key := range d.watched.keys() {
 				d.Refusals(ctx, key)
@@ -89,7 +89,7 @@ func (d *Driver) Refusals(ctx context.Context, key string) {
 	if tally == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookMost)
+	ctx, cancel := context.WithTimeout(ctx, maxPoll)
 	defer cancel()
 	all, err := d.refused(ctx, key)
 	if err != nil {
@@ -98,7 +98,7 @@ func (d *Driver) Refusals(ctx context.Context, key string) {
 	if more := tally.Crowded(all.Crowded, time.Now()); more > 0 {
 		d.watched.full(key, more)
 	}
-	for _, r := range tally.news(all.Lately, time.Now()) {
+	for _, r := range tally.fresh(all.Lately, time.Now()) {
 		var name egress.Name
 		if d.names != nil {
 			name = d.names.nameOf(key, r.To.Addr())
@@ -117,7 +117,7 @@ func (d *Driver) refused(ctx context.Context, key string) (*refusals, error) {
 
 // Traffic returns the network usage of a running box.
 func (d *Driver) Traffic(ctx context.Context, key string) (*TrafficUse, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookMost)
+	ctx, cancel := context.WithTimeout(ctx, maxPoll)
 	defer cancel()
 	t, err := d.ReadTraffic(ctx, key)
 	if err != nil {

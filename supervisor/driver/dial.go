@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// ledTo is an address that a name resolved to.
-type ledTo struct {
+// resolvedAddr is an address that a name resolved to.
+type resolvedAddr struct {
 	name egress.Name
 	addr netip.Addr
 }
@@ -32,8 +32,8 @@ func (d *Resolver) dial(ctx context.Context, conn *fdpass.Conn, m *egress.Dial) 
 	e := d.boxes[m.Key]
 	d.mu.Unlock()
 	if e != nil { // or the rules from before a change could still allow it
-		e.pinning.RLock()
-		defer e.pinning.RUnlock()
+		e.pinMu.RLock()
+		defer e.pinMu.RUnlock()
 	}
 	var files []int
 	err := d.mayDial(m)
@@ -65,7 +65,7 @@ func (d *Resolver) mayDial(m *egress.Dial) error {
 	if !ok || !slices.Contains(egress.Openings(e.Rules.Match(name)), egress.Opening{Protocol: egress.TCP, Port: m.To.Port()}) {
 		return fmt.Errorf("no rule allows %q", m.Name)
 	}
-	if !time.Now().Before(e.strict[ledTo{name, m.To.Addr()}]) {
+	if !time.Now().Before(e.strict[resolvedAddr{name, m.To.Addr()}]) {
 		return errNotLed
 	}
 	return nil

@@ -51,9 +51,9 @@ func Scoped(k *client.Keeper, scopes DialScopes, log *slog.Logger) *Driver {
 	return &Driver{Keeper: k, scopes: scopes, log: log, limits: map[string]applied{}, left: map[string]bool{}}
 }
 
-// patience bounds one conversation with systemd, which normally takes a tenth of a second. systemd does not answer while it
+// timeout bounds one conversation with systemd, which normally takes a tenth of a second. systemd does not answer while it
 // reloads.
-const patience = 20 * time.Second
+const timeout = 20 * time.Second
 
 // Launch starts a box, as client.Keeper.Launch does, in a scope where configured. After an error neither box nor scope remains.
 func (d *Driver) Launch(ctx context.Context, spec *isolation.Spec) (*client.Box, error) {
@@ -64,12 +64,12 @@ func (d *Driver) Launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 	if err != nil {
 		return nil, err
 	}
-	defer scope.letGo(ctx) // PID 1 of the box holds the scope by then
+	defer scope.release(ctx) // PID 1 of the box holds the scope by then
 	in := *spec
 	in.Scope = scope.group
 	box, err := d.launch(ctx, &in)
 	if err != nil {
-		scope.letGo(ctx)
+		scope.release(ctx)
 		if serr := d.stop(ctx, spec.Key); serr != nil {
 			d.log.Warn("cannot stop a scope", "error", serr) // it has no process, so it ends by itself
 		}

@@ -88,7 +88,7 @@ func TestAHolderLivesUntilItIsLetGo(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n[ \"$*\" = hold ] && read x\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s, err := hold(program)
+	s, err := newHeldScope(program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,12 +97,12 @@ func TestAHolderLivesUntilItIsLetGo(t *testing.T) {
 		t.Errorf("the box does not run: %v", err)
 	}
 	for range 2 {
-		s.letGo()
+		s.release()
 	}
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("the box still exists: err = %v, want err is syscall.ESRCH", err)
 	}
-	if _, err := hold(program + "x"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := newHeldScope(program + "x"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("err = %v, want err is os.ErrNotExist", err)
 	}
 }

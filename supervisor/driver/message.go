@@ -10,8 +10,8 @@ import (
 // secrets replaces the secrets that the proxy puts into a box's requests. They are kept here for the next proxy, until they are
 // replaced; an empty list means none.
 func (d *Resolver) secrets(m *egress.Secrets) {
-	d.handing.Lock() // or it could be sent before the one it replaces
-	defer d.handing.Unlock()
+	d.handOverMu.Lock() // or it could be sent before the one it replaces
+	defer d.handOverMu.Unlock()
 	d.mu.Lock()
 	had := d.puts[m.Key] != nil
 	d.puts[m.Key] = m

@@ -24,8 +24,8 @@ func (d *Resolver) pin(ctx context.Context, conn *fdpass.Conn, p *egress.Pin) {
 	e := d.boxes[p.Key]
 	d.mu.Unlock()
 	if e != nil {
-		e.pinning.RLock()
-		defer e.pinning.RUnlock()
+		e.pinMu.RLock()
+		defer e.pinMu.RUnlock()
 	}
 	at, err := d.check(p)
 	if err == nil {
@@ -47,24 +47,24 @@ func (d *Resolver) pin(ctx context.Context, conn *fdpass.Conn, p *egress.Pin) {
 func (d *Resolver) remember(e *entry, p *egress.Pin) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if e.led == nil || len(e.led)+len(p.Addresses) > maxLed {
-		e.led = map[netip.Addr]egress.Name{}
+	if e.resolved == nil || len(e.resolved)+len(p.Addresses) > maxResolved {
+		e.resolved = map[netip.Addr]egress.Name{}
 	}
 	for _, a := range p.Addresses {
-		e.led[a] = p.Name
+		e.resolved[a] = p.Name
 	}
 	if !e.Strict {
 		return
 	}
 	now := time.Now()
 	if len(e.strict)+len(p.Addresses) > maxStrict {
-		maps.DeleteFunc(e.strict, func(_ ledTo, end time.Time) bool { return now.After(end) })
+		maps.DeleteFunc(e.strict, func(_ resolvedAddr, end time.Time) bool { return now.After(end) })
 	}
 	if e.strict == nil || len(e.strict)+len(p.Addresses) > maxStrict {
-		e.strict = map[ledTo]time.Time{}
+		e.strict = map[resolvedAddr]time.Time{}
 	}
 	for _, a := range p.Addresses {
-		e.strict[ledTo{p.Name, a}] = now.Add(time.Duration(p.Seconds) * time.Second)
+		e.strict[resolvedAddr{p.Name, a}] = now.Add(time.Duration(p.Seconds) * time.Second)
 	}
 }
 
@@ -73,7 +73,7 @@ func (d *Resolver) nameOf(key string, a netip.Addr) egress.Name {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if e := d.boxes[key]; e != nil {
-		return e.led[a]
+		return e.resolved[a]
 	}
 	return ""
 }

@@ -27,8 +27,8 @@ type BucketTarget struct {
 	Credentials               []byte // a file in the format of AWS tools
 }
 
-// mostSaid bounds the answer of the sending program, in bytes.
-const mostSaid = 4 << 10
+// maxReply bounds the answer of the sending program, in bytes.
+const maxReply = 4 << 10
 
 // SendTo has the program at the other end of a connection send an archive to a bucket, and returns its answer. The head is lines
 // of NAME: value and an empty one, followed by the archive; the answer is one line that begins with "ok " or "error ".
@@ -62,14 +62,14 @@ func SendTo(ctx context.Context, dial func(context.Context) (*net.UnixConn, erro
 		}
 		sent <- err
 	}()
-	line, err := textproto.NewReader(bufio.NewReader(io.LimitReader(conn, mostSaid))).ReadLine()
+	line, err := textproto.NewReader(bufio.NewReader(io.LimitReader(conn, maxReply))).ReadLine()
 	_ = conn.Close()
 	wrote := <-sent
-	switch said, ok := strings.CutPrefix(line, "ok "); {
+	switch reply, ok := strings.CutPrefix(line, "ok "); {
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("it took too long: %w", ctx.Err())
 	case ok && err == nil && wrote == nil:
-		return said, nil
+		return reply, nil
 	case err == nil && !ok:
 		return "", errors.New(strings.TrimPrefix(line, "error "))
 	}

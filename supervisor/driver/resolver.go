@@ -29,8 +29,8 @@ type ResolverConfig struct {
 	// Resolvers are asked for all boxes; none: the host's.
 	Resolvers []netip.Addr
 	// Sockets opens the UDP and TCP sockets for a box's DNS queries, and for a strict box those that its filtered connections are
-	// redirected to. The caller owns them. six says that the box has IPv6 addresses.
-	Sockets func(ctx context.Context, key string, strict bool) (files []int, six bool, err error)
+	// redirected to. The caller owns them. ipv6 says that the box has IPv6 addresses.
+	Sockets func(ctx context.Context, key string, strict bool) (files []int, ipv6 bool, err error)
 	// Gone reports whether an error of Sockets means that the box no longer exists.
 	Gone func(error) bool
 	// Pin lets a box connect to addresses, at these ports, for a time.
@@ -52,14 +52,14 @@ type ResolverBox struct {
 
 // Resolver is boxd's end of the conversation with the proxy.
 type Resolver struct {
-	cfg   ResolverConfig
-	life  func() context.Context // ends with Close
-	stop  context.CancelFunc
-	begin func() // connects the first time
-	all   sync.WaitGroup
-	pins  chan struct{} // limits concurrent pins
+	cfg     ResolverConfig
+	baseCtx func() context.Context // ends with Close
+	stop    context.CancelFunc
+	start   func() // connects the first time
+	wg      sync.WaitGroup
+	pins    chan struct{} // limits concurrent pins
 
-	handing sync.Mutex // held while a box is handed over: its sockets can be open only once
+	handOverMu sync.Mutex // held while a box is handed over: its sockets can be open only once
 
 	mu    sync.Mutex // guards the fields below
 	conn  *fdpass.Conn
@@ -70,41 +70,41 @@ type Resolver struct {
 
 type entry struct {
 	ResolverBox
-	at      *fdpass.Conn               // connection it was handed over on; nil: none
-	since   time.Time                  // when it was
-	pause   time.Duration              // before it is handed over again after the proxy gave it back
-	again   time.Time                  // until when givenBack has asked to wait
-	led     map[netip.Addr]egress.Name // which name resolved to an address
-	strict  map[ledTo]time.Time        // of a strict box: until when a name resolves to an address
-	pinning sync.RWMutex               // read-locked while one of its pins is checked and made
+	at       *fdpass.Conn               // connection it was handed over on; nil: none
+	since    time.Time                  // when it was
+	pause    time.Duration              // before it is handed over again after the proxy gave it back
+	again    time.Time                  // until when takeBack has asked to wait
+	resolved map[netip.Addr]egress.Name // which name resolved to an address
+	strict   map[resolvedAddr]time.Time // of a strict box: until when a name resolves to an address
+	pinMu    sync.RWMutex               // read-locked while one of its pins is checked and made
 }
 
 // Times of the Resolver, and bounds.
 const (
-	retryFirst       = 50 * time.Millisecond
-	retryMost        = 5 * time.Second
-	resolverPatience = 20 * time.Second // waiting for the proxy
-	pinMost          = 5 * time.Second
-	longestPin       = time.Hour
-	maxAtOnce        = 16   // concurrent pins
-	maxPinned        = 32   // addresses of one pin
-	maxLed           = 1024 // addresses of a box whose names are remembered
-	maxStrict        = 4096 // names and addresses of a strict box
+	retryFirst      = 50 * time.Millisecond
+	retryMost       = 5 * time.Second
+	resolverTimeout = 20 * time.Second // waiting for the proxy
+	pinMost         = 5 * time.Second
+	longestPin      = time.Hour
+	maxAtOnce       = 16   // concurrent pins
+	maxPinned       = 32   // addresses of one pin
+	maxResolved     = 1024 // addresses of a box whose names are remembered
+	maxStrict       = 4096 // names and addresses of a strict box
 )
 
 // OpenResolver returns a Resolver that connects when the first box is added.
 func OpenResolver(cfg ResolverConfig) *Resolver {
-	life, stop := context.WithCancel(context.Background())
+	baseCtx, stop := context.WithCancel(context.Background())
 	first := make(chan struct{})
 	d := &Resolver{
-		cfg: cfg, life: func() context.Context { return life }, stop: stop, begin: sync.OnceFunc(func() { close(first) }),
+		cfg: cfg, baseCtx: func() context.Context { return baseCtx }, stop: stop, start: sync.OnceFunc(func() { close(first) }),
 		pins: make(chan struct{}, maxAtOnce), ready: make(chan struct{}), boxes: map[string]*entry{}, puts: map[string]*egress.Secrets{},
 	}
-	d.all.Go(func() {
+	d.wg.Go(func() {
 		select {
 		case <-first:
-			d.maintain(life)
-		case <-life.Done():
+			d.maintain(baseCtx)
+		case <-baseCtx.Done():
 		}
 	})
 	return d
@@ -113,7 +113,7 @@ func OpenResolver(cfg ResolverConfig) *Resolver {
 // Close ends the conversation. No names of any box are resolved any more.
 func (d *Resolver) Close() {
 	d.stop()
-	d.all.Wait()
+	d.wg.Wait()
 }
 
 // maintain connects to one proxy after the other until ctx ends.
@@ -149,7 +149,7 @@ func (d *Resolver) converse(ctx context.Context, conn *fdpass.Conn) {
 	close(d.ready)
 	d.mu.Unlock()
 	for _, key := range keys {
-		d.all.Go(func() { d.handOverAgain(ctx, key, 0) })
+		d.wg.Go(func() { d.handOverAgain(ctx, key, 0) })
 	}
 	for {
 		body, files, err := conn.RecvContext(ctx, true)
@@ -171,26 +171,26 @@ func (d *Resolver) converse(ctx context.Context, conn *fdpass.Conn) {
 func (d *Resolver) receive(ctx context.Context, conn *fdpass.Conn, m *egress.Report) {
 	switch {
 	case m.Pin != nil:
-		d.apart(ctx, func() { d.pin(ctx, conn, m.Pin) })
+		d.goLimited(ctx, func() { d.pin(ctx, conn, m.Pin) })
 	case m.Dial != nil:
-		d.apart(ctx, func() { d.dial(ctx, conn, m.Dial) })
+		d.goLimited(ctx, func() { d.dial(ctx, conn, m.Dial) })
 	case m.Denied != nil:
-		if sane(m.Denied) {
+		if reportable(m.Denied) {
 			d.cfg.Denied(m.Denied)
 		}
 	case m.Ended != nil:
 		d.cfg.Log.Warn("cannot resolve names for a box", "box", m.Ended.Key, "error", m.Ended.Error)
-		if pause, ok := d.givenBack(conn, m.Ended.Key); ok {
-			d.all.Go(func() { d.handOverAgain(ctx, m.Ended.Key, pause) })
+		if pause, ok := d.takeBack(conn, m.Ended.Key); ok {
+			d.wg.Go(func() { d.handOverAgain(ctx, m.Ended.Key, pause) })
 		}
 	}
 }
 
-// apart runs do in a goroutine, as soon as fewer than maxAtOnce run.
-func (d *Resolver) apart(ctx context.Context, do func()) {
+// goLimited runs do in a goroutine, as soon as fewer than maxAtOnce run.
+func (d *Resolver) goLimited(ctx context.Context, do func()) {
 	select {
 	case d.pins <- struct{}{}:
-		d.all.Go(func() {
+		d.wg.Go(func() {
 			defer func() { <-d.pins }()
 			do()
 		})
@@ -198,9 +198,9 @@ func (d *Resolver) apart(ctx context.Context, do func()) {
 	}
 }
 
-// givenBack takes a box back from a proxy, and returns how long to wait before handing it over again: twice as long each time,
+// takeBack takes a box back from a proxy, and returns how long to wait before handing it over again: twice as long each time,
 // unless the proxy has had it for a while. ok is false if the proxy has no such box.
-func (d *Resolver) givenBack(conn *fdpass.Conn, key string) (pause time.Duration, ok bool) {
+func (d *Resolver) takeBack(conn *fdpass.Conn, key string) (pause time.Duration, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := d.boxes[key]
@@ -216,12 +216,12 @@ func (d *Resolver) givenBack(conn *fdpass.Conn, key string) (pause time.Duration
 	return e.pause, true
 }
 
-// sane reports whether a denial can be reported: it is short and printable ASCII.
-func sane(m *egress.Denied) bool {
-	odd := func(text string) bool {
+// reportable reports whether a denial can be reported: it is short and printable ASCII.
+func reportable(m *egress.Denied) bool {
+	bad := func(text string) bool {
 		return len(text) > 1024 || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 	}
-	return !odd(m.Asked) && !odd(m.Setting) && !odd(m.Reason) && len(m.Addresses) <= 8
+	return !bad(m.Asked) && !bad(m.Setting) && !bad(m.Reason) && len(m.Addresses) <= 8
 }
 
 // handOverAgain hands over, after a pause, a box whose sockets may still be open in a proxy that is ending.
@@ -248,8 +248,8 @@ var (
 
 // hand gives the proxy a box with two sockets, unless it has the box or has just given it back.
 func (d *Resolver) hand(ctx context.Context, key string) error {
-	d.handing.Lock()
-	defer d.handing.Unlock()
+	d.handOverMu.Lock()
+	defer d.handOverMu.Unlock()
 	d.mu.Lock()
 	e, conn := d.boxes[key], d.conn
 	known := e != nil && conn != nil && (e.at == conn || time.Now().Before(e.again))
@@ -262,7 +262,7 @@ func (d *Resolver) hand(ctx context.Context, key string) error {
 	case conn == nil:
 		return errNone
 	}
-	files, six, err := d.cfg.Sockets(ctx, key, e.Strict)
+	files, ipv6, err := d.cfg.Sockets(ctx, key, e.Strict)
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func (d *Resolver) hand(ctx context.Context, key string) error {
 	m, put := e.message(key), d.puts[key]
 	e.at, e.since = conn, time.Now() // later changes are sent after it
 	d.mu.Unlock()
-	m.V6 = six
+	m.V6 = ipv6
 	body, err := egress.Encode(&egress.Request{Add: m})
 	if err != nil {
 		return err
@@ -302,11 +302,11 @@ func (d *Resolver) hand(ctx context.Context, key string) error {
 
 // Add resolves names for a box from now on, also by later proxies. It waits until the proxy has the box.
 func (d *Resolver) Add(ctx context.Context, key string, box ResolverBox) error {
-	d.begin()
+	d.start()
 	d.mu.Lock()
 	d.boxes[key] = &entry{ResolverBox: box}
 	d.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, resolverPatience)
+	ctx, cancel := context.WithTimeout(ctx, resolverTimeout)
 	defer cancel()
 	for {
 		d.mu.Lock()
@@ -318,13 +318,13 @@ func (d *Resolver) Add(ctx context.Context, key string, box ResolverBox) error {
 			err = d.hand(ctx, key)
 		case <-ctx.Done():
 			err = errors.Join(errNone, ctx.Err())
-		case <-d.life().Done():
+		case <-d.baseCtx().Done():
 			err = errors.Join(errNone, context.Canceled)
 		}
 		switch {
 		case err == nil:
 			return nil
-		case !errors.Is(err, errNone) || ctx.Err() != nil || d.life().Err() != nil:
+		case !errors.Is(err, errNone) || ctx.Err() != nil || d.baseCtx().Err() != nil:
 			d.Remove(key)
 			return fault.Errorf(fault.Unavailable, "cannot resolve names for the box: %w", err).WithHint("see the log of boxd: journalctl -u boxd")
 		}
@@ -337,9 +337,9 @@ func (d *Resolver) restore(key string, box ResolverBox) {
 	d.boxes[key] = &entry{ResolverBox: box}
 	connected := d.conn != nil
 	d.mu.Unlock()
-	d.begin()
+	d.start()
 	if connected {
-		d.all.Go(func() { d.handOverAgain(d.life(), key, 0) })
+		d.wg.Go(func() { d.handOverAgain(d.baseCtx(), key, 0) })
 	}
 }
 
@@ -350,14 +350,14 @@ func (d *Resolver) Change(key string, box ResolverBox) bool {
 	if e == nil {
 		return false
 	}
-	e.pinning.Lock() // pins in progress have ended then, and later ones see the new rules
-	defer e.pinning.Unlock()
+	e.pinMu.Lock() // pins in progress have ended then, and later ones see the new rules
+	defer e.pinMu.Unlock()
 	return true
 }
 
 func (d *Resolver) change(key string, box ResolverBox) *entry {
-	d.handing.Lock() // or it could be sent before the box itself
-	defer d.handing.Unlock()
+	d.handOverMu.Lock() // or it could be sent before the box itself
+	defer d.handOverMu.Unlock()
 	d.mu.Lock()
 	e := d.boxes[key]
 	if e == nil {

@@ -63,7 +63,7 @@ func TestABoxThatCannotBeServedIsRefused(t *testing.T) {
 // scripted returns a Resolver whose boxnames does nothing but call hear for each request.
 func scripted(t *testing.T, sockets func() ([]int, bool, error), hear func(*fdpass.Conn, *egress.Request)) (resolver *driver.Resolver, stop func()) {
 	t.Helper()
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	resolver = driver.OpenResolver(driver.ResolverConfig{
 		Connect: func(context.Context) (*fdpass.Conn, error) {
 			conn, fd, err := fdpass.Pair(fdpass.MaxInline)
@@ -74,7 +74,7 @@ func scripted(t *testing.T, sockets func() ([]int, bool, error), hear func(*fdpa
 			if err != nil {
 				return nil, err
 			}
-			all.Go(func() {
+			wg.Go(func() {
 				defer theirs.Close()
 				for {
 					body, files, err := theirs.RecvContext(context.Background(), true)
@@ -92,7 +92,7 @@ func scripted(t *testing.T, sockets func() ([]int, bool, error), hear func(*fdpa
 		Sockets: func(context.Context, string, bool) ([]int, bool, error) { return sockets() },
 		Gone:    func(error) bool { return false }, Log: slog.New(slog.DiscardHandler),
 	})
-	stop = func() { resolver.Close(); all.Wait() }
+	stop = func() { resolver.Close(); wg.Wait() }
 	t.Cleanup(stop)
 	return resolver, stop
 }
@@ -107,15 +107,15 @@ func TestABoxThatIsGivenBackWaits(t *testing.T) {
 			_ = c.Send(body)
 		}
 	})
-	begun := time.Now()
+	start := time.Now()
 	if err := resolver.Add(t.Context(), "a", driver.ResolverBox{Rules: rules(t, "a.example")}); err != nil {
 		t.Fatal(err)
 	}
 	for range 4 {
 		<-opened
 	}
-	if took := time.Since(begun); took < 350*time.Millisecond { // 50 + 100 + 200
-		t.Errorf("four times in %v", took)
+	if elapsed := time.Since(start); elapsed < 350*time.Millisecond { // 50 + 100 + 200
+		t.Errorf("four times in %v", elapsed)
 	}
 }
 

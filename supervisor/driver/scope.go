@@ -32,8 +32,8 @@ type heldScope struct {
 	cmd   *exec.Cmd // nil: released
 }
 
-// hold starts the process that a scope is made around; program is boxkeeper.
-func hold(program string) (*heldScope, error) {
+// newHeldScope starts the process that a scope is made around; program is boxkeeper.
+func newHeldScope(program string) (*heldScope, error) {
 	// Not CommandContext: the holder ends when its stdin closes, at the latest when this process ends.
 	cmd := exec.Command(program, isolation.HoldCommand) //nolint:noctx // see above
 	cmd.Env = []string{}
@@ -49,8 +49,8 @@ func hold(program string) (*heldScope, error) {
 	return &heldScope{stdin: stdin, cmd: cmd}, nil
 }
 
-// letGo ends the holder. A scope without any other process ends with it.
-func (s *heldScope) letGo() {
+// release ends the holder. A scope without any other process ends with it.
+func (s *heldScope) release() {
 	if s.cmd == nil {
 		return
 	}
@@ -65,9 +65,9 @@ type scope struct {
 	conn  *fdpass.Conn
 }
 
-// letGo has the server release the scope, and waits for that. A scope without any other process ends.
-func (s *scope) letGo(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+// release has the server release the scope, and waits for that. A scope without any other process ends.
+func (s *scope) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	if s.conn.Send(nil) == nil {
 		_, files, _ := s.conn.RecvContext(ctx, true) // the server closes the connection
@@ -129,9 +129,9 @@ func (d *Driver) changeScope(ctx context.Context, req *scopeRequest) error {
 // start makes the scope of a box. After an error none remains.
 func (d *Driver) start(ctx context.Context, key string, limits *cgroup.Limits) (*scope, error) {
 	d.stopLeft(ctx)
-	within, cancel := context.WithTimeout(ctx, patience)
+	timeoutCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	s, err := d.askScope(within, &scopeRequest{Do: scopeStart, Key: key, Limits: properties(limits)})
+	s, err := d.askScope(timeoutCtx, &scopeRequest{Do: scopeStart, Key: key, Limits: properties(limits)})
 	if errors.Is(err, systemd.ErrScopeExists) { // of another boxd, or still being removed
 		return nil, fault.Errorf(fault.Unavailable, "%w", err).WithHint("try again; another boxd on this host may use the same name")
 	}
@@ -172,7 +172,7 @@ func (d *Driver) stopLeft(ctx context.Context) {
 }
 
 func (d *Driver) stopScope(ctx context.Context, key string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	return d.changeScope(ctx, &scopeRequest{Do: scopeStop, Key: key})
 }
@@ -207,7 +207,7 @@ func removeGroup(path string) error {
 
 // set changes the limits of a box's scope.
 func (d *Driver) set(ctx context.Context, key string, limits *cgroup.Limits) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return d.changeScope(ctx, &scopeRequest{Do: scopeSet, Key: key, Limits: properties(limits)})
 }
@@ -227,7 +227,7 @@ func unavailable(err error) error {
 		return fmt.Errorf("%w: %w", syscall.ESRCH, err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("systemd did not answer within %v", patience) // not the caller's deadline
+		err = fmt.Errorf("systemd did not answer within %v", timeout) // not the caller's deadline
 	}
 	return fault.Errorf(fault.Unavailable, "cannot create a systemd scope for the box: %w", err).
 		WithHint("check that D-Bus is running, or set cgroups.driver = \"direct\" in box.toml")
@@ -243,7 +243,7 @@ func (d *Driver) Check(ctx context.Context) ([]isolation.Check, error) {
 	key := "doctor" + strings.ToLower(rand.Text()) // of isolation.KeyLen
 	s, err := d.start(ctx, key, &cgroup.Limits{Memory: 1 << 20, Pids: 1})
 	if err == nil {
-		s.letGo(ctx)
+		s.release(ctx)
 		err = d.stopScope(ctx, key)
 	}
 	if err != nil {

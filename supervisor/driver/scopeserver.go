@@ -51,8 +51,8 @@ type scopeReply struct {
 	Kind  systemd.Error `json:"kind,omitempty"` // kind of error, if a caller can act on it
 }
 
-// serverPatience bounds one request. It is longer than the client's patience.
-const serverPatience = patience + 5*time.Second
+// serverTimeout bounds one request. It is longer than the client's timeout.
+const serverTimeout = timeout + 5*time.Second
 
 // ScopeServer makes, changes and stops scopes of boxes for a Driver.
 type ScopeServer struct {
@@ -84,7 +84,7 @@ func (s *ScopeServer) ServeConn(ctx context.Context, fd int) {
 	reply := scopeReply{}
 	if holder != nil {
 		reply.Group = holder.group
-		defer holder.letGo()
+		defer holder.release()
 	}
 	if err != nil {
 		reply.Error = err.Error()
@@ -109,7 +109,7 @@ func (s *ScopeServer) do(ctx context.Context, req *scopeRequest) (*heldScope, er
 	if !isolation.ValidKey(req.Key) {
 		return nil, fmt.Errorf("key of a box %q: %w", req.Key, unix.EINVAL)
 	}
-	ctx, cancel := context.WithTimeout(ctx, serverPatience)
+	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
 	name := systemd.ScopeName(req.Key)
 	switch req.Do {
@@ -125,7 +125,7 @@ func (s *ScopeServer) do(ctx context.Context, req *scopeRequest) (*heldScope, er
 
 // start creates a scope. After an error none remains.
 func (s *ScopeServer) start(ctx context.Context, name string, limits systemd.ScopeLimits) (*heldScope, error) {
-	holder, err := hold(s.Program())
+	holder, err := newHeldScope(s.Program())
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (s *ScopeServer) start(ctx context.Context, name string, limits systemd.Sco
 		holder.group = filepath.Join(cgroup.Mount, path)
 		return holder, nil
 	}
-	holder.letGo()
+	holder.release()
 	if !errors.Is(err, systemd.ErrScopeExists) && !errors.Is(err, systemd.ErrNoBus) {
 		if serr := s.stop(context.WithoutCancel(ctx), name); serr != nil {
 			s.Log.Warn("cannot stop a scope", "error", serr) // its only process has ended, so it ends by itself
@@ -144,7 +144,7 @@ func (s *ScopeServer) start(ctx context.Context, name string, limits systemd.Sco
 }
 
 func (s *ScopeServer) stop(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, serverPatience)
+	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
 	group := filepath.Join(cgroup.Mount, systemd.Slice, name)
 	// The box is dead. A process in a scope of that name belongs to another boxd, and a scope whose last process is just exiting

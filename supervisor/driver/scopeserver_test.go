@@ -34,12 +34,12 @@ func newServer(t *testing.T) (dial DialScopes, begun string) {
 	scopes := systemd.NewScopes(t.Context())
 	scopes.Close() // so that no call reaches a service manager, if the host has one
 	s := &ScopeServer{Scopes: scopes, Program: func() string { return program }, Log: slog.New(slog.DiscardHandler)}
-	var all sync.WaitGroup
-	t.Cleanup(all.Wait)
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
 	return func(ctx context.Context) (*fdpass.Conn, error) {
 		conn, far, err := fdpass.Pair(fdpass.MaxInline)
 		if err == nil {
-			all.Go(func() { s.ServeConn(ctx, far) })
+			wg.Go(func() { s.ServeConn(ctx, far) })
 		}
 		return conn, err
 	}, begun

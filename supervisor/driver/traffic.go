@@ -137,9 +137,9 @@ func (t *trafficTally) Crowded(packets uint64, now time.Time) (more uint64) {
 	return more
 }
 
-// news returns the refusals to report now: those not reported in the last minute, or that have happened since. More than 30 in a
+// fresh returns the refusals to report now: those not reported in the last minute, or that have happened since. More than 30 in a
 // minute are not reported: by then such a box is conspicuous enough.
-func (t *trafficTally) news(list []Refused, now time.Time) (tell []Refused) {
+func (t *trafficTally) fresh(list []Refused, now time.Time) (unreported []Refused) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.reported == nil {
@@ -148,10 +148,10 @@ func (t *trafficTally) news(list []Refused, now time.Time) (tell []Refused) {
 	if now.Sub(t.since) >= reportInterval {
 		t.since, t.count = now, 0
 	}
-	there := map[destination]bool{}
+	seen := map[destination]bool{}
 	for _, r := range list {
 		d := destination{r.To, r.Protocol}
-		there[d] = true
+		seen[d] = true
 		last, known := t.reported[d]
 		if known && (r.Packets == last.packets || now.Sub(last.at) < reportInterval) {
 			continue
@@ -161,12 +161,12 @@ func (t *trafficTally) news(list []Refused, now time.Time) (tell []Refused) {
 		}
 		t.count++
 		t.reported[d] = report{now, r.Packets}
-		tell = append(tell, r)
+		unreported = append(unreported, r)
 	}
 	for d, last := range t.reported { // what the keeper no longer knows starts anew, after its minute
-		if !there[d] && now.Sub(last.at) >= reportInterval {
+		if !seen[d] && now.Sub(last.at) >= reportInterval {
 			delete(t.reported, d)
 		}
 	}
-	return tell
+	return unreported
 }

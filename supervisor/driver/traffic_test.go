@@ -125,7 +125,7 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 	one := Refused{netip.MustParseAddrPort("11.22.33.44:22"), "tcp", 1}
 	news := func(after time.Duration, list ...Refused) int {
 		now = now.Add(after)
-		return len(tally.news(list, now))
+		return len(tally.fresh(list, now))
 	}
 	if n := news(0, one); n != 1 {
 		t.Errorf("at first: n = %d, want 1", n)

@@ -167,7 +167,7 @@ func (o *opened) index(ctx context.Context, limit int) error {
 		if !known(name) {
 			continue
 		}
-		if _, twice := o.files[name]; twice {
+		if _, dup := o.files[name]; dup {
 			return bad("it has %s twice", fault.Show(name))
 		}
 		if len(o.files) >= maxIndexed {
@@ -261,11 +261,11 @@ func (o *opened) document(name, want string, v any) error {
 // wanted is a reader that stops when its caller has given up.
 type wanted struct {
 	io.Reader
-	gone func() error
+	check func() error
 }
 
 func (w wanted) Read(p []byte) (int, error) {
-	if err := w.gone(); err != nil {
+	if err := w.check(); err != nil {
 		return 0, err
 	}
 	return w.Reader.Read(p)

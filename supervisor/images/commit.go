@@ -30,11 +30,11 @@ type Commitment struct {
 
 // Commit makes an image of a session's root: pack writes an archive of it, within bounds. The archive is not trusted, and is
 // imported like any other.
-func (s *Store) Commit(ctx context.Context, is *policy.ImageRoot, to *Commitment, pack func(ctx context.Context, b files.Bounds, w io.Writer) error) (Image, error) {
+func (s *Store) Commit(ctx context.Context, root *policy.ImageRoot, to *Commitment, pack func(ctx context.Context, b files.Bounds, w io.Writer) error) (Image, error) {
 	if err := validName(to.Name); err != nil {
 		return Image{}, err
 	}
-	config, err := s.configOf(is, to)
+	config, err := s.configOf(root, to)
 	if err != nil {
 		return Image{}, err
 	}
@@ -50,12 +50,12 @@ func (s *Store) Commit(ctx context.Context, is *policy.ImageRoot, to *Commitment
 }
 
 // configOf returns the configuration of an image made from another one.
-func (s *Store) configOf(is *policy.ImageRoot, to *Commitment) (*ImageConfig, error) {
-	c := &ImageConfig{WorkingDir: is.Dir, Cmd: is.Command} // as the session has it, if the image has been removed
-	for _, name := range slices.Sorted(maps.Keys(is.Env)) {
-		c.Env = append(c.Env, name+"="+is.Env[name])
+func (s *Store) configOf(root *policy.ImageRoot, to *Commitment) (*ImageConfig, error) {
+	c := &ImageConfig{WorkingDir: root.Dir, Cmd: root.Command} // as the session has it, if the image has been removed
+	for _, name := range slices.Sorted(maps.Keys(root.Env)) {
+		c.Env = append(c.Env, name+"="+root.Env[name])
 	}
-	if img, err := s.Get(is.Digest); err == nil {
+	if img, err := s.Get(root.Digest); err == nil {
 		*c = img.Config
 	}
 	c.Architecture = runtime.GOARCH

@@ -20,9 +20,9 @@ type Config struct {
 
 // Bounds of the limits.
 const (
-	mostBytes   = quantity.TiB
-	mostEntries = 5_000_000
-	mostImages  = 1000
+	maxBytes   = quantity.TiB
+	maxEntries = 5_000_000
+	maxImages  = 1000
 )
 
 // DefaultConfig returns the built-in configuration.
@@ -38,15 +38,15 @@ func (c *Config) Validate() error {
 		key  string
 		size quantity.Size
 	}{{"max_archive", c.MaxArchive}, {"max_bytes", c.MaxBytes}} {
-		if b.size < quantity.MiB || b.size > mostBytes {
-			return fmt.Errorf("images.%s = %v: must be %v to %v", b.key, b.size, quantity.MiB, mostBytes)
+		if b.size < quantity.MiB || b.size > maxBytes {
+			return fmt.Errorf("images.%s = %v: must be %v to %v", b.key, b.size, quantity.MiB, maxBytes)
 		}
 	}
 	switch {
-	case c.MaxEntries < 16 || c.MaxEntries > mostEntries:
-		return fmt.Errorf("images.max_entries = %d: must be 16 to %d", c.MaxEntries, mostEntries)
-	case c.Max < 0 || c.Max > mostImages:
-		return fmt.Errorf("images.max = %d: must be 0 to %d", c.Max, mostImages)
+	case c.MaxEntries < 16 || c.MaxEntries > maxEntries:
+		return fmt.Errorf("images.max_entries = %d: must be 16 to %d", c.MaxEntries, maxEntries)
+	case c.Max < 0 || c.Max > maxImages:
+		return fmt.Errorf("images.max = %d: must be 0 to %d", c.Max, maxImages)
 	case c.Timeout < quantity.Duration(time.Second) || c.Timeout > quantity.Duration(24*time.Hour):
 		return fmt.Errorf("images.timeout = %v: must be 1s to 24h", c.Timeout)
 	}

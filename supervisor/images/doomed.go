@@ -13,8 +13,8 @@ import (
 // it. The keeper refuses while a box has the tree, which may be a preforked one that ends later, so a failed removal is tried
 // again whenever something is released.
 
-// dropPatience bounds the removal of a tree.
-const dropPatience = 5 * time.Minute
+// dropTimeout bounds the removal of a tree.
+const dropTimeout = 5 * time.Minute
 
 // Release gives back what Hold acquired for a session, whose box has ended or was never made.
 func (s *Store) Release(session string) {
@@ -32,7 +32,7 @@ func (s *Store) Release(session string) {
 // Restore retries failed removals in the background, since a box has ended.
 func (s *Store) Restore() {
 	select {
-	case s.poke <- struct{}{}:
+	case s.wakeup <- struct{}{}:
 	default: // already notified
 	}
 }
@@ -41,19 +41,19 @@ func (s *Store) Restore() {
 func (s *Store) drop(tree string) {
 	s.mu.Lock()
 	if !s.namedLocked(tree) {
-		s.doomed[tree] = true
+		s.unused[tree] = true
 	}
 	s.mu.Unlock()
 	s.Restore()
 }
 
-// removeDoomed removes unused trees until ctx ends.
-func (s *Store) removeDoomed(ctx context.Context) {
+// removeUnused removes unused trees until ctx ends.
+func (s *Store) removeUnused(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.poke:
+		case <-s.wakeup:
 		}
 		s.removeFree(ctx)
 	}
@@ -72,9 +72,9 @@ func (s *Store) removeFree(ctx context.Context) {
 func (s *Store) free() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.doomed, func(tree string, _ bool) bool { return s.namedLocked(tree) }) // the same image was imported again
+	maps.DeleteFunc(s.unused, func(tree string, _ bool) bool { return s.namedLocked(tree) }) // the same image was imported again
 	var trees []string
-	for _, tree := range slices.Sorted(maps.Keys(s.doomed)) {
+	for _, tree := range slices.Sorted(maps.Keys(s.unused)) {
 		if len(s.leases[tree]) == 0 {
 			trees = append(trees, tree)
 		}
@@ -83,7 +83,7 @@ func (s *Store) free() []string {
 }
 
 func (s *Store) removeOne(ctx context.Context, tree string) {
-	ctx, cancel := context.WithTimeout(ctx, dropPatience)
+	ctx, cancel := context.WithTimeout(ctx, dropTimeout)
 	defer cancel()
 	if err := s.remove(ctx, tree); err != nil {
 		s.in.Log.Info("cannot remove an unused image tree yet", "tree", tree, "error", err)
@@ -91,5 +91,5 @@ func (s *Store) removeOne(ctx context.Context, tree string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.doomed, tree)
+	delete(s.unused, tree)
 }

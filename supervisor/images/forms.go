@@ -216,7 +216,7 @@ func (o *opened) configure(img *ArchiveImage, at, digest, arch string) error {
 	switch {
 	case d.OS != "linux" || d.Architecture != arch:
 		return bad("it is for %s, not for linux/%s", fault.Show(d.OS+"/"+d.Architecture), arch)
-	case !d.sane():
+	case !d.valid():
 		return bad("its configuration has too many texts, or texts with NUL")
 	case len(img.Layers) == 0 || len(img.Layers) > maxLayers:
 		return bad("it has %d layers: must have 1 to %d", len(img.Layers), maxLayers)
@@ -233,8 +233,8 @@ func (o *opened) configure(img *ArchiveImage, at, digest, arch string) error {
 	return nil
 }
 
-// sane reports whether programs could be started with the configuration.
-func (d *document) sane() bool {
+// valid reports whether programs could be started with the configuration.
+func (d *document) valid() bool {
 	const limit = 128 << 10
 	size := 0
 	for _, text := range slices.Concat(d.Config.Env, d.Config.Entrypoint, d.Config.Cmd, []string{d.Config.WorkingDir, d.Config.User}) {
@@ -289,7 +289,7 @@ func committed(ctx context.Context, from *os.File, config *ImageConfig) (*Archiv
 	c := &d.Config
 	d.Architecture, d.OS, d.RootFS.DiffIDs = config.Architecture, "linux", []string{img.Digest}
 	c.Env, c.WorkingDir, c.User, c.Entrypoint, c.Cmd = config.Env, config.WorkingDir, config.User, config.Entrypoint, config.Cmd
-	if !d.sane() {
+	if !d.valid() {
 		return nil, fault.Field("env", fault.Word("too long"), "at most 128 KiB, without NUL")
 	}
 	data, err := json.Marshal(&d)

@@ -71,11 +71,11 @@ type incoming struct {
 
 // take makes an image of what comes in: all of it or nothing.
 func (s *Store) take(ctx context.Context, in *incoming) (Image, error) {
-	leave, err := s.receiving.Enter(ctx, in.by)
+	release, err := s.receiving.Enter(ctx, in.by)
 	if err != nil {
 		return Image{}, err
 	}
-	defer leave()
+	defer release()
 	dir, err := durable.NewScratch(s.root)
 	if err != nil {
 		return Image{}, fmt.Errorf("import an image: %w", err)
@@ -91,14 +91,14 @@ func (s *Store) take(ctx context.Context, in *incoming) (Image, error) {
 // maxReceiving is how many archives may be on disk at a time, complete or not.
 const maxReceiving = 4
 
-// receivingPatience is how long an archive waits until it may come.
-const receivingPatience = time.Minute
+// receivingTimeout is how long an archive waits until it may come.
+const receivingTimeout = time.Minute
 
 // waitFor waits for a free slot. done releases it.
-func waitFor(ctx context.Context, room chan struct{}) (done func(), err error) {
+func waitFor(ctx context.Context, sem chan struct{}) (done func(), err error) {
 	select {
-	case room <- struct{}{}:
-		return func() { <-room }, nil
+	case sem <- struct{}{}:
+		return func() { <-sem }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -194,9 +194,9 @@ func (s *Store) unpack(ctx context.Context, img *Image, layers []Layer, scratch 
 			img.Tree = strings.ToLower(rand.Text())
 			err = s.in.Boxes.Keep(context.WithoutCancel(ctx), spec.Key, img.Tree)
 		}
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		timeoutCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		ended := s.in.Boxes.End(late, spec.Key, true)
+		ended := s.in.Boxes.End(timeoutCtx, spec.Key, true)
 		box.Close()
 		if err == nil && ended != nil {
 			s.in.Log.Warn("cannot end the box that unpacked an image", "key", spec.Key, "error", ended)
@@ -216,8 +216,8 @@ func (s *Store) unpack(ctx context.Context, img *Image, layers []Layer, scratch 
 
 // spec is the box in which layers are unpacked: the host's programs, no network, and nothing of the host but an empty workspace.
 func (s *Store) spec(ctx context.Context) (*isolation.Spec, error) {
-	usual := policy.DefaultConfig()
-	settings, _, err := usual.Merge(&policy.Request{Profile: usual.Sessions.DefaultProfile})
+	def := policy.DefaultConfig()
+	settings, _, err := def.Merge(&policy.Request{Profile: def.Sessions.DefaultProfile})
 	if err != nil {
 		return nil, err
 	}
@@ -236,8 +236,8 @@ func (s *Store) spec(ctx context.Context) (*isolation.Spec, error) {
 	return spec, nil
 }
 
-// kept is how much output of the program in the box is read. It is not trusted.
-const kept = 1 << 10
+// maxOutput is how much output of the program in the box is read. It is not trusted.
+const maxOutput = 1 << 10
 
 // layer unpacks one layer.
 func (s *Store) layer(ctx context.Context, box *client.Box, img *Image, l *Layer, scratch *os.File, last bool) error {
@@ -259,7 +259,7 @@ func (s *Store) layer(ctx context.Context, box *client.Box, img *Image, l *Layer
 	defer in.Close()
 	p, err := box.Start(&isolation.Command{
 		Argv: argv, Env: []string{"GOMAXPROCS=2"}, Dir: isolation.Workspace, ScriptArg: -1, Stdin: isolation.StdinFile,
-		Timeout: time.Duration(s.cfg.Timeout), Output: isolation.Output{Head: kept},
+		Timeout: time.Duration(s.cfg.Timeout), Output: isolation.Output{Head: maxOutput},
 	}, client.Files{Stdin: in})
 	if err != nil {
 		return err
@@ -279,7 +279,7 @@ func rewind(f *os.File) error {
 
 // count adds the counts that the program reports, within bounds.
 func (s *Store) count(p *client.Program, exit *isolation.Exit, img *Image) error {
-	said, _, err := p.Retained(0)
+	output, _, err := p.Retained(0)
 	if err != nil {
 		return err
 	}
@@ -304,7 +304,7 @@ func (s *Store) count(p *client.Program, exit *isolation.Exit, img *Image) error
 		return f
 	}
 	var got [3]int64
-	if n, err := fmt.Sscanf(string(said), "%d %d %d\n", &got[0], &got[1], &got[2]); n != 3 || err != nil || slices.Min(got[:]) < 0 || got[0] > int64(s.cfg.MaxBytes) || slices.Max(got[1:]) > int64(2*s.cfg.MaxEntries) {
+	if n, err := fmt.Sscanf(string(output), "%d %d %d\n", &got[0], &got[1], &got[2]); n != 3 || err != nil || slices.Min(got[:]) < 0 || got[0] > int64(s.cfg.MaxBytes) || slices.Max(got[1:]) > int64(2*s.cfg.MaxEntries) {
 		return errors.New("unpack an image: the unpacker gave an invalid answer")
 	}
 	img.Bytes += got[0]

@@ -71,7 +71,7 @@ type Store struct {
 	remove    func(ctx context.Context, tree string) error
 	receiving places.Limit  // of archives being received
 	busy      chan struct{} // slot for one import: each has an unpacked copy of its archive on disk
-	poke      chan struct{} // wakes the remover
+	wakeup    chan struct{} // wakes the remover
 	work      sync.WaitGroup
 	stop      context.CancelFunc // ends the remover
 
@@ -79,7 +79,7 @@ type Store struct {
 	images  map[string]*Image
 	leases  map[string]map[string]bool // by tree, of sessions
 	holding map[string]string          // by session, the tree
-	doomed  map[string]bool            // unused trees that still exist
+	unused  map[string]bool            // unused trees that still exist
 	key     string                     // of the box in which layers are unpacked
 }
 
@@ -91,9 +91,9 @@ func Open(cfg Config, in Parts) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, in: in, root: root, remove: in.Boxes.DropTree,
-		receiving: places.Limit{All: maxReceiving, Each: maxReceiving / 2, Patience: receivingPatience, Of: "images are being received", Hint: "try again when one of them is done"},
-		busy:      make(chan struct{}, 1), poke: make(chan struct{}, 1),
-		images: map[string]*Image{}, leases: map[string]map[string]bool{}, holding: map[string]string{}, doomed: map[string]bool{},
+		receiving: places.Limit{All: maxReceiving, Each: maxReceiving / 2, Patience: receivingTimeout, Of: "images are being received", Hint: "try again when one of them is done"},
+		busy:      make(chan struct{}, 1), wakeup: make(chan struct{}, 1),
+		images: map[string]*Image{}, leases: map[string]map[string]bool{}, holding: map[string]string{}, unused: map[string]bool{},
 	}
 	err = root.Mkdir(namesDir, 0o700)
 	if errors.Is(err, fs.ErrExist) {
@@ -106,9 +106,9 @@ func Open(cfg Config, in Parts) (*Store, error) {
 		root.Close()
 		return nil, fmt.Errorf("images: %w", err)
 	}
-	life, stop := context.WithCancel(in.Life)
+	baseCtx, stop := context.WithCancel(in.Life)
 	s.stop = stop
-	s.work.Go(func() { s.removeDoomed(life) })
+	s.work.Go(func() { s.removeUnused(baseCtx) })
 	return s, nil
 }
 
@@ -212,45 +212,45 @@ func (s *Store) Root(name string) (*policy.ImageRoot, error) {
 		}
 		return nil, fault.Field("image", name, fault.OneOf(names...)).WithHint("add one: boxctl images pull NAME")
 	}
-	is := &policy.ImageRoot{Digest: img.Digest, Tree: img.Tree, Env: map[string]string{}}
+	root := &policy.ImageRoot{Digest: img.Digest, Tree: img.Tree, Env: map[string]string{}}
 	for _, kv := range img.Config.Env {
 		// The image does not know the home directory of the box user.
 		if name, value, ok := strings.Cut(kv, "="); ok && name != "HOME" {
-			is.Env[name] = value
+			root.Env[name] = value
 		}
 	}
-	if policy.CheckVariables(is.Env) != nil {
-		is.Env = nil
+	if policy.CheckVariables(root.Env) != nil {
+		root.Env = nil
 	}
-	is.Command = slices.Concat(img.Config.Entrypoint, img.Config.Cmd)
+	root.Command = slices.Concat(img.Config.Entrypoint, img.Config.Cmd)
 	if dir := img.Config.WorkingDir; dir != "/" && isolation.CleanAbsolute(dir) {
-		is.Dir = dir
+		root.Dir = dir
 	}
-	return is, nil
+	return root, nil
 }
 
 // Take keeps the tree of a new session's image until Release. If the image was removed since Root, the error is NotFound.
-func (s *Store) Take(session string, is *policy.ImageRoot) error {
-	if is == nil {
+func (s *Store) Take(session string, root *policy.ImageRoot) error {
+	if root == nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.leases[is.Tree]) == 0 && !s.namedLocked(is.Tree) {
-		return notFound(is.Digest)
+	if len(s.leases[root.Tree]) == 0 && !s.namedLocked(root.Tree) {
+		return notFound(root.Digest)
 	}
-	s.holdLocked(session, is.Tree)
+	s.holdLocked(session, root.Tree)
 	return nil
 }
 
 // Hold is Take for a session of an earlier boxd, which has the tree even if the image was removed.
-func (s *Store) Hold(session string, is *policy.ImageRoot) {
-	if is == nil {
+func (s *Store) Hold(session string, root *policy.ImageRoot) {
+	if root == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.holdLocked(session, is.Tree)
+	s.holdLocked(session, root.Tree)
 }
 
 func (s *Store) holdLocked(session, tree string) {

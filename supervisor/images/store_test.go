@@ -33,8 +33,8 @@ func stored(t *testing.T) (*Store, *[]string) {
 	removed := &[]string{}
 	s := &Store{
 		in: Parts{Changed: func() {}, Log: slog.New(slog.DiscardHandler)}, root: dir, remove: func(_ context.Context, tree string) error { *removed = append(*removed, tree); return nil },
-		busy: make(chan struct{}, 1), poke: make(chan struct{}, 1),
-		images: map[string]*Image{}, leases: map[string]map[string]bool{}, holding: map[string]string{}, doomed: map[string]bool{},
+		busy: make(chan struct{}, 1), wakeup: make(chan struct{}, 1),
+		images: map[string]*Image{}, leases: map[string]map[string]bool{}, holding: map[string]string{}, unused: map[string]bool{},
 	}
 	if err := s.enter(&Image{Name: "one", Digest: "sha256:1", Tree: "tree"}); err != nil {
 		t.Fatal(err)
@@ -91,8 +91,8 @@ func TestATreeThatAnImportHasInHandStays(t *testing.T) {
 	if err := s.Take("a", &policy.ImageRoot{Tree: "tree"}); err != nil {
 		t.Error(err)
 	}
-	if len(s.doomed) > 0 {
-		t.Errorf("the directory tree of a named image is to be removed: s.doomed = %v, want len(s.doomed) == 0", s.doomed)
+	if len(s.unused) > 0 {
+		t.Errorf("the directory tree of a named image is to be removed: s.unused = %v, want len(s.doomed) == 0", s.unused)
 	}
 }
 
@@ -110,9 +110,9 @@ func TestRemovalKeepsNobodyWaiting(t *testing.T) {
 			return ctx.Err()
 		}
 	}
-	life, stop := context.WithCancel(t.Context())
+	baseCtx, stop := context.WithCancel(t.Context())
 	s.stop = stop
-	s.work.Go(func() { s.removeDoomed(life) })
+	s.work.Go(func() { s.removeUnused(baseCtx) })
 	if err := s.Remove("one"); err != nil {
 		t.Fatal(err)
 	}

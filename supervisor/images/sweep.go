@@ -19,17 +19,17 @@ import (
 
 // Prune removes the images that no session uses, except those with these names and digests; it returns the removed ones.
 func (s *Store) Prune(ctx context.Context, keep []string) ([]Image, error) {
-	var gone []Image
+	var removed []Image
 	for _, img := range s.List() {
 		if img.Used > 0 || slices.Contains(keep, img.Name) || slices.Contains(keep, img.Digest) {
 			continue
 		}
 		if err := s.Remove(img.Name); err != nil {
-			return gone, err
+			return removed, err
 		}
-		gone = append(gone, img)
+		removed = append(removed, img)
 	}
-	return gone, s.Sweep(ctx)
+	return removed, s.Sweep(ctx)
 }
 
 // Sweep removes the trees that no image and no session uses. Sessions of an earlier boxd must hold theirs before.
@@ -39,7 +39,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeout(ctx, dropPatience)
+	ctx, cancel := context.WithTimeout(ctx, dropTimeout)
 	defer cancel()
 	host, err := s.in.Boxes.ProbeHost(ctx)
 	if err != nil {
@@ -52,10 +52,10 @@ func (s *Store) Sweep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
-	there := map[string]bool{}
+	seen := map[string]bool{}
 	for _, e := range entries {
 		name := e.Name()
-		there[name] = true
+		seen[name] = true
 		if !isolation.ValidTree(name) { // of an interrupted removal: the keeper removes it together with any tree
 			name = strings.ToLower(rand.Text())
 		}
@@ -64,7 +64,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, img := range s.images {
-		if !there[img.Tree] {
+		if !seen[img.Tree] {
 			s.in.Log.Error("an image of the store is missing on disk", "image", name)
 			delete(s.images, name)
 		}

@@ -60,8 +60,8 @@ func (c *Config) hostQuotas(s *Settings, by map[string]Mechanism, host Host) err
 	return nil
 }
 
-// still refuses to change the quota of a running session if it covers host directories too.
-func (s *Settings) still(now *Settings) error {
+// checkQuota refuses to change the quota of a running session if it covers host directories too.
+func (s *Settings) checkQuota(now *Settings) error {
 	if len(s.Bounded) == 0 || s.WorkspaceQuota == now.WorkspaceQuota && s.WorkspaceInodes == now.WorkspaceInodes {
 		return nil
 	}

@@ -145,16 +145,16 @@ func (h *EffectivePolicy) Rule(key string) string { return "policy." + h.Name + 
 
 // PolicyOf returns the policy of a principal: from the table that names it or its user; else its group, the first by name if
 // there are several; else its role; else "default", which does not apply to admins. Without any it is unlimited.
-func (c *Config) PolicyOf(who access.Principal) EffectivePolicy {
+func (c *Config) PolicyOf(principal access.Principal) EffectivePolicy {
 	for _, names := range []func(*Policy) bool{
-		func(b *Policy) bool { return who.UID != access.NoUser && slices.Contains(b.UIDs, who.UID) },
+		func(b *Policy) bool { return principal.UID != access.NoUser && slices.Contains(b.UIDs, principal.UID) },
 		func(b *Policy) bool {
-			return slices.Contains(b.Principals, who.Name) || slices.Contains(b.Names, who.Name)
+			return slices.Contains(b.Principals, principal.Name) || slices.Contains(b.Names, principal.Name)
 		},
 		func(b *Policy) bool {
-			return slices.ContainsFunc(b.GroupIDs, func(gid uint32) bool { return gid == who.GID || slices.Contains(who.Groups, gid) })
+			return slices.ContainsFunc(b.GroupIDs, func(gid uint32) bool { return gid == principal.GID || slices.Contains(principal.Groups, gid) })
 		},
-		func(b *Policy) bool { return slices.Contains(b.Roles, who.Role.String()) },
+		func(b *Policy) bool { return slices.Contains(b.Roles, principal.Role.String()) },
 	} {
 		for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
 			if b := c.Policies[name]; names(&b) {
@@ -162,7 +162,7 @@ func (c *Config) PolicyOf(who access.Principal) EffectivePolicy {
 			}
 		}
 	}
-	if b, ok := c.Policies[defaultPolicyName]; ok && !who.Is(access.Admin) {
+	if b, ok := c.Policies[defaultPolicyName]; ok && !principal.Is(access.Admin) {
 		return EffectivePolicy{Policy: b, Name: defaultPolicyName}
 	}
 	return EffectivePolicy{Policy: NoPolicy()}
@@ -222,17 +222,17 @@ func (h *EffectivePolicy) MountDenied(i int, source string) error {
 	return h.refuse(fault.LayerMount, fmt.Sprintf("mounts[%d].source", i), source, "mounts", h.Mounts)
 }
 
-// ResolvePrincipals resolves the principals that the tables name: person maps a name as written to the principal and its uid,
-// NoUser if it is no host user. nobody lists what matches no principal; err is for a principal named in two tables, where it
+// ResolvePrincipals resolves the principals that the tables name: resolve maps a name as written to the principal and its uid,
+// NoUser if it is no host user. unmatched lists what matches no principal; err is for a principal named in two tables, where it
 // would be unclear which applies.
-func (c *Config) ResolvePrincipals(person func(written string) (name string, uid uint32, ok bool)) (nobody, err error) {
+func (c *Config) ResolvePrincipals(resolve func(written string) (name string, uid uint32, ok bool)) (unmatched, err error) {
 	seen := map[string]string{}
 	var none, twice []error
 	for _, table := range slices.Sorted(maps.Keys(c.Policies)) {
 		b := c.Policies[table]
 		b.Names, b.UIDs = nil, nil
 		for _, written := range b.Principals {
-			name, uid, ok := person(written)
+			name, uid, ok := resolve(written)
 			if !ok {
 				none = append(none, fmt.Errorf("policy.%s.principals = %q: must be the name of a table [principals.NAME], uid:N, or a user of this host", table, written))
 				continue
@@ -251,8 +251,8 @@ func (c *Config) ResolvePrincipals(person func(written string) (name string, uid
 	return errors.Join(none...), errors.Join(twice...)
 }
 
-func inTwo(table, key, who, other string) error {
-	return fmt.Errorf("policy.%s.%s = %q: must be in one table only, and is also in policy.%s", table, key, who, other)
+func inTwo(table, key, principal, other string) error {
+	return fmt.Errorf("policy.%s.%s = %q: must be in one table only, and is also in policy.%s", table, key, principal, other)
 }
 
 // named refuses roles that are in two tables, and tables that apply to no one.

@@ -34,7 +34,7 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 			return s, err
 		}
 	}
-	if err := cmp.Or(s.mergeCaps(p, req), s.quotaFor(req), s.still(now)); err != nil {
+	if err := cmp.Or(s.mergeCaps(p, req), s.quotaFor(req), s.checkQuota(now)); err != nil {
 		return s, err
 	}
 	if req.Labels != nil {
@@ -121,14 +121,14 @@ func (s *Settings) Request() *Request {
 	}
 	for _, l := range limitTable() {
 		if l.how() != ofNetwork {
-			l.ask(req, s)
+			l.setRequested(req, s)
 		}
 	}
-	lent := s.Workspace != "" && !s.OwnDir()
-	if lent {
+	isNamed := s.Workspace != "" && !s.OwnDir()
+	if isNamed {
 		req.WorkspaceInodes = nil
 	}
-	if lent || !s.OwnDisk() { // that of another workspace comes from the profile
+	if isNamed || !s.OwnDisk() { // that of another workspace comes from the profile
 		req.WorkspaceQuota = nil
 	}
 	return req

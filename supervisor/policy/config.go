@@ -48,9 +48,9 @@ type Limits struct {
 
 // Bounds of limits.file_locks: a few programs need some hundred, and each lock takes memory of the host.
 const (
-	leastFileLocks = 100
-	mostFileLocks  = 10_000_000
-	mostSessions   = 16384 // of sessions.max
+	minFileLocks = 100
+	maxFileLocks = 10_000_000
+	maxSessions  = 16384 // of sessions.max
 )
 
 // HostReserve is what new sessions must leave free on the host.
@@ -257,11 +257,11 @@ func (c *Config) Validate() error {
 			bad("limits.best_effort", fmt.Sprintf("%q", name), fault.OneOf(LimitNames()...))
 		}
 	}
-	if n := c.Limits.FileLocks; n != 0 && (n < leastFileLocks || n > mostFileLocks) {
-		bad("limits.file_locks", n, fmt.Sprintf("0 (any number), or %d to %d", leastFileLocks, mostFileLocks))
+	if n := c.Limits.FileLocks; n != 0 && (n < minFileLocks || n > maxFileLocks) {
+		bad("limits.file_locks", n, fmt.Sprintf("0 (any number), or %d to %d", minFileLocks, maxFileLocks))
 	}
-	if c.Sessions.Max < 1 || c.Sessions.Max > mostSessions {
-		bad("sessions.max", c.Sessions.Max, fmt.Sprintf("1 to %d", mostSessions))
+	if c.Sessions.Max < 1 || c.Sessions.Max > maxSessions {
+		bad("sessions.max", c.Sessions.Max, fmt.Sprintf("1 to %d", maxSessions))
 	}
 	if c.Sessions.MaxPerOwner < 1 || c.Sessions.MaxPerOwner > c.Sessions.Max {
 		bad("sessions.max_per_owner", c.Sessions.MaxPerOwner, fmt.Sprintf("1 to %d (sessions.max)", c.Sessions.Max))
@@ -372,10 +372,10 @@ func (p *Profile) validate() (errs []error) {
 	if p.FreezeAfter < 0 || p.FreezeAfter > longestTimeout {
 		bad("freeze_after", p.FreezeAfter, "0s to "+longestTimeout.String())
 	}
-	if p.Warm < 0 || p.Warm > mostWarm {
-		bad("warm", p.Warm, fmt.Sprintf("0 to %d", mostWarm))
-	} else if p.WarmMax != 0 && (p.WarmMax < p.Warm || p.WarmMax > mostWarm) {
-		bad("warm_max", p.WarmMax, fmt.Sprintf("0, or warm (%d) to %d", p.Warm, mostWarm))
+	if p.Warm < 0 || p.Warm > maxWarm {
+		bad("warm", p.Warm, fmt.Sprintf("0 to %d", maxWarm))
+	} else if p.WarmMax != 0 && (p.WarmMax < p.Warm || p.WarmMax > maxWarm) {
+		bad("warm_max", p.WarmMax, fmt.Sprintf("0, or warm (%d) to %d", p.Warm, maxWarm))
 	}
 	if p.MaxTimeout > longestTimeout {
 		bad("max_timeout", p.MaxTimeout, "at most "+longestTimeout.String())

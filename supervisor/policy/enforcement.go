@@ -110,9 +110,9 @@ func (c *Config) EnforcedBy(host Host) map[string]Mechanism {
 }
 
 // Unenforced returns the limits listed as best effort that the kernel does not enforce as a whole.
-func (c *Config) Unenforced(kept map[string]Mechanism) []string {
+func (c *Config) Unenforced(enforced map[string]Mechanism) []string {
 	return slices.DeleteFunc(slices.Clone(c.Limits.BestEffort), func(name string) bool {
-		return kept[name] != MechanismRlimit && kept[name] != MechanismNone
+		return enforced[name] != MechanismRlimit && enforced[name] != MechanismNone
 	})
 }
 

@@ -64,7 +64,7 @@ func checkMetadata(metadata map[string]string) error {
 // Has reports whether a map contains all pairs.
 func Has(all, pairs map[string]string) bool {
 	for name, value := range pairs {
-		if there, ok := all[name]; !ok || there != value {
+		if current, ok := all[name]; !ok || current != value {
 			return false
 		}
 	}

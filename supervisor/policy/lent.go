@@ -17,8 +17,8 @@ import (
 // maxSpaceName bounds the name of a workspace, in bytes.
 const maxSpaceName = 64
 
-// mostSpaces bounds sessions.max_workspaces.
-const mostSpaces = 10_000
+// maxSpaces bounds sessions.max_workspaces.
+const maxSpaces = 10_000
 
 // WorkspacesFull is the refusal of a workspace because the host has as many as it may have, nil if err is another error.
 func WorkspacesFull(err error) error {
@@ -46,7 +46,7 @@ func SpaceKey(owner, name string) string { return Key("workspace\x00"+owner, nam
 // quotaFor refuses a quota for a workspace that is a host directory, or that has its own.
 func (s *Settings) quotaFor(req *Request) error {
 	if s.Workspace != "" {
-		return s.lent(req)
+		return s.checkWorkspace(req)
 	}
 	if s.OwnDisk() || slices.Contains(s.Bounded, isolation.Workspace) || req.WorkspaceQuota == nil || *req.WorkspaceQuota == 0 {
 		return nil
@@ -55,8 +55,8 @@ func (s *Settings) quotaFor(req *Request) error {
 		WithHint("leave the mount out, or mount a directory below one of " + QuotaRootsKey)
 }
 
-// lent refuses what cannot be combined with a named workspace.
-func (s *Settings) lent(req *Request) error {
+// checkWorkspace refuses what cannot be combined with a named workspace.
+func (s *Settings) checkWorkspace(req *Request) error {
 	if err := ValidSpaceName("workspace", s.Workspace); err != nil {
 		return err
 	}
@@ -74,13 +74,13 @@ func (s *Settings) lent(req *Request) error {
 
 // SpaceQuota returns the quota of a new workspace: what is requested (nil: not), or the usual quota of the principal's sessions,
 // within the policy. 0 bytes are no quota.
-func (c *Config) SpaceQuota(held *EffectivePolicy, asked *quantity.Size, inodes *int) (quantity.Size, int, error) {
+func (c *Config) SpaceQuota(effective *EffectivePolicy, requested *quantity.Size, inodes *int) (quantity.Size, int, error) {
 	name := c.Sessions.DefaultProfile
-	if len(held.Profiles) > 0 && !slices.Contains(held.Profiles, Any) && !slices.Contains(held.Profiles, name) {
-		name = held.Profiles[0] // the principal may not use the default one
+	if len(effective.Profiles) > 0 && !slices.Contains(effective.Profiles, Any) && !slices.Contains(effective.Profiles, name) {
+		name = effective.Profiles[0] // the principal may not use the default one
 	}
 	p, m := c.Profiles[name], merger{profile: name, locked: c.Profiles[name].Locked}
-	size, files := pick(&m, "workspace_quota", p.WorkspaceQuota, asked), pick(&m, "workspace_inodes", p.WorkspaceInodes, inodes)
+	size, files := pick(&m, "workspace_quota", p.WorkspaceQuota, requested), pick(&m, "workspace_inodes", p.WorkspaceInodes, inodes)
 	switch {
 	case m.err != nil:
 		return 0, 0, m.err
@@ -89,9 +89,9 @@ func (c *Config) SpaceQuota(held *EffectivePolicy, asked *quantity.Size, inodes 
 	case size != 0 && (files < minInodes || files > maxInodes):
 		return 0, 0, fault.Field("inodes", files, fmt.Sprintf("%d to %d", minInodes, maxInodes))
 	}
-	t := cutter{policy: held}
-	size = ceiling(&t, "workspace_quota", size, held.Ceilings.WorkspaceQuota, asked != nil, true)
-	files = ceiling(&t, "workspace_inodes", cmp.Or(files, minInodes), held.Ceilings.WorkspaceInodes, inodes != nil, false)
+	t := cutter{policy: effective}
+	size = ceiling(&t, "workspace_quota", size, effective.Ceilings.WorkspaceQuota, requested != nil, true)
+	files = ceiling(&t, "workspace_inodes", cmp.Or(files, minInodes), effective.Ceilings.WorkspaceInodes, inodes != nil, false)
 	if size == 0 {
 		files = 0
 	}
@@ -117,11 +117,11 @@ type Input struct {
 
 // inputs validates the requested inputs and gives each a target, which is neither in the workspace nor in a host directory, where
 // a mount point would be left behind.
-func (s *Settings) inputs(asked []Input) ([]Input, error) {
-	if len(asked) > isolation.MaxLent || len(asked) > 0 && len(asked)+len(s.Mounts) > isolation.MaxMounts {
-		return nil, fault.Field("inputs", len(asked), fmt.Sprintf("at most %d, and with mounts at most %d", isolation.MaxLent, isolation.MaxMounts))
+func (s *Settings) inputs(requested []Input) ([]Input, error) {
+	if len(requested) > isolation.MaxLent || len(requested) > 0 && len(requested)+len(s.Mounts) > isolation.MaxMounts {
+		return nil, fault.Field("inputs", len(requested), fmt.Sprintf("at most %d, and with mounts at most %d", isolation.MaxLent, isolation.MaxMounts))
 	}
-	list := slices.Clone(asked)
+	list := slices.Clone(requested)
 	for i := range list {
 		in, field := &list[i], fmt.Sprintf("inputs[%d].", i)
 		if err := ValidSpaceName(field+"workspace", in.Workspace); err != nil {
@@ -135,8 +135,8 @@ func (s *Settings) inputs(asked []Input) ([]Input, error) {
 		if !isolation.CleanAbsolute(in.Target) || isolation.Reserved(in.Target) {
 			return nil, fault.Field(field+"target", in.Target, isolation.Targets)
 		}
-		there := slices.ContainsFunc(list[:i], func(o Input) bool { return o.Target == in.Target })
-		if there || slices.ContainsFunc(s.Mounts, func(m Mount) bool { return isolation.Within(in.Target, m.Target) }) {
+		exists := slices.ContainsFunc(list[:i], func(o Input) bool { return o.Target == in.Target })
+		if exists || slices.ContainsFunc(s.Mounts, func(m Mount) bool { return isolation.Within(in.Target, m.Target) }) {
 			return nil, fault.Field(field+"target", in.Target, "a path that is not at or below another mount")
 		}
 	}

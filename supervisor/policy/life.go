@@ -16,8 +16,8 @@ const (
 	UnhealthyKeep = "keep"
 )
 
-// mostWarm is how many boxes of one profile may be preforked.
-const mostWarm = 64
+// maxWarm is how many boxes of one profile may be preforked.
+const maxWarm = 64
 
 // validateLife checks the settings about the start and end of sessions.
 func (c *Config) validateLife(bad func(key string, value any, allowed string)) {
@@ -33,8 +33,8 @@ func (c *Config) validateLife(bad func(key string, value any, allowed string)) {
 		bad("processes.max_spool", m, fmt.Sprintf("0B, or %v to %v", MinSpool, quantity.Size(isolation.MaxSpool)))
 	}
 	c.Queue.Validate(bad)
-	if n := c.Sessions.MaxWorkspaces; n < 0 || n > mostSpaces {
-		bad("sessions.max_workspaces", n, fmt.Sprintf("0 to %d", mostSpaces))
+	if n := c.Sessions.MaxWorkspaces; n < 0 || n > maxSpaces {
+		bad("sessions.max_workspaces", n, fmt.Sprintf("0 to %d", maxSpaces))
 	}
 	if n := c.Sessions.MaxSnapshots; n < 0 || n > isolation.MaxSnapshots {
 		bad("sessions.max_snapshots", n, fmt.Sprintf("0 to %d", isolation.MaxSnapshots))

@@ -50,7 +50,7 @@ type limit interface { //nolint:interfacebloat // one implementation, which diff
 	name() string
 	how() when
 	given(req *Request) bool
-	ask(req *Request, s *Settings)
+	setRequested(req *Request, s *Settings)
 	pick(m *merger, s *Settings, req *Request)
 	cut(t *cutter, s *Settings, req *Request)
 	raise(s *Settings, to *limits.Ceilings)
@@ -184,9 +184,9 @@ func unless[T any](inOrder func(T) bool, format string, words ...any) func(T, *S
 	}
 }
 
-// between allows values from least to greatest.
-func between[T cmp.Ordered](least, greatest T) func(T, *Settings) string {
-	return unless(func(value T) bool { return value >= least && value <= greatest }, "%v to %v", least, greatest)
+// between allows values from minimum to maximum.
+func between[T cmp.Ordered](minimum, maximum T) func(T, *Settings) string {
+	return unless(func(value T) bool { return value >= minimum && value <= maximum }, "%v to %v", minimum, maximum)
 }
 
 func allowedMemoryHigh(n quantity.Size, s *Settings) string {
@@ -211,8 +211,8 @@ func (l row[T]) how() when { return l.when }
 // given reports whether a request gives the limit.
 func (l row[T]) given(req *Request) bool { return *l.requested(req) != nil }
 
-// ask makes a request ask for what a session has.
-func (l row[T]) ask(req *Request, s *Settings) { *l.requested(req) = l.value(s) }
+// setRequested makes a request ask for what a session has.
+func (l row[T]) setRequested(req *Request, s *Settings) { *l.requested(req) = l.value(s) }
 
 // pick takes the value of a request, unless the profile locks the limit.
 func (l row[T]) pick(m *merger, s *Settings, req *Request) {

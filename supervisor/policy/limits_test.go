@@ -93,7 +93,7 @@ func TestRowsAreAboutWhatTheyAreCalled(t *testing.T) {
 			}
 			set(value)
 			var req Request
-			l.ask(&req, &have)
+			l.setRequested(&req, &have)
 			if !l.given(&req) || reflect.DeepEqual(req, Request{}) {
 				t.Error("given is false for a request with this limit")
 			}

@@ -65,13 +65,13 @@ const MaxSkills = 128
 
 // mergeSkills returns the skills of a session: those requested, or those of its profile if the request gives none.
 func mergeSkills(name string, p *Profile, requested []string) ([]string, error) {
-	usual, err := readSkillNames(p.Skills, MaxSkills)
+	def, err := readSkillNames(p.Skills, MaxSkills)
 	if err != nil || requested == nil {
-		return usual, err
+		return def, err
 	}
 	list, err := readSkillNames(requested, MaxSkills)
-	if err == nil && slices.Contains(p.Locked, "skills") && !slices.Equal(list, usual) {
-		err = locked("skills", strings.Join(list, ", "), cmp.Or(strings.Join(usual, ", "), "none"), name)
+	if err == nil && slices.Contains(p.Locked, "skills") && !slices.Equal(list, def) {
+		err = locked("skills", strings.Join(list, ", "), cmp.Or(strings.Join(def, ", "), "none"), name)
 	}
 	return list, err
 }

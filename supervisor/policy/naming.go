@@ -41,9 +41,9 @@ func TemplatePresets() map[string]string {
 // Template is a text with variables in braces: "{name}", or "{name:default}" for an optional one. {{ and }} are literal braces.
 type Template struct {
 	parts []part
-	// apart has the characters of the text between variables, except letters and digits: in a value they are written as %XX, and
+	// separators has the characters of the text between variables, except letters and digits: in a value they are written as %XX, and
 	// so is %.
-	apart string
+	separators string
 }
 
 // part is literal text, or a variable.
@@ -94,14 +94,14 @@ func ParseTemplate(text string) (*Template, error) {
 }
 
 func variable(inner string) (part, error) {
-	name, usual, optional := strings.Cut(inner, ":")
+	name, def, optional := strings.Cut(inner, ":")
 	if !validTemplateName(name) {
 		return part{}, fmt.Errorf("a template without the variable %s: names have 1 to %d letters, digits and _", fault.Show(name), maxTemplateName)
 	}
-	if strings.Contains(usual, "{") {
+	if strings.Contains(def, "{") {
 		return part{}, fmt.Errorf("a template whose variable %s has a default without braces", name)
 	}
-	return part{text: usual, variable: name, optional: optional}, nil
+	return part{text: def, variable: name, optional: optional}, nil
 }
 
 // validTemplateName reports whether a variable may have this name.
@@ -134,7 +134,7 @@ func (t *Template) separate() error {
 			return fmt.Errorf("a template with a _ between the variables %s and %s, as letters and digits may be part of either", t.parts[i-1].variable, t.parts[i+1].variable)
 		}
 		if between {
-			t.apart += signs
+			t.separators += signs
 		}
 	}
 	return nil
@@ -181,7 +181,7 @@ func (t *Template) Fill(values map[string]string) (string, error) {
 // write writes a value with the characters of the separators escaped.
 func (t *Template) write(id *strings.Builder, value string) {
 	for _, r := range value {
-		if r != '%' && !strings.ContainsRune(t.apart, r) {
+		if r != '%' && !strings.ContainsRune(t.separators, r) {
 			id.WriteRune(r)
 			continue
 		}

@@ -21,13 +21,13 @@ func (q *QueueLimits) AtOnce() int {
 	if q.Starts > 0 {
 		return q.Starts
 	}
-	return max(startsPerCPU*runtime.NumCPU(), leastStarts)
+	return max(startsPerCPU*runtime.NumCPU(), minStarts)
 }
 
 // A start uses a CPU for about half of its time; the rest it waits for the kernel.
 const (
 	startsPerCPU = 4
-	leastStarts  = 8
+	minStarts    = 8
 )
 
 // defaultQueue returns the built-in configuration.

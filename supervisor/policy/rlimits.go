@@ -22,14 +22,14 @@ import (
 type rlimit struct {
 	resource   int
 	isSize     bool
-	least      uint64 // or PID 1 of the box, which has the limit too, could not work
+	minimum    uint64 // or PID 1 of the box, which has the limit too, could not work
 	soft, hard uint64 // built-in
 	ofPrograms bool   // PID 1 could not work with it: only programs get it
 	maximum    uint64 // meaningful maximum; 0: none
 }
 
-// mostNice lets nice(1) reach -20: the limit is 20 minus the lowest nice value of programs.
-const mostNice = 40
+// maxNice lets nice(1) reach -20: the limit is 20 minus the lowest nice value of programs.
+const maxNice = 40
 
 // Address space is never limited by default: it says nothing about memory, and Go and Node reserve far more of it than they use.
 // The stack is memory, which has its own limit.
@@ -45,7 +45,7 @@ func rlimits() map[string]rlimit {
 		"fsize":      {unix.RLIMIT_FSIZE, true, 0, unix.RLIM_INFINITY, unix.RLIM_INFINITY, true, 0},
 		"memlock":    {unix.RLIMIT_MEMLOCK, true, 0, 64 << 10, 64 << 10, false, 0},
 		"msgqueue":   {unix.RLIMIT_MSGQUEUE, true, 0, 819200, 819200, false, 0},
-		"nice":       {unix.RLIMIT_NICE, false, 0, 0, 0, false, mostNice},
+		"nice":       {unix.RLIMIT_NICE, false, 0, 0, 0, false, maxNice},
 		"nofile":     {unix.RLIMIT_NOFILE, false, 1024, 4096, 65536, false, 0},
 		"nproc":      {unix.RLIMIT_NPROC, false, isolation.MinPids, unix.RLIM_INFINITY, unix.RLIM_INFINITY, false, 0},
 		"sigpending": {unix.RLIMIT_SIGPENDING, false, 64, 8192, 8192, false, 0},
@@ -65,21 +65,21 @@ func noRlimits() map[string]string {
 const unlimited = "unlimited"
 
 // readRlimit parses "SOFT:HARD", or one value for both. soft is at most hard.
-func readRlimit(field, text string, of rlimit) (soft, hard uint64, err error) {
+func readRlimit(field, text string, limit rlimit) (soft, hard uint64, err error) {
 	first, second, both := strings.Cut(text, ":")
 	if !both {
 		second = first
 	}
-	soft, err = of.read(first)
-	hard, err2 := of.read(second)
+	soft, err = limit.read(first)
+	hard, err2 := limit.read(second)
 	if err = errors.Join(err, err2); err != nil || soft > hard {
 		kind := "a number"
-		if of.isSize {
+		if limit.isSize {
 			kind = "a size"
 		}
-		bounds := of.show(of.least) + " or more"
-		if of.maximum > 0 {
-			bounds = of.show(of.least) + " to " + of.show(of.maximum)
+		bounds := limit.show(limit.minimum) + " or more"
+		if limit.maximum > 0 {
+			bounds = limit.show(limit.minimum) + " to " + limit.show(limit.maximum)
 		}
 		return 0, 0, fault.Field(field, text, fmt.Sprintf("%s, or two as SOFT:HARD, each %s or %s", kind, bounds, unlimited))
 	}
@@ -100,7 +100,7 @@ func (r rlimit) read(text string) (n uint64, err error) {
 	default:
 		n, err = strconv.ParseUint(text, 10, 63)
 	}
-	if err == nil && (n < r.least || r.maximum > 0 && n > r.maximum) {
+	if err == nil && (n < r.minimum || r.maximum > 0 && n > r.maximum) {
 		err = errors.New("out of bounds")
 	}
 	return n, err
@@ -120,7 +120,7 @@ func (r rlimit) show(n uint64) string {
 func rlimitsOf(table map[string]string) (map[string]rlimit, error) {
 	all := rlimits()
 	for _, name := range slices.Sorted(maps.Keys(table)) {
-		of, ok := all[name]
+		limit, ok := all[name]
 		if !ok {
 			if why, known := noRlimits()[name]; known {
 				return nil, fault.Field("rlimits."+name, table[name], "left out").WithText("rlimits.%s cannot be set: %s", name, why)
@@ -128,27 +128,27 @@ func rlimitsOf(table map[string]string) (map[string]rlimit, error) {
 			return nil, fault.Field("rlimits", name, fault.OneOf(slices.Sorted(maps.Keys(all))...))
 		}
 		var err error
-		if of.soft, of.hard, err = readRlimit("rlimits."+name, table[name], of); err != nil {
+		if limit.soft, limit.hard, err = readRlimit("rlimits."+name, table[name], limit); err != nil {
 			return nil, err
 		}
-		all[name] = of
+		all[name] = limit
 	}
 	return all, nil
 }
 
 // mergeRlimits overrides the profile's limits with the requested ones, which may not exceed the profile's hard limits.
-func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string) error {
+func (s *Settings) mergeRlimits(name string, p *Profile, requested map[string]string) error {
 	maximum, err := rlimitsOf(p.Rlimits)
 	if err != nil {
 		return err
 	}
-	if _, err := rlimitsOf(asked); err != nil {
+	if _, err := rlimitsOf(requested); err != nil {
 		return err
 	}
 	merged := maps.Clone(p.Rlimits)
-	for _, resource := range slices.Sorted(maps.Keys(asked)) {
-		of, text := maximum[resource], asked[resource]
-		_, hard, err := readRlimit("rlimits."+resource, text, of)
+	for _, resource := range slices.Sorted(maps.Keys(requested)) {
+		limit, text := maximum[resource], requested[resource]
+		_, hard, err := readRlimit("rlimits."+resource, text, limit)
 		switch {
 		case err != nil:
 			return err
@@ -156,10 +156,10 @@ func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string
 			continue
 		case slices.Contains(p.Locked, "rlimits"):
 			return locked("rlimits."+resource, text, "left out", name)
-		case hard > of.hard:
-			return fault.Field("rlimits."+resource, text, "at most "+of.show(of.hard)).Of(fault.Denied).
+		case hard > limit.hard:
+			return fault.Field("rlimits."+resource, text, "at most "+limit.show(limit.hard)).Of(fault.Denied).
 				WithHint("profile %q allows no more", name).
-				By(fault.Denial{Layer: fault.LayerPolicy, Rule: "profiles." + name + ".rlimits." + resource, Used: of.show(hard), Allowed: of.show(of.hard), Setting: "profiles." + name + ".rlimits." + resource})
+				By(fault.Denial{Layer: fault.LayerPolicy, Rule: "profiles." + name + ".rlimits." + resource, Used: limit.show(hard), Allowed: limit.show(limit.hard), Setting: "profiles." + name + ".rlimits." + resource})
 		}
 		if merged == nil {
 			merged = map[string]string{}
@@ -174,20 +174,20 @@ func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string
 
 // ProgramRlimits returns the resource limits that are set for one program: those that PID 1 of the box cannot have, and those
 // requested for the program, within the session's.
-func ProgramRlimits(s *Settings, asked map[string]string) (list []isolation.Rlimit, err error) {
-	if len(s.Rlimits) == 0 && len(asked) == 0 { // no built-in limit is for programs: most executions need no table
+func ProgramRlimits(s *Settings, requested map[string]string) (list []isolation.Rlimit, err error) {
+	if len(s.Rlimits) == 0 && len(requested) == 0 { // no built-in limit is for programs: most executions need no table
 		return nil, nil
 	}
 	all, err := rlimitsOf(s.Rlimits)
 	if err != nil { // Merge has refused this
 		all = rlimits()
 	}
-	if _, err := rlimitsOf(asked); err != nil {
+	if _, err := rlimitsOf(requested); err != nil {
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		r := all[name]
-		if text, ok := asked[name]; ok {
+		if text, ok := requested[name]; ok {
 			soft, hard, err := readRlimit("rlimits."+name, text, r)
 			if err == nil && hard > r.hard {
 				err = fault.Field("rlimits."+name, text, "at most "+r.show(r.hard)+", the limit of the session")
@@ -201,7 +201,7 @@ func ProgramRlimits(s *Settings, asked map[string]string) (list []isolation.Rlim
 			list = append(list, isolation.Rlimit{Resource: uint32(r.resource), Soft: r.soft, Hard: r.hard})
 		}
 	}
-	if files := all["nofile"]; len(list) > 0 && asked["nofile"] == "" { // the helper that sets the limits is a Go program, which raises this one
+	if files := all["nofile"]; len(list) > 0 && requested["nofile"] == "" { // the helper that sets the limits is a Go program, which raises this one
 		list = append(list, isolation.Rlimit{Resource: unix.RLIMIT_NOFILE, Soft: files.soft, Hard: files.hard})
 	}
 	return list, nil

@@ -147,7 +147,7 @@ func resolveSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list 
 	if err != nil {
 		return nil, strict, err
 	}
-	taken := map[string]string{}
+	seen := map[string]string{}
 	for i, name := range w.Secrets {
 		field := FieldSecrets + "[" + strconv.Itoa(i) + "]"
 		s, ok := all[name]
@@ -160,7 +160,7 @@ func resolveSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list 
 		if _, given := w.Env[s.Env]; given {
 			return nil, strict, fault.Field("env", s.Env, "a variable other than that of secret "+name)
 		}
-		if other := taken[s.Env]; other != "" {
+		if other := seen[s.Env]; other != "" {
 			return nil, strict, fault.Field(field, name, "the only secret with the variable "+s.Env).WithText("secrets %s and %s both set the variable %s", other, name, s.Env).WithHint("use one of them")
 		}
 		for _, host := range s.Names() {
@@ -169,7 +169,7 @@ func resolveSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list 
 					WithHint("add the rule %q to network_rules", string(host)+" tcp 443")
 			}
 		}
-		taken[s.Env] = name
+		seen[s.Env] = name
 		list = append(list, name)
 	}
 	slices.Sort(list)

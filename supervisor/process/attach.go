@@ -40,11 +40,11 @@ type Attachment struct {
 	reader   *output.Reader
 	buf      []byte
 	lost     chan struct{} // closed when another client has become the writer
-	gone     chan struct{} // closed by Close
+	closed   chan struct{} // closed by Close
 
 	// Guarded by p.mu.
 	at     [2]int64  // position of the reader
-	taken  [2]int64  // position at which its client has asked for more
+	acked  [2]int64  // position at which its client has asked for more
 	busy   time.Time // since when the client has had a chunk; zero while it waits for output
 	writes bool
 	again  bool // the new writer is the same client
@@ -60,7 +60,7 @@ func (p *Process) Attach(ctx context.Context, o AttachOptions) (*Attachment, err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	a := &Attachment{p: p, lossless: o.Lossless, id: o.WriterID, lost: make(chan struct{}), gone: make(chan struct{})}
+	a := &Attachment{p: p, lossless: o.Lossless, id: o.WriterID, lost: make(chan struct{}), closed: make(chan struct{})}
 	if a.log = p.use(); a.log != nil {
 		end, err := a.log.End()
 		if err == nil {
@@ -108,8 +108,8 @@ func (a *Attachment) takeTurn(ctx context.Context) error {
 	}
 }
 
-// nowPatience is how long PID 1 may take to make a program block for a reader that starts now.
-const nowPatience = 5 * time.Second
+// nowTimeout is how long PID 1 may take to make a program block for a reader that starts now.
+const nowTimeout = 5 * time.Second
 
 // beginNow moves the start of a lossless attachment to the end of the output as of when the program blocks for it. Until then
 // the program may have written more than is kept, which would be a gap.
@@ -121,9 +121,9 @@ func (a *Attachment) beginNow(ctx context.Context, o *AttachOptions) {
 	if !running {
 		return
 	}
-	within, cancel := context.WithTimeout(ctx, nowPatience)
+	timeoutCtx, cancel := context.WithTimeout(ctx, nowTimeout)
 	defer cancel()
-	if p.hooks.Box.Sync(within) != nil {
+	if p.hooks.Box.Sync(timeoutCtx) != nil {
 		return // the client is told of any gap
 	}
 	end, err := a.log.End()
@@ -131,7 +131,7 @@ func (a *Attachment) beginNow(ctx context.Context, o *AttachOptions) {
 		return
 	}
 	p.mu.Lock()
-	a.at, a.taken = end, end
+	a.at, a.acked = end, end
 	p.mu.Unlock()
 	a.reader = a.log.NewReader(end, o.Timed)
 	p.pace(true)
@@ -148,7 +148,7 @@ func (a *Attachment) begin(o *AttachOptions, end [2]int64) error {
 		}
 		a.at = *o.From
 	}
-	a.taken = a.at
+	a.acked = a.at
 	a.reader, a.buf = a.log.NewReader(a.at, o.Timed), make([]byte, bufferSize)
 	return nil
 }
@@ -177,7 +177,7 @@ func (p *Process) enter(a *Attachment, o *AttachOptions) error {
 func (a *Attachment) Close() {
 	p := a.p
 	p.mu.Lock()
-	if _, there := p.all[a]; !there {
+	if _, exists := p.all[a]; !exists {
 		p.mu.Unlock()
 		return
 	}
@@ -188,7 +188,7 @@ func (a *Attachment) Close() {
 	}
 	p.used = time.Now()
 	p.mu.Unlock()
-	close(a.gone)
+	close(a.closed)
 	if a.lossless {
 		p.pace(true)
 	}
@@ -218,10 +218,10 @@ func (a *Attachment) Next(ctx context.Context) (output.Chunk, error) {
 	}
 	a.mark(time.Time{})
 	for {
-		changed, over := a.log.Changed(), false
+		changed, ended := a.log.Changed(), false
 		select {
 		case <-a.p.done:
-			over = true // there will be no more output
+			ended = true // there will be no more output
 		default:
 		}
 		c, err := a.reader.Next(a.buf)
@@ -231,13 +231,13 @@ func (a *Attachment) Next(ctx context.Context) (output.Chunk, error) {
 		case c.Len() > 0:
 			a.mark(time.Now())
 			return c, nil
-		case over:
+		case ended:
 			return c, io.EOF
 		}
 		select {
 		case <-changed:
 		case <-a.p.done:
-		case <-a.gone:
+		case <-a.closed:
 			return c, os.ErrClosed
 		case <-ctx.Done():
 			return c, ctx.Err()
@@ -249,7 +249,7 @@ func (a *Attachment) Next(ctx context.Context) (output.Chunk, error) {
 func (a *Attachment) mark(since time.Time) {
 	a.p.mu.Lock()
 	if since.IsZero() {
-		a.taken = a.at
+		a.acked = a.at
 	}
 	a.at, a.busy = a.reader.Position(), since
 	a.p.mu.Unlock()

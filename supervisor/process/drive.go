@@ -22,8 +22,8 @@ const thawInterval = time.Second
 // Drive restarts the program as its policy says, stops it when requested, and returns when the process has ended.
 func (p *Process) Drive() {
 	for {
-		end := p.attend()
-		delay, reason, again := p.judge(end, time.Now())
+		end := p.follow()
+		delay, reason, again := p.nextStep(end, time.Now())
 		for again {
 			p.setWaiting(delay)
 			if !p.sleep(delay) {
@@ -39,7 +39,7 @@ func (p *Process) Drive() {
 			p.mu.Lock()
 			p.exit, p.err = nil, err
 			p.mu.Unlock()
-			delay, reason, again = p.judge(&ending{err: err}, time.Now())
+			delay, reason, again = p.nextStep(&ending{err: err}, time.Now())
 		}
 		if !again {
 			p.finish(reason)
@@ -48,33 +48,33 @@ func (p *Process) Drive() {
 	}
 }
 
-// attend follows one program until that has ended.
-func (p *Process) attend() *ending {
+// follow follows one program until that has ended.
+func (p *Process) follow() *ending {
 	end := &ending{}
-	late := After(KillPatience, p.hooks.Lose)
-	defer late.Stop()
+	deadline := After(KillPatience, p.hooks.Lose)
+	defer deadline.Stop()
 	now := p.now                          // only this goroutine sets it
 	_ = now.Started(context.Background()) // returns: otherwise Lose ends the box
-	p.begun(now)
+	p.adoptFiles(now)
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, waits := p.awaitReady(ctx)
 	defer func() {
 		cancel()
 		if waits {
-			late.Reset(KillPatience)
+			deadline.Reset(KillPatience)
 			<-ready
 		}
 	}()
-	late.Stop()
+	deadline.Stop()
 	if p.spec.Command.Timeout > 0 {
-		late.Reset(p.patience())
+		deadline.Reset(p.timeout())
 	}
 	kill := func() {
-		late.Reset(KillPatience)
+		deadline.Reset(KillPatience)
 		_ = now.Kill() // fails without a box: then it has ended
 	}
-	poll, grace := time.NewTimer(0), time.NewTimer(time.Hour)
-	defer poll.Stop()
+	timer, grace := time.NewTimer(0), time.NewTimer(time.Hour)
+	defer timer.Stop()
 	defer grace.Stop()
 	grace.Stop()
 	stop, isReady := p.stop, ready
@@ -103,20 +103,20 @@ func (p *Process) attend() *ending {
 				end.unready = true
 				kill()
 			}
-		case <-p.poke:
-			poll.Reset(p.checkReady(time.Now()))
-		case <-poll.C:
-			poll.Reset(p.checkReady(time.Now()))
+		case <-p.wakeup:
+			timer.Reset(p.checkReady(time.Now()))
+		case <-timer.C:
+			timer.Reset(p.checkReady(time.Now()))
 		}
 	}
 }
 
-// patience is how long a program with a timeout gets from now on, at most. When it began may be known only from an earlier
+// timeout is how long a program with a timeout gets from now on, at most. When it began may be known only from an earlier
 // boxd, and clocks can be set, and stop while a host is suspended: PID 1 counts the time and enforces the timeout.
-func (p *Process) patience() time.Duration { return p.spec.Command.Timeout + KillPatience }
+func (p *Process) timeout() time.Duration { return p.spec.Command.Timeout + KillPatience }
 
-// begun takes over the files of a program that has started. One that could not start leaves the output where it was.
-func (p *Process) begun(now *client.Program) {
+// adoptFiles takes over the files of a program that has started. One that could not start leaves the output where it was.
+func (p *Process) adoptFiles(now *client.Program) {
 	log := now.Output()
 	if log == nil {
 		return
@@ -134,7 +134,7 @@ func (p *Process) begun(now *client.Program) {
 		closeFile(file)
 	}
 	if p.spec.Command.Direct {
-		p.stdio.hold(now.Far())
+		p.stdio.setFiles(now.Far())
 	}
 	first := p.log == nil
 	if first {
@@ -151,8 +151,8 @@ func (p *Process) setReady() {
 	p.mu.Lock()
 	p.at.Ready = true
 	p.noteLocked()
-	close(p.news)
-	p.news = make(chan struct{})
+	close(p.changed)
+	p.changed = make(chan struct{})
 	p.mu.Unlock()
 	p.hooks.Tell(p.spec.ID, true)
 }
@@ -179,8 +179,8 @@ func (p *Process) ended(now *client.Program, end *ending) {
 	}
 }
 
-// judge decides what follows the end of a program.
-func (p *Process) judge(end *ending, now time.Time) (delay time.Duration, reason string, again bool) {
+// nextStep decides what follows the end of a program.
+func (p *Process) nextStep(end *ending, now time.Time) (delay time.Duration, reason string, again bool) {
 	step, _ := errors.AsType[*isolation.StepError](end.err)
 	switch reason = p.stopReason(); {
 	case !p.at.Ended.IsZero(): // before this boxd started
@@ -232,7 +232,7 @@ func (p *Process) sleep(delay time.Duration) bool {
 			return false
 		case <-p.hooks.Box.Done():
 			return true // launch will fail
-		case <-p.poke:
+		case <-p.wakeup:
 			poll.Reset(p.checkReady(time.Now()))
 		case <-poll.C:
 			poll.Reset(p.checkReady(time.Now()))
@@ -287,7 +287,7 @@ func (p *Process) finish(reason string) {
 		}
 	}
 	if p.log == nil {
-		close(p.up) // begun has not done so
+		close(p.up) // adoptFiles has not done so
 	}
 	p.mu.Unlock()
 	p.setState(StateEnded)

@@ -44,7 +44,7 @@ func (a *Attachment) Resume(sent int64) {
 	p.mu.Lock()
 	now := p.now
 	p.mu.Unlock()
-	if in := now.Input(); !over(now) && in != nil && !in.Deaf() {
+	if in := now.Input(); !hasEnded(now) && in != nil && !in.Deaf() {
 		return
 	}
 	p.mu.Lock()
@@ -66,7 +66,7 @@ func (a *Attachment) Write(ctx context.Context, offset int64, b []byte) error {
 		defer func() { <-p.typing }()
 	case <-a.lost:
 		return p.notWriter()
-	case <-a.gone:
+	case <-a.closed:
 		return p.notWriter()
 	case <-ctx.Done():
 		return ctx.Err()
@@ -87,37 +87,37 @@ func (a *Attachment) Write(ctx context.Context, offset int64, b []byte) error {
 
 // give writes to the program that runs, or waits for the next.
 func (p *Process) give(ctx context.Context, a *Attachment, b []byte) (n int, err error) {
-	now, news, err := p.reading(a)
+	now, changed, err := p.reading(a)
 	if err != nil {
 		return 0, err
 	}
-	if news != nil {
+	if changed != nil {
 		select {
-		case <-news:
+		case <-changed:
 			return 0, nil
 		case <-a.lost:
 			return 0, p.notWriter()
-		case <-a.gone:
+		case <-a.closed:
 			return 0, p.notWriter()
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
 	}
-	writing, cut := context.WithCancel(ctx)
-	defer cut()
+	writeCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	p.mu.Lock()
-	p.cut = cut
+	p.cancelWrite = cancel
 	writes := a.writes
 	p.mu.Unlock()
 	if !writes {
 		return 0, p.notWriter()
 	}
 	err = unix.EPIPE
-	if in := now.Input(); in != nil && !over(now) {
-		n, err = in.Write(writing, b)
+	if in := now.Input(); in != nil && !hasEnded(now) {
+		n, err = in.Write(writeCtx, b)
 	}
 	dropped := 0
-	if err != nil && (over(now) || errors.Is(err, unix.EPIPE) || errors.Is(err, client.ErrInputClosed)) {
+	if err != nil && (hasEnded(now) || errors.Is(err, unix.EPIPE) || errors.Is(err, client.ErrInputClosed)) {
 		dropped, err = len(b)-n, nil
 	}
 	p.mu.Lock()
@@ -136,20 +136,20 @@ func (p *Process) give(ctx context.Context, a *Attachment, b []byte) (n int, err
 }
 
 // reading returns the program that reads what a writer writes, or what to wait for while there is none.
-func (p *Process) reading(a *Attachment) (now *client.Program, news <-chan struct{}, err error) {
+func (p *Process) reading(a *Attachment) (now *client.Program, changed <-chan struct{}, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !a.writes {
 		return nil, nil, p.notWriter()
 	}
 	if p.state == StateStarting || p.state == StateWaiting {
-		return nil, p.news, nil
+		return nil, p.changed, nil
 	}
 	return p.now, nil, nil
 }
 
-// over reports whether a program has ended.
-func over(p *client.Program) bool {
+// hasEnded reports whether a program has ended.
+func hasEnded(p *client.Program) bool {
 	select {
 	case <-p.Exited():
 		return true
@@ -160,8 +160,8 @@ func over(p *client.Program) bool {
 
 // cutLocked cancels the Write that is under way.
 func (p *Process) cutLocked() {
-	if p.cut != nil {
-		p.cut()
+	if p.cancelWrite != nil {
+		p.cancelWrite()
 	}
 }
 

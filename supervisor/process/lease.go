@@ -15,7 +15,7 @@ func (p *Process) Renew() {
 // wake makes Drive check what is due.
 func (p *Process) wake() {
 	select {
-	case p.poke <- struct{}{}:
+	case p.wakeup <- struct{}{}:
 	default: // it is already pending
 	}
 }

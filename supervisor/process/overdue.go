@@ -16,7 +16,7 @@ const again = 5 * time.Second
 
 // Timer calls a function when it is overdue.
 type Timer struct {
-	late func()
+	expired func()
 
 	mu     sync.Mutex // guards the fields below
 	timer  *time.Timer
@@ -24,9 +24,9 @@ type Timer struct {
 	second bool      // it has been due once
 }
 
-// After returns a Timer that calls late in its own goroutine, a few seconds after d has passed.
-func After(d time.Duration, late func()) *Timer {
-	t := &Timer{late: late, due: time.Now().Add(d)}
+// After returns a Timer that calls expired in its own goroutine, a few seconds after d has passed.
+func After(d time.Duration, expired func()) *Timer {
+	t := &Timer{expired: expired, due: time.Now().Add(d)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.timer = time.AfterFunc(d, t.check)
@@ -62,7 +62,7 @@ func (t *Timer) set(d time.Duration, second bool) {
 
 func (t *Timer) check() {
 	if t.overdue() {
-		t.late()
+		t.expired()
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 
 func TestWhatIsDueIsLookedAtTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begun, calls := time.Now(), 0
+		start, calls := time.Now(), 0
 		var at time.Duration
-		timer := process.After(time.Minute, func() { calls++; at = time.Since(begun) })
+		timer := process.After(time.Minute, func() { calls++; at = time.Since(start) })
 		if left := timer.Left(); left != time.Minute {
 			t.Errorf("left are %v, want time.Minute", left)
 		}

@@ -9,25 +9,25 @@ const paceStep = 256 << 10
 
 // slowestLocked is the position that all lossless readers have reached, nil if there are none.
 func (p *Process) slowestLocked(now time.Time) *[2]int64 {
-	var least *[2]int64
+	var slowest *[2]int64
 	for a := range p.all {
 		switch {
 		case !a.lossless || !p.spec.Unlisted && !a.busy.IsZero() && now.Sub(a.busy) >= stall:
-		case least == nil:
-			least = new(a.taken)
+		case slowest == nil:
+			slowest = new(a.acked)
 		default:
-			for i, n := range a.taken {
-				least[i] = min(least[i], n)
+			for i, n := range a.acked {
+				slowest[i] = min(slowest[i], n)
 			}
 		}
 	}
-	return least
+	return slowest
 }
 
 // pace tells PID 1 the position of the slowest lossless reader, if it has moved far enough, or if anyway is set.
 func (p *Process) pace(anyway bool) {
-	p.pacing.Lock()
-	defer p.pacing.Unlock()
+	p.paceMu.Lock()
+	defer p.paceMu.Unlock()
 	p.mu.Lock()
 	to, program := p.slowestLocked(time.Now()), p.holder
 	running := p.running()

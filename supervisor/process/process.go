@@ -71,47 +71,47 @@ type Hooks struct {
 
 // Process is one process. Drive runs it to its end.
 type Process struct {
-	spec  Spec
-	hooks Hooks
-	stop  chan struct{} // closed to request its end
-	poke  chan struct{} // tells Drive that something else is due
-	done  chan struct{} // closed when it has ended
-	up    chan struct{} // closed when the first start is over, successful or not
+	spec   Spec
+	hooks  Hooks
+	stop   chan struct{} // closed to request its end
+	wakeup chan struct{} // tells Drive that something else is due
+	done   chan struct{} // closed when it has ended
+	up     chan struct{} // closed when the first start is over, successful or not
 
 	adopted bool // and not seen by Drive yet
 	stdio   stdio
 
-	pacing sync.Mutex      // held while PID 1 is told the position of readers
-	paced  *[2]int64       // guarded by pacing: the position that PID 1 was told last
-	typing chan struct{}   // semaphore: one writer at a time
-	log    *output.Log     // set before up is closed; nil if it has never run
-	mu     sync.Mutex      // guards the fields below
-	now    *client.Program // the latest program started
-	holder *client.Program // the program whose output is read: the latest one that has run
-	file   *os.File        // private file of holder, see private.go
-	fresh  *os.File        // private file of now, until that runs
-	cut    func()          // cancels the Write that is under way
-	found  bool            // the program waits for lossless readers that are yet to attach, or that an earlier boxd had
-	at     progress
-	state  State
-	news   chan struct{} // closed at the next change of state
-	size   *Size
-	given  int64 // bytes of standard input taken in all
-	exit   *isolation.Exit
-	err    error // why the last start failed, or client.ErrBoxLost
-	next   time.Time
-	used   time.Time // when the last attachment ended or the lease was renewed
-	seen   bool      // a client has attached
-	users  int       // number of users of log
-	closed bool      // released: no new users
-	all    map[*Attachment]struct{}
-	writer *Attachment
+	paceMu      sync.Mutex      // held while PID 1 is told the position of readers
+	paced       *[2]int64       // guarded by paceMu: the position that PID 1 was told last
+	typing      chan struct{}   // semaphore: one writer at a time
+	log         *output.Log     // set before up is closed; nil if it has never run
+	mu          sync.Mutex      // guards the fields below
+	now         *client.Program // the latest program started
+	holder      *client.Program // the program whose output is read: the latest one that has run
+	file        *os.File        // private file of holder, see private.go
+	fresh       *os.File        // private file of now, until that runs
+	cancelWrite func()          // cancels the Write that is under way
+	found       bool            // the program waits for lossless readers that are yet to attach, or that an earlier boxd had
+	at          progress
+	state       State
+	changed     chan struct{} // closed at the next change of state
+	size        *Size
+	given       int64 // bytes of standard input taken in all
+	exit        *isolation.Exit
+	err         error // why the last start failed, or client.ErrBoxLost
+	next        time.Time
+	used        time.Time // when the last attachment ended or the lease was renewed
+	seen        bool      // a client has attached
+	users       int       // number of users of log
+	closed      bool      // released: no new users
+	all         map[*Attachment]struct{}
+	writer      *Attachment
 }
 
 func newProcess(home Hooks, spec *Spec) *Process {
 	p := &Process{
-		spec: *spec, hooks: home, stop: make(chan struct{}), poke: make(chan struct{}, 1), done: make(chan struct{}), up: make(chan struct{}),
-		typing: make(chan struct{}, 1), state: StateStarting, news: make(chan struct{}), used: time.Now(), all: map[*Attachment]struct{}{}, found: spec.Command.Wait,
+		spec: *spec, hooks: home, stop: make(chan struct{}), wakeup: make(chan struct{}, 1), done: make(chan struct{}), up: make(chan struct{}),
+		typing: make(chan struct{}, 1), state: StateStarting, changed: make(chan struct{}), used: time.Now(), all: map[*Attachment]struct{}{}, found: spec.Command.Wait,
 	}
 	if t := spec.Command.Terminal; t != nil {
 		p.size = (*Size)(t)
@@ -154,7 +154,7 @@ func Adopt(home Hooks, now *client.Program) (*Process, error) {
 
 // Past reports whether an adopted process has ended before Drive is called.
 func (p *Process) Past() bool {
-	return over(p.now) && (!p.at.Ended.IsZero() || p.at.Stopping != "" || p.spec.Restart.Policy == RestartNo)
+	return hasEnded(p.now) && (!p.at.Ended.IsZero() || p.at.Stopping != "" || p.spec.Restart.Policy == RestartNo)
 }
 
 // launch starts the program, for the first time or again.
@@ -206,7 +206,7 @@ func (p *Process) launched(now *client.Program, at *progress, file *os.File) {
 	}
 }
 
-// setState makes a transition, if it is legal, and announces it on news.
+// setState makes a transition, if it is legal, and announces it on changed.
 func (p *Process) setState(to State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,8 +214,8 @@ func (p *Process) setState(to State) {
 		return // it has ended meanwhile
 	}
 	p.state = to
-	close(p.news)
-	p.news = make(chan struct{})
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
 // running reports whether a program runs. p.mu is held.

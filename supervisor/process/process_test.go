@@ -131,7 +131,7 @@ func TestWhatFollowsAnEnd(t *testing.T) {
 		if tc.change != nil {
 			tc.change(p)
 		}
-		if _, reason, again := p.judge(tc.end, time.Now()); reason != tc.reason || again != tc.again {
+		if _, reason, again := p.nextStep(tc.end, time.Now()); reason != tc.reason || again != tc.again {
 			t.Errorf("%s: reason = %q, again = %v, want reason == %q and again == %v",
 				tc.name, reason, again, tc.reason, tc.again)
 		}
@@ -169,7 +169,7 @@ func TestAStopThatComesDuringAStartCounts(t *testing.T) {
 
 func TestALeaseEndsWhenNobodyIsThere(t *testing.T) {
 	t.Parallel()
-	begin := time.Now()
+	start := time.Now()
 	for _, tc := range []struct {
 		name     string
 		lease    *time.Duration
@@ -184,26 +184,26 @@ func TestALeaseEndsWhenNobodyIsThere(t *testing.T) {
 		{"long", new(time.Hour), false, false, time.Hour},
 	} {
 		p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Lease = tc.lease }))
-		p.used, p.seen = begin, tc.seen
+		p.used, p.seen = start, tc.seen
 		if tc.attached {
 			p.all[&Attachment{}] = struct{}{}
 		}
-		wait := p.checkReady(begin)
+		wait := p.checkReady(start)
 		if tc.want == 0 && wait != rarely || tc.want > 0 && wait != tc.want || p.stopReason() != "" {
 			t.Errorf("%s: checks again after %v, %q", tc.name, wait, p.stopReason())
 		}
 		if tc.want == 0 {
 			continue
 		}
-		p.checkReady(begin.Add(tc.want))
+		p.checkReady(start.Add(tc.want))
 		if p.stopReason() != ReasonLease {
 			t.Errorf("%s: the process was not stopped", tc.name)
 		}
 	}
 	// A lease of zero ends when the last client leaves.
 	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Lease = new(time.Duration(0)) }))
-	p.used, p.seen = begin, true
-	if p.checkReady(begin); p.stopReason() != ReasonLease {
+	p.used, p.seen = start, true
+	if p.checkReady(start); p.stopReason() != ReasonLease {
 		t.Error("the process with an expired lease was not stopped")
 	}
 }
@@ -662,10 +662,10 @@ func TestTheOutputStaysUntilItsLastReaderHasGone(t *testing.T) {
 func TestWhatAnEarlierBoxdSaysOfTheTimeEndsNothing(t *testing.T) {
 	t.Parallel()
 	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Command.Timeout = time.Minute }))
-	for _, began := range []time.Time{time.Now().Add(-24 * time.Hour), time.Now().Add(24 * time.Hour)} {
-		p.at.Began = began
-		if got := p.patience(); got != time.Minute+KillPatience {
-			t.Errorf("for a start at %v the supervisor waits %v", began, got)
+	for _, start := range []time.Time{time.Now().Add(-24 * time.Hour), time.Now().Add(24 * time.Hour)} {
+		p.at.Began = start
+		if got := p.timeout(); got != time.Minute+KillPatience {
+			t.Errorf("for a start at %v the supervisor waits %v", start, got)
 		}
 	}
 }

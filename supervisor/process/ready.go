@@ -24,8 +24,8 @@ const (
 )
 
 // awaitReady checks whether the program that runs becomes ready in time. waits is false if there is nothing to check; otherwise
-// exactly one result is sent on word, even after the end of ctx.
-func (p *Process) awaitReady(ctx context.Context) (word <-chan bool, waits bool) {
+// exactly one result is sent on result, even after the end of ctx.
+func (p *Process) awaitReady(ctx context.Context) (result <-chan bool, waits bool) {
 	r := p.spec.Ready
 	p.mu.Lock()
 	at, run := p.at, p.holder == p.now
@@ -53,14 +53,14 @@ func (p *Process) awaitReady(ctx context.Context) (word <-chan bool, waits bool)
 
 // every calls is until it returns true, or ctx ends.
 func every(ctx context.Context, interval time.Duration, is func() bool) bool {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
 	for {
 		if is() {
 			return true
 		}
 		select {
-		case <-tick.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return false
 		}

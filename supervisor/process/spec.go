@@ -157,9 +157,9 @@ func (s *Spec) validate() error {
 		return err
 	}
 	times := []struct {
-		field      string
-		value      *time.Duration
-		least, max time.Duration
+		field        string
+		value        *time.Duration
+		minimum, max time.Duration
 	}{
 		{"restart.delay", r.Delay, 10 * time.Millisecond, time.Hour},
 		{"restart.max_delay", r.MaxDelay, *r.Delay, 24 * time.Hour},
@@ -172,14 +172,14 @@ func (s *Spec) validate() error {
 			return err
 		}
 		times = append(times, struct {
-			field      string
-			value      *time.Duration
-			least, max time.Duration
+			field        string
+			value        *time.Duration
+			minimum, max time.Duration
 		}{"ready.timeout", s.Ready.Timeout, time.Millisecond, 24 * time.Hour})
 	}
 	for _, t := range times {
-		if t.value != nil && (*t.value < t.least || *t.value > t.max) {
-			return fault.Field(t.field, quantity.Duration(*t.value), fmt.Sprintf("%v to %v", quantity.Duration(t.least), quantity.Duration(t.max)))
+		if t.value != nil && (*t.value < t.minimum || *t.value > t.max) {
+			return fault.Field(t.field, quantity.Duration(*t.value), fmt.Sprintf("%v to %v", quantity.Duration(t.minimum), quantity.Duration(t.max)))
 		}
 	}
 	return policy.CheckLabels(s.Labels)

@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// stdioPatience is how long the descriptors of a direct program are kept for a caller to take.
-const stdioPatience = 30 * time.Second
+// stdioTimeout is how long the descriptors of a direct program are kept for a caller to take.
+const stdioTimeout = 30 * time.Second
 
 // Why there are no descriptors to take.
 const (
@@ -26,33 +26,33 @@ const (
 // stdio holds the far ends of a direct program's stdin, stdout and stderr until they are taken or time out. When they are
 // closed, the program sees pipes whose other end is closed.
 type stdio struct {
-	mu    sync.Mutex
-	files []*os.File
-	gone  string // why there are none; "": there are, or will be
-	timer *time.Timer
+	mu     sync.Mutex
+	files  []*os.File
+	reason string // why there are none; "": there are, or will be
+	timer  *time.Timer
 }
 
-// hold takes over the files of a program that has started. There are none for a program of an earlier boxd.
-func (s *stdio) hold(files []*os.File) {
+// setFiles takes over the files of a program that has started. There are none for a program of an earlier boxd.
+func (s *stdio) setFiles(files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(files) == 0 {
-		s.gone = goneEarlier
+		s.reason = goneEarlier
 		return
 	}
 	s.files = files
-	s.timer = time.AfterFunc(stdioPatience, func() { s.drop(goneLate) })
+	s.timer = time.AfterFunc(stdioTimeout, func() { s.drop(goneLate) })
 }
 
 // take returns the files, once, or says why there are none.
-func (s *stdio) take() (files []*os.File, gone string) {
+func (s *stdio) take() (files []*os.File, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone != "" {
-		return nil, s.gone
+	if s.reason != "" {
+		return nil, s.reason
 	}
 	s.timer.Stop()
-	files, s.files, s.gone = s.files, nil, goneTaken
+	files, s.files, s.reason = s.files, nil, goneTaken
 	return files, ""
 }
 
@@ -60,7 +60,7 @@ func (s *stdio) take() (files []*os.File, gone string) {
 func (s *stdio) drop(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone != "" {
+	if s.reason != "" {
 		return
 	}
 	if s.timer != nil {
@@ -69,7 +69,7 @@ func (s *stdio) drop(why string) {
 	for _, f := range s.files {
 		f.Close()
 	}
-	s.files, s.gone = nil, why
+	s.files, s.reason = nil, why
 }
 
 // TakeStdio hands out the far ends of a direct process's stdin, stdout and stderr, once: the caller owns them, and boxd sees
@@ -84,10 +84,10 @@ func (p *Process) TakeStdio(ctx context.Context) ([]*os.File, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	files, gone := p.stdio.take()
-	if gone != "" {
-		return nil, fault.Errorf(fault.Conflict, "the descriptors of process %s %s", fault.Show(p.spec.ID), gone).
-			WithHint("they can be taken once, within %v of the start, and not after boxd has restarted", stdioPatience)
+	files, reason := p.stdio.take()
+	if reason != "" {
+		return nil, fault.Errorf(fault.Conflict, "the descriptors of process %s %s", fault.Show(p.spec.ID), reason).
+			WithHint("they can be taken once, within %v of the start, and not after boxd has restarted", stdioTimeout)
 	}
 	p.mu.Lock()
 	p.seen = true

@@ -51,7 +51,7 @@ func direct(t *testing.T) (*Process, []*os.File) {
 	t.Helper()
 	far, _ := ends(t)
 	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Command.Direct, s.Lease = true, new(time.Second) }))
-	p.stdio.hold(far)
+	p.stdio.setFiles(far)
 	close(p.up)
 	return p, far
 }
@@ -88,7 +88,7 @@ func TestDescriptorsWaitOnlySoLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, far := direct(t)
-		<-time.After(stdioPatience - 1)
+		<-time.After(stdioTimeout - 1)
 		synctest.Wait()
 		allClosed(t, far, false)
 		<-time.After(1)
@@ -99,11 +99,11 @@ func TestDescriptorsWaitOnlySoLong(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		p, far := direct(t)
-		<-time.After(stdioPatience - 1)
+		<-time.After(stdioTimeout - 1)
 		if _, err := p.TakeStdio(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(stdioPatience)
+		<-time.After(stdioTimeout)
 		synctest.Wait()
 		allClosed(t, far, false)
 	})
@@ -121,7 +121,7 @@ func TestDescriptorsEndWithTheProgram(t *testing.T) {
 func TestDescriptorsOfAnEarlierBoxdAreGone(t *testing.T) {
 	t.Parallel()
 	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Command.Direct = true }))
-	p.stdio.hold(nil)
+	p.stdio.setFiles(nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.TakeStdio(ctx); !errors.Is(err, context.Canceled) {

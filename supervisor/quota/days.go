@@ -113,8 +113,8 @@ func (l *Ledger) pruneLocked() {
 
 // Flush writes what has changed.
 func (l *Ledger) Flush() error {
-	l.writing.Lock()
-	defer l.writing.Unlock()
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
 	l.mu.Lock()
 	var files []*file
 	for _, f := range l.done {

@@ -71,7 +71,7 @@ type Ledger struct {
 	dir   *os.Root
 	log   *slog.Logger
 
-	writing sync.Mutex // held while days are written, and taken before mu
+	writeMu sync.Mutex // held while days are written, and taken before mu
 
 	mu     sync.Mutex // guards the fields below
 	keep   int        // days
@@ -160,17 +160,17 @@ func (l *Ledger) ofLocked(principal string) *Use {
 
 // Begin counts a new execution, unless its principal has reached most today; 0 is any number. It returns how many there were
 // before, and how much of the day is left.
-func (l *Ledger) Begin(principal string, limit int) (ok bool, used int, rest time.Duration) {
+func (l *Ledger) Begin(principal string, limit int) (ok bool, used int, untilReset time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.turnLocked()
 	u := l.ofLocked(principal)
-	rest = l.rest()
+	untilReset = l.untilReset()
 	if used = int(u.Executions); limit > 0 && used >= limit {
-		return false, used, rest
+		return false, used, untilReset
 	}
 	u.Executions++
-	return true, used, rest
+	return true, used, untilReset
 }
 
 // Refuse counts a request refused by a rule.
@@ -182,18 +182,18 @@ func (l *Ledger) Refuse(principal string) {
 }
 
 // Used returns how many executions of a principal have begun today, and how much of the day is left.
-func (l *Ledger) Used(principal string) (used int, rest time.Duration) {
+func (l *Ledger) Used(principal string) (used int, untilReset time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.turnLocked()
 	if u := l.use[principal]; u != nil {
 		used = int(u.Executions)
 	}
-	return used, l.rest()
+	return used, l.untilReset()
 }
 
-// rest returns how much of the day is left.
-func (l *Ledger) rest() time.Duration {
+// untilReset returns how much of the day is left.
+func (l *Ledger) untilReset() time.Duration {
 	now := l.clock.Wall().UTC()
 	return now.Truncate(24 * time.Hour).Add(24 * time.Hour).Sub(now)
 }
@@ -280,12 +280,12 @@ func (l *Ledger) countLocked(m *meter, r Reading) {
 
 // Run counts and writes until ctx ends. read returns readings of all sessions.
 func (l *Ledger) Run(ctx context.Context, read func() map[string]Reading) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
 	failing := false
 	for {
 		select {
-		case <-tick.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}

@@ -58,9 +58,9 @@ func open(t *testing.T, dir string, c *clock) *Ledger {
 	return l
 }
 
-func rows(t *testing.T, l *Ledger, who string) map[string]Use {
+func rows(t *testing.T, l *Ledger, caller string) map[string]Use {
 	t.Helper()
-	list, err := l.Rows(who, 100)
+	list, err := l.Rows(caller, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,10 +108,10 @@ func TestADayHasSoManyExecutions(t *testing.T) {
 			t.Fatalf("execution %d: ok = %v, used = %d, want ok == true and used == i", i, ok, used)
 		}
 	}
-	ok, used, rest := l.Begin("ann", 3)
-	if ok || used != 3 || rest != 12*time.Hour {
-		t.Errorf("one too many: ok = %v, used = %d, rest = %v, want ok == false and used == 3 and rest == 12 * time.Hour",
-			ok, used, rest)
+	ok, used, untilReset := l.Begin("ann", 3)
+	if ok || used != 3 || untilReset != 12*time.Hour {
+		t.Errorf("one too many: ok = %v, used = %d, untilReset = %v, want ok == false and used == 3 and rest == 12 * time.Hour",
+			ok, used, untilReset)
 	}
 	l.Refuse("ann")
 	if ok, _, _ := l.Begin("bob", 3); !ok {

@@ -28,20 +28,20 @@ type Total struct {
 }
 
 // OwnerOf returns the owner limits of a principal with this policy.
-func OwnerOf(who access.Principal, held *policy.Policy) cgroup.Owner {
-	o := cgroup.Owner{Name: other(who), Memory: uint64(held.Memory), CPU: uint64(math.Round(held.CPUs * cgroup.CPUPeriod))}
-	if o.CPU > 0 || held.CPUs > 0 {
+func OwnerOf(principal access.Principal, pol *policy.Policy) cgroup.Owner {
+	o := cgroup.Owner{Name: other(principal), Memory: uint64(pol.Memory), CPU: uint64(math.Round(pol.CPUs * cgroup.CPUPeriod))}
+	if o.CPU > 0 || pol.CPUs > 0 {
 		o.CPU = max(o.CPU, cgroup.MinCPU)
 	}
 	return o
 }
 
 // other distinguishes principals that are the same host user: "" for the user itself.
-func other(who access.Principal) string {
-	if who.Name == access.OfUser(who.UID) {
+func other(principal access.Principal) string {
+	if principal.Name == access.OfUser(principal.UID) {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(who.Name))
+	sum := sha256.Sum256([]byte(principal.Name))
 	return hex.EncodeToString(sum[:])[:cgroup.OtherLen]
 }
 
@@ -51,35 +51,35 @@ const again = 10 * time.Second
 // OwnerLimits passes changed totals to the keeper. A box carries its owner's limits, which are written with the owner's first
 // box; later changes come from here.
 type OwnerLimits struct {
-	set     func(ctx context.Context, owner *cgroup.Owner) error
-	log     *slog.Logger
-	poke    chan struct{}
-	applied map[string]cgroup.Owner // by name: limits in force, of owners with sessions; only Run uses it
-	late    map[string]bool         // owners already reported as using more than their limit
+	set      func(ctx context.Context, owner *cgroup.Owner) error
+	log      *slog.Logger
+	wakeup   chan struct{}
+	applied  map[string]cgroup.Owner // by name: limits in force, of owners with sessions; only Run uses it
+	reported map[string]bool         // owners already reported as using more than their limit
 }
 
 // NewOwnerLimits returns the limits of no owner yet; set is the keeper's.
 func NewOwnerLimits(set func(ctx context.Context, owner *cgroup.Owner) error, log *slog.Logger) *OwnerLimits {
-	return &OwnerLimits{set: set, log: log, poke: make(chan struct{}, 1), applied: map[string]cgroup.Owner{}, late: map[string]bool{}}
+	return &OwnerLimits{set: set, log: log, wakeup: make(chan struct{}, 1), applied: map[string]cgroup.Owner{}, reported: map[string]bool{}}
 }
 
 // Wake triggers a check now, after a change of the configuration.
 func (d *OwnerLimits) Wake() {
 	select {
-	case d.poke <- struct{}{}:
+	case d.wakeup <- struct{}{}:
 	default: // already notified
 	}
 }
 
 // Run keeps the limits of owners of running sessions current, until ctx ends.
 func (d *OwnerLimits) Run(ctx context.Context, living func() []Total) {
-	tick := time.NewTicker(again)
-	defer tick.Stop()
+	ticker := time.NewTicker(again)
+	defer ticker.Stop()
 	for {
 		d.apply(ctx, living())
 		select {
-		case <-tick.C:
-		case <-d.poke:
+		case <-ticker.C:
+		case <-d.wakeup:
 		case <-ctx.Done():
 			return
 		}
@@ -97,7 +97,7 @@ func (d *OwnerLimits) apply(ctx context.Context, list []Total) {
 	for name := range d.applied {
 		if _, ok := now[name]; !ok { // its cgroup is removed with its last box
 			delete(d.applied, name)
-			delete(d.late, name)
+			delete(d.reported, name)
 		}
 	}
 	for name, want := range now {
@@ -108,10 +108,10 @@ func (d *OwnerLimits) apply(ctx context.Context, list []Total) {
 		switch {
 		case err == nil:
 			d.applied[name] = want
-			delete(d.late, name)
+			delete(d.reported, name)
 		case ctx.Err() != nil || errors.Is(err, unix.ESRCH): // its boxes predate owner cgroups, or have just ended
-		case !d.late[name]:
-			d.late[name] = true
+		case !d.reported[name]:
+			d.reported[name] = true
 			d.log.Warn("cannot set the total limits of an owner yet", "group", cgroup.OwnerPrefix+name, "error", err)
 		}
 	}

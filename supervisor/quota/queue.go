@@ -157,14 +157,14 @@ func (l *Queue) await(ctx context.Context, w *waiter, wait time.Duration) error 
 	defer timer.Stop()
 	for {
 		var err error
-		late := false
+		expired := false
 		select {
 		case <-w.done:
 			return w.err
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-timer.C:
-			late = true
+			expired = true
 		}
 		l.mu.Lock()
 		select {
@@ -174,12 +174,12 @@ func (l *Queue) await(ctx context.Context, w *waiter, wait time.Duration) error 
 		default:
 		}
 		left := soonest - time.Since(w.since)
-		if late && w.full.Soon && left > 0 {
+		if expired && w.full.Soon && left > 0 {
 			timer.Reset(left)
 			l.mu.Unlock()
 			continue
 		}
-		if late {
+		if expired {
 			err = refuse(w.full, "gave up after %v", waited(time.Since(w.since)))
 		}
 		l.dropLocked(w)
@@ -225,12 +225,12 @@ func (l *Queue) Wake() {
 	l.turnLocked()
 }
 
-// look is how often waiting requests retry without notification: the resource may be the host's.
-const look = 250 * time.Millisecond
+// interval is how often waiting requests retry without notification: the resource may be the host's.
+const interval = 250 * time.Millisecond
 
 // Run retries requests that wait for something without notification. It returns when ctx ends.
 func (l *Queue) Run(ctx context.Context) {
-	ticker := time.NewTicker(look)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -257,10 +257,10 @@ func (l *Queue) Len() int {
 }
 
 // Waits reports whether requests of a caller wait.
-func (l *Queue) Waits(who string) bool {
+func (l *Queue) Waits(principal string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.lines[who]) > 0
+	return len(l.lines[principal]) > 0
 }
 
 // Waiting lists the waiting requests, in the order of admission if only the queue held them back.
@@ -269,10 +269,10 @@ func (l *Queue) Waiting() []Position {
 	defer l.mu.Unlock()
 	places := make([]Position, 0, l.count)
 	for depth := 0; len(places) < l.count; depth++ {
-		for _, who := range l.order {
-			if line := l.lines[who]; depth < len(line) {
+		for _, principal := range l.order {
+			if line := l.lines[principal]; depth < len(line) {
 				w := line[depth]
-				p := Position{Caller: who, What: w.What, Position: len(places) + 1, Since: w.since}
+				p := Position{Caller: principal, What: w.What, Position: len(places) + 1, Since: w.since}
 				if w.full != nil {
 					p.Reason = w.full.Reason
 				} else if head := line[0].full; head != nil {
@@ -313,8 +313,8 @@ func (l *Queue) dropLocked(w *waiter) {
 // turnLocked lets requests try: the first of each caller, in turns, until something blocks all.
 func (l *Queue) turnLocked() {
 	for i := 0; i < len(l.order); {
-		who := l.order[i]
-		w := l.lines[who][0]
+		principal := l.order[i]
+		w := l.lines[principal][0]
 		err := w.try()
 		full, is := errors.AsType[*Full](err)
 		switch {
@@ -328,8 +328,8 @@ func (l *Queue) turnLocked() {
 			w.err = err
 			l.dropLocked(w)
 			close(w.done)
-			if len(l.lines[who]) > 0 { // other callers come first now
-				l.order = append(slices.Delete(l.order, i, i+1), who)
+			if len(l.lines[principal]) > 0 { // other callers come first now
+				l.order = append(slices.Delete(l.order, i, i+1), principal)
 			}
 		}
 	}
@@ -340,8 +340,8 @@ func (l *Queue) blockerLocked(w *waiter) *Full {
 	if head := l.lines[w.Caller][0].full; head != nil {
 		return head
 	}
-	for _, who := range l.order {
-		if full := l.lines[who][0].full; full != nil && !full.Own {
+	for _, principal := range l.order {
+		if full := l.lines[principal][0].full; full != nil && !full.Own {
 			return full
 		}
 	}

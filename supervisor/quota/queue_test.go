@@ -19,8 +19,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// house has room for so many callers, in all and per name.
-type house struct {
+// queueFixture has room for so many callers, in all and per name.
+type queueFixture struct {
 	mu   sync.Mutex
 	room int
 	own  int
@@ -28,31 +28,31 @@ type house struct {
 	log  []string
 }
 
-func (h *house) enter(who, what string) func() error {
+func (h *queueFixture) enter(caller, what string) func() error {
 	return func() error {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if h.own > 0 && h.in[who] >= h.own {
-			return &quota.Full{Reason: quota.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "%s has enough", who)}
+		if h.own > 0 && h.in[caller] >= h.own {
+			return &quota.Full{Reason: quota.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "%s has enough", caller)}
 		}
 		if h.room == 0 {
 			return &quota.Full{Reason: quota.Sessions, Err: fault.Errorf(fault.Exhausted, "full").WithHint("wait")}
 		}
 		h.room--
-		h.in[who]++
+		h.in[caller]++
 		h.log = append(h.log, what)
 		return nil
 	}
 }
 
-func (h *house) leave(who string) {
+func (h *queueFixture) leave(caller string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.room++
-	h.in[who]--
+	h.in[caller]--
 }
 
-func (h *house) entered() string {
+func (h *queueFixture) entered() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return strings.Join(h.log, " ")
@@ -62,15 +62,15 @@ func line(length int, wait time.Duration) *quota.Queue {
 	return quota.NewQueue(func() quota.QueueLimits { return quota.QueueLimits{Length: length, Wait: wait} })
 }
 
-func ticket(who, what string) quota.Waiter { return quota.Waiter{Caller: who, What: what} }
+func ticket(caller, what string) quota.Waiter { return quota.Waiter{Caller: caller, What: what} }
 
 func TestTheyTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, h := line(100, time.Hour), &house{in: map[string]int{}}
-		var all sync.WaitGroup
+		l, h := line(100, time.Hour), &queueFixture{in: map[string]int{}}
+		var wg sync.WaitGroup
 		for _, what := range []string{"a1", "a2", "a3", "b1", "c1", "b2"} {
-			all.Go(func() {
+			wg.Go(func() {
 				if err := l.Admit(t.Context(), ticket(what[:1], what), h.enter(what[:1], what)); err != nil {
 					t.Errorf("%s: %v", what, err)
 				}
@@ -93,7 +93,7 @@ func TestTheyTakeTurns(t *testing.T) {
 			h.leave("nobody")
 			l.Wake()
 		}
-		all.Wait()
+		wg.Wait()
 		if got := h.entered(); got != want {
 			t.Errorf("admitted in the order %s, want %s", got, want)
 		}
@@ -107,10 +107,10 @@ func TestTheyTakeTurns(t *testing.T) {
 func TestOneAtItsLimitKeepsNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, h := line(100, time.Hour), &house{in: map[string]int{}, own: 1, room: 10}
-		var all sync.WaitGroup
+		l, h := line(100, time.Hour), &queueFixture{in: map[string]int{}, own: 1, room: 10}
+		var wg sync.WaitGroup
 		for i := range 50 {
-			all.Go(func() { _ = l.Admit(t.Context(), ticket("greedy", "g"), h.enter("greedy", fmt.Sprint("g", i))) })
+			wg.Go(func() { _ = l.Admit(t.Context(), ticket("greedy", "g"), h.enter("greedy", fmt.Sprint("g", i))) })
 		}
 		synctest.Wait()
 		for _, who := range []string{"x", "y"} {
@@ -125,7 +125,7 @@ func TestOneAtItsLimitKeepsNobody(t *testing.T) {
 			h.leave("greedy")
 			l.Wake()
 		}
-		all.Wait()
+		wg.Wait()
 	})
 }
 
@@ -133,12 +133,12 @@ func TestWaitingEnds(t *testing.T) {
 	t.Parallel()
 	second := time.Second
 	for _, tc := range []struct {
-		name   string
-		length int
-		wait   *time.Duration
-		cancel time.Duration // 0: never
-		took   time.Duration
-		says   string
+		name    string
+		length  int
+		wait    *time.Duration
+		cancel  time.Duration // 0: never
+		elapsed time.Duration
+		message string
 	}{
 		{"the limit", 5, nil, 0, time.Minute, "full; gave up after 1m"},
 		{"a request that waits for less", 5, &second, 0, second, "gave up after 1s"},
@@ -152,16 +152,16 @@ func TestWaitingEnds(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, h := line(tc.length, time.Minute), &house{in: map[string]int{}}
+				l, h := line(tc.length, time.Minute), &queueFixture{in: map[string]int{}}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if tc.cancel > 0 {
 					defer time.AfterFunc(tc.cancel, cancel).Stop()
 				}
-				begin := time.Now()
+				start := time.Now()
 				err := l.Admit(ctx, quota.Waiter{Caller: "a", Wait: tc.wait}, h.enter("a", "a"))
-				if err == nil || !strings.Contains(err.Error(), tc.says) || time.Since(begin) != tc.took || l.Len() != 0 {
-					t.Errorf("%v after %v, %d wait", err, time.Since(begin), l.Len())
+				if err == nil || !strings.Contains(err.Error(), tc.message) || time.Since(start) != tc.elapsed || l.Len() != 0 {
+					t.Errorf("%v after %v, %d wait", err, time.Since(start), l.Len())
 				}
 				f, ok := errors.AsType[*fault.Error](err)
 				if tc.cancel == 0 && (!ok || f.Kind != fault.Exhausted || f.Hint != "wait") {
@@ -188,19 +188,19 @@ func TestWhatPassesSoonIsWaitedFor(t *testing.T) {
 			busy.Store(false)
 			l.Wake()
 		}).Stop()
-		begin := time.Now()
+		start := time.Now()
 		try := func() error {
 			if busy.Load() {
 				return &quota.Full{Reason: quota.Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "busy")}
 			}
 			return nil
 		}
-		if err := l.Admit(t.Context(), ticket("a", ""), try); err != nil || time.Since(begin) != 10*time.Second {
-			t.Errorf("%v after %v", err, time.Since(begin))
+		if err := l.Admit(t.Context(), ticket("a", ""), try); err != nil || time.Since(start) != 10*time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		busy.Store(true)
-		if err := l.Admit(t.Context(), ticket("a", ""), try); err == nil || time.Since(begin) != 70*time.Second {
-			t.Errorf("%v after %v: it is not waited for ever", err, time.Since(begin))
+		if err := l.Admit(t.Context(), ticket("a", ""), try); err == nil || time.Since(start) != 70*time.Second {
+			t.Errorf("%v after %v: it is not waited for ever", err, time.Since(start))
 		}
 	})
 }
@@ -209,15 +209,15 @@ func TestWhatPassesSoonIsWaitedFor(t *testing.T) {
 func TestTheHostIsLookedAt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, h := line(5, time.Hour), &house{in: map[string]int{}}
+		l, h := line(5, time.Hour), &queueFixture{in: map[string]int{}}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go l.Run(ctx)
 		for range 2 {
 			defer time.AfterFunc(time.Minute, func() { h.leave("nobody") }).Stop()
-			begin := time.Now()
-			if err := l.Admit(ctx, ticket("a", "a"), h.enter("a", "a")); err != nil || time.Since(begin) > 61*time.Second {
-				t.Errorf("%v after %v", err, time.Since(begin))
+			start := time.Now()
+			if err := l.Admit(ctx, ticket("a", "a"), h.enter("a", "a")); err != nil || time.Since(start) > 61*time.Second {
+				t.Errorf("%v after %v", err, time.Since(start))
 			}
 		}
 	})
@@ -237,11 +237,11 @@ func TestOtherErrorsAreFinal(t *testing.T) {
 func TestAFlood(t *testing.T) {
 	t.Parallel()
 	const room, callers = 8, 10_000
-	l, h := line(256, 5*time.Second), &house{in: map[string]int{}, own: 3, room: room}
-	var all sync.WaitGroup
+	l, h := line(256, 5*time.Second), &queueFixture{in: map[string]int{}, own: 3, room: room}
+	var wg sync.WaitGroup
 	var in, most, admitted, refused atomic.Int64
 	for i := range callers {
-		all.Go(func() {
+		wg.Go(func() {
 			who := fmt.Sprint(i % 5)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -261,7 +261,7 @@ func TestAFlood(t *testing.T) {
 			l.Wake()
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	if l.Len() != 0 || h.room != room || most.Load() > room || admitted.Load()+refused.Load() != callers || admitted.Load() == 0 {
 		t.Errorf("%d wait, %d free places, at most %d admitted at once, %d admitted, %d refused", l.Len(), h.room, most.Load(), admitted.Load(), refused.Load())
 	}

@@ -21,9 +21,9 @@ import (
 type Day interface {
 	// Begin counts one more execution of a principal, unless it has reached most today; 0 is any number. It returns how many
 	// there were before, and how much of the day is left.
-	Begin(principal string, limit int) (ok bool, used int, rest time.Duration)
+	Begin(principal string, limit int) (ok bool, used int, untilReset time.Duration)
 	// Used returns how many there were, and counts none.
-	Used(principal string) (used int, rest time.Duration)
+	Used(principal string) (used int, untilReset time.Duration)
 }
 
 // Accounts holds all reservations.
@@ -40,14 +40,14 @@ type Accounts struct {
 type part struct {
 	name string
 	*account
-	held *policy.EffectivePolicy
+	effective *policy.EffectivePolicy
 }
 
-// parts returns the accounts of a principal, and of its tenant in held.
-func (b *Accounts) parts(principal string, held *policy.EffectivePolicy) []part {
-	list := []part{{principal, b.of(principal), held}}
-	if tenant := held.Tenants(); tenant != nil {
-		name := principal + "\x00" + *held.Of // no principal has such a name
+// parts returns the accounts of a principal, and of its tenant in effective.
+func (b *Accounts) parts(principal string, effective *policy.EffectivePolicy) []part {
+	list := []part{{principal, b.of(principal), effective}}
+	if tenant := effective.Tenants(); tenant != nil {
+		name := principal + "\x00" + *effective.Of // no principal has such a name
 		list = append(list, part{name, b.of(name), tenant})
 	}
 	return list
@@ -104,13 +104,13 @@ func (b *Accounts) forget(principal string) {
 }
 
 // Session reserves a session of a principal under a new key.
-func (b *Accounts) Session(principal string, held *policy.EffectivePolicy, key string, size Size) error {
+func (b *Accounts) Session(principal string, effective *policy.EffectivePolicy, key string, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := b.parts(principal, held)
+	list := b.parts(principal, effective)
 	defer b.forgetAll(list)
 	for _, p := range list {
-		if err := p.another(p.held, size); err != nil {
+		if err := p.another(p.effective, size); err != nil {
 			return err
 		}
 	}
@@ -129,21 +129,21 @@ func (b *Accounts) addAll(list []part, key string, size Size) {
 }
 
 // another refuses a session beyond the limit.
-func (a *account) another(held *policy.EffectivePolicy, size Size) error {
-	if limit := held.Sessions; limit > 0 && len(a.sessions) >= limit {
-		return full(held, "sessions", fmt.Sprintf("%s %d of %d sessions", whose(held, "have"), len(a.sessions), limit), strconv.Itoa(len(a.sessions)), strconv.Itoa(limit), "remove one with boxctl rm, or wait for an idle one to end")
+func (a *account) another(effective *policy.EffectivePolicy, size Size) error {
+	if limit := effective.Sessions; limit > 0 && len(a.sessions) >= limit {
+		return full(effective, "sessions", fmt.Sprintf("%s %d of %d sessions", subject(effective, "have"), len(a.sessions), limit), strconv.Itoa(len(a.sessions)), strconv.Itoa(limit), "remove one with boxctl rm, or wait for an idle one to end")
 	}
-	return a.fits(held, Size{}, size)
+	return a.fits(effective, Size{}, size)
 }
 
 // TrySession returns the error that Session would return now, and reserves nothing.
-func (b *Accounts) TrySession(principal string, held *policy.EffectivePolicy, size Size) error {
+func (b *Accounts) TrySession(principal string, effective *policy.EffectivePolicy, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := b.parts(principal, held)
+	list := b.parts(principal, effective)
 	defer b.forgetAll(list)
 	for _, p := range list {
-		if err := p.another(p.held, size); err != nil {
+		if err := p.another(p.effective, size); err != nil {
 			return err
 		}
 	}
@@ -151,21 +151,21 @@ func (b *Accounts) TrySession(principal string, held *policy.EffectivePolicy, si
 }
 
 // TryExecution returns the error that Execution would return now, and takes nothing.
-func (b *Accounts) TryExecution(principal string, held *policy.EffectivePolicy) error {
+func (b *Accounts) TryExecution(principal string, effective *policy.EffectivePolicy) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := b.parts(principal, held)
+	list := b.parts(principal, effective)
 	defer b.forgetAll(list)
 	for _, p := range list {
-		if err := p.oneMore(p.held); err != nil {
+		if err := p.oneMore(p.effective); err != nil {
 			return err
 		}
 	}
-	if err := list[0].inRate(held, b.now()); err != nil {
+	if err := list[0].inRate(effective, b.now()); err != nil {
 		return err
 	}
-	used, rest := b.day.Used(principal)
-	return inDay(held, used, rest)
+	used, untilReset := b.day.Used(principal)
+	return inDay(effective, used, untilReset)
 }
 
 func (a *account) add(key string, size Size) {
@@ -178,19 +178,19 @@ func (a *account) add(key string, size Size) {
 func billionths(cpus float64) int64 { return int64(math.Round(cpus * 1e9)) }
 
 // fits refuses a change of a session's size if it would exceed the limits.
-func (a *account) fits(held *policy.EffectivePolicy, was, size Size) error {
+func (a *account) fits(effective *policy.EffectivePolicy, was, size Size) error {
 	const hint = "ask for less, or remove a box: boxctl ls"
-	if limit := held.Memory; limit > 0 && size.Memory > was.Memory && a.memory-was.Memory+size.Memory > limit {
+	if limit := effective.Memory; limit > 0 && size.Memory > was.Memory && a.memory-was.Memory+size.Memory > limit {
 		if size.Memory > limit {
-			return never(held, "total_memory", "memory", size.Memory.String(), limit.String())
+			return never(effective, "total_memory", "memory", size.Memory.String(), limit.String())
 		}
-		return full(held, "total_memory", fmt.Sprintf("no room for %s of memory: %s %s of %s, %s left", size.Memory.Short(), whose(held, "reserve"), (a.memory-was.Memory).Short(), limit.Short(), max(limit-(a.memory-was.Memory), 0).Short()), a.memory.String(), limit.String(), hint)
+		return full(effective, "total_memory", fmt.Sprintf("no room for %s of memory: %s %s of %s, %s left", size.Memory.Short(), subject(effective, "reserve"), (a.memory-was.Memory).Short(), limit.Short(), max(limit-(a.memory-was.Memory), 0).Short()), a.memory.String(), limit.String(), hint)
 	}
-	if limit := held.CPUs; limit > 0 && size.CPUs > was.CPUs && a.cpus-billionths(was.CPUs)+billionths(size.CPUs) > billionths(limit) {
+	if limit := effective.CPUs; limit > 0 && size.CPUs > was.CPUs && a.cpus-billionths(was.CPUs)+billionths(size.CPUs) > billionths(limit) {
 		if billionths(size.CPUs) > billionths(limit) {
-			return never(held, "total_cpus", "cpus", number(size.CPUs), number(limit))
+			return never(effective, "total_cpus", "cpus", number(size.CPUs), number(limit))
 		}
-		return full(held, "total_cpus", fmt.Sprintf("no room for %s CPUs: %s %s of %s, %s left", number(size.CPUs), whose(held, "reserve"), number(float64(a.cpus-billionths(was.CPUs))/1e9), number(limit), number(max(limit-float64(a.cpus-billionths(was.CPUs))/1e9, 0))), number(float64(a.cpus)/1e9), number(limit), hint)
+		return full(effective, "total_cpus", fmt.Sprintf("no room for %s CPUs: %s %s of %s, %s left", number(size.CPUs), subject(effective, "reserve"), number(float64(a.cpus-billionths(was.CPUs))/1e9), number(limit), number(max(limit-float64(a.cpus-billionths(was.CPUs))/1e9, 0))), number(float64(a.cpus)/1e9), number(limit), hint)
 	}
 	return nil
 }
@@ -199,17 +199,17 @@ func (a *account) fits(held *policy.EffectivePolicy, was, size Size) error {
 func number(n float64) string { return strconv.FormatFloat(n, 'g', 6, 64) }
 
 // Resize reserves another size for a session; only an increase can be refused.
-func (b *Accounts) Resize(principal string, held *policy.EffectivePolicy, key string, size Size) error {
+func (b *Accounts) Resize(principal string, effective *policy.EffectivePolicy, key string, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := b.parts(principal, held)
+	list := b.parts(principal, effective)
 	defer b.forgetAll(list)
 	was, ok := list[0].sessions[key]
 	if !ok {
 		return nil // it has ended
 	}
 	for _, p := range list {
-		if err := p.fits(p.held, was, size); err != nil {
+		if err := p.fits(p.effective, was, size); err != nil {
 			return err
 		}
 	}
@@ -223,10 +223,10 @@ func (b *Accounts) Resize(principal string, held *policy.EffectivePolicy, key st
 }
 
 // Restore counts a session that already exists, whatever the limits.
-func (b *Accounts) Restore(principal string, held *policy.EffectivePolicy, key string, size Size) {
+func (b *Accounts) Restore(principal string, effective *policy.EffectivePolicy, key string, size Size) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if list := b.parts(principal, held); list[0].sessions[key] == (Size{}) {
+	if list := b.parts(principal, effective); list[0].sessions[key] == (Size{}) {
 		b.addAll(list, key, size)
 	}
 }
@@ -252,44 +252,44 @@ func (b *Accounts) Release(principal, key string) {
 
 // Execution reserves an execution that begins now: it counts for the running ones, the rate and the day. release gives back the
 // first, once.
-func (b *Accounts) Execution(principal string, held *policy.EffectivePolicy) (release func(), err error) {
+func (b *Accounts) Execution(principal string, effective *policy.EffectivePolicy) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := b.parts(principal, held)
+	list := b.parts(principal, effective)
 	defer b.forgetAll(list)
 	for _, p := range list {
-		if err := p.oneMore(p.held); err != nil {
+		if err := p.oneMore(p.effective); err != nil {
 			return nil, err
 		}
 	}
-	if err := b.begin(principal, list[0].account, held); err != nil {
+	if err := b.begin(principal, list[0].account, effective); err != nil {
 		return nil, err
 	}
 	return b.count(list, func(a *account, n int) { a.executions += n }), nil
 }
 
 // Process does the same for a managed process: its start is an execution for the rate and the day.
-func (b *Accounts) Process(principal string, held *policy.EffectivePolicy) (release func(), err error) {
+func (b *Accounts) Process(principal string, effective *policy.EffectivePolicy) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := b.parts(principal, held)
+	list := b.parts(principal, effective)
 	defer b.forgetAll(list)
 	for _, p := range list {
-		if limit := p.held.Processes; limit > 0 && p.processes >= limit {
-			return nil, full(p.held, "processes", fmt.Sprintf("%s %d of %d processes", whose(p.held, "have"), p.processes, limit), strconv.Itoa(p.processes), strconv.Itoa(limit), "stop one of them")
+		if limit := p.effective.Processes; limit > 0 && p.processes >= limit {
+			return nil, full(p.effective, "processes", fmt.Sprintf("%s %d of %d processes", subject(p.effective, "have"), p.processes, limit), strconv.Itoa(p.processes), strconv.Itoa(limit), "stop one of them")
 		}
 	}
-	if err := b.begin(principal, list[0].account, held); err != nil {
+	if err := b.begin(principal, list[0].account, effective); err != nil {
 		return nil, err
 	}
 	return b.count(list, func(a *account, n int) { a.processes += n }), nil
 }
 
 // Running counts what already runs, whatever the limits. release gives it back, once.
-func (b *Accounts) Running(principal string, held *policy.EffectivePolicy, process bool) (release func()) {
+func (b *Accounts) Running(principal string, effective *policy.EffectivePolicy, process bool) (release func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.count(b.parts(principal, held), func(a *account, n int) {
+	return b.count(b.parts(principal, effective), func(a *account, n int) {
 		if process {
 			a.processes += n
 		} else {
@@ -314,58 +314,58 @@ func (b *Accounts) count(list []part, add func(a *account, n int)) (release func
 }
 
 // oneMore refuses an execution beyond the limit of concurrent ones.
-func (a *account) oneMore(held *policy.EffectivePolicy) error {
-	if limit := held.Executions; limit > 0 && a.executions >= limit {
-		return full(held, "executions", fmt.Sprintf("%s %d of %d executions running", whose(held, "have"), a.executions, limit), strconv.Itoa(a.executions), strconv.Itoa(limit), "wait for one of them to end")
+func (a *account) oneMore(effective *policy.EffectivePolicy) error {
+	if limit := effective.Executions; limit > 0 && a.executions >= limit {
+		return full(effective, "executions", fmt.Sprintf("%s %d of %d executions running", subject(effective, "have"), a.executions, limit), strconv.Itoa(a.executions), strconv.Itoa(limit), "wait for one of them to end")
 	}
 	return nil
 }
 
 // begin takes an execution from the rate and from the day, or from neither.
-func (b *Accounts) begin(principal string, a *account, held *policy.EffectivePolicy) error {
+func (b *Accounts) begin(principal string, a *account, effective *policy.EffectivePolicy) error {
 	now := b.now()
-	if err := a.inRate(held, now); err != nil {
+	if err := a.inRate(effective, now); err != nil {
 		return err
 	}
-	if ok, used, rest := b.day.Begin(principal, held.PerDay); !ok {
-		return inDay(held, used, rest)
+	if ok, used, untilReset := b.day.Begin(principal, effective.PerDay); !ok {
+		return inDay(effective, used, untilReset)
 	}
-	if held.PerMinute > 0 {
+	if effective.PerMinute > 0 {
 		a.tokens--
-		a.again = now.Add(time.Duration((burst(held) - a.tokens) / rate(held)))
+		a.again = now.Add(time.Duration((burst(effective) - a.tokens) / rate(effective)))
 	}
 	return nil
 }
 
 // inRate refuses an execution that exceeds the rate.
-func (a *account) inRate(held *policy.EffectivePolicy, now time.Time) error {
-	wait := a.fill(held, now)
+func (a *account) inRate(effective *policy.EffectivePolicy, now time.Time) error {
+	wait := a.fill(effective, now)
 	if wait == 0 {
 		return nil
 	}
-	limit := strconv.Itoa(held.PerMinute)
-	err := full(held, "executions_per_minute", "too many executions: "+limit+" a minute are allowed", limit, limit, fmt.Sprintf("try again in %v", quantity.Duration(wait.Round(time.Millisecond))))
+	limit := strconv.Itoa(effective.PerMinute)
+	err := full(effective, "executions_per_minute", "too many executions: "+limit+" a minute are allowed", limit, limit, fmt.Sprintf("try again in %v", quantity.Duration(wait.Round(time.Millisecond))))
 	err.Denial.After = wait
 	return err
 }
 
 // inDay refuses an execution beyond the daily limit.
-func inDay(held *policy.EffectivePolicy, used int, rest time.Duration) error {
-	if held.PerDay == 0 || used < held.PerDay {
+func inDay(effective *policy.EffectivePolicy, used int, untilReset time.Duration) error {
+	if effective.PerDay == 0 || used < effective.PerDay {
 		return nil
 	}
-	err := full(held, "executions_per_day", fmt.Sprintf("%s %d of %d executions today", whose(held, "have"), used, held.PerDay), strconv.Itoa(used), strconv.Itoa(held.PerDay), "try again after midnight UTC")
-	err.Denial.After = rest
+	err := full(effective, "executions_per_day", fmt.Sprintf("%s %d of %d executions today", subject(effective, "have"), used, effective.PerDay), strconv.Itoa(used), strconv.Itoa(effective.PerDay), "try again after midnight UTC")
+	err.Denial.After = untilReset
 	return err
 }
 
 // fill refills the token bucket for the elapsed time, and returns how long until it has a token.
-func (a *account) fill(held *policy.EffectivePolicy, now time.Time) time.Duration {
-	if held.PerMinute == 0 {
+func (a *account) fill(effective *policy.EffectivePolicy, now time.Time) time.Duration {
+	if effective.PerMinute == 0 {
 		a.filled, a.again = time.Time{}, time.Time{}
 		return 0
 	}
-	rate, limit := rate(held), burst(held)
+	rate, limit := rate(effective), burst(effective)
 	if a.filled.IsZero() {
 		a.tokens = limit
 	} else if since := now.Sub(a.filled); since > 0 {
@@ -379,16 +379,16 @@ func (a *account) fill(held *policy.EffectivePolicy, now time.Time) time.Duratio
 }
 
 // rate is in executions per nanosecond.
-func rate(held *policy.EffectivePolicy) float64 {
-	return float64(held.PerMinute) / float64(time.Minute)
+func rate(effective *policy.EffectivePolicy) float64 {
+	return float64(effective.PerMinute) / float64(time.Minute)
 }
 
-func burst(held *policy.EffectivePolicy) float64 { return float64(cmp.Or(held.Burst, held.PerMinute)) }
+func burst(e *policy.EffectivePolicy) float64 { return float64(cmp.Or(e.Burst, e.PerMinute)) }
 
-// whose begins the sentence that says who has used up a limit: a principal, or one of its tenants.
-func whose(held *policy.EffectivePolicy, verb string) string {
+// subject begins the sentence that says who has used up a limit: a principal, or one of its tenants.
+func subject(effective *policy.EffectivePolicy, verb string) string {
 	switch {
-	case held.Of != nil:
+	case effective.Of != nil:
 		return "the boxes of this tenant " + verb
 	case verb == "have":
 		return "you have"
@@ -397,10 +397,10 @@ func whose(held *policy.EffectivePolicy, verb string) string {
 }
 
 // never refuses what would not fit even if other sessions ended, so that no caller waits for it.
-func never(held *policy.EffectivePolicy, key, field, value, allowed string) *fault.Error {
-	rule := held.Rule(key)
+func never(effective *policy.EffectivePolicy, key, field, value, allowed string) *fault.Error {
+	rule := effective.Rule(key)
 	boxes := "all your boxes"
-	if held.Of != nil {
+	if effective.Of != nil {
 		boxes = "all boxes of this tenant"
 	}
 	return fault.Field(field, value, "at most "+allowed).Of(fault.Denied).WithText("%s = %s: %s together may have %s (%s)", field, value, boxes, allowed, rule).WithHint("ask for less").
@@ -408,8 +408,8 @@ func never(held *policy.EffectivePolicy, key, field, value, allowed string) *fau
 }
 
 // full returns the refusal of a request beyond a limit.
-func full(held *policy.EffectivePolicy, key, words, used, allowed, hint string) *fault.Error {
-	rule := held.Rule(key)
+func full(effective *policy.EffectivePolicy, key, words, used, allowed, hint string) *fault.Error {
+	rule := effective.Rule(key)
 	return fault.Errorf(fault.Exhausted, "%s (%s)", words, rule).WithHint("%s", hint).
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: rule, Used: used, Allowed: allowed, Setting: "a larger " + rule})
 }

@@ -51,7 +51,7 @@ func accounts() (*quota.Accounts, *clock) {
 	return quota.NewAccounts(&days{used: map[string]int{}}, c.now), c
 }
 
-func held(change func(*policy.Policy)) *policy.EffectivePolicy {
+func effective(change func(*policy.Policy)) *policy.EffectivePolicy {
 	h := &policy.EffectivePolicy{Policy: policy.NoPolicy(), Name: "ci"}
 	change(&h.Policy)
 	return h
@@ -106,7 +106,7 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 		t.Run(tc.rule, func(t *testing.T) {
 			t.Parallel()
 			b, _ := accounts()
-			h := held(tc.bounds)
+			h := effective(tc.bounds)
 			for i := range 2 {
 				if err := tc.do(b, h, i); err != nil {
 					t.Fatalf("number %d: %v", i, err)
@@ -123,7 +123,7 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 				t.Errorf(`d = %+v, want d.Rule == "policy.ci." + tc.rule and d.Used == %v and d.Allowed == %v and d.Setting != ""`,
 					d, tc.used, tc.allowed)
 			}
-			if err := tc.do(b, held(func(*policy.Policy) {}), 3); err != nil {
+			if err := tc.do(b, effective(func(*policy.Policy) {}), 3); err != nil {
 				t.Errorf("without bounds: %v", err)
 			}
 		})
@@ -134,7 +134,7 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 func TestWhatCanNeverBeIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
-	h := held(func(b *policy.Policy) { b.Memory, b.CPUs = quantity.GiB, 1 })
+	h := effective(func(b *policy.Policy) { b.Memory, b.CPUs = quantity.GiB, 1 })
 	for rule, size := range map[string]quota.Size{"total_memory": {Memory: quantity.GiB + 1, CPUs: 1}, "total_cpus": {Memory: 1, CPUs: 1.5}} {
 		err := b.Session("ann", h, "k", size)
 		if d := fault.DenialOf(err); d == nil || d.Rule != "policy.ci."+rule || d.Allowed == "" || fault.KindOf(err) != fault.Denied {
@@ -150,7 +150,7 @@ func TestWhatCanNeverBeIsSaidAtOnce(t *testing.T) {
 func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
-	h := held(func(b *policy.Policy) {
+	h := effective(func(b *policy.Policy) {
 		b.Sessions, b.Executions, b.Processes, b.Memory, b.CPUs = 1, 1, 1, quantity.GiB, 1
 	})
 	for i := range 3 {
@@ -178,7 +178,7 @@ func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
 func TestTheRateIsThatOfABucket(t *testing.T) {
 	t.Parallel()
 	b, c := accounts()
-	h := held(func(b *policy.Policy) { b.PerMinute, b.Burst = 60, 3 })
+	h := effective(func(b *policy.Policy) { b.PerMinute, b.Burst = 60, 3 })
 	run := func() error {
 		release, err := b.Execution("ann", h)
 		if err == nil {
@@ -220,7 +220,7 @@ func TestARefusalTakesNothing(t *testing.T) {
 	day := &days{used: map[string]int{}}
 	c := &clock{}
 	b := quota.NewAccounts(day, c.now)
-	h := held(func(b *policy.Policy) { b.PerMinute, b.PerDay, b.Executions = 2, 3, 1 })
+	h := effective(func(b *policy.Policy) { b.PerMinute, b.PerDay, b.Executions = 2, 3, 1 })
 	release, err := b.Execution("ann", h)
 	if err != nil {
 		t.Fatal(err)
@@ -242,7 +242,7 @@ func second(_ func(), err error) error { return err }
 func TestASessionChangesItsSize(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
-	h := held(func(b *policy.Policy) { b.Memory, b.CPUs = 3*quantity.GiB, 3 })
+	h := effective(func(b *policy.Policy) { b.Memory, b.CPUs = 3*quantity.GiB, 3 })
 	for key, n := range map[string]quantity.Size{"a": 1, "b": 1} {
 		if err := b.Session("ann", h, key, quota.Size{Memory: n * quantity.GiB, CPUs: float64(n)}); err != nil {
 			t.Fatal(err)
@@ -253,7 +253,7 @@ func TestASessionChangesItsSize(t *testing.T) {
 	}
 	denial(t, b.Resize("ann", h, "b", quota.Size{Memory: 2 * quantity.GiB, CPUs: 1}))
 	denial(t, b.Resize("ann", h, "b", quota.Size{Memory: quantity.GiB, CPUs: 1.5}))
-	less := held(func(b *policy.Policy) { b.Memory, b.CPUs = quantity.GiB, 1 })
+	less := effective(func(b *policy.Policy) { b.Memory, b.CPUs = quantity.GiB, 1 })
 	if err := b.Resize("ann", less, "a", quota.Size{Memory: quantity.GiB, CPUs: 1}); err != nil {
 		t.Errorf("less is refused under bounds that are exceeded already: %v", err)
 	}
@@ -266,7 +266,7 @@ func TestASessionChangesItsSize(t *testing.T) {
 func TestWhatIsThereAlreadyCounts(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
-	h := held(func(b *policy.Policy) { b.Sessions, b.Executions, b.Processes = 1, 1, 1 })
+	h := effective(func(b *policy.Policy) { b.Sessions, b.Executions, b.Processes = 1, 1, 1 })
 	b.Restore("ann", &policy.EffectivePolicy{}, "a", quota.Size{Memory: 1, CPUs: 1})
 	b.Restore("ann", &policy.EffectivePolicy{}, "b", quota.Size{Memory: 1, CPUs: 1})
 	b.Restore("ann", &policy.EffectivePolicy{}, "b", quota.Size{Memory: 1, CPUs: 1}) // counts once
@@ -288,9 +288,9 @@ func TestTenThousandAtOnce(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
 	bounds := map[string]*policy.EffectivePolicy{
-		"ann": held(func(b *policy.Policy) { b.Sessions = 7 }),
-		"bob": held(func(b *policy.Policy) { b.Memory = 50 * quantity.MiB }),
-		"eve": held(func(b *policy.Policy) { b.Executions, b.PerDay = 11, 100 }),
+		"ann": effective(func(b *policy.Policy) { b.Sessions = 7 }),
+		"bob": effective(func(b *policy.Policy) { b.Memory = 50 * quantity.MiB }),
+		"eve": effective(func(b *policy.Policy) { b.Executions, b.PerDay = 11, 100 }),
 	}
 	var got [3]atomic.Int64
 	var work sync.WaitGroup
@@ -321,7 +321,7 @@ func TestTenThousandAtOnce(t *testing.T) {
 func TestNothingIsCountedHalf(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
-	h := held(func(b *policy.Policy) { b.Sessions, b.Executions, b.Processes, b.CPUs = 3, 3, 3, 0.6 })
+	h := effective(func(b *policy.Policy) { b.Sessions, b.Executions, b.Processes, b.CPUs = 3, 3, 3, 0.6 })
 	var work sync.WaitGroup
 	var in, most atomic.Int64
 	for w := range 16 {

@@ -28,18 +28,18 @@ type StartLimiter struct {
 	each int
 	hold time.Duration
 
-	mu     sync.Mutex // guards the fields below
-	names  map[string]*name
-	last   string    // the principal that has asked last
-	asked  time.Time // when it did
-	shared time.Time // when one asked shortly after another
+	mu       sync.Mutex // guards the fields below
+	names    map[string]*name
+	last     string    // the principal that has asked last
+	lastTime time.Time // when it did
+	shared   time.Time // when one asked shortly after another
 }
 
 // name is a principal with turns or waiters.
 type name struct {
-	begun []*turn // oldest first; some may have expired, if none waits
+	turns []*turn // oldest first; some may have expired, if none waits
 	line  []*turn
-	late  *time.Timer // passes expired turns to waiters; nil before the first waiter
+	timer *time.Timer // passes expired turns to waiters; nil before the first waiter
 }
 
 // turn is a principal's turn, or a place in its queue.
@@ -54,25 +54,25 @@ func NewStartLimiter(each int, hold time.Duration) *StartLimiter {
 	return &StartLimiter{each: max(each, 1), hold: hold, names: map[string]*name{}}
 }
 
-// Begin waits for a turn of a principal. The caller must call end when the start is over; further calls do nothing. The error is
+// Begin waits for a turn of a principal. The caller must call done when the start is over; further calls do nothing. The error is
 // that of ctx. While none waits no timer runs: the next caller notices an expired turn, and almost all are given back first.
-func (t *StartLimiter) Begin(ctx context.Context, who string) (end func(), err error) {
+func (t *StartLimiter) Begin(ctx context.Context, principal string) (done func(), err error) {
 	t.mu.Lock()
-	n := t.names[who]
+	n := t.names[principal]
 	if n == nil {
 		n = &name{}
-		t.names[who] = n
+		t.names[principal] = n
 	}
 	now := time.Now()
-	if who != t.last && now.Sub(t.asked) < sharing {
+	if principal != t.last && now.Sub(t.lastTime) < sharing {
 		t.shared = now
 	}
-	t.last, t.asked = who, now
+	t.last, t.lastTime = principal, now
 	own := &turn{}
-	if t.passLocked(n); len(n.line) == 0 && len(n.begun) < t.mostLocked() {
+	if t.passLocked(n); len(n.line) == 0 && len(n.turns) < t.maxLocked() {
 		n.begin(own)
 		t.mu.Unlock()
-		return func() { t.leave(who, n, own) }, nil
+		return func() { t.leave(principal, n, own) }, nil
 	}
 	own.granted = make(chan struct{})
 	if n.line = append(n.line, own); len(n.line) == 1 {
@@ -81,33 +81,33 @@ func (t *StartLimiter) Begin(ctx context.Context, who string) (end func(), err e
 	t.mu.Unlock()
 	select {
 	case <-own.granted:
-		return func() { t.leave(who, n, own) }, nil
+		return func() { t.leave(principal, n, own) }, nil
 	case <-ctx.Done():
-		t.leave(who, n, own)
+		t.leave(principal, n, own)
 		return nil, ctx.Err()
 	}
 }
 
 // leave gives back a turn, if it has not expired, or a place in the queue.
-func (t *StartLimiter) leave(who string, n *name, own *turn) {
+func (t *StartLimiter) leave(principal string, n *name, own *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	same := func(other *turn) bool { return other == own }
-	n.begun = slices.DeleteFunc(n.begun, same)
+	n.turns = slices.DeleteFunc(n.turns, same)
 	n.line = slices.DeleteFunc(n.line, same)
 	t.passLocked(n)
-	if len(n.begun) == 0 && t.names[who] == n {
-		delete(t.names, who)
+	if len(n.turns) == 0 && t.names[principal] == n {
+		delete(t.names, principal)
 	}
 }
 
 // passLocked passes turns that have expired or were given back to waiters.
 func (t *StartLimiter) passLocked(n *name) {
 	now := time.Now()
-	for len(n.begun) > 0 && now.Sub(n.begun[0].since) >= t.hold {
-		n.begun = n.begun[1:]
+	for len(n.turns) > 0 && now.Sub(n.turns[0].since) >= t.hold {
+		n.turns = n.turns[1:]
 	}
-	for most := t.mostLocked(); len(n.line) > 0 && len(n.begun) < most; {
+	for maxTurns := t.maxLocked(); len(n.line) > 0 && len(n.turns) < maxTurns; {
 		next := n.line[0]
 		n.line = n.line[1:]
 		n.begin(next)
@@ -116,13 +116,13 @@ func (t *StartLimiter) passLocked(n *name) {
 	switch {
 	case len(n.line) > 0:
 		t.watchLocked(n)
-	case n.late != nil:
-		n.late.Stop()
+	case n.timer != nil:
+		n.timer.Stop()
 	}
 }
 
-// mostLocked returns how many turns a principal may have at the moment.
-func (t *StartLimiter) mostLocked() int {
+// maxLocked returns how many turns a principal may have at the moment.
+func (t *StartLimiter) maxLocked() int {
 	if time.Since(t.shared) < sharing {
 		return max(t.each/2, 1)
 	}
@@ -131,12 +131,12 @@ func (t *StartLimiter) mostLocked() int {
 
 // watchLocked sets the timer that passes the turn that expires first to a waiter.
 func (t *StartLimiter) watchLocked(n *name) {
-	left := t.hold - time.Since(n.begun[0].since)
-	if n.late != nil {
-		n.late.Reset(left)
+	left := t.hold - time.Since(n.turns[0].since)
+	if n.timer != nil {
+		n.timer.Reset(left)
 		return
 	}
-	n.late = time.AfterFunc(left, func() {
+	n.timer = time.AfterFunc(left, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.passLocked(n)
@@ -145,5 +145,5 @@ func (t *StartLimiter) watchLocked(n *name) {
 
 func (n *name) begin(own *turn) {
 	own.since = time.Now()
-	n.begun = append(n.begun, own)
+	n.turns = append(n.turns, own)
 }

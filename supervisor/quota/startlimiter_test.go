@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-func begin(t *testing.T, turns *StartLimiter, who string) (end func()) {
+func begin(t *testing.T, turns *StartLimiter, caller string) (end func()) {
 	t.Helper()
-	end, err := turns.Begin(t.Context(), who)
+	end, err := turns.Begin(t.Context(), caller)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,12 +20,12 @@ func begin(t *testing.T, turns *StartLimiter, who string) (end func()) {
 }
 
 // beginAtOnce is begin for a turn that nobody has to wait for. A wait would end when a turn before it expires.
-func beginAtOnce(t *testing.T, turns *StartLimiter, who string) (end func()) {
+func beginAtOnce(t *testing.T, turns *StartLimiter, caller string) (end func()) {
 	t.Helper()
 	since := time.Now()
-	end = begin(t, turns, who)
-	if took := time.Since(since); took > 0 {
-		t.Errorf("%s has waited for %v", who, took)
+	end = begin(t, turns, caller)
+	if elapsed := time.Since(since); elapsed > 0 {
+		t.Errorf("%s has waited for %v", caller, elapsed)
 	}
 	return end
 }
@@ -128,8 +128,8 @@ func TestATurnIsOverByItself(t *testing.T) {
 		for range 4 {
 			ends = append(ends, begin(t, turns, "a"))
 		}
-		if took := time.Since(since); took != 3*time.Second {
-			t.Errorf("they have waited for %v", took)
+		if elapsed := time.Since(since); elapsed != 3*time.Second {
+			t.Errorf("they have waited for %v", elapsed)
 		}
 		for _, end := range ends {
 			end()
@@ -139,9 +139,9 @@ func TestATurnIsOverByItself(t *testing.T) {
 		}
 		first := begin(t, turns, "a")
 		ends[0]() // its turn is over
-		late, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		timeoutCtx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := turns.Begin(late, "a"); err == nil {
+		if _, err := turns.Begin(timeoutCtx, "a"); err == nil {
 			t.Error("no error: the late end of a turn that was already over gave another one")
 		}
 		first()

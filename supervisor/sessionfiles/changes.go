@@ -41,7 +41,7 @@ type ChangesReport struct {
 // ChangesWatch is the state of a workspace before an execution.
 type ChangesWatch struct {
 	s        *session.Session
-	asked    *ChangesRequest
+	req      *ChangesRequest
 	before   session.Info
 	snapshot []byte
 	unread   int
@@ -53,14 +53,14 @@ const programs = 3
 
 // BeginChanges scans the workspace. If there is too much in it, the report will say so; any other error means that the
 // execution should not begin. If nothing is asked, it returns nil and does not scan.
-func BeginChanges(ctx context.Context, s *session.Session, asked *ChangesRequest) (*ChangesWatch, error) {
-	if asked == nil {
+func BeginChanges(ctx context.Context, s *session.Session, req *ChangesRequest) (*ChangesWatch, error) {
+	if req == nil {
 		return nil, nil
 	}
-	w := &ChangesWatch{s: s, asked: asked, before: s.Info()}
+	w := &ChangesWatch{s: s, req: req, before: s.Info()}
 	limits := &s.Config().Files
 	a, data, err := Do(ctx, s, BoxUser, &files.Request{Snapshot: &files.Snapshot{
-		Path: []byte(isolation.Workspace), Exclude: asked.Exclude, Walk: limits.MaxEntries, Most: min(maxSnapshot, int64(limits.MaxContent)),
+		Path: []byte(isolation.Workspace), Exclude: req.Exclude, Walk: limits.MaxEntries, Most: min(maxSnapshot, int64(limits.MaxContent)),
 	}}, nil)
 	if f, ok := errors.AsType[*Failure](err); ok && f.Kind == files.TooMany {
 		w.unknown = f.Error()
@@ -86,9 +86,9 @@ func (w *ChangesWatch) End(ctx context.Context) *ChangesReport {
 	}
 	limits := &w.s.Config().Files
 	req := &files.Changes{
-		Path: []byte(isolation.Workspace), Exclude: w.asked.Exclude, Include: w.asked.Include, Walk: limits.MaxEntries, Limit: w.asked.Limit, MaxSize: w.asked.MaxSize,
+		Path: []byte(isolation.Workspace), Exclude: w.req.Exclude, Include: w.req.Include, Walk: limits.MaxEntries, Limit: w.req.Limit, MaxSize: w.req.MaxSize,
 	}
-	if w.asked.Digest {
+	if w.req.Digest {
 		req.Digest = int64(limits.MaxSearch)
 	}
 	a, _, err := Do(ctx, w.s, BoxUser, &files.Request{Changes: req}, w.snapshot)
@@ -121,12 +121,12 @@ func (w *ChangesWatch) EndProcess(ctx context.Context, p *process.Process, mine 
 // ended since.
 func exact(before, after *session.Info) bool {
 	for _, i := range []*session.Info{before, after} {
-		if i.Running > 0 || i.LeftRunning || i.Settings.Workspace != "" || slices.ContainsFunc(i.Settings.Mounts, lent) {
+		if i.Running > 0 || i.LeftRunning || i.Settings.Workspace != "" || slices.ContainsFunc(i.Settings.Mounts, isWork) {
 			return false
 		}
 	}
 	return after.Executions-before.Executions == programs
 }
 
-// lent reports whether a mount makes the workspace a directory that others may write to.
-func lent(m policy.Mount) bool { return cmp.Or(m.Target, isolation.Workspace) == isolation.Workspace }
+// isWork reports whether a mount makes the workspace a directory that others may write to.
+func isWork(m policy.Mount) bool { return cmp.Or(m.Target, isolation.Workspace) == isolation.Workspace }

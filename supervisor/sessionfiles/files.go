@@ -212,9 +212,9 @@ func startAs(ctx context.Context, s *session.Session, internal *session.Internal
 	if err != nil {
 		return nil, err
 	}
-	ctx, end := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	remove := func() {
-		end()
+		cancel()
 		_ = s.RemoveProcess(context.WithoutCancel(ctx), p) // it can fail only because its context ends
 	}
 	a, err := p.Attach(ctx, process.AttachOptions{From: new([2]int64), Write: req.Stdin, Lossless: true})
@@ -223,7 +223,7 @@ func startAs(ctx context.Context, s *session.Session, internal *session.Internal
 		return nil, err
 	}
 	return &conversation{s: s, p: p, a: a, ctx: ctx, close: func() {
-		end()
+		cancel()
 		a.Close()
 		remove()
 	}}, nil

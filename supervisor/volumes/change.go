@@ -25,7 +25,7 @@ func busyNow(name string) error {
 
 // Change sets the quota of a workspace, for all sessions that use it; nil leaves a value as it is. A workspace made with a quota
 // keeps one, and one made without never gets one: the kernel either counts its files or does not.
-func (s *Workspaces) Change(ctx context.Context, owner, name string, held *policy.EffectivePolicy, quota *quantity.Size, inodes *int) (Workspace, error) {
+func (s *Workspaces) Change(ctx context.Context, owner, name string, effective *policy.EffectivePolicy, quota *quantity.Size, inodes *int) (Workspace, error) {
 	key := policy.SpaceKey(owner, name)
 	s.mu.Lock()
 	sp, err := s.findLocked("name", owner, name)
@@ -47,13 +47,13 @@ func (s *Workspaces) Change(ctx context.Context, owner, name string, held *polic
 	}
 	was := sp.WorkspaceRecord
 	now := was
-	if now.Quota, now.Inodes, err = s.Config().SpaceQuota(held, cmp.Or(quota, &was.Quota), cmp.Or(inodes, &was.Inodes)); err != nil {
+	if now.Quota, now.Inodes, err = s.Config().SpaceQuota(effective, cmp.Or(quota, &was.Quota), cmp.Or(inodes, &was.Inodes)); err != nil {
 		s.mu.Unlock()
 		return Workspace{}, err
 	}
 	sp.busy = true // so that it is not removed meanwhile, or the keeper would make it again
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	now.Changing = true
 	if err = s.write(key, &now); err == nil {

@@ -23,10 +23,10 @@ type Config struct {
 
 // Bounds of the limits.
 const (
-	mostBytes    = 64 * quantity.GiB
-	mostEntries  = 100_000
-	mostDrives   = 10_000
-	mostVersions = 1000
+	maxBytes    = 64 * quantity.GiB
+	maxEntries  = 100_000
+	maxDrives   = 10_000
+	maxVersions = 1000
 )
 
 // DefaultConfig returns the built-in configuration.
@@ -43,20 +43,20 @@ func (c *Config) Validate() error {
 		key  string
 		size quantity.Size
 	}{{"max_archive", c.MaxArchive}, {"max_bytes", c.MaxBytes}, {"max_file", c.MaxFile}} {
-		if b.size < quantity.KiB || b.size > mostBytes {
-			return fmt.Errorf("drives.%s = %v: must be %v to %v", b.key, b.size, quantity.KiB, mostBytes)
+		if b.size < quantity.KiB || b.size > maxBytes {
+			return fmt.Errorf("drives.%s = %v: must be %v to %v", b.key, b.size, quantity.KiB, maxBytes)
 		}
 	}
 	switch {
 	case c.MaxTotal < quantity.KiB:
 		return fmt.Errorf("drives.max_total = %v: must be %v or more", c.MaxTotal, quantity.KiB)
-	case c.MaxEntries < 1 || c.MaxEntries > mostEntries:
-		return fmt.Errorf("drives.max_entries = %d: must be 1 to %d", c.MaxEntries, mostEntries)
-	case c.Max < 0 || c.Max > mostDrives:
-		return fmt.Errorf("drives.max = %d: must be 0 to %d", c.Max, mostDrives)
+	case c.MaxEntries < 1 || c.MaxEntries > maxEntries:
+		return fmt.Errorf("drives.max_entries = %d: must be 1 to %d", c.MaxEntries, maxEntries)
+	case c.Max < 0 || c.Max > maxDrives:
+		return fmt.Errorf("drives.max = %d: must be 0 to %d", c.Max, maxDrives)
 	}
 	if !validKeep(c.KeepVersions) {
-		return fmt.Errorf("drives.keep_versions = %d: must be 0 to %d", c.KeepVersions, mostVersions)
+		return fmt.Errorf("drives.keep_versions = %d: must be 0 to %d", c.KeepVersions, maxVersions)
 	}
 	if !validAge(c.KeepAge) {
 		return fmt.Errorf("drives.keep_age = %v: must be 0s, or 1s and more", c.KeepAge)
@@ -64,6 +64,6 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-func validKeep(n int) bool { return n >= 0 && n <= mostVersions }
+func validKeep(n int) bool { return n >= 0 && n <= maxVersions }
 
 func validAge(d quantity.Duration) bool { return d == 0 || d >= quantity.Duration(time.Second) }

@@ -27,15 +27,15 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// shelf is a store with helpers for its tests.
-type shelf struct {
+// driveFixture is a store with helpers for its tests.
+type driveFixture struct {
 	*volumes.Drives
 	t     *testing.T
 	state string
 	log   *bytes.Buffer
 }
 
-func open(t *testing.T, state string, change func(*volumes.Config)) *shelf {
+func open(t *testing.T, state string, change func(*volumes.Config)) *driveFixture {
 	t.Helper()
 	cfg := volumes.DefaultConfig()
 	if change != nil {
@@ -44,7 +44,7 @@ func open(t *testing.T, state string, change func(*volumes.Config)) *shelf {
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	s := &shelf{t: t, state: state, log: &bytes.Buffer{}}
+	s := &driveFixture{t: t, state: state, log: &bytes.Buffer{}}
 	var err error
 	if s.Drives, err = volumes.OpenDrives(state, cfg, slog.New(slog.NewTextHandler(s.log, nil))); err != nil {
 		t.Fatal(err)
@@ -77,12 +77,12 @@ func archive(t *testing.T, files ...string) *bytes.Buffer {
 	return &b
 }
 
-const who, name = "uid:1", "me/data"
+const owner, name = "uid:1", "me/data"
 
 // fill fills the drive and fails the test if that makes no new version.
-func (s *shelf) fill(f volumes.Filling, files ...string) volumes.Version {
+func (s *driveFixture) fill(f volumes.Filling, files ...string) volumes.Version {
 	s.t.Helper()
-	v, isNew, err := s.Fill(s.t.Context(), who, name, &f, archive(s.t, files...))
+	v, isNew, err := s.Fill(s.t.Context(), owner, name, &f, archive(s.t, files...))
 	if err != nil || !isNew {
 		s.t.Fatalf("%v: new %v, %v", files, isNew, err)
 	}
@@ -90,9 +90,9 @@ func (s *shelf) fill(f volumes.Filling, files ...string) volumes.Version {
 }
 
 // has returns all files of a version with their contents, as they are on disk.
-func (s *shelf) has(version int) string {
+func (s *driveFixture) has(version int) string {
 	s.t.Helper()
-	_, tree, err := s.Take(who, name, version)
+	_, tree, err := s.Take(owner, name, version)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -124,9 +124,9 @@ func (s *shelf) has(version int) string {
 }
 
 // numbers returns the versions of the drive.
-func (s *shelf) numbers() (list []int) {
+func (s *driveFixture) numbers() (list []int) {
 	s.t.Helper()
-	d, err := s.Get(who, name)
+	d, err := s.Get(owner, name)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func (s *shelf) numbers() (list []int) {
 	return list
 }
 
-func (s *shelf) onDisk() int {
+func (s *driveFixture) onDisk() int {
 	s.t.Helper()
 	trees, err := filepath.Glob(filepath.Join(s.state, "drives", "u-*", "trees", "*"))
 	if err != nil {
@@ -154,7 +154,7 @@ func TestADriveIsFilledInVersions(t *testing.T) {
 		t.Errorf(`first = %+v, got %s, want first.Number == 1 and first.Entries == 4 and first.Bytes == 2 and got == "a=1 d/ d/b=2 e/"`,
 			first, got)
 	}
-	if v, isNew, err := s.Fill(t.Context(), who, name, &volumes.Filling{}, archive(t, "e/", "d/b=2", "a=1")); err != nil || isNew || v.Number != 1 {
+	if v, isNew, err := s.Fill(t.Context(), owner, name, &volumes.Filling{}, archive(t, "e/", "d/b=2", "a=1")); err != nil || isNew || v.Number != 1 {
 		t.Errorf("the same again: v = %+v, isNew = %v, err = %v, want no error and isNew == false and v.Number == 1",
 			v, isNew, err)
 	}
@@ -172,13 +172,13 @@ func TestADriveIsFilledInVersions(t *testing.T) {
 		"there is one": {volumes.Filling{IfLast: &none}, "if_version"}, "another is": {volumes.Filling{IfLast: &five}, "if_version"},
 		"out": {volumes.Filling{Into: "../x"}, "into"}, "absolute": {volumes.Filling{Into: "/x"}, "into"}, "strange": {volumes.Filling{Into: "a\nb"}, "into"},
 	} {
-		_, _, err := s.Fill(t.Context(), who, name, &tc.f, archive(t, "z=1"))
+		_, _, err := s.Fill(t.Context(), owner, name, &tc.f, archive(t, "z=1"))
 		if f, ok := err.(*fault.Error); !ok || f.Field != tc.field { //nolint:errorlint // it is one
 			t.Errorf("%s: err = %v, want ok == true and f.Field == tc.field", what, err)
 		}
 	}
 	for _, bad := range []string{"", "a", "a/b/c", "../b", "a/..", "A/b", "a/.b", "a/b@1", strings.Repeat("a", 65) + "/b"} {
-		if _, _, err := s.Fill(t.Context(), who, bad, &volumes.Filling{}, archive(t, "z=1")); fault.KindOf(err) != fault.Invalid {
+		if _, _, err := s.Fill(t.Context(), owner, bad, &volumes.Filling{}, archive(t, "z=1")); fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%q: err = %v, want a fault.Invalid error", bad, err)
 		}
 	}
@@ -215,7 +215,7 @@ func TestArchivesOfDrivesAreRefusedWhole(t *testing.T) {
 		"empty": archive(t), "none": bytes.NewBufferString("no archive"), "nothing": {}, "half": bytes.NewBuffer(archive(t, "a="+long).Bytes()[:1000]),
 		"too much with the rest": archive(t, "1/", "2/", "3/", "4/", "5/", "6/", "7/"),
 	} {
-		_, _, err := s.Fill(t.Context(), who, name, &volumes.Filling{Add: true}, b)
+		_, _, err := s.Fill(t.Context(), owner, name, &volumes.Filling{Add: true}, b)
 		if fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%s: err = %v, want a fault.Invalid error", what, err)
 		}
@@ -233,7 +233,7 @@ func TestDrivesHaveAQuota(t *testing.T) {
 	text := strings.Repeat("x", 2000)
 	s.fill(volumes.Filling{}, "a="+text)
 	for _, tc := range []struct{ name, rule string }{{"me/other", "drives.max"}, {name, "drives.max_total"}} {
-		_, _, err := s.Fill(t.Context(), who, tc.name, &volumes.Filling{}, archive(t, "b="+text))
+		_, _, err := s.Fill(t.Context(), owner, tc.name, &volumes.Filling{}, archive(t, "b="+text))
 		if f, ok := err.(*fault.Error); !ok || f.Kind != fault.Exhausted || f.Denial.Rule != tc.rule { //nolint:errorlint // it is one
 			t.Errorf("%s: err = %v, want ok == true and f.Kind == fault.Exhausted and f.Denial.Rule == tc.rule",
 				tc.rule, err)
@@ -258,7 +258,7 @@ func TestFillingsAtTheSameTime(t *testing.T) {
 	made := 0
 	for i := range 8 {
 		work.Go(func() {
-			_, _, err := s.Fill(t.Context(), who, name, &volumes.Filling{Add: true, IfLast: &last}, archive(t, "f="+strings.Repeat("x", i+1)))
+			_, _, err := s.Fill(t.Context(), owner, name, &volumes.Filling{Add: true, IfLast: &last}, archive(t, "f="+strings.Repeat("x", i+1)))
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -283,7 +283,7 @@ func TestVersionsAreKeptByCountAndAge(t *testing.T) {
 	defer work.Wait()
 	defer end()
 	s.fill(volumes.Filling{}, "a=1")
-	_, held, err := s.Take(who, name, 1)
+	_, held, err := s.Take(owner, name, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,32 +307,32 @@ func TestVersionsAreKeptByCountAndAge(t *testing.T) {
 		}
 	}
 	become("1 3 4")
-	if err := s.Remove(who, name, 1); fault.KindOf(err) != fault.Conflict {
+	if err := s.Remove(owner, name, 1); fault.KindOf(err) != fault.Conflict {
 		t.Errorf("a version in use: err = %v, want a fault.Conflict error", err)
 	}
-	if err := s.Remove(who, name, 0); fault.KindOf(err) != fault.Conflict {
+	if err := s.Remove(owner, name, 0); fault.KindOf(err) != fault.Conflict {
 		t.Errorf("all of it: err = %v, want a fault.Conflict error", err)
 	}
 	s.Release(held)
 	become("3 4")
 	push, age := true, quantity.Duration(time.Second)
-	if _, err := s.Keep(who, name, volumes.RetentionChange{Push: &push, Age: &age}); err != nil {
+	if _, err := s.Keep(owner, name, volumes.RetentionChange{Push: &push, Age: &age}); err != nil {
 		t.Fatal(err)
 	}
 	s.fill(volumes.Filling{}, "a=5")
 	s.fill(volumes.Filling{}, "a=6")
-	if _, err := s.Pushed(who, name, 4); err != nil {
+	if _, err := s.Pushed(owner, name, 4); err != nil {
 		t.Fatal(err)
 	}
 	become("3 5 6")
 	for n := range 3 {
-		if _, err := s.Pushed(who, name, []int{3, 5, 6}[n]); err != nil {
+		if _, err := s.Pushed(owner, name, []int{3, 5, 6}[n]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	become("6") // 5 is within the count, but too old
-	if err := s.Remove(who, name, 6); err != nil || s.onDisk() != 0 || len(s.List(who)) != 0 {
-		t.Errorf("%v, %d trees, %v", err, s.onDisk(), s.List(who))
+	if err := s.Remove(owner, name, 6); err != nil || s.onDisk() != 0 || len(s.List(owner)) != 0 {
+		t.Errorf("%v, %d trees, %v", err, s.onDisk(), s.List(owner))
 	}
 }
 
@@ -383,14 +383,14 @@ func TestAVersionIsDelivered(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), func(c *volumes.Config) { c.KeepVersions = 1 })
 	deliver := func(f volumes.Filling, files ...string) (volumes.Version, bool, error) {
-		return s.Fill(t.Context(), who, name, &f, archive(t, files...))
+		return s.Fill(t.Context(), owner, name, &f, archive(t, files...))
 	}
 	what, isNew, err := deliver(volumes.Filling{DryRun: true}, "f=3")
-	if err != nil || isNew || what.Number != 0 || what.Bytes != 1 || what.Entries != 1 || len(s.List(who)) != 0 {
-		t.Fatalf("%+v, new %v, %v, %+v", what, isNew, err, s.List(who))
+	if err != nil || isNew || what.Number != 0 || what.Bytes != 1 || what.Entries != 1 || len(s.List(owner)) != 0 {
+		t.Fatalf("%+v, new %v, %v, %+v", what, isNew, err, s.List(owner))
 	}
 	three := volumes.Filling{Number: 3, Digest: what.Digest}
-	if _, _, err := deliver(three, "f=4"); fault.KindOf(err) != fault.Conflict || len(s.List(who)) != 0 {
+	if _, _, err := deliver(three, "f=4"); fault.KindOf(err) != fault.Conflict || len(s.List(owner)) != 0 {
 		t.Fatalf("other content: err = %v, want a fault.Conflict error and len(s.List(who)) == 0", err)
 	}
 	for _, again := range []bool{false, true} {
@@ -429,7 +429,7 @@ func TestNumbersOfVersionsHaveAnEnd(t *testing.T) {
 		kind   fault.Kind // Internal: it is made
 		field  string
 	}{{math.MaxInt64, fault.Invalid, "as_version"}, {math.MaxInt32 + 1, fault.Invalid, "as_version"}, {math.MaxInt32, fault.Internal, ""}, {0, fault.Exhausted, "drive"}} {
-		_, _, err := s.Fill(t.Context(), who, name, &volumes.Filling{Number: tc.number}, archive(t, fmt.Sprint("f=", tc.number)))
+		_, _, err := s.Fill(t.Context(), owner, name, &volumes.Filling{Number: tc.number}, archive(t, fmt.Sprint("f=", tc.number)))
 		wrong, _ := errors.AsType[*fault.Error](err)
 		if (err == nil) != (tc.kind == fault.Internal) || err != nil && (wrong == nil || wrong.Kind != tc.kind || wrong.Field != tc.field || wrong.Allowed == "") {
 			t.Errorf("%d: %v", tc.number, err)
@@ -449,13 +449,13 @@ func TestDeliveredVersionsMakeRoom(t *testing.T) {
 		s := open(t, t.TempDir(), func(c *volumes.Config) { c.Max, c.MaxTotal = 3, 7*quantity.KiB })
 		text := strings.Repeat("x", 1500)
 		deliver := func(of string, number int) error {
-			_, _, err := s.Fill(t.Context(), who, of, &volumes.Filling{Number: number}, archive(t, fmt.Sprint("f=", number, text)))
+			_, _, err := s.Fill(t.Context(), owner, of, &volumes.Filling{Number: number}, archive(t, fmt.Sprint("f=", number, text)))
 			return err
 		}
 		has := func(want string) {
 			t.Helper()
 			var got []string
-			for _, d := range s.List(who) {
+			for _, d := range s.List(owner) {
 				for _, v := range d.Versions {
 					got = append(got, fmt.Sprint(d.Name, "@", v.Number))
 				}
@@ -468,7 +468,7 @@ func TestDeliveredVersionsMakeRoom(t *testing.T) {
 		if err := errors.Join(deliver("me/a", 2), deliver("me/a", 1), deliver("me/b", 7)); err != nil {
 			t.Fatal(err)
 		}
-		_, held, err := s.Take(who, "me/a", 1)
+		_, held, err := s.Take(owner, "me/a", 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -513,7 +513,7 @@ func TestADriveHasAnIndexAndAText(t *testing.T) {
 	s.fill(volumes.Filling{}, files...)
 	seen := 0
 	for offset := 0; ; {
-		v, list, next, err := s.Index(who, name, 0, "src/deep/er/", offset, 15)
+		v, list, next, err := s.Index(owner, name, 0, "src/deep/er/", offset, 15)
 		if err != nil || v.Number != 1 {
 			t.Fatalf("v = %v, err = %v, want no error and v.Number == 1", v, err)
 		}
@@ -531,7 +531,7 @@ func TestADriveHasAnIndexAndAText(t *testing.T) {
 		t.Errorf("%d entries", seen)
 	}
 	for _, most := range []int{volumes.MinText, 1200, 4096} {
-		_, text, err := s.Text(who, name, 0, most, "/drives/me/data")
+		_, text, err := s.Text(owner, name, 0, most, "/drives/me/data")
 		if err != nil || len(text) > most || !strings.HasSuffix(text, "</drive>\n") || strings.Count(text, "</drive>") != 1 || strings.Contains(text, "<system>") {
 			t.Errorf("%d: err = %v, want no error and len(text) <= most and text ending with \"</drive>\\n\" and strings.Count(text, \"</drive>\") == 1 and text without \"<system>\":\n%s",
 				most, err, text)
@@ -546,7 +546,7 @@ func TestADriveHasAnIndexAndAText(t *testing.T) {
 		many = append(many, strings.Repeat("g", i+1)+"=x")
 	}
 	s.fill(volumes.Filling{}, many...)
-	if _, text, err := s.Text(who, name, 0, volumes.MinText, ""); err != nil || len(text) > volumes.MinText || !strings.Contains(text, "\n... and 1") {
+	if _, text, err := s.Text(owner, name, 0, volumes.MinText, ""); err != nil || len(text) > volumes.MinText || !strings.Contains(text, "\n... and 1") {
 		t.Errorf("err = %v, want no error and len(text) <= volumes.MinText and text containing \"\\n... and 1\":\n%s",
 			err, text)
 	}
@@ -572,7 +572,7 @@ func TestFillingsOfOneOwnerLeavePlacesForOthers(t *testing.T) {
 	var slow sync.WaitGroup
 	for range 2 {
 		slow.Go(func() {
-			if _, _, err := s.Fill(t.Context(), who, name, &volumes.Filling{}, hanging{begun, cut}); fault.KindOf(err) != fault.Invalid {
+			if _, _, err := s.Fill(t.Context(), owner, name, &volumes.Filling{}, hanging{begun, cut}); fault.KindOf(err) != fault.Invalid {
 				t.Error(err)
 			}
 		})
@@ -582,7 +582,7 @@ func TestFillingsOfOneOwnerLeavePlacesForOthers(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, _, err := s.Fill(ctx, who, name, &volumes.Filling{}, archive(t, "f=1")); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := s.Fill(ctx, owner, name, &volumes.Filling{}, archive(t, "f=1")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a third: err = %v, want err is context.DeadlineExceeded", err)
 	}
 	if _, isNew, err := s.Fill(t.Context(), "uid:2", name, &volumes.Filling{}, archive(t, "f=1")); err != nil || !isNew {

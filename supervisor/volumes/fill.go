@@ -50,7 +50,7 @@ func (f *Filling) into() (string, error) {
 
 // Fill makes the next version of a drive from an archive, and the drive if it does not exist: all of it or nothing. If that would
 // equal the newest version, none is made; isNew tells.
-func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io.Reader) (v Version, isNew bool, err error) {
+func (s *Drives) Fill(ctx context.Context, owner, name string, f *Filling, body io.Reader) (v Version, isNew bool, err error) {
 	if err := policy.ValidDriveName("drive", name); err != nil {
 		return v, false, err
 	}
@@ -64,11 +64,11 @@ func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io
 	if f.Number > 0 && (f.Add || f.IfLast != nil) {
 		return v, false, fault.Field("as_version", f.Number, "left out with add or if_version")
 	}
-	leave, err := s.stages.Enter(ctx, who)
+	release, err := s.stages.Enter(ctx, owner)
 	if err != nil {
 		return v, false, err
 	}
-	defer leave()
+	defer release()
 	at, err := durable.NewScratch(s.root)
 	if err != nil {
 		return v, false, err
@@ -85,7 +85,7 @@ func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io
 	if err := s.unpack(at, path.Join(content, into), body); err != nil {
 		return v, false, err
 	}
-	last, err := s.keepRest(who, name, f, content)
+	last, err := s.keepRest(owner, name, f, content)
 	if err != nil {
 		return v, false, err
 	}
@@ -101,9 +101,9 @@ func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io
 		return n, false, nil
 	case f.Number > 0:
 		n.Number = f.Number
-		return s.commitAs(who, name, at, n)
+		return s.commitAs(owner, name, at, n)
 	}
-	return s.commit(who, name, at, last, n)
+	return s.commit(owner, name, at, last, n)
 }
 
 // unpack reads an archive to its end and unpacks it into a directory.
@@ -133,8 +133,8 @@ func (s *Drives) unpack(scratch, to string, body io.Reader) error {
 }
 
 // keepRest adds the files of the newest version that the archive does not replace, and returns that version's number.
-func (s *Drives) keepRest(who, name string, f *Filling, content string) (last int, err error) {
-	v, tree, err := s.Take(who, name, 0)
+func (s *Drives) keepRest(owner, name string, f *Filling, content string) (last int, err error) {
+	v, tree, err := s.Take(owner, name, 0)
 	switch {
 	case fault.KindOf(err) == fault.NotFound:
 		err = nil
@@ -158,9 +158,9 @@ func (s *Drives) keepRest(who, name string, f *Filling, content string) (last in
 			return err
 		}
 		to := path.Join(content, at)
-		is, err := s.root.Lstat(to)
+		info, err := s.root.Lstat(to)
 		switch {
-		case err == nil && e.IsDir() && !is.IsDir():
+		case err == nil && e.IsDir() && !info.IsDir():
 			return fs.SkipDir
 		case err == nil:
 			return nil
@@ -228,10 +228,10 @@ func tooMuch(key, limit, of string) error {
 }
 
 // commit makes a tree the next version of a drive if last is still its newest version.
-func (s *Drives) commit(who, name, at string, last int, n Version) (Version, bool, error) {
+func (s *Drives) commit(owner, name, at string, last int, n Version) (Version, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp, next := s.next(who, name)
+	sp, next := s.next(owner, name)
 	newest, err := next.version(0)
 	switch {
 	case err == nil && newest.Digest == n.Digest && newest.Number == last:
@@ -246,26 +246,26 @@ func (s *Drives) commit(who, name, at string, last int, n Version) (Version, boo
 }
 
 // commitAs makes a tree the version of a drive that has its number. One that there is already has to be the same.
-func (s *Drives) commitAs(who, name, at string, n Version) (Version, bool, error) {
+func (s *Drives) commitAs(owner, name, at string, n Version) (Version, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp, next := s.next(who, name)
-	is, err := next.version(n.Number)
+	sp, next := s.next(owner, name)
+	version, err := next.version(n.Number)
 	switch {
-	case err == nil && is.Digest == n.Digest:
-		return *is, false, nil
+	case err == nil && version.Digest == n.Digest:
+		return *version, false, nil
 	case err == nil:
-		return n, false, fault.Field("as_version", n.Number, "left out, as that version is "+is.Digest).Of(fault.Conflict)
+		return n, false, fault.Field("as_version", n.Number, "left out, as that version is "+version.Digest).Of(fault.Conflict)
 	}
 	n.Delivered = true
 	return s.insert(sp, &next, at, n)
 }
 
 // next returns a copy of a drive, a new one if there is none. The lock is held.
-func (s *Drives) next(who, name string) (*driveSpace, Drive) {
-	sp := s.spaces[statedir.OwnerDir(who)]
+func (s *Drives) next(owner, name string) (*driveSpace, Drive) {
+	sp := s.spaces[statedir.OwnerDir(owner)]
 	if sp == nil {
-		sp = &driveSpace{key: statedir.OwnerDir(who), drives: map[string]*Drive{}}
+		sp = &driveSpace{key: statedir.OwnerDir(owner), drives: map[string]*Drive{}}
 	}
 	if d := sp.drives[name]; d != nil {
 		return sp, s.copied(sp, d)

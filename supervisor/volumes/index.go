@@ -26,8 +26,8 @@ const (
 )
 
 // each reads the index of a version, which it holds meanwhile; 0 is the newest.
-func (s *Drives) each(who, name string, number int, f func(*archive.Entry)) (v Version, err error) {
-	v, tree, err := s.Take(who, name, number)
+func (s *Drives) each(owner, name string, number int, f func(*archive.Entry)) (v Version, err error) {
+	v, tree, err := s.Take(owner, name, number)
 	if err != nil {
 		return v, err
 	}
@@ -51,7 +51,7 @@ func (s *Drives) each(who, name string, number int, f func(*archive.Entry)) (v V
 
 // Index lists at most limit entries of a version whose paths begin with prefix, skipping the first offset of them. next is the
 // offset of the following ones; 0: there are none.
-func (s *Drives) Index(who, name string, number int, prefix string, offset, limit int) (v Version, list []archive.Entry, next int, err error) {
+func (s *Drives) Index(owner, name string, number int, prefix string, offset, limit int) (v Version, list []archive.Entry, next int, err error) {
 	switch {
 	case limit < 1 || limit > maxListed:
 		return v, nil, 0, fault.Field("limit", limit, fmt.Sprintf("1 to %d", maxListed))
@@ -59,7 +59,7 @@ func (s *Drives) Index(who, name string, number int, prefix string, offset, limi
 		return v, nil, 0, fault.Field("offset", offset, "0 or more")
 	}
 	list, seen := []archive.Entry{}, 0
-	v, err = s.each(who, name, number, func(e *archive.Entry) {
+	v, err = s.each(owner, name, number, func(e *archive.Entry) {
 		if !strings.HasPrefix(e.Path, prefix) {
 			return
 		}
@@ -75,8 +75,8 @@ func (s *Drives) Index(who, name string, number int, prefix string, offset, limi
 }
 
 // Archive writes the files of a version as a tar archive.
-func (s *Drives) Archive(who, name string, number int, w io.Writer) (Version, error) {
-	v, tree, err := s.Take(who, name, number)
+func (s *Drives) Archive(owner, name string, number int, w io.Writer) (Version, error) {
+	v, tree, err := s.Take(owner, name, number)
 	if err != nil {
 		return v, err
 	}
@@ -93,12 +93,12 @@ func (s *Drives) Archive(who, name string, number int, w io.Writer) (Version, er
 // Text describes the content of a version to a model, in at most this many bytes: as many levels of directories as fit, and
 // totals for deeper ones. at is where the drive is mounted; "": nowhere. Names are untrusted, so nothing in them can end the
 // element they are in.
-func (s *Drives) Text(who, name string, number, maximum int, at string) (v Version, text string, err error) {
+func (s *Drives) Text(owner, name string, number, maximum int, at string) (v Version, text string, err error) {
 	if maximum < MinText || maximum > maxText {
 		return v, "", fault.Field("bytes", maximum, fmt.Sprintf("%d to %d", MinText, maxText))
 	}
 	var all []archive.Entry
-	if v, err = s.each(who, name, number, func(e *archive.Entry) { all = append(all, *e) }); err != nil {
+	if v, err = s.each(owner, name, number, func(e *archive.Entry) { all = append(all, *e) }); err != nil {
 		return v, "", err
 	}
 	head := fmt.Sprintf("<drive name=%q version=\"%d\" size=%q", name, v.Number, size(v.Bytes))
@@ -106,8 +106,8 @@ func (s *Drives) Text(who, name string, number, maximum int, at string) (v Versi
 		head += fmt.Sprintf(" location=%q", html.EscapeString(at))
 	}
 	head += ">\n"
-	const end = "</drive>\n"
-	room := maximum - len(head) - len(end)
+	const closing = "</drive>\n"
+	room := maximum - len(head) - len(closing)
 	best := ""
 	for depth := 1; ; depth++ {
 		lines, deeper := level(all, depth)
@@ -116,7 +116,7 @@ func (s *Drives) Text(who, name string, number, maximum int, at string) (v Versi
 			best = body
 		}
 		if !whole || !deeper {
-			return v, head + best + end, nil
+			return v, head + best + closing, nil
 		}
 	}
 }
@@ -158,11 +158,11 @@ func fit(lines []string, room int) (string, bool) {
 	const more = "... and %d more\n"
 	var b strings.Builder
 	for i, l := range lines {
-		rest := 0
+		omitted := 0
 		if i < len(lines)-1 {
-			rest = len(fmt.Sprintf(more, len(lines)-i-1))
+			omitted = len(fmt.Sprintf(more, len(lines)-i-1))
 		}
-		if b.Len()+len(l)+1+rest > room {
+		if b.Len()+len(l)+1+omitted > room {
 			fmt.Fprintf(&b, more, len(lines)-i)
 			return b.String(), false
 		}

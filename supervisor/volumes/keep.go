@@ -15,24 +15,24 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// lookAtLeast is the longest time between checks of Run, so that a jump of the clock is noticed.
-const lookAtLeast = 10 * time.Minute
+// minInterval is the longest time between checks of Run, so that a jump of the clock is noticed.
+const minInterval = 10 * time.Minute
 
 // Take holds a version of a drive for a session, until Release of its tree, a path relative to the store.
-func (s *Drives) Take(who, name string, number int) (v Version, tree string, err error) {
+func (s *Drives) Take(owner, name string, number int) (v Version, tree string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp, d, err := s.find(who, name)
+	sp, d, err := s.find(owner, name)
 	if err != nil {
 		return v, "", err
 	}
-	is, err := d.version(number)
+	version, err := d.version(number)
 	if err != nil {
 		return v, "", err
 	}
-	tree = treePath(sp, is)
-	s.held[tree]++
-	return *is, tree, nil
+	tree = treePath(sp, version)
+	s.treeRefs[tree]++
+	return *version, tree, nil
 }
 
 // Restore holds the trees of an earlier boxd's sessions. Call it before Sweep.
@@ -40,7 +40,7 @@ func (s *Drives) Restore(trees ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range trees {
-		s.held[t]++
+		s.treeRefs[t]++
 	}
 }
 
@@ -51,8 +51,8 @@ func (s *Drives) Release(trees ...string) {
 	}
 	s.mu.Lock()
 	for _, t := range trees {
-		if s.held[t]--; s.held[t] <= 0 {
-			delete(s.held, t)
+		if s.treeRefs[t]--; s.treeRefs[t] <= 0 {
+			delete(s.treeRefs, t)
 		}
 	}
 	s.mu.Unlock()
@@ -62,16 +62,16 @@ func (s *Drives) Release(trees ...string) {
 // wakeSweeper makes Run check now.
 func (s *Drives) wakeSweeper() {
 	select {
-	case s.poke <- struct{}{}:
+	case s.wakeup <- struct{}{}:
 	default: // already notified
 	}
 }
 
 // Remove removes a version of a drive, or all if number is 0. It refuses versions that a session uses.
-func (s *Drives) Remove(who, name string, number int) error {
+func (s *Drives) Remove(owner, name string, number int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp, d, err := s.find(who, name)
+	sp, d, err := s.find(owner, name)
 	if err != nil {
 		return err
 	}
@@ -80,31 +80,31 @@ func (s *Drives) Remove(who, name string, number int) error {
 			return err
 		}
 	}
-	is := func(v *Version) bool { return number == 0 || v.Number == number }
+	version := func(v *Version) bool { return number == 0 || v.Number == number }
 	for i := range d.Versions {
 		v := &d.Versions[i]
-		if n := s.held[treePath(sp, v)]; n > 0 && is(v) {
+		if n := s.treeRefs[treePath(sp, v)]; n > 0 && version(v) {
 			f := fault.Errorf(fault.Conflict, "version %d of drive %s is in use by %d sessions", v.Number, d.Name, n).
 				WithHint("end those sessions first")
 			f.Field, f.Value = "drive", name
 			return f
 		}
 	}
-	return s.drop(sp, d, is)
+	return s.drop(sp, d, version)
 }
 
 // drop removes versions of a drive, or the drive with its last: the record first, so that none is without its files. The lock is held.
 func (s *Drives) drop(sp *driveSpace, d *Drive, which func(*Version) bool) error {
-	next, gone := *d, []Version{}
+	next, removed := *d, []Version{}
 	next.Versions = nil
 	for i := range d.Versions {
 		if v := &d.Versions[i]; which(v) {
-			gone = append(gone, *v)
+			removed = append(removed, *v)
 		} else {
 			next.Versions = append(next.Versions, *v)
 		}
 	}
-	if len(gone) == 0 {
+	if len(removed) == 0 {
 		return nil
 	}
 	var err error
@@ -119,15 +119,15 @@ func (s *Drives) drop(sp *driveSpace, d *Drive, which func(*Version) bool) error
 	if sp.drives[d.Name] = &next; len(next.Versions) == 0 {
 		delete(sp.drives, d.Name)
 	}
-	s.removeTrees(sp, gone)
+	s.removeTrees(sp, removed)
 	return nil
 }
 
-func (s *Drives) removeTrees(sp *driveSpace, gone []Version) {
-	for i := range gone {
-		err := errors.Join(s.root.RemoveAll(treePath(sp, &gone[i])), s.root.RemoveAll(path.Join(sp.key, indexDir, gone[i].Tree)))
+func (s *Drives) removeTrees(sp *driveSpace, removed []Version) {
+	for i := range removed {
+		err := errors.Join(s.root.RemoveAll(treePath(sp, &removed[i])), s.root.RemoveAll(path.Join(sp.key, indexDir, removed[i].Tree)))
 		if err != nil {
-			s.log.Warn("cannot remove a version of a drive; boxd tries again when it starts", "directory", treePath(sp, &gone[i]), "error", err)
+			s.log.Warn("cannot remove a version of a drive; boxd tries again when it starts", "directory", treePath(sp, &removed[i]), "error", err)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func (s *Drives) Run(ctx context.Context) {
 	for {
 		select {
 		case <-timer.C:
-		case <-s.poke:
+		case <-s.wakeup:
 		case <-ctx.Done():
 			return
 		}
@@ -151,7 +151,7 @@ func (s *Drives) Run(ctx context.Context) {
 func (s *Drives) retain(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	wait := lookAtLeast
+	wait := minInterval
 	for _, sp := range s.spaces {
 		for _, d := range sp.drives {
 			next, err := s.retainOne(sp, d, now)
@@ -173,7 +173,7 @@ func (s *Drives) retainOne(sp *driveSpace, d *Drive, now time.Time) (next time.D
 	if d.KeepAge != nil {
 		age = *d.KeepAge
 	}
-	next = lookAtLeast
+	next = minInterval
 	newest := 0
 	if n := len(d.Versions); n > 0 {
 		newest = d.Versions[n-1].Number
@@ -181,7 +181,7 @@ func (s *Drives) retainOne(sp *driveSpace, d *Drive, now time.Time) (next time.D
 	behind := len(d.Versions)
 	return next, s.drop(sp, d, func(v *Version) bool {
 		behind-- // counts the newer ones
-		if v.Number == newest || s.held[treePath(sp, v)] > 0 || d.Push && v.Pushed.IsZero() || v.waits() {
+		if v.Number == newest || s.treeRefs[treePath(sp, v)] > 0 || d.Push && v.Pushed.IsZero() || v.waits() {
 			return false
 		}
 		if stays := v.Created.Add(deliveredStays).Sub(now); v.Delivered && stays > 0 {
@@ -215,7 +215,7 @@ func (s *Drives) Sweep() error {
 			entries, err := fs.ReadDir(s.root.FS(), path.Join(key, dir))
 			errs = append(errs, err)
 			for _, e := range entries {
-				if at := path.Join(key, dir, e.Name()); !known[e.Name()] && s.held[path.Join(key, treesDir, e.Name())] == 0 {
+				if at := path.Join(key, dir, e.Name()); !known[e.Name()] && s.treeRefs[path.Join(key, treesDir, e.Name())] == 0 {
 					errs = append(errs, s.root.RemoveAll(at))
 				}
 			}
@@ -271,7 +271,7 @@ func (s *Drives) evict(sp *driveSpace, name string, number int) bool {
 			if newest && (d.KeepVersions != nil || d.KeepAge != nil || d.Name == name && v.Number > number) {
 				continue
 			}
-			if v.Delivered && s.held[treePath(sp, v)] == 0 && !d.Push && !v.waits() && (i == 0 || !newest) && (oldest == nil || v.Created.Before(oldest.Created)) {
+			if v.Delivered && s.treeRefs[treePath(sp, v)] == 0 && !d.Push && !v.waits() && (i == 0 || !newest) && (oldest == nil || v.Created.Before(oldest.Created)) {
 				of, oldest = d, v
 			}
 		}

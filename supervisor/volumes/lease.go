@@ -104,9 +104,9 @@ func (s *Workspaces) Release(key string) {
 }
 
 // reading is what the ledger counts for a workspace.
-func (s *Workspaces) reading(key string, of *WorkspaceRecord) quota.Reading {
+func (s *Workspaces) reading(key string, record *WorkspaceRecord) quota.Reading {
 	r := quota.Reading{Space: true}
-	if d := s.disk(key, of); d != nil {
+	if d := s.disk(key, record); d != nil {
 		r.Disk = quantity.Size(d.Used)
 	}
 	return r

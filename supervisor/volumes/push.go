@@ -40,12 +40,12 @@ type Pending struct {
 	Version int
 }
 
-// mostTargets is how many targets of one version are remembered. Sessions with equal results share versions.
-const mostTargets = 64
+// maxTargets is how many targets of one version are remembered. Sessions with equal results share versions.
+const maxTargets = 64
 
 // SetTarget records where a version is to be pushed, or the outcome.
-func (s *Drives) SetTarget(who, name string, number int, t *Target) error {
-	_, err := s.change(who, name, func(d *Drive) error {
+func (s *Drives) SetTarget(owner, name string, number int, t *Target) error {
+	_, err := s.change(owner, name, func(d *Drive) error {
 		v, err := d.version(number)
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ func (s *Drives) SetTarget(who, name string, number int, t *Target) error {
 		case i >= 0:
 			v.Targets[i] = *t
 		default:
-			if done := slices.IndexFunc(v.Targets, func(o Target) bool { return !o.Waits() }); len(v.Targets) >= mostTargets && done >= 0 {
+			if done := slices.IndexFunc(v.Targets, func(o Target) bool { return !o.Waits() }); len(v.Targets) >= maxTargets && done >= 0 {
 				v.Targets = slices.Delete(v.Targets, done, done+1)
 			}
 			v.Targets = append(v.Targets, *t)
@@ -87,9 +87,9 @@ func (s *Drives) Pending() (list []Pending) {
 }
 
 // TargetsOf lists where the results of a principal's session are pushed, oldest first.
-func (s *Drives) TargetsOf(who, session string) (list []Target) {
-	s.targets(who, func(_ *Drive, _ *Version, t *Target) {
-		if t.Session == session && t.Owner == who {
+func (s *Drives) TargetsOf(owner, session string) (list []Target) {
+	s.targets(owner, func(_ *Drive, _ *Version, t *Target) {
+		if t.Session == session && t.Owner == owner {
 			list = append(list, *t)
 		}
 	})
@@ -98,11 +98,11 @@ func (s *Drives) TargetsOf(who, session string) (list []Target) {
 }
 
 // targets visits the targets of a principal, or of all.
-func (s *Drives) targets(who string, each func(d *Drive, v *Version, t *Target)) {
+func (s *Drives) targets(owner string, each func(d *Drive, v *Version, t *Target)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, sp := range s.spaces {
-		if who != "" && key != statedir.OwnerDir(who) {
+		if owner != "" && key != statedir.OwnerDir(owner) {
 			continue
 		}
 		for _, d := range sp.drives {

@@ -21,11 +21,11 @@ func TestAVersionStaysUntilItIsPushed(t *testing.T) {
 	s := open(t, state, keepOne)
 	s.fill(volumes.Filling{}, "a=1")
 	target := func(session string) *volumes.Target {
-		return &volumes.Target{Owner: who, Session: session, Bucket: "results", Prefix: session + "/v1", Since: time.Now()}
+		return &volumes.Target{Owner: owner, Session: session, Bucket: "results", Prefix: session + "/v1", Since: time.Now()}
 	}
 	set := func(tgt *volumes.Target) {
 		t.Helper()
-		if err := s.SetTarget(who, name, 1, tgt); err != nil {
+		if err := s.SetTarget(owner, name, 1, tgt); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,7 +46,7 @@ func TestAVersionStaysUntilItIsPushed(t *testing.T) {
 	if len(list) != 2 || list[0].Session != "one" || list[0].Tries != 3 || list[0].Error != "down" || list[0].Version != 1 || list[0].Drive != name || list[1].Session != "two" {
 		t.Fatalf("list = %+v", list)
 	}
-	if of := s.TargetsOf(who, "two"); len(of) != 1 || of[0].Prefix != "two/v1" || len(s.TargetsOf("uid:2", "two")) != 0 {
+	if of := s.TargetsOf(owner, "two"); len(of) != 1 || of[0].Prefix != "two/v1" || len(s.TargetsOf("uid:2", "two")) != 0 {
 		t.Errorf(`of a session: of = %+v, want len(of) == 1 and of[0].Prefix == "two/v1" and len(s.TargetsOf("uid:2", "two")) == 0`,
 			of)
 	}
@@ -79,12 +79,12 @@ func TestPlacesOfAVersionAreBounded(t *testing.T) {
 	s := open(t, t.TempDir(), nil)
 	s.fill(volumes.Filling{}, "a=1")
 	for i := range 200 {
-		err := s.SetTarget(who, name, 1, &volumes.Target{Owner: who, Session: strconv.Itoa(i), Bucket: "results", Since: time.Now(), Done: time.Now()})
+		err := s.SetTarget(owner, name, 1, &volumes.Target{Owner: owner, Session: strconv.Itoa(i), Bucket: "results", Since: time.Now(), Done: time.Now()})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if d, err := s.Get(who, name); err != nil || len(d.Versions[0].Targets) != 64 || d.Versions[0].Pushed.IsZero() {
+	if d, err := s.Get(owner, name); err != nil || len(d.Versions[0].Targets) != 64 || d.Versions[0].Pushed.IsZero() {
 		t.Errorf("%d places, %v", len(d.Versions[0].Targets), err)
 	}
 }

@@ -40,8 +40,8 @@ const maxStages = 4
 // deliveredStays is how long a version that was delivered is kept, whatever its number, for the session that needs it.
 const deliveredStays = 15 * time.Minute
 
-// stagePatience is how long a filling waits for its turn.
-const stagePatience = time.Minute
+// stageTimeout is how long a filling waits for its turn.
+const stageTimeout = time.Minute
 
 // Version is one version of a drive.
 type Version struct {
@@ -85,11 +85,11 @@ type Drives struct {
 	root   *os.Root
 	now    func() time.Time
 	stages places.Limit
-	poke   chan struct{} // wakes Run when something may be removable
+	wakeup chan struct{} // wakes Run when something may be removable
 
-	mu     sync.Mutex // guards what follows, and the records
-	spaces map[string]*driveSpace
-	held   map[string]int // trees, by their path below the store
+	mu       sync.Mutex // guards what follows, and the records
+	spaces   map[string]*driveSpace
+	treeRefs map[string]int // trees, by their path below the store
 }
 
 // OpenDrives opens the store in a state directory, or creates it. Invalid entries are logged and left alone.
@@ -99,9 +99,9 @@ func OpenDrives(state string, cfg Config, log *slog.Logger) (*Drives, error) {
 		return nil, fmt.Errorf("drives: %w", err)
 	}
 	s := &Drives{
-		cfg: cfg, log: log, root: root, now: time.Now, poke: make(chan struct{}, 1),
-		spaces: map[string]*driveSpace{}, held: map[string]int{},
-		stages: places.Limit{All: maxStages, Each: maxStages / 2, Patience: stagePatience, Of: "drives are being filled", Hint: "try again when one of them is done"},
+		cfg: cfg, log: log, root: root, now: time.Now, wakeup: make(chan struct{}, 1),
+		spaces: map[string]*driveSpace{}, treeRefs: map[string]int{},
+		stages: places.Limit{All: maxStages, Each: maxStages / 2, Patience: stageTimeout, Of: "drives are being filled", Hint: "try again when one of them is done"},
 	}
 	if err := s.load(); err != nil {
 		root.Close()
@@ -183,8 +183,8 @@ func driveNotFound(name string) error {
 }
 
 // find returns a drive. The lock is held.
-func (s *Drives) find(who, name string) (*driveSpace, *Drive, error) {
-	if sp := s.spaces[statedir.OwnerDir(who)]; sp != nil && sp.drives[name] != nil {
+func (s *Drives) find(owner, name string) (*driveSpace, *Drive, error) {
+	if sp := s.spaces[statedir.OwnerDir(owner)]; sp != nil && sp.drives[name] != nil {
 		return sp, sp.drives[name], nil
 	}
 	return nil, nil, driveNotFound(name)
@@ -209,17 +209,17 @@ func (s *Drives) copied(sp *driveSpace, d *Drive) Drive {
 	c := *d
 	c.Versions = slices.Clone(d.Versions)
 	for i := range c.Versions {
-		c.Versions[i].Held = s.held[treePath(sp, &c.Versions[i])]
+		c.Versions[i].Held = s.treeRefs[treePath(sp, &c.Versions[i])]
 	}
 	return c
 }
 
 // List lists the drives of a principal, by name.
-func (s *Drives) List(who string) []Drive {
+func (s *Drives) List(owner string) []Drive {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := []Drive{}
-	if sp := s.spaces[statedir.OwnerDir(who)]; sp != nil {
+	if sp := s.spaces[statedir.OwnerDir(owner)]; sp != nil {
 		for _, d := range sp.drives {
 			list = append(list, s.copied(sp, d))
 		}
@@ -229,10 +229,10 @@ func (s *Drives) List(who string) []Drive {
 }
 
 // Get describes a drive.
-func (s *Drives) Get(who, name string) (Drive, error) {
+func (s *Drives) Get(owner, name string) (Drive, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp, d, err := s.find(who, name)
+	sp, d, err := s.find(owner, name)
 	if err != nil {
 		return Drive{}, err
 	}
@@ -247,14 +247,14 @@ type RetentionChange struct {
 }
 
 // Keep changes how long the versions of a drive are kept.
-func (s *Drives) Keep(who, name string, k RetentionChange) (Drive, error) {
+func (s *Drives) Keep(owner, name string, k RetentionChange) (Drive, error) {
 	switch {
 	case k.Versions != nil && !validKeep(*k.Versions):
-		return Drive{}, fault.Field("keep_versions", *k.Versions, fmt.Sprintf("0 to %d", mostVersions))
+		return Drive{}, fault.Field("keep_versions", *k.Versions, fmt.Sprintf("0 to %d", maxVersions))
 	case k.Age != nil && !validAge(*k.Age):
 		return Drive{}, fault.Field("keep_age", *k.Age, "0s, or 1s and more")
 	}
-	d, err := s.change(who, name, func(d *Drive) error {
+	d, err := s.change(owner, name, func(d *Drive) error {
 		d.KeepVersions, d.KeepAge = cmp.Or(k.Versions, d.KeepVersions), cmp.Or(k.Age, d.KeepAge)
 		if k.Push != nil {
 			d.Push = *k.Push
@@ -266,8 +266,8 @@ func (s *Drives) Keep(who, name string, k RetentionChange) (Drive, error) {
 }
 
 // Pushed records that a version is stored elsewhere too.
-func (s *Drives) Pushed(who, name string, number int) (Drive, error) {
-	d, err := s.change(who, name, func(d *Drive) error {
+func (s *Drives) Pushed(owner, name string, number int) (Drive, error) {
+	d, err := s.change(owner, name, func(d *Drive) error {
 		v, err := d.version(number)
 		if err == nil {
 			v.Pushed = s.now().UTC()
@@ -279,10 +279,10 @@ func (s *Drives) Pushed(who, name string, number int) (Drive, error) {
 }
 
 // change replaces the record of a drive: all of the change or none.
-func (s *Drives) change(who, name string, do func(d *Drive) error) (Drive, error) {
+func (s *Drives) change(owner, name string, do func(d *Drive) error) (Drive, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp, d, err := s.find(who, name)
+	sp, d, err := s.find(owner, name)
 	if err != nil {
 		return Drive{}, err
 	}

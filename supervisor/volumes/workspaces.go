@@ -91,8 +91,8 @@ type Workspaces struct {
 
 const suffix = ".json"
 
-// patience bounds one change. A change that has begun is completed even if its caller is gone.
-const patience = 10 * time.Minute
+// timeout bounds one change. A change that has begun is completed even if its caller is gone.
+const timeout = 10 * time.Minute
 
 // OpenWorkspaces reads the records, and completes what an earlier boxd began; workspaces is the directory of sessions' own ones.
 // Restore tells which session uses which, before any request.
@@ -121,13 +121,13 @@ func (s *Workspaces) load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("workspaces: %w", err)
 	}
-	there := map[string]bool{}
+	seen := map[string]bool{}
 	entries, err := os.ReadDir(s.place)
 	if err != nil {
 		return fmt.Errorf("workspaces: %w", err)
 	}
 	for _, e := range entries {
-		there[e.Name()] = true
+		seen[e.Name()] = true
 	}
 	for _, name := range names {
 		key, is := strings.CutSuffix(name, suffix)
@@ -138,15 +138,15 @@ func (s *Workspaces) load(ctx context.Context) error {
 		if err != nil {
 			s.Log.Error("cannot read the record of a workspace; the record and its files stay as they are", "error", err)
 			s.all[key] = &workspace{WorkspaceRecord: WorkspaceRecord{State: unread}, busy: true} // so that its name is taken
-			delete(there, key)
+			delete(seen, key)
 			continue
 		}
-		sp.lost = !there[key]
+		sp.lost = !seen[key]
 		if sp.State == "" && sp.lost {
 			s.Log.Error("the files of a workspace are missing: restore them, or remove the workspace", "workspace", sp.Name, "owner", sp.Owner, "path", filepath.Join(s.place, key))
 		}
 		s.all[key] = sp
-		delete(there, key)
+		delete(seen, key)
 		if sp.State == keeping {
 			s.resumeKeeping(ctx, key, sp)
 			continue
@@ -160,7 +160,7 @@ func (s *Workspaces) load(ctx context.Context) error {
 		s.resume(ctx, key, sp)
 		s.Ledger.Resume(sp.Owner, key, s.reading(key, &sp.WorkspaceRecord))
 	}
-	for name := range there { // they may have been removed on purpose
+	for name := range seen { // they may have been removed on purpose
 		s.Log.Error("files of a workspace without a record stay as they are", "path", filepath.Join(s.place, name))
 	}
 	return nil
@@ -203,14 +203,14 @@ type WorkspaceRequest struct {
 }
 
 // Create makes a workspace of a principal within its policy; host is what this host can enforce.
-func (s *Workspaces) Create(ctx context.Context, owner string, held *policy.EffectivePolicy, host policy.Host, w WorkspaceRequest) (Workspace, error) {
+func (s *Workspaces) Create(ctx context.Context, owner string, effective *policy.EffectivePolicy, host policy.Host, w WorkspaceRequest) (Workspace, error) {
 	if err := policy.ValidSpaceName("name", w.Name); err != nil {
 		return Workspace{}, err
 	}
 	cfg := s.Config()
 	r := WorkspaceRecord{Name: w.Name, Owner: owner, Created: time.Now(), State: making}
 	var err error
-	if r.Quota, r.Inodes, err = cfg.SpaceQuota(held, w.Quota, w.Inodes); err != nil {
+	if r.Quota, r.Inodes, err = cfg.SpaceQuota(effective, w.Quota, w.Inodes); err != nil {
 		return Workspace{}, err
 	}
 	if r.Quota > 0 {
@@ -223,7 +223,7 @@ func (s *Workspaces) Create(ctx context.Context, owner string, held *policy.Effe
 	if err := s.enter(key, sp, cfg.Sessions.MaxWorkspaces); err != nil {
 		return Workspace{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	if err = s.make(ctx, key, r); err != nil {
 		err = errors.Join(err, s.drop(ctx, key))
@@ -395,7 +395,7 @@ func (s *Workspaces) Remove(ctx context.Context, owner, name string) error {
 	}
 	r := sp.WorkspaceRecord
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	if err = s.write(key, &r); err == nil {
 		err = s.drop(ctx, key)

@@ -50,15 +50,15 @@ func endsWithTheTest(t *testing.T, d *boxtest.Daemon) {
 }
 
 // living is a session with running processes, one of which counts, and a process that has ended.
-type living struct {
+type liveSession struct {
 	session api.Session
 	states  map[string]api.Process
 }
 
-func live(t *testing.T, d *boxtest.Daemon, req api.SessionRequest) living {
+func live(t *testing.T, d *boxtest.Daemon, req api.SessionRequest) liveSession {
 	t.Helper()
 	req.ID, req.Env = "s1", map[string]string{"TOKEN": "s3cret"}
-	l := living{d.NewSession(t, req), map[string]api.Process{}}
+	l := liveSession{d.NewSession(t, req), map[string]api.Process{}}
 	terminal := boxtest.ShellProcess("stty -echo; echo up; read x; echo \"got $x\"; sleep 1000")
 	terminal.Terminal = &api.Terminal{Rows: 24, Cols: 80}
 	counts := boxtest.ShellProcess("i=0; while sleep 0.01; do echo $((i += 1)); done")
@@ -66,13 +66,13 @@ func live(t *testing.T, d *boxtest.Daemon, req api.SessionRequest) living {
 	l.states["terminal"] = d.NewProcess(t, "s1", "terminal", terminal)
 	l.states["past"] = d.NewProcess(t, "s1", "past", boxtest.ShellProcess("echo $TOKEN; exit 3"))
 	d.Ended(t, "s1", "past")
-	says(t, d, "counts", "3\n")
-	says(t, d, "terminal", "up")
+	awaitOutput(t, d, "counts", "3\n")
+	awaitOutput(t, d, "terminal", "up")
 	return l
 }
 
 // goesOn checks that session and processes still exist and run.
-func (l *living) goesOn(t *testing.T, d *boxtest.Daemon) {
+func (l *liveSession) checkRunning(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != l.session.PID || now.IDBase != l.session.IDBase || !now.CreatedAt.Equal(l.session.CreatedAt) {
 		t.Fatalf("now = %+v, err = %v, want no error and now.PID == %v and now.IDBase == %v and now.CreatedAt.Equal(l.session.CreatedAt)",
@@ -105,7 +105,7 @@ func (l *living) goesOn(t *testing.T, d *boxtest.Daemon) {
 	if got := d.Sh(t, "s1", "echo $TOKEN"); got != "s3cret\n" {
 		t.Errorf(`the environment of the session has %q, want "s3cret\n"`, got)
 	}
-	says(t, d, "terminal", "got x")
+	awaitOutput(t, d, "terminal", "got x")
 }
 
 // The next boxd adopts what was left to it: after a kill, and after a shutdown that keeps boxes.
@@ -127,7 +127,7 @@ func TestBoxesLiveOnWhereTheyAreToBe(t *testing.T) {
 				t.Error("the box of the session has ended")
 			}
 			d.Restart()
-			l.goesOn(t, d)
+			l.checkRunning(t, d)
 			if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 				t.Error(err)
 			}
@@ -248,7 +248,7 @@ func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
 	if _, err := d.ThawSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
-	l.goesOn(t, d)
+	l.checkRunning(t, d)
 }
 
 // The deadlines of a box also apply while no boxd runs: it ends by itself, and the next boxd cleans up. If a deadline has not

@@ -107,7 +107,7 @@ func TestT17DescriptorsStayInTheBox(t *testing.T) {
 	d.Sh(t, "s2", "mkdir dir")
 	before := settled(t, d)
 	d.NewProcess(t, "s1", "receiver", boxtest.ShellProcess(python(receive)))
-	says(t, d, "receiver", "listening")
+	awaitOutput(t, d, "receiver", "listening")
 	if got := d.Sh(t, "s2", "/usr/bin/python3 - --once <<'END'\n"+send+"\nEND"); got != "ConnectionRefusedError\n" {
 		t.Errorf(`another box: got %q, want "ConnectionRefusedError\n"`, got)
 	}
@@ -157,10 +157,10 @@ func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 	for i := range 4 { // together they have all descriptors of the box user
 		names = append(names, fmt.Sprint("hoard", i))
 		d.NewProcess(t, "s1", names[i], boxtest.ShellProcess(python(hoard)))
-		says(t, d, names[i], "files True EMFILE")
+		awaitOutput(t, d, names[i], "files True EMFILE")
 		if i == 0 {
-			says(t, d, names[i], "terminals 6")
-			says(t, d, names[i], "ENOSPC")
+			awaitOutput(t, d, names[i], "terminals 6")
+			awaitOutput(t, d, names[i], "ENOSPC")
 		}
 	}
 	if state, _, err := d.StartProcess(t.Context(), "s1", "terminal", terminal()); err != nil || state.State != "ended" || state.Result.Status != "start_failed" {

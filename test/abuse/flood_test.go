@@ -78,12 +78,12 @@ func flood(t *testing.T, size int64, req *api.ProcessRequest) {
 			return n > last
 		})
 	}
-	came, missing, exit := told(t, slow)
+	came, missing, exit := drain(t, slow)
 	if came+missing != size || missing < size/2 || exit.Status != "exited" || exit.Output[0].Bytes != uint64(size) {
 		t.Errorf("%d bytes arrived and %d were reported missing, of %d; %+v", came, missing, size, exit)
 	}
 	late, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Replay: true})
-	came, missing, _ = told(t, late)
+	came, missing, _ = drain(t, late)
 	if came+missing != size || came > 8<<20 || a.Stdout != 0 {
 		t.Errorf("afterwards %d bytes arrived and %d were reported missing, of %d", came, missing, size)
 	}

@@ -100,7 +100,7 @@ func TestAttachWhereThereIsNothing(t *testing.T) {
 	}
 	for _, from := range []int64{0, 1, 4096, state.Output[0].From, size - 8, size} {
 		c, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Stdout: new(from), Stderr: new(int64(4))})
-		came, missing, exit := told(t, c)
+		came, missing, exit := drain(t, c)
 		if a.Stdout != from || a.Process.State != "ended" || came+missing != size-from || (missing > 0) != (from < state.Output[0].From) || *exit.ExitCode != 3 {
 			t.Errorf("from %d: %+v; %d bytes arrived, %d are missing, %+v", from, a, came, missing, exit)
 		}
@@ -150,17 +150,17 @@ func TestOneIDIsOneRequest(t *testing.T) {
 			t.Errorf(`%s: e.Problem = %+v, want fmt.Sprintf("%%+v", e.Problem) without "s3cret"`, field, e.Problem)
 		}
 	}
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for range 30 { // the same concurrently, for existing and missing processes
 		for _, p := range []string{"p", "q"} {
-			all.Go(func() {
+			wg.Go(func() {
 				if s, _, err := d.StartProcess(t.Context(), "s1", p, &req); err != nil || s.State != "running" {
 					t.Errorf(`%s: s = %+v, err = %v, want no error and s.State == "running"`, p, s, err)
 				}
 			})
 		}
 	}
-	all.Wait()
+	wg.Wait()
 	boxtest.Eventually(t, "both processes have run", func() bool { return d.Sh(t, "s1", "cat runs 2>&- | wc -l") >= "2\n" })
 	if n := d.Sh(t, "s1", "wc -l < runs"); n != "2\n" {
 		t.Errorf("two processes ran %s times", n)
@@ -175,7 +175,7 @@ func TestReadersAndWritersAreBounded(t *testing.T) {
 	req := boxtest.ShellProcess("stty raw -echo; echo up; cat")
 	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
 	d.NewProcess(t, "s1", "p", req)
-	says(t, d, "p", "up")
+	awaitOutput(t, d, "p", "up")
 	list := make([]*boxtest.Peer, 64)
 	for i := range list {
 		var a api.StreamAttached
@@ -217,7 +217,7 @@ func TestNonsenseIsRefusedByItsName(t *testing.T) {
 	req := boxtest.ShellProcess("stty size; echo up; sleep 1000")
 	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
 	d.NewProcess(t, "s1", "p", req)
-	says(t, d, "p", "up")
+	awaitOutput(t, d, "p", "up")
 	const path = "/v1/sessions/s1/processes/p/"
 	for _, size := range []string{`{"rows":0,"cols":0}`, `{"rows":24,"cols":0}`, `{"rows":65536,"cols":80}`, `{"rows":-1,"cols":80}`, `{"rows":1.5,"cols":80}`, `{"rows":"24","cols":"80"}`, `{}`, `[]`, `null`, ``} {
 		if a := d.Raw(t, "POST", path+"resize", size); a.Problem(t).Status != http.StatusBadRequest {

@@ -80,15 +80,15 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 	const count = "set -- /proc/[0-9]*; echo $#"
 	before, inside := settled(t, d), d.Sh(t, "s1", count)
 	for round := range rounds {
-		var all sync.WaitGroup
+		var wg sync.WaitGroup
 		for i := range atOnce {
-			all.Go(func() {
+			wg.Go(func() {
 				if err := cycle(fmt.Sprintf("%d-%d", round, i)); err != nil {
 					t.Error(err)
 				}
 			})
 		}
-		all.Wait()
+		wg.Wait()
 		boxtest.Eventually(t, fmt.Sprintf("after round %d the box has %s processes, as before", round, inside), func() bool { // its init reaps orphans
 			return d.Sh(t, "s1", count) == inside
 		})

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// says waits until a process of s1 has written something.
-func says(t *testing.T, d *boxtest.Daemon, p, want string) {
+// awaitOutput waits until a process of s1 has written something.
+func awaitOutput(t *testing.T, d *boxtest.Daemon, p, want string) {
 	t.Helper()
 	boxtest.Eventually(t, fmt.Sprintf("%s says %q", p, want), func() bool {
 		a := d.Raw(t, "GET", "/v1/sessions/s1/processes/"+p+"/logs", "")
@@ -30,7 +30,7 @@ func says(t *testing.T, d *boxtest.Daemon, p, want string) {
 }
 
 // told reads a stream to its end, and returns the number of bytes received, and of those reported as missing.
-func told(t *testing.T, c *boxtest.Peer) (came, missing int64, exit *api.ExecResult) {
+func drain(t *testing.T, c *boxtest.Peer) (came, missing int64, exit *api.ExecResult) {
 	t.Helper()
 	for {
 		m := c.Hear()

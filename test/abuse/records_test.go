@@ -53,7 +53,7 @@ func changed(t *testing.T, data []byte, fields map[string]any) func(path string)
 			in = in[p].(map[string]any)
 		}
 		last := parts[len(parts)-1]
-		if _, there := in[last]; !there {
+		if _, exists := in[last]; !exists {
 			t.Fatalf("no %s in %s", name, data)
 		}
 		in[last] = value

@@ -101,8 +101,8 @@ func TestT61BadFramesCutTheirSenderOff(t *testing.T) {
 	}
 }
 
-// held counts the connections of a client.
-type held struct{ Kept, TurnedAway int }
+// connCount counts the connections of a client.
+type connCount struct{ Kept, TurnedAway int }
 
 // fewConnections are opened however long that takes.
 const fewConnections = 300
@@ -119,10 +119,10 @@ func hold(socket string, args []string) error {
 	if err != nil {
 		return err
 	}
-	var got held
+	var got connCount
 	answers := make(chan boxtest.Answer, many)
 	opened := 0
-	for begun := time.Now(); opened < many && (opened < fewConnections || time.Since(begun) < 2*time.Second); opened++ {
+	for start := time.Now(); opened < many && (opened < fewConnections || time.Since(start) < 2*time.Second); opened++ {
 		conn, err := net.Dial("unix", socket)
 		for errors.Is(err, unix.EAGAIN) { // the accept queue is full
 			<-time.After(time.Millisecond)
@@ -175,7 +175,7 @@ func TestT61HalfOpenSocketsKeepNobodyOut(t *testing.T) {
 		d.NewSession(t, api.SessionRequest{ID: "s1"})
 		traces, before := settled(t, d), boxtest.Memory(t, d.PID(), "VmRSS")
 		d.NewProcess(t, "s1", "p", boxtest.ShellProcess("echo up; sleep 1000"))
-		var got held
+		var got connCount
 		release := d.Stay(t, boxtest.OtherUID, &got, "hold", how, strconv.Itoa(many))
 		if got.Kept != maxConnections || got.TurnedAway < fewConnections-maxConnections {
 			t.Errorf("%s: got %+v, want got.Kept == maxConnections and got.TurnedAway >= fewConnections - maxConnections",
@@ -209,14 +209,14 @@ func TestT62SlowHeadersEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	begun := time.Now()
+	start := time.Now()
 	_, cut := io.WriteString(conn, "GET /v1/status HTTP/1.1\r\nHost: boxd\r\nX-Slow: ")
-	for cut == nil && time.Since(begun) < 5*time.Minute {
+	for cut == nil && time.Since(start) < 5*time.Minute {
 		_, cut = io.WriteString(conn, "x")
 		<-time.After(100 * time.Millisecond)
 	}
-	if took := time.Since(begun); cut == nil || took < 5*time.Second {
-		t.Errorf("cut off after %v by %v", took, cut)
+	if elapsed := time.Since(start); cut == nil || elapsed < 5*time.Second {
+		t.Errorf("cut off after %v by %v", elapsed, cut)
 	}
 	if _, err := d.Status(t.Context()); err != nil {
 		t.Error(err)

@@ -51,8 +51,8 @@ func contractOf(t *testing.T, seen map[string]bool, d *boxtest.Daemon) *contract
 	return c
 }
 
-// ask is a request, given by its route and parameters.
-type ask struct {
+// request is a request, given by its route and parameters.
+type request struct {
 	route string // "GET /v1/sessions/{id}"
 	s, p  string // the ids in its path
 	query string
@@ -65,7 +65,7 @@ type ask struct {
 }
 
 // gets makes a request, which must be answered with a status. Request and answer are checked against the description.
-func (c *contract) gets(status int, a ask) boxtest.Answer {
+func (c *contract) gets(status int, a request) boxtest.Answer {
 	c.t.Helper()
 	route := c.route(a.route)
 	name := fmt.Sprintf("%s %s?%s %s", a.route, a.s, a.query, a.body)
@@ -112,7 +112,7 @@ func kinds() map[int]string {
 }
 
 // refused makes a request that must be refused for a field, and returns the problem.
-func (c *contract) refused(status int, field string, a ask) api.Problem {
+func (c *contract) refused(status int, field string, a request) api.Problem {
 	c.t.Helper()
 	got := c.gets(status, a)
 	return c.problem(status, field, got)
@@ -160,7 +160,7 @@ func (c *contract) route(name string) *routers.Route {
 	return &routers.Route{Spec: c.doc, Path: path, PathItem: item, Method: method, Operation: item.GetOperation(method)}
 }
 
-func (c *contract) request(a ask) *http.Request {
+func (c *contract) request(a request) *http.Request {
 	c.t.Helper()
 	method, path, _ := strings.Cut(a.route, " ")
 	target := "http://boxd" + strings.NewReplacer("{id}", url.PathEscape(a.s), "{p}", url.PathEscape(a.p), "{principal}", url.PathEscape(a.p), "{skill}", url.PathEscape(a.p), "{workspace}", url.PathEscape(a.p), "{snapshot}", url.PathEscape(a.p), "{image}", url.PathEscape(a.p), "{drive}", url.PathEscape(a.p), "{port}", url.PathEscape(a.p)).Replace(path)

@@ -31,14 +31,14 @@ const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocol
 func (c *contract) mcp() {
 	const post, get, end = "POST /mcp", "GET /mcp", "DELETE /mcp"
 	before := c.boxes()
-	got := c.gets(200, ask{route: post, body: hello, head: accepts()})
+	got := c.gets(200, request{route: post, body: hello, head: accepts()})
 	id := got.Header.Get("Mcp-Session-Id")
 	if !strings.Contains(string(got.Body), "These tools work in a box") || id == "" {
 		c.t.Fatalf(`got.Header = %v, got.Body = %s, want got.Body containing "These tools work in a box" and id != ""`,
 			got.Header, got.Body)
 	}
 	in := accepts("Mcp-Session-Id", id, "Mcp-Protocol-Version", "2025-11-25")
-	c.gets(202, ask{route: post, body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`, head: in})
+	c.gets(202, request{route: post, body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`, head: in})
 	for message, want := range map[string]string{
 		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"no_such_tool"}}`:                                      `-32602`,
 		`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":7}}}`:                `"isError":true`,
@@ -49,32 +49,32 @@ func (c *contract) mcp() {
 		`{"jsonrpc":"2.0","id":8,"method":"resources/read","params":{"uri":"boxd://output/7/stdout"}}`:                             `-32`,
 		`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"true","session":"x"}}}`: `omit it`,
 	} {
-		if got := c.gets(200, ask{route: post, body: message, head: in}); !strings.Contains(string(got.Body), want) {
+		if got := c.gets(200, request{route: post, body: message, head: in}); !strings.Contains(string(got.Body), want) {
 			c.t.Errorf("%s: got.Body = %s, want got.Body containing %q", message, got.Body, want)
 		}
 	}
 	for _, message := range []string{`[]`, `{"jsonrpc":"2.0","id":2,"method":"no/such"}`, `{"method":"ping","id":1}`, `[` + hello + `]`} {
-		c.gets(400, ask{route: post, body: message, head: in, odd: message[0] == '['})
+		c.gets(400, request{route: post, body: message, head: in, odd: message[0] == '['})
 	}
-	c.refused(400, "body", ask{route: post, body: `{"jsonrpc":`, head: in, odd: true})
-	c.gets(400, ask{route: post, body: `{"jsonrpc":"2.0","id":1,"method":"ping"}`, head: accepts("Mcp-Session-Id", id, "Mcp-Protocol-Version", "1999-01-01")})
-	c.refused(400, "Mcp-Session-Id", ask{route: post, body: `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, head: accepts()}) // before initialize
-	c.refused(400, "Mcp-Session-Id", ask{route: get, head: accepts()})
-	c.refused(400, "Mcp-Session-Id", ask{route: end})
-	c.refused(400, "profile", ask{route: post, query: "profile=none-such", body: hello, head: accepts()})
-	c.refused(400, "variables", ask{route: post, query: "variables=x", body: hello, head: accepts()})
+	c.refused(400, "body", request{route: post, body: `{"jsonrpc":`, head: in, odd: true})
+	c.gets(400, request{route: post, body: `{"jsonrpc":"2.0","id":1,"method":"ping"}`, head: accepts("Mcp-Session-Id", id, "Mcp-Protocol-Version", "1999-01-01")})
+	c.refused(400, "Mcp-Session-Id", request{route: post, body: `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, head: accepts()}) // before initialize
+	c.refused(400, "Mcp-Session-Id", request{route: get, head: accepts()})
+	c.refused(400, "Mcp-Session-Id", request{route: end})
+	c.refused(400, "profile", request{route: post, query: "profile=none-such", body: hello, head: accepts()})
+	c.refused(400, "variables", request{route: post, query: "variables=x", body: hello, head: accepts()})
 	for _, uid := range []uint32{boxtest.OtherUID, 0} { // a foreign session is like a missing one
 		head := in
 		if uid == 0 {
 			head = accepts("Mcp-Session-Id", "none")
 		}
-		c.refused(404, "Mcp-Session-Id", ask{route: post, body: `{"jsonrpc":"2.0","id":1,"method":"ping"}`, head: head, uid: uid})
-		c.refused(404, "Mcp-Session-Id", ask{route: get, head: head, uid: uid})
-		c.refused(404, "Mcp-Session-Id", ask{route: end, head: head, uid: uid})
+		c.refused(404, "Mcp-Session-Id", request{route: post, body: `{"jsonrpc":"2.0","id":1,"method":"ping"}`, head: head, uid: uid})
+		c.refused(404, "Mcp-Session-Id", request{route: get, head: head, uid: uid})
+		c.refused(404, "Mcp-Session-Id", request{route: end, head: head, uid: uid})
 	}
 	ctx, hangUp := context.WithCancel(c.t.Context())
 	defer hangUp()
-	req := c.request(ask{route: get, head: in}).WithContext(ctx)
+	req := c.request(request{route: get, head: in}).WithContext(ctx)
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: boxtest.Dialer(c.Socket, 0)}
 	resp, err := tr.RoundTrip(req)
 	if err != nil || resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
@@ -86,15 +86,15 @@ func (c *contract) mcp() {
 	if n := c.boxes(); n != before+1 {
 		c.t.Errorf("there are %d boxes, before there were %d", n, before)
 	}
-	c.gets(204, ask{route: end, head: in})
+	c.gets(204, request{route: end, head: in})
 	if n := c.boxes(); n != before {
 		c.t.Errorf("afterwards there are %d boxes, before there were %d", n, before)
 	}
-	c.refused(404, "Mcp-Session-Id", ask{route: end, head: in})
+	c.refused(404, "Mcp-Session-Id", request{route: end, head: in})
 	for range 8 {
-		c.gets(200, ask{route: post, body: hello, head: accepts()})
+		c.gets(200, request{route: post, body: hello, head: accepts()})
 	}
-	c.refused(429, "", ask{route: post, body: hello, head: accepts()})
+	c.refused(429, "", request{route: post, body: hello, head: accepts()})
 }
 
 // boxes returns the caller's number of sessions.
@@ -107,8 +107,8 @@ func (c *contract) boxes() int {
 	return len(list)
 }
 
-// talker is an MCP client of /mcp.
-type talker struct {
+// mcpClient is an MCP client of /mcp.
+type mcpClient struct {
 	*mcp.ClientSession
 
 	t *testing.T
@@ -126,7 +126,7 @@ func (s showing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(r)
 }
 
-func converse(t *testing.T, address string, via http.RoundTripper, o *mcp.ClientOptions) (*talker, error) {
+func converse(t *testing.T, address string, via http.RoundTripper, o *mcp.ClientOptions) (*mcpClient, error) {
 	t.Helper()
 	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), &mcp.StreamableClientTransport{
 		Endpoint: address, HTTPClient: &http.Client{Transport: via}, MaxRetries: -1,
@@ -135,11 +135,11 @@ func converse(t *testing.T, address string, via http.RoundTripper, o *mcp.Client
 		return nil, err
 	}
 	t.Cleanup(func() { _ = s.Close() }) // most have closed it
-	return &talker{s, t}, nil
+	return &mcpClient{s, t}, nil
 }
 
-// says calls a tool whose answer must contain want.
-func (a *talker) says(want, tool string, args map[string]any) {
+// mustCall calls a tool whose answer must contain want.
+func (a *mcpClient) mustCall(want, tool string, args map[string]any) {
 	a.t.Helper()
 	r, err := a.CallTool(a.t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
 	if err != nil {
@@ -177,21 +177,21 @@ func TestAnAgentWorksOverHTTP(t *testing.T) {
 	if text := a.InitializeResult().Instructions; !strings.Contains(text, "These tools work in a box") {
 		t.Error(text)
 	}
-	a.says("created: ", "box_write", in{"path": "calc/add.sh", "content": "add() { echo $(($1 - $2)); }\n"})
-	a.says("-1", "box_exec", in{"command": ". ./add.sh; add 2 3", "cwd": "/workspace/calc"})
-	a.says("calc/add.sh:1:add()", "box_grep", in{"pattern": `\$1 - \$2`})
-	a.says("1 replaced", "box_edit", in{"path": "calc/add.sh", "edits": []in{{"old": "$1 - $2", "new": "$1 + $2"}}})
-	a.says("5", "box_exec", in{"command": ". ./add.sh; add 2 3", "cwd": "/workspace/calc"})
-	a.says("echo", "process_start", in{"name": "echo", "command": "while read -r l; do echo got $l; done", "stdin": true})
-	a.says("got it", "process_write", in{"name": "echo", "text": "it\n", "end": true, "wait_seconds": 60}) // until its end: a busy host takes more than the usual second
-	a.says("", "process_stop", in{"name": "echo"})
-	a.says("deaf", "process_start", in{"name": "deaf", "argv": []string{"sleep", "1000"}, "stdin": true})
+	a.mustCall("created: ", "box_write", in{"path": "calc/add.sh", "content": "add() { echo $(($1 - $2)); }\n"})
+	a.mustCall("-1", "box_exec", in{"command": ". ./add.sh; add 2 3", "cwd": "/workspace/calc"})
+	a.mustCall("calc/add.sh:1:add()", "box_grep", in{"pattern": `\$1 - \$2`})
+	a.mustCall("1 replaced", "box_edit", in{"path": "calc/add.sh", "edits": []in{{"old": "$1 - $2", "new": "$1 + $2"}}})
+	a.mustCall("5", "box_exec", in{"command": ". ./add.sh; add 2 3", "cwd": "/workspace/calc"})
+	a.mustCall("echo", "process_start", in{"name": "echo", "command": "while read -r l; do echo got $l; done", "stdin": true})
+	a.mustCall("got it", "process_write", in{"name": "echo", "text": "it\n", "end": true, "wait_seconds": 60}) // until its end: a busy host takes more than the usual second
+	a.mustCall("", "process_stop", in{"name": "echo"})
+	a.mustCall("deaf", "process_start", in{"name": "deaf", "argv": []string{"sleep", "1000"}, "stdin": true})
 	r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "process_write", Arguments: in{"name": "deaf", "text": strings.Repeat("x", 600_000), "wait_seconds": 0.1}})
 	if err != nil || !r.IsError || !strings.HasPrefix(r.Content[0].(*mcp.TextContent).Text, "not all of the text was written") {
 		t.Errorf(`a process that does not read: r = %+v, err = %v, want no error and r.IsError == true and r.Content[0].(*mcp.TextContent).Text starting with "not all of the text was written"`,
 			r, err)
 	}
-	a.says("", "process_stop", in{"name": "deaf"})
+	a.mustCall("", "process_stop", in{"name": "deaf"})
 	params := &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "(setsid sleep 1000 &); echo step one; sleep 1000", "timeout_seconds": 500}}
 	params.SetProgressToken("p")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -251,14 +251,14 @@ func TestMCPIsForWhomTheAPIIs(t *testing.T) {
 		"in order":   {full, accepts(), 200},
 	} {
 		tc.head.Set("Content-Type", "application/json")
-		if a := h.over(tc.token, "POST", "/mcp", hello, tc.head); a.Code != tc.want {
+		if a := h.overTCP(tc.token, "POST", "/mcp", hello, tc.head); a.Code != tc.want {
 			t.Errorf("%s: %d %s, want %d", name, a.Code, a.Body, tc.want)
 		}
 	}
-	first := h.over(narrow, "POST", "/mcp", hello, accepts("Content-Type", "application/json"))
+	first := h.overTCP(narrow, "POST", "/mcp", hello, accepts("Content-Type", "application/json"))
 	head := accepts("Content-Type", "application/json", "Mcp-Session-Id", first.Header.Get("Mcp-Session-Id"))
 	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
-	if a := h.over(full, "POST", "/mcp", ping, head); first.Code != 200 || a.Code != 404 {
+	if a := h.overTCP(full, "POST", "/mcp", ping, head); first.Code != 200 || a.Code != 404 {
 		t.Errorf("another token of its principal: %d, then %d %s", first.Code, a.Code, a.Body)
 	}
 	a, err := converse(t, "http://"+h.address+"/mcp", showing{narrow, &http.Transport{}}, nil)
@@ -272,7 +272,7 @@ func TestMCPIsForWhomTheAPIIs(t *testing.T) {
 			data, err)
 	}
 	h.revoke("narrow")
-	if a := h.over(narrow, "POST", "/mcp", ping, head); a.Code != 401 {
+	if a := h.overTCP(narrow, "POST", "/mcp", ping, head); a.Code != 401 {
 		t.Errorf("after it was revoked: a.Code = %d, a.Body = %s, want a.Code == 401", a.Code, a.Body)
 	}
 	// on the socket the kernel names the caller
@@ -280,7 +280,7 @@ func TestMCPIsForWhomTheAPIIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	worker.says("42", "box_exec", in{"command": "echo $((6*7))"})
+	worker.mustCall("42", "box_exec", in{"command": "echo $((6*7))"})
 	if err := worker.Close(); err != nil {
 		t.Error(err)
 	}

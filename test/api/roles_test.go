@@ -60,23 +60,23 @@ func users() map[access.Role]uint32 {
 	return map[access.Role]uint32{0: 4305, access.Viewer: 4301, access.User: 4302, access.Operator: 4303, access.Admin: 4304}
 }
 
-// house is a boxd that also serves HTTP over TCP.
-type house struct {
+// tcpServer is a boxd that also serves HTTP over TCP.
+type tcpServer struct {
 	*boxtest.Daemon
 	t       *testing.T
 	address string // of the HTTP listener
 	entries map[string]string
 }
 
-func open(t *testing.T, more ...string) *house {
+func open(t *testing.T, more ...string) *tcpServer {
 	t.Helper()
-	h := &house{Daemon: boxtest.StartWith(t, append([]string{"http = \"127.0.0.1:0\"\n" + boxtest.BestEffort + principals}, more...)...), t: t, entries: map[string]string{}}
+	h := &tcpServer{Daemon: boxtest.StartWith(t, append([]string{"http = \"127.0.0.1:0\"\n" + boxtest.BestEffort + principals}, more...)...), t: t, entries: map[string]string{}}
 	h.find()
 	return h
 }
 
 // find finds the current address of the HTTP listener.
-func (h *house) find() {
+func (h *tcpServer) find() {
 	h.t.Helper()
 	found := regexp.MustCompile(`serves HTTP on the loopback" address=(127\.0\.0\.1:\d+)`).FindAllStringSubmatch(h.Log(), -1)
 	if found == nil {
@@ -86,7 +86,7 @@ func (h *house) find() {
 }
 
 // token adds a token of a principal to boxd, and returns it.
-func (h *house) token(name, principal, more string) string {
+func (h *tcpServer) token(name, principal, more string) string {
 	h.t.Helper()
 	secret, hash := access.NewToken()
 	h.entries[name] = fmt.Sprintf("[[token]]\nname = %q\nsha256 = %q\nprincipal = %q\n%s\n", name, hash, principal, more)
@@ -95,14 +95,14 @@ func (h *house) token(name, principal, more string) string {
 }
 
 // revoke removes a token from boxd.
-func (h *house) revoke(name string) {
+func (h *tcpServer) revoke(name string) {
 	h.t.Helper()
 	delete(h.entries, name)
 	h.reload()
 }
 
 // reload writes the token file, makes boxd reload it, and waits until it has.
-func (h *house) reload() {
+func (h *tcpServer) reload() {
 	h.t.Helper()
 	text := ""
 	for _, e := range h.entries {
@@ -117,7 +117,7 @@ func (h *house) reload() {
 // again is the log message after a reload, successful or not.
 var again = regexp.MustCompile(`configuration read again|the previous one stays in force|config\.reloaded|config\.refused|configuration (was )?(reloaded|refused)`)
 
-func (h *house) hup() {
+func (h *tcpServer) hup() {
 	h.t.Helper()
 	before := len(again.FindAllString(h.Log(), -1))
 	if err := syscall.Kill(h.PID(), syscall.SIGHUP); err != nil {
@@ -126,8 +126,8 @@ func (h *house) hup() {
 	boxtest.Eventually(h.t, "the configuration is read again", func() bool { return len(again.FindAllString(h.Log(), -1)) > before })
 }
 
-// over makes a request over TCP with a token; "": without one.
-func (h *house) over(token, method, path, body string, head http.Header) boxtest.Answer {
+// overTCP makes a request over TCP with a token; "": without one.
+func (h *tcpServer) overTCP(token, method, path, body string, head http.Header) boxtest.Answer {
 	h.t.Helper()
 	req, err := http.NewRequestWithContext(h.t.Context(), method, "http://"+h.address+path, strings.NewReader(body))
 	if err != nil {
@@ -149,7 +149,7 @@ func (h *house) over(token, method, path, body string, head http.Header) boxtest
 }
 
 // as makes a request over the socket as a user of the host.
-func (h *house) as(uid uint32, method, path, body string, head http.Header) boxtest.Answer {
+func (h *tcpServer) as(uid uint32, method, path, body string, head http.Header) boxtest.Answer {
 	h.t.Helper()
 	req, err := http.NewRequestWithContext(h.t.Context(), method, "http://boxd"+path, strings.NewReader(body))
 	if err != nil {
@@ -161,7 +161,7 @@ func (h *house) as(uid uint32, method, path, body string, head http.Header) boxt
 	return h.send(tr, req)
 }
 
-func (h *house) send(tr *http.Transport, req *http.Request) boxtest.Answer {
+func (h *tcpServer) send(tr *http.Transport, req *http.Request) boxtest.Answer {
 	h.t.Helper()
 	resp, err := tr.RoundTrip(req)
 	if err != nil {
@@ -240,7 +240,7 @@ func TestEveryRouteIsForItsRole(t *testing.T) {
 				}
 			}
 		}
-		if a := h.over("", method, fill(path, "none"), "", upgrades(path)); needed > 0 && a.Code != http.StatusUnauthorized {
+		if a := h.overTCP("", method, fill(path, "none"), "", upgrades(path)); needed > 0 && a.Code != http.StatusUnauthorized {
 			t.Errorf("%s is answered without a token: a.Code = %d, a.Body = %s, want needed <= 0 or a.Code == 401",
 				pattern, a.Code, a.Body)
 		}
@@ -254,22 +254,22 @@ func TestAForeignIDIsAMissingOne(t *testing.T) {
 	h := open(t)
 	rival, tenant, viewer := h.token("rival", "rival", ""), h.token("tenant", "tenant", ""), h.token("viewer", "tenant", "role = \"viewer\"")
 	const foreign, missing = "session-there", "session-gone!"
-	if a := h.over(rival, "POST", "/v1/sessions", `{"id":"`+foreign+`"}`, nil); a.Code != http.StatusCreated {
+	if a := h.overTCP(rival, "POST", "/v1/sessions", `{"id":"`+foreign+`"}`, nil); a.Code != http.StatusCreated {
 		t.Fatalf("a.Body = %s, want a.Code == 201", a.Body)
 	}
-	if a := h.over(rival, "PUT", "/v1/sessions/"+foreign+"/processes/p", `{"argv":["sleep","1000"]}`, nil); a.Code != http.StatusCreated {
+	if a := h.overTCP(rival, "PUT", "/v1/sessions/"+foreign+"/processes/p", `{"argv":["sleep","1000"]}`, nil); a.Code != http.StatusCreated {
 		t.Fatalf("a.Body = %s, want a.Code == 201", a.Body)
 	}
 	callers := map[string]func(method, path, body string, head http.Header) boxtest.Answer{
-		"a tenant":           func(m, p, b string, h2 http.Header) boxtest.Answer { return h.over(tenant, m, p, b, h2) },
-		"a tenant who looks": func(m, p, b string, h2 http.Header) boxtest.Answer { return h.over(viewer, m, p, b, h2) },
-		"nobody":             func(m, p, b string, h2 http.Header) boxtest.Answer { return h.over("", m, p, b, h2) },
+		"a tenant":           func(m, p, b string, h2 http.Header) boxtest.Answer { return h.overTCP(tenant, m, p, b, h2) },
+		"a tenant who looks": func(m, p, b string, h2 http.Header) boxtest.Answer { return h.overTCP(viewer, m, p, b, h2) },
+		"nobody":             func(m, p, b string, h2 http.Header) boxtest.Answer { return h.overTCP("", m, p, b, h2) },
 	}
 	for role, uid := range users() {
 		callers["a user who is "+role.String()] = func(m, p, b string, h2 http.Header) boxtest.Answer { return h.as(uid, m, p, b, h2) }
 	}
 	tried := 0
-	var took [2][]time.Duration
+	var elapsed [2][]time.Duration
 	for _, pattern := range relay.Patterns() {
 		method, path, _ := strings.Cut(pattern, " ")
 		if !strings.Contains(path, "{id}") {
@@ -279,9 +279,9 @@ func TestAForeignIDIsAMissingOne(t *testing.T) {
 			for _, body := range []string{"", `{"argv":["true"]}`, `{`} {
 				var got [2]boxtest.Answer
 				for i, id := range []string{foreign, missing} {
-					begin := time.Now()
+					start := time.Now()
 					got[i] = ask(method, fill(path, url.PathEscape(id)), body, upgrades(path))
-					took[i] = append(took[i], time.Since(begin))
+					elapsed[i] = append(elapsed[i], time.Since(start))
 					for _, own := range []string{"Date", "X-Request-Id", "Traceparent"} { // specific to one request
 						got[i].Header.Del(own)
 					}
@@ -301,11 +301,11 @@ func TestAForeignIDIsAMissingOne(t *testing.T) {
 	if tried < 200 {
 		t.Errorf("only %d requests were tried", tried)
 	}
-	for i := range took {
-		slices.Sort(took[i])
+	for i := range elapsed {
+		slices.Sort(elapsed[i])
 	}
-	t.Logf("%d requests: the median answer about a foreign session takes %v, about a missing one %v", tried, took[0][tried/2], took[1][tried/2])
-	if a := h.over(rival, "GET", "/v1/sessions/"+foreign+"/processes/p", "", nil); a.Code != http.StatusOK {
+	t.Logf("%d requests: the median answer about a foreign session takes %v, about a missing one %v", tried, elapsed[0][tried/2], elapsed[1][tried/2])
+	if a := h.overTCP(rival, "GET", "/v1/sessions/"+foreign+"/processes/p", "", nil); a.Code != http.StatusOK {
 		t.Errorf("after all of it: a.Body = %s, want a.Code == 200", a.Body)
 	}
 }
@@ -365,14 +365,14 @@ func TestWhoIsNotKnownIsAnsweredTheSame(t *testing.T) {
 	gone := h.token("gone", "tenant", "")
 	h.revoke("gone")
 	strange, hash := access.NewToken()
-	if a := h.over(good, "GET", "/v1/sessions", "", nil); a.Code != http.StatusOK {
+	if a := h.overTCP(good, "GET", "/v1/sessions", "", nil); a.Code != http.StatusOK {
 		t.Fatalf("a.Code = %d, a.Body = %s, want a.Code == 200", a.Code, a.Body)
 	}
 	var want boxtest.Answer
 	for name, token := range map[string]string{
 		"none": "", "expired": old, "of another host": stray, "revoked": gone, "made up": strange, "a hash": hash, "truncated": good[:len(good)-1], "longer": good + "A", "long": strings.Repeat("x", 30000),
 	} {
-		got := h.over(token, "GET", "/v1/sessions", "", nil)
+		got := h.overTCP(token, "GET", "/v1/sessions", "", nil)
 		for _, own := range []string{"Date", "X-Request-Id", "Traceparent"} {
 			got.Header.Del(own)
 		}
@@ -435,7 +435,7 @@ func TestPagesOfOtherPlacesAreRefused(t *testing.T) {
 			if strings.HasSuffix(path, "/stream") && want == 200 {
 				want = 101
 			}
-			if a := h.over(token, "GET", path, "", head); a.Code != want {
+			if a := h.overTCP(token, "GET", path, "", head); a.Code != want {
 				t.Errorf("%s, %s: %d, want %d: %s", tc.name, path, a.Code, want, a.Body)
 			}
 		}
@@ -570,7 +570,7 @@ func TestATokenIsForItsRoutesAlone(t *testing.T) {
 		{looks, "GET", "/v1/sessions/s", "", 200},
 		{looks, "DELETE", "/v1/sessions/s", "", 403},
 	} {
-		if a := h.over(tc.token, tc.method, tc.path, tc.body, nil); a.Code != tc.want {
+		if a := h.overTCP(tc.token, tc.method, tc.path, tc.body, nil); a.Code != tc.want {
 			t.Errorf("%s %s: %d, want %d: %s", tc.method, tc.path, a.Code, tc.want, a.Body)
 		}
 	}

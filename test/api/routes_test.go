@@ -84,59 +84,59 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 func (c *contract) instructions(id string) {
 	const planned, living = "GET /v1/instructions", "GET /v1/sessions/{id}/instructions"
 	var usual, other, its api.Instructions
-	c.reads(c.gets(200, ask{route: planned, uid: boxtest.OtherUID}), &usual)
-	c.reads(c.gets(200, ask{route: planned, query: "profile=offline_readonly"}), &other)
+	c.reads(c.gets(200, request{route: planned, uid: boxtest.OtherUID}), &usual)
+	c.reads(c.gets(200, request{route: planned, query: "profile=offline_readonly"}), &other)
 	if usual.Session != "" || usual.Profile != "default" || other.Profile != "offline_readonly" || usual.Instructions == other.Instructions {
 		c.t.Errorf(`usual = %+v, other = %+v, want usual.Session == "" and usual.Profile == "default" and other.Profile == "offline_readonly" and usual.Instructions != %v`,
 			usual, other, other.Instructions)
 	}
-	c.reads(c.gets(200, ask{route: living, s: id}), &its)
+	c.reads(c.gets(200, request{route: living, s: id}), &its)
 	if its.Session != id || !strings.Contains(its.Instructions, "256MiB memory") || !strings.Contains(its.Instructions, "the box "+strconv.Quote(id)) {
 		c.t.Errorf(`its = %+v, want its.Session == %v and its.Instructions containing "256MiB memory" and its.Instructions containing "the box " + strconv.Quote(id)`,
 			its, id)
 	}
-	c.refused(400, "profile", ask{route: planned, query: "profile=none-such"})
-	c.refused(404, "", ask{route: living, s: id, uid: boxtest.OtherUID})
-	c.refused(404, "", ask{route: living, s: "none"})
+	c.refused(400, "profile", request{route: planned, query: "profile=none-such"})
+	c.refused(404, "", request{route: living, s: id, uid: boxtest.OtherUID})
+	c.refused(404, "", request{route: living, s: "none"})
 }
 
 // grants tests temporary roles.
 func (c *contract) grants() {
 	const give = "POST /v1/grants"
 	var list api.GrantList
-	c.reads(c.gets(200, ask{route: "GET /v1/grants"}), &list)
+	c.reads(c.gets(200, request{route: "GET /v1/grants"}), &list)
 	if len(list.Grants) != 0 {
 		c.t.Errorf("list = %+v, want len(list.Grants) == 0", list)
 	}
 	var g api.Grant
-	c.reads(c.gets(201, ask{route: give, body: `{"principal":"uid:4242","role":"operator","for":"1h"}`}), &g)
+	c.reads(c.gets(201, request{route: give, body: `{"principal":"uid:4242","role":"operator","for":"1h"}`}), &g)
 	if g.Principal != "uid:4242" || g.Role != "operator" || g.By != "uid:0" || g.Until.Sub(g.CreatedAt) != time.Hour {
 		c.t.Errorf(`g = %+v, want g.Principal == "uid:4242" and g.Role == "operator" and g.By == "uid:0" and g.Until.Sub(g.CreatedAt) == time.Hour`,
 			g)
 	}
-	c.refused(400, "role", ask{route: give, body: `{"principal":"uid:4242","role":"none","for":"1h"}`, odd: true})
-	c.refused(400, "for", ask{route: give, body: `{"principal":"uid:4242","role":"admin","for":"169h"}`})
-	c.refused(400, "principal", ask{route: give, body: `{"principal":"alcie","role":"admin","for":"1h"}`})
-	for _, a := range []ask{{route: "GET /v1/grants"}, {route: give, body: `{"principal":"uid:4242","role":"admin","for":"1h"}`}, {route: "DELETE /v1/grants/{principal}", p: "uid:4242"}} {
+	c.refused(400, "role", request{route: give, body: `{"principal":"uid:4242","role":"none","for":"1h"}`, odd: true})
+	c.refused(400, "for", request{route: give, body: `{"principal":"uid:4242","role":"admin","for":"169h"}`})
+	c.refused(400, "principal", request{route: give, body: `{"principal":"alcie","role":"admin","for":"1h"}`})
+	for _, a := range []request{{route: "GET /v1/grants"}, {route: give, body: `{"principal":"uid:4242","role":"admin","for":"1h"}`}, {route: "DELETE /v1/grants/{principal}", p: "uid:4242"}} {
 		a.uid = boxtest.OtherUID // now an operator, but no admin
 		if p := c.refused(403, "role", a); p.By != "uid:4242" || p.Denial == nil || p.Denial.Rule != "grant" || p.Value != "operator" {
 			c.t.Errorf(`p = %+v, want p.By == "uid:4242" and p.Denial != nil and p.Denial.Rule == "grant" and p.Value == "operator"`,
 				p)
 		}
 	}
-	c.gets(204, ask{route: "DELETE /v1/grants/{principal}", p: "uid:4242"})
-	c.refused(404, "", ask{route: "DELETE /v1/grants/{principal}", p: "uid:4242"})
+	c.gets(204, request{route: "DELETE /v1/grants/{principal}", p: "uid:4242"})
+	c.refused(404, "", request{route: "DELETE /v1/grants/{principal}", p: "uid:4242"})
 }
 
 // daemon tests routes that concern no session.
 func (c *contract) daemon() {
 	for _, route := range []string{"GET /healthz", "GET /readyz", "GET /v1/openapi.json", "GET /v1/status", "GET /v1/profiles", "GET /v1/doctor"} {
-		c.gets(200, ask{route: route, uid: boxtest.OtherUID})
-		c.refused(400, "query", ask{route: route, query: "nonsense=1"})
+		c.gets(200, request{route: route, uid: boxtest.OtherUID})
+		c.refused(400, "query", request{route: route, query: "nonsense=1"})
 	}
-	c.gets(200, ask{route: "GET /v1/config"})
-	c.refused(400, "query", ask{route: "GET /v1/config", query: "nonsense=1"})
-	c.refused(403, "role", ask{route: "GET /v1/config", uid: boxtest.OtherUID})
+	c.gets(200, request{route: "GET /v1/config"})
+	c.refused(400, "query", request{route: "GET /v1/config", query: "nonsense=1"})
+	c.refused(403, "role", request{route: "GET /v1/config", uid: boxtest.OtherUID})
 	// Requests that no route describes.
 	for _, tc := range []struct {
 		method, path, field string
@@ -155,7 +155,7 @@ func (c *contract) daemon() {
 			c.t.Errorf(`%s %s: Allow is %q, want (allow != "") == (tc.status == 405)`, tc.method, tc.path, allow)
 		}
 	}
-	head := c.request(ask{route: "GET /v1/status"})
+	head := c.request(request{route: "GET /v1/status"})
 	head.Method = http.MethodHead
 	if got := c.exchange(head, 0); got.Code != 200 || len(got.Body) > 0 {
 		c.t.Errorf("HEAD: got.Code = %d, got.Body = %q, want got.Code == 200 and len(got.Body) == 0",
@@ -165,10 +165,10 @@ func (c *contract) daemon() {
 
 // observing tests events, metrics and audit.
 func (c *contract) observing() {
-	c.gets(200, ask{route: "GET /metrics", uid: boxtest.OtherUID})
-	c.refused(400, "query", ask{route: "GET /metrics", query: "nonsense=1"})
+	c.gets(200, request{route: "GET /metrics", uid: boxtest.OtherUID})
+	c.refused(400, "query", request{route: "GET /metrics", query: "nonsense=1"})
 	const happened = "GET /v1/events"
-	got := c.gets(200, ask{route: happened, query: "follow=false"})
+	got := c.gets(200, request{route: happened, query: "follow=false"})
 	types := 0
 	for line := range strings.Lines(string(got.Body)) {
 		if data, ok := strings.CutPrefix(line, "data: "); ok {
@@ -179,32 +179,32 @@ func (c *contract) observing() {
 	if types == 0 || !strings.Contains(string(got.Body), "event: daemon.started\n") {
 		c.t.Errorf(`events: got.Body = %s, want types != 0 and got.Body containing "event: daemon.started\n"`, got.Body)
 	}
-	if got := c.gets(200, ask{route: happened, query: "follow=false", uid: boxtest.OtherUID}); strings.Contains(string(got.Body), "daemon.started") {
+	if got := c.gets(200, request{route: happened, query: "follow=false", uid: boxtest.OtherUID}); strings.Contains(string(got.Body), "daemon.started") {
 		c.t.Errorf(`a user sees events of others: got.Body = %s, want got.Body without "daemon.started"`, got.Body)
 	}
-	got = c.gets(200, ask{route: happened, query: "follow=false&after=aaaaaaaaaaaa-7"})
+	got = c.gets(200, request{route: happened, query: "follow=false&after=aaaaaaaaaaaa-7"})
 	if _, gap, ok := strings.Cut(string(got.Body), "event: gap\ndata: "); !ok {
 		c.t.Errorf("after an event of another boxd: got.Body = %s, want ok == true", got.Body)
 	} else {
 		gap, _, _ = strings.Cut(gap, "\n")
 		c.is("Event", []byte(gap))
 	}
-	c.refused(400, "after", ask{route: happened, query: "after=soon"})
-	c.refused(400, "after", ask{route: happened, head: http.Header{"Last-Event-Id": {"7"}}})
-	c.refused(400, "type", ask{route: happened, query: "type=denied,nonsense"})
-	c.refused(400, "follow", ask{route: happened, query: "follow=maybe", odd: true})
-	c.refused(403, "owner", ask{route: happened, query: "owner=uid%3A0", uid: boxtest.OtherUID})
+	c.refused(400, "after", request{route: happened, query: "after=soon"})
+	c.refused(400, "after", request{route: happened, head: http.Header{"Last-Event-Id": {"7"}}})
+	c.refused(400, "type", request{route: happened, query: "type=denied,nonsense"})
+	c.refused(400, "follow", request{route: happened, query: "follow=maybe", odd: true})
+	c.refused(403, "owner", request{route: happened, query: "owner=uid%3A0", uid: boxtest.OtherUID})
 	const wrong = "GET /v1/errors"
 	boxtest.Eventually(c.t, "the refused request is in the list of errors", func() bool {
-		return strings.Contains(string(c.gets(200, ask{route: wrong, uid: boxtest.OtherUID}).Body), `"route":"GET /v1/events","status":403`)
+		return strings.Contains(string(c.gets(200, request{route: wrong, uid: boxtest.OtherUID}).Body), `"route":"GET /v1/events","status":403`)
 	})
-	c.refused(403, "owner", ask{route: wrong, query: "owner=uid%3A0", uid: boxtest.OtherUID})
+	c.refused(403, "owner", request{route: wrong, query: "owner=uid%3A0", uid: boxtest.OtherUID})
 	const who = "GET /v1/audit"
-	if got := c.gets(200, ask{route: who, query: "n=1"}); !strings.Contains(string(got.Body), `"outcome":"`) {
+	if got := c.gets(200, request{route: who, query: "n=1"}); !strings.Contains(string(got.Body), `"outcome":"`) {
 		c.t.Errorf("audit: got.Body = %s, want got.Body containing `\"outcome\":\"`", got.Body)
 	}
-	c.refused(400, "n", ask{route: who, query: "n=0", odd: true})
-	c.refused(403, "role", ask{route: who, uid: boxtest.OtherUID})
+	c.refused(400, "n", request{route: who, query: "n=0", odd: true})
+	c.refused(403, "role", request{route: who, uid: boxtest.OtherUID})
 }
 
 // is checks JSON against a schema of the description.
@@ -222,7 +222,7 @@ func (c *contract) is(schema string, data []byte) {
 func (c *contract) sessions() {
 	const route = "POST /v1/sessions"
 	const id = "a/b %2f ü"
-	made := ask{
+	made := request{
 		route: route, body: `{"id":"a/b %2f ü","memory":"256MiB","ttl":"1h","max_lifetime":3600,"env":{"TOKEN":"secret"},"labels":{"task":"17"},` +
 			`"mounts":[{"source":"/nowhere","target":"/data","mode":"none"}]}`,
 	}
@@ -231,138 +231,138 @@ func (c *contract) sessions() {
 		c.t.Errorf(`the answer has the value of a variable: got.Body = %s, want got.Body without []byte("secret")`,
 			got.Body)
 	}
-	c.gets(201, ask{route: route, body: `{"id":"fixed","profile":"fixed"}`})
+	c.gets(201, request{route: route, body: `{"id":"fixed","profile":"fixed"}`})
 	c.instructions(id)
-	c.refused(409, "memory, ttl", ask{route: route, body: `{"id":"a/b %2f ü","memory":"64MiB","ttl":"2h"}`})
-	c.refused(409, "env", ask{route: route, body: `{"id":"a/b %2f ü","env":{"TOKEN":"other"}}`})
-	c.refused(403, "memory", ask{route: route, body: `{"profile":"fixed","memory":"64MiB"}`})
-	c.refused(501, "workspace_quota", ask{route: route, body: `{"mounts":[{"source":"/srv","target":"/workspace"}],"workspace_quota":"1GiB"}`})
-	c.refused(403, "network", ask{route: route, body: `{"network":"host"}`})
+	c.refused(409, "memory, ttl", request{route: route, body: `{"id":"a/b %2f ü","memory":"64MiB","ttl":"2h"}`})
+	c.refused(409, "env", request{route: route, body: `{"id":"a/b %2f ü","env":{"TOKEN":"other"}}`})
+	c.refused(403, "memory", request{route: route, body: `{"profile":"fixed","memory":"64MiB"}`})
+	c.refused(501, "workspace_quota", request{route: route, body: `{"mounts":[{"source":"/srv","target":"/workspace"}],"workspace_quota":"1GiB"}`})
+	c.refused(403, "network", request{route: route, body: `{"network":"host"}`})
 	for body, field := range map[string]string{
 		`{"memory":"1KiB"}`: "memory", `{"cpus":0}`: "cpus", `{"pids":0}`: "pids", `{"tmp":"1B"}`: "tmp", `{"profile":"none"}`: "profile", `{"id":"\u0007"}`: "id",
 		`{"cpu_weight":0}`: "cpu_weight", `{"env":{"A=B":""}}`: "env", `{"mounts":[{"source":"","target":"/x"}]}`: "mounts[0].source",
 		`{"mounts":[{"source":"/home","target":"x"}]}`: "mounts[0].target", `{"image":"debian"}`: "image",
 	} {
-		c.refused(400, field, ask{route: route, body: body})
+		c.refused(400, field, request{route: route, body: body})
 	}
 	for body, field := range map[string]string{
 		`{"colour":"red"}`: "colour", `{"memory":true}`: "memory", `{"memory":"64 MB"}`: "memory", `{"ttl":"soon"}`: "ttl", `{"cpus":"1"}`: "cpus", `{"oom":"nobody"}`: "oom",
 		`{"mounts":[{"source":"/x","target":"/y","colour":"red"}]}`: "mounts[0].colour", `{"mounts":[{"target":"/x"}]}`: "mounts[0].source",
 		`{"mounts":[{"source":"/home"}]}`: "mounts[0].target", `{"env":{"A":1}}`: "env.A", `[]`: "body", `{"network":"on"}`: "network", `{`: "body",
 	} {
-		c.refused(400, field, ask{route: route, body: body, odd: true})
+		c.refused(400, field, request{route: route, body: body, odd: true})
 	}
 	var s api.Session
-	c.reads(c.gets(201, ask{route: route, body: "{}", uid: boxtest.OtherUID}), &s)
+	c.reads(c.gets(201, request{route: route, body: "{}", uid: boxtest.OtherUID}), &s)
 
 	const list = "GET /v1/sessions"
-	c.gets(200, ask{route: list})
-	c.gets(200, ask{route: list, query: "all=true"})
-	c.refused(403, "all", ask{route: list, query: "all=true", uid: boxtest.OtherUID})
-	c.refused(400, "all", ask{route: list, query: "all=maybe", odd: true})
+	c.gets(200, request{route: list})
+	c.gets(200, request{route: list, query: "all=true"})
+	c.refused(403, "all", request{route: list, query: "all=true", uid: boxtest.OtherUID})
+	c.refused(400, "all", request{route: list, query: "all=maybe", odd: true})
 
 	const one = "GET /v1/sessions/{id}"
-	c.gets(200, ask{route: one, s: id})
-	c.gets(200, ask{route: one, s: s.ID, query: "owner=uid:4242"})
-	c.refused(404, "", ask{route: one, s: s.ID})
-	c.refused(404, "", ask{route: one, s: id, uid: boxtest.OtherUID})
-	c.refused(403, "owner", ask{route: one, s: id, query: "owner=uid:0", uid: boxtest.OtherUID})
+	c.gets(200, request{route: one, s: id})
+	c.gets(200, request{route: one, s: s.ID, query: "owner=uid:4242"})
+	c.refused(404, "", request{route: one, s: s.ID})
+	c.refused(404, "", request{route: one, s: id, uid: boxtest.OtherUID})
+	c.refused(403, "owner", request{route: one, s: id, query: "owner=uid:0", uid: boxtest.OtherUID})
 
 	const history = "GET /v1/sessions/{id}/usage/history"
 	var used api.UsageHistory
-	if c.reads(c.gets(200, ask{route: history, s: id}), &used); used.Interval.String() != "5s" || used.Kept.String() != "1h" || used.Samples == nil {
+	if c.reads(c.gets(200, request{route: history, s: id}), &used); used.Interval.String() != "5s" || used.Kept.String() != "1h" || used.Samples == nil {
 		c.t.Errorf(`used = %+v, want used.Interval.String() == "5s" and used.Kept.String() == "1h" and used.Samples != nil`,
 			used)
 	}
-	c.gets(200, ask{route: history, s: id, query: "after=2026-11-21T09:30:00Z"})
-	c.refused(400, "after", ask{route: history, s: id, query: "after=yesterday", odd: true})
-	c.refused(404, "", ask{route: history, s: id, uid: boxtest.OtherUID})
+	c.gets(200, request{route: history, s: id, query: "after=2026-11-21T09:30:00Z"})
+	c.refused(400, "after", request{route: history, s: id, query: "after=yesterday", odd: true})
+	c.refused(404, "", request{route: history, s: id, uid: boxtest.OtherUID})
 
 	const remove = "DELETE /v1/sessions/{id}"
-	c.gets(204, ask{route: remove, s: s.ID, query: "owner=uid:4242"})
-	c.refused(404, "", ask{route: remove, s: s.ID, query: "owner=uid:4242"})
-	c.gets(204, ask{route: remove, s: id})
-	c.gets(201, ask{route: route, body: `{"id":"s"}`})
+	c.gets(204, request{route: remove, s: s.ID, query: "owner=uid:4242"})
+	c.refused(404, "", request{route: remove, s: s.ID, query: "owner=uid:4242"})
+	c.gets(204, request{route: remove, s: id})
+	c.gets(201, request{route: route, body: `{"id":"s"}`})
 }
 
 // life tests the life cycle of sessions.
 func (c *contract) life() {
 	const drain, undrain = "POST /v1/drain", "DELETE /v1/drain"
-	c.gets(200, ask{route: drain, body: `{"reason":"new disk"}`})
-	c.gets(200, ask{route: drain})
-	c.refused(503, "", ask{route: "GET /readyz"})
-	c.refused(503, "", ask{route: "POST /v1/sessions", body: `{}`})
-	c.gets(200, ask{route: "GET /v1/status"})
-	c.refused(400, "reason", ask{route: drain, body: `{"reason":"` + strings.Repeat("x", 257) + `"}`, odd: true})
-	c.refused(400, "colour", ask{route: drain, body: `{"colour":"red"}`, odd: true})
-	c.refused(403, "role", ask{route: drain, uid: boxtest.OtherUID})
-	c.refused(403, "role", ask{route: undrain, uid: boxtest.OtherUID})
+	c.gets(200, request{route: drain, body: `{"reason":"new disk"}`})
+	c.gets(200, request{route: drain})
+	c.refused(503, "", request{route: "GET /readyz"})
+	c.refused(503, "", request{route: "POST /v1/sessions", body: `{}`})
+	c.gets(200, request{route: "GET /v1/status"})
+	c.refused(400, "reason", request{route: drain, body: `{"reason":"` + strings.Repeat("x", 257) + `"}`, odd: true})
+	c.refused(400, "colour", request{route: drain, body: `{"colour":"red"}`, odd: true})
+	c.refused(403, "role", request{route: drain, uid: boxtest.OtherUID})
+	c.refused(403, "role", request{route: undrain, uid: boxtest.OtherUID})
 	for range 2 { // has the same result
-		c.gets(204, ask{route: undrain})
+		c.gets(204, request{route: undrain})
 	}
-	c.gets(200, ask{route: "POST /v1/sessions/{id}/renew", s: "s"})
-	c.refused(404, "", ask{route: "POST /v1/sessions/{id}/renew", s: "none"})
+	c.gets(200, request{route: "POST /v1/sessions/{id}/renew", s: "s"})
+	c.refused(404, "", request{route: "POST /v1/sessions/{id}/renew", s: "none"})
 }
 
 func (c *contract) changes() {
 	const change = "PATCH /v1/sessions/{id}"
-	c.gets(200, ask{route: change, s: "s", body: `{"ttl":"2h","labels":{"task":"18"}}`})
-	c.refused(400, "memory", ask{route: change, s: "s", body: `{"memory":1}`})
-	c.refused(400, "id", ask{route: change, s: "s", body: `{"id":"t"}`, odd: true})
-	c.refused(403, "memory", ask{route: change, s: "fixed", body: `{"memory":"64MiB"}`})
-	c.refused(404, "", ask{route: change, s: "none", body: `{}`})
-	c.refused(400, "network_rules", ask{route: change, s: "s", body: `{"network_rules":[]}`}) // it has no network
-	c.refused(404, "", ask{route: change, s: "none", body: `{"network_rules":["example.org"]}`})
+	c.gets(200, request{route: change, s: "s", body: `{"ttl":"2h","labels":{"task":"18"}}`})
+	c.refused(400, "memory", request{route: change, s: "s", body: `{"memory":1}`})
+	c.refused(400, "id", request{route: change, s: "s", body: `{"id":"t"}`, odd: true})
+	c.refused(403, "memory", request{route: change, s: "fixed", body: `{"memory":"64MiB"}`})
+	c.refused(404, "", request{route: change, s: "none", body: `{}`})
+	c.refused(400, "network_rules", request{route: change, s: "s", body: `{"network_rules":[]}`}) // it has no network
+	c.refused(404, "", request{route: change, s: "none", body: `{"network_rules":["example.org"]}`})
 	const freeze, thaw = "POST /v1/sessions/{id}/freeze", "POST /v1/sessions/{id}/thaw"
-	c.refused(404, "", ask{route: freeze, s: "none"})
-	c.refused(404, "", ask{route: thaw, s: "none"})
+	c.refused(404, "", request{route: freeze, s: "none"})
+	c.refused(404, "", request{route: thaw, s: "none"})
 	if !boxtest.Grouped() {
-		c.refused(501, "", ask{route: change, s: "s", body: `{"memory":"64MiB"}`})
-		c.refused(501, "", ask{route: freeze, s: "s"})
-		c.refused(501, "", ask{route: thaw, s: "s"})
+		c.refused(501, "", request{route: change, s: "s", body: `{"memory":"64MiB"}`})
+		c.refused(501, "", request{route: freeze, s: "s"})
+		c.refused(501, "", request{route: thaw, s: "s"})
 		return
 	}
-	c.gets(200, ask{route: change, s: "s", body: `{"memory":"256MiB","cpus":0.5,"pids":100}`})
+	c.gets(200, request{route: change, s: "s", body: `{"memory":"256MiB","cpus":0.5,"pids":100}`})
 	for range 2 { // has the same result
-		c.gets(200, ask{route: freeze, s: "s"})
+		c.gets(200, request{route: freeze, s: "s"})
 	}
-	c.refused(409, "", ask{route: "POST /v1/sessions/{id}/exec", s: "s", body: `{"argv":["true"]}`})
-	c.gets(200, ask{route: thaw, s: "s"})
-	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"full","tmp":"128MiB"}`})
-	c.gets(200, ask{route: "POST /v1/sessions/{id}/exec", s: "full", body: `{"command":"head -c 100M /dev/zero > /tmp/f"}`})
-	c.refused(409, "memory", ask{route: change, s: "full", body: `{"memory":"32MiB"}`})
+	c.refused(409, "", request{route: "POST /v1/sessions/{id}/exec", s: "s", body: `{"argv":["true"]}`})
+	c.gets(200, request{route: thaw, s: "s"})
+	c.gets(201, request{route: "POST /v1/sessions", body: `{"id":"full","tmp":"128MiB"}`})
+	c.gets(200, request{route: "POST /v1/sessions/{id}/exec", s: "full", body: `{"command":"head -c 100M /dev/zero > /tmp/f"}`})
+	c.refused(409, "memory", request{route: change, s: "full", body: `{"memory":"32MiB"}`})
 }
 
 // stops stops a session and starts it again.
 func (c *contract) stops() {
 	const stop, start = "POST /v1/sessions/{id}/stop", "POST /v1/sessions/{id}/start"
-	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"rests","home_on_disk":true}`})
+	c.gets(201, request{route: "POST /v1/sessions", body: `{"id":"rests","home_on_disk":true}`})
 	var s api.Session
 	for range 2 { // has the same result
-		c.reads(c.gets(200, ask{route: stop, s: "rests"}), &s)
+		c.reads(c.gets(200, request{route: stop, s: "rests"}), &s)
 		if s.State != "stopped" || s.StoppedAt == nil || !s.HomeOnDisk {
 			c.t.Errorf(`s = %+v, want s.State == "stopped" and s.StoppedAt != nil and s.HomeOnDisk == true`, s)
 		}
 	}
-	c.gets(200, ask{route: "GET /v1/sessions/{id}", s: "rests"})
-	c.refused(409, "", ask{route: "POST /v1/sessions/{id}/exec", s: "rests", body: `{"argv":["true"]}`})
-	c.refused(404, "", ask{route: stop, s: "none"})
-	c.refused(404, "", ask{route: start, s: "none"})
-	c.refused(404, "", ask{route: start, s: "rests", uid: boxtest.OtherUID})
-	c.refused(400, "wait", ask{route: start, s: "rests", body: `{"wait":"soon"}`, odd: true})
-	c.gets(200, ask{route: start, s: "rests", body: `{"wait":"1s"}`})
-	c.reads(c.gets(200, ask{route: start, s: "rests"}), &s)
+	c.gets(200, request{route: "GET /v1/sessions/{id}", s: "rests"})
+	c.refused(409, "", request{route: "POST /v1/sessions/{id}/exec", s: "rests", body: `{"argv":["true"]}`})
+	c.refused(404, "", request{route: stop, s: "none"})
+	c.refused(404, "", request{route: start, s: "none"})
+	c.refused(404, "", request{route: start, s: "rests", uid: boxtest.OtherUID})
+	c.refused(400, "wait", request{route: start, s: "rests", body: `{"wait":"soon"}`, odd: true})
+	c.gets(200, request{route: start, s: "rests", body: `{"wait":"1s"}`})
+	c.reads(c.gets(200, request{route: start, s: "rests"}), &s)
 	if s.State != "ready" {
 		c.t.Errorf(`s = %+v, want s.State == "ready"`, s)
 	}
-	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "rests"})
+	c.gets(204, request{route: "DELETE /v1/sessions/{id}", s: "rests"})
 }
 
 func (c *contract) executions() {
 	const exec = "POST /v1/sessions/{id}/exec"
 	runs := func(status, body string) (r api.ExecResult) {
 		c.t.Helper()
-		c.reads(c.gets(200, ask{route: exec, s: "s", body: body}), &r)
+		c.reads(c.gets(200, request{route: exec, s: "s", body: body}), &r)
 		if r.Status != status {
 			c.t.Errorf("%s: %s, want %s", body, r.Status, status)
 		}
@@ -391,54 +391,54 @@ func (c *contract) executions() {
 		`{"argv":["true"],"timeout":"0s"}`: "timeout", `{"argv":["true"],"output_limit":"1TiB"}`: "output_limit", `{"argv":["true"],"detach":true}`: "detach",
 		`{"argv":["true"],"stdin":"?","stdin_encoding":"base64"}`: "stdin", `{"argv":["true"],"id":"\u0007"}`: "id",
 	} {
-		c.refused(400, field, ask{route: exec, s: "s", body: body})
+		c.refused(400, field, request{route: exec, s: "s", body: body})
 	}
 	for body, field := range map[string]string{
 		`{}`: "argv, command, code", `{"argv":["true"],"command":"true"}`: "argv, command, code", `{"argv":"true"}`: "argv", `{"argv":[1]}`: "argv[0]", `{"argv":["true"],"encoding":"hex"}`: "encoding",
 		`{"argv":["true"],"shell":true}`: "shell",
 	} {
-		c.refused(400, field, ask{route: exec, s: "s", body: body, odd: true})
+		c.refused(400, field, request{route: exec, s: "s", body: body, odd: true})
 	}
-	c.refused(404, "", ask{route: exec, s: "none", body: `{"argv":["true"]}`})
+	c.refused(404, "", request{route: exec, s: "none", body: `{"argv":["true"]}`})
 	if !boxtest.Grouped() {
-		c.refused(501, "memory", ask{route: exec, s: "s", body: `{"argv":["true"],"memory":"64MiB"}`})
+		c.refused(501, "memory", request{route: exec, s: "s", body: `{"argv":["true"],"memory":"64MiB"}`})
 	}
-	report := ask{route: exec, s: "s", body: `{"id":"report/17","command":"echo once >> count; cat count; until [ -e read ]; do sleep 0.02; done","detach":true}`}
+	report := request{route: exec, s: "s", body: `{"id":"report/17","command":"echo once >> count; cat count; until [ -e read ]; do sleep 0.02; done","detach":true}`}
 	var p api.Process
 	if c.reads(c.gets(202, report), &p); p.ID != "report/17" || p.State == "ended" {
 		c.t.Errorf(`p = %+v, want p.ID == "report/17" and p.State != "ended"`, p)
 	}
-	c.refused(409, "command", ask{route: exec, s: "s", body: `{"id":"report/17","command":"echo other"}`})
+	c.refused(409, "command", request{route: exec, s: "s", body: `{"id":"report/17","command":"echo other"}`})
 	report.body = strings.ReplaceAll(report.body, `,"detach":true`, "")
-	c.gets(200, ask{route: exec, s: "s", body: `{"argv":["touch","read"]}`})
+	c.gets(200, request{route: exec, s: "s", body: `{"argv":["touch","read"]}`})
 	for range 2 {
 		var r api.ExecResult
 		if c.reads(c.gets(200, report), &r); r.Stdout != "once\n" {
 			c.t.Errorf(`it ran twice, or not at all: r.Stdout = %q, want "once\n"`, r.Stdout)
 		}
 	}
-	c.gets(200, ask{route: "GET /v1/sessions/{id}/processes/{p}", s: "s", p: "report/17"})
+	c.gets(200, request{route: "GET /v1/sessions/{id}/processes/{p}", s: "s", p: "report/17"})
 }
 
 func (c *contract) oneShots() {
 	const run = "POST /v1/exec"
-	c.gets(200, ask{route: run, body: `{"session":{"memory":"64MiB"},"exec":{"argv":["true"]}}`})
-	c.gets(200, ask{route: run, body: `{"exec":{"argv":["true"]}}`, uid: boxtest.OtherUID})
-	c.refused(400, "exec.id", ask{route: run, body: `{"exec":{"argv":["true"],"id":"x"}}`})
-	c.refused(400, "timeout", ask{route: run, body: `{"exec":{"argv":["true"],"timeout":0}}`})
-	c.refused(400, "argv, command, code", ask{route: run, body: `{"session":{}}`, odd: true})
-	c.refused(400, "exec.shell", ask{route: run, body: `{"exec":{"argv":["true"],"shell":1}}`, odd: true})
-	c.refused(403, "memory", ask{route: run, body: `{"session":{"profile":"fixed","memory":"64MiB"},"exec":{"argv":["true"]}}`})
-	c.refused(409, "", ask{route: run, body: `{"session":{"id":"s"},"exec":{"argv":["true"]}}`})
-	c.refused(501, "workspace_quota", ask{route: run, body: `{"session":{"mounts":[{"source":"/srv","target":"/workspace"}],"workspace_quota":"1GiB"},"exec":{"argv":["true"]}}`})
+	c.gets(200, request{route: run, body: `{"session":{"memory":"64MiB"},"exec":{"argv":["true"]}}`})
+	c.gets(200, request{route: run, body: `{"exec":{"argv":["true"]}}`, uid: boxtest.OtherUID})
+	c.refused(400, "exec.id", request{route: run, body: `{"exec":{"argv":["true"],"id":"x"}}`})
+	c.refused(400, "timeout", request{route: run, body: `{"exec":{"argv":["true"],"timeout":0}}`})
+	c.refused(400, "argv, command, code", request{route: run, body: `{"session":{}}`, odd: true})
+	c.refused(400, "exec.shell", request{route: run, body: `{"exec":{"argv":["true"],"shell":1}}`, odd: true})
+	c.refused(403, "memory", request{route: run, body: `{"session":{"profile":"fixed","memory":"64MiB"},"exec":{"argv":["true"]}}`})
+	c.refused(409, "", request{route: run, body: `{"session":{"id":"s"},"exec":{"argv":["true"]}}`})
+	c.refused(501, "workspace_quota", request{route: run, body: `{"session":{"mounts":[{"source":"/srv","target":"/workspace"}],"workspace_quota":"1GiB"},"exec":{"argv":["true"]}}`})
 }
 
 // limits tests a boxd that is full.
 func (c *contract) limits() {
-	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"s"}`})
-	c.gets(201, ask{route: "PUT /v1/sessions/{id}/processes/{p}", s: "s", p: "one", body: `{"argv":["sleep","1000"]}`})
-	c.gets(202, ask{route: "POST /v1/sessions/{id}/exec", s: "s", body: `{"id":"long","argv":["sleep","100"],"detach":true}`})
-	for _, full := range []ask{
+	c.gets(201, request{route: "POST /v1/sessions", body: `{"id":"s"}`})
+	c.gets(201, request{route: "PUT /v1/sessions/{id}/processes/{p}", s: "s", p: "one", body: `{"argv":["sleep","1000"]}`})
+	c.gets(202, request{route: "POST /v1/sessions/{id}/exec", s: "s", body: `{"id":"long","argv":["sleep","100"],"detach":true}`})
+	for _, full := range []request{
 		{route: "PUT /v1/sessions/{id}/processes/{p}", s: "s", p: "two", body: `{"argv":["true"]}`},
 		{route: "POST /v1/sessions/{id}/exec", s: "s", body: `{"argv":["true"]}`},
 	} {
@@ -446,10 +446,10 @@ func (c *contract) limits() {
 			c.t.Errorf("%+v does not say what to do", p)
 		}
 	}
-	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"rests"}`})
-	c.gets(200, ask{route: "POST /v1/sessions/{id}/stop", s: "rests"})
-	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"t"}`})
-	for _, full := range []ask{{route: "POST /v1/sessions/{id}/start", s: "rests"}, {route: "POST /v1/sessions", body: `{}`}, {route: "POST /v1/exec", body: `{"exec":{"argv":["true"]}}`}} {
+	c.gets(201, request{route: "POST /v1/sessions", body: `{"id":"rests"}`})
+	c.gets(200, request{route: "POST /v1/sessions/{id}/stop", s: "rests"})
+	c.gets(201, request{route: "POST /v1/sessions", body: `{"id":"t"}`})
+	for _, full := range []request{{route: "POST /v1/sessions/{id}/start", s: "rests"}, {route: "POST /v1/sessions", body: `{}`}, {route: "POST /v1/exec", body: `{"exec":{"argv":["true"]}}`}} {
 		if p := c.refused(429, "", full); p.Hint == "" {
 			c.t.Errorf("%+v does not say what to do", p)
 		}

@@ -59,7 +59,7 @@ func TestStrangersKeepNobodyFromThePort(t *testing.T) {
 			}
 		}
 	}
-	if a := h.over(secret, http.MethodGet, "/v1/sessions", "", nil); a.Code != http.StatusOK {
+	if a := h.overTCP(secret, http.MethodGet, "/v1/sessions", "", nil); a.Code != http.StatusOK {
 		t.Errorf("an authenticated client afterwards: a.Code = %d, a.Body = %s, want a.Code == 200", a.Code, a.Body)
 	}
 	ask()

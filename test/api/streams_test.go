@@ -22,14 +22,14 @@ const (
 	processStream = "GET /v1/sessions/{id}/processes/{p}/stream"
 )
 
-// talk is a stream on which every message is checked against the description.
-type talk struct {
+// checkedStream is a stream on which every message is checked against the description.
+type checkedStream struct {
 	*contract
-	ws   *websocket.Conn
-	told map[string]bool // the kinds of control messages received, on all streams
+	ws    *websocket.Conn
+	kinds map[string]bool // the kinds of control messages received, on all streams
 }
 
-func (c *contract) dial(told map[string]bool, route, p string) *talk {
+func (c *contract) dial(told map[string]bool, route, p string) *checkedStream {
 	c.t.Helper()
 	_, path, _ := strings.Cut(route, " ")
 	client := &http.Client{Transport: &http.Transport{DialContext: boxtest.Dialer(c.Socket, 0)}}
@@ -42,25 +42,25 @@ func (c *contract) dial(told map[string]bool, route, p string) *talk {
 	}
 	ws.SetReadLimit(api.MaxOutput)
 	c.seen[route+" 101"] = resp.StatusCode == http.StatusSwitchingProtocols
-	return &talk{c, ws, told}
+	return &checkedStream{c, ws, told}
 }
 
-// says sends a control message verbatim.
-func (k *talk) says(message string) {
+// sendControl sends a control message verbatim.
+func (k *checkedStream) sendControl(message string) {
 	k.t.Helper()
 	k.is("ClientControl", []byte(message))
 	k.sends(api.ChannelControl, message)
 }
 
-func (k *talk) sends(channel byte, data string) {
+func (k *checkedStream) sends(channel byte, data string) {
 	k.t.Helper()
 	if err := k.ws.Write(k.t.Context(), websocket.MessageBinary, append([]byte{channel}, data...)); err != nil {
 		k.t.Fatal(err)
 	}
 }
 
-// hears reads up to the control message of a kind, and returns that and the output before it.
-func (k *talk) hears(kind string) (msg api.ServerControl, output string) {
+// readControl reads up to the control message of a kind, and returns that and the output before it.
+func (k *checkedStream) readControl(kind string) (msg api.ServerControl, output string) {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(k.t.Context(), 5*time.Minute) // a stream that stays silent has failed
 	defer cancel()
@@ -80,7 +80,7 @@ func (k *talk) hears(kind string) (msg api.ServerControl, output string) {
 			k.t.Fatal(err)
 		}
 		for name := range fields {
-			k.told[name] = true
+			k.kinds[name] = true
 		}
 		if fields[kind] == nil {
 			continue
@@ -92,32 +92,32 @@ func (k *talk) hears(kind string) (msg api.ServerControl, output string) {
 	}
 }
 
-func (k *talk) hangUp() { _ = k.ws.CloseNow() } // as any client may
+func (k *checkedStream) hangUp() { _ = k.ws.CloseNow() } // as any client may
 
 func (c *contract) streams() {
-	c.refused(400, "Upgrade", ask{route: runStream})
-	c.refused(400, "Upgrade", ask{route: execStream, s: "s"})
-	c.refused(404, "", ask{route: execStream, s: "none"})
+	c.refused(400, "Upgrade", request{route: runStream})
+	c.refused(400, "Upgrade", request{route: execStream, s: "s"})
+	c.refused(404, "", request{route: execStream, s: "none"})
 	told := map[string]bool{}
 
 	k := c.dial(told, execStream, "")
-	k.says(`{"start":{"exec":{"argv":["cat"],"timeout":"1m"},"stdin":true}}`)
-	k.hears("started")
+	k.sendControl(`{"start":{"exec":{"argv":["cat"],"timeout":"1m"},"stdin":true}}`)
+	k.readControl("started")
 	k.sends(api.ChannelStdin, "hello\n")
-	_, early := k.hears("stdin_taken")
+	_, early := k.readControl("stdin_taken")
 	k.sends(api.ChannelStdin, "")
-	if msg, output := k.hears("exit"); early+output != "hello\n" || msg.Exit.Status != "exited" {
+	if msg, output := k.readControl("exit"); early+output != "hello\n" || msg.Exit.Status != "exited" {
 		c.t.Errorf(`early = %q, output = %q, msg = %+v, want early + output == "hello\n" and msg.Exit.Status == "exited"`,
 			early, output, msg)
 	}
 	k.hangUp()
 
 	k = c.dial(told, runStream, "")
-	k.says(`{"start":{"session":{"memory":"64MiB"},"exec":{"command":"trap 'exit 7' INT; echo up; while :; do sleep 0.1; done"},"terminal":{"rows":24,"cols":80}}}`)
-	k.hears("started")
-	k.says(`{"resize":{"rows":50,"cols":132}}`)
-	k.says(`{"signal":"SIGKILL"}`)
-	if msg, _ := k.hears("exit"); msg.Exit.Signal != "SIGKILL" {
+	k.sendControl(`{"start":{"session":{"memory":"64MiB"},"exec":{"command":"trap 'exit 7' INT; echo up; while :; do sleep 0.1; done"},"terminal":{"rows":24,"cols":80}}}`)
+	k.readControl("started")
+	k.sendControl(`{"resize":{"rows":50,"cols":132}}`)
+	k.sendControl(`{"signal":"SIGKILL"}`)
+	if msg, _ := k.readControl("exit"); msg.Exit.Signal != "SIGKILL" {
 		c.t.Errorf(`msg.Exit = %+v, want msg.Exit.Signal == "SIGKILL"`, msg.Exit)
 	}
 	k.hangUp()
@@ -127,8 +127,8 @@ func (c *contract) streams() {
 		`{"start":{"session":{},"exec":{"argv":["true"]}}}`: "start.session", `{"attach":{}}`: "start",
 	} {
 		k = c.dial(told, execStream, "")
-		k.says(message)
-		if msg, _ := k.hears("error"); msg.Error.Field != field || msg.Error.Allowed == "" {
+		k.sendControl(message)
+		if msg, _ := k.readControl("error"); msg.Error.Field != field || msg.Error.Allowed == "" {
 			c.t.Errorf(`%s: msg.Error = %+v, want msg.Error.Field == %v and msg.Error.Allowed != ""`,
 				message, msg.Error, field)
 		}
@@ -144,28 +144,28 @@ func (c *contract) streams() {
 
 // attached attaches to processes.
 func (c *contract) attached(told map[string]bool) {
-	c.refused(400, "Upgrade", ask{route: processStream, s: "s", p: "writer"})
-	c.gets(201, ask{route: startRoute, s: "s", p: "reader", body: `{"command":"cat; seq 400000","stdin":true,"output":"4KiB"}`})
+	c.refused(400, "Upgrade", request{route: processStream, s: "s", p: "writer"})
+	c.gets(201, request{route: startRoute, s: "s", p: "reader", body: `{"command":"cat; seq 400000","stdin":true,"output":"4KiB"}`})
 	first := c.dial(told, processStream, "reader")
-	first.says(`{"attach":{"replay":true,"write":true,"lossless":true}}`)
-	if msg, _ := first.hears("attached"); !msg.Attached.Writer {
+	first.sendControl(`{"attach":{"replay":true,"write":true,"lossless":true}}`)
+	if msg, _ := first.readControl("attached"); !msg.Attached.Writer {
 		c.t.Errorf("msg = %+v, want msg.Attached.Writer == true", msg)
 	}
 	second := c.dial(told, processStream, "reader")
 	defer second.hangUp()
-	second.says(`{"attach":{"stdout":0,"stderr":0,"stdin":0,"write":true,"take_over":true,"lines":true,"lossless":true}}`)
-	second.hears("attached")
-	first.hears("writer_lost")
+	second.sendControl(`{"attach":{"stdout":0,"stderr":0,"stdin":0,"write":true,"take_over":true,"lines":true,"lossless":true}}`)
+	second.readControl("attached")
+	first.readControl("writer_lost")
 	first.hangUp() // otherwise the program would wait for it
 	second.sends(api.ChannelStdin, "a line")
 	second.sends(api.ChannelStdin, "")
-	if _, output := second.hears("exit"); !strings.HasPrefix(output, "a line1") {
+	if _, output := second.readControl("exit"); !strings.HasPrefix(output, "a line1") {
 		c.t.Errorf("output begins with %.20q", output)
 	}
 	c.ended("reader")
 	late := c.dial(told, processStream, "reader")
 	defer late.hangUp()
-	late.says(`{"attach":{"stdout":0}}`)
-	late.hears("gap")
-	late.hears("exit")
+	late.sendControl(`{"attach":{"stdout":0}}`)
+	late.readControl("gap")
+	late.readControl("exit")
 }

@@ -71,7 +71,7 @@ func TestTheThreatModelNamesTestsThatExist(t *testing.T) {
 	for i, line := range strings.Split(string(text), "\n") {
 		named := testReference.FindAllStringSubmatch(line, -1)
 		for _, ref := range named {
-			if skips, there := tests[ref[1]+"."+ref[2]]; !there || skips {
+			if skips, exists := tests[ref[1]+"."+ref[2]]; !exists || skips {
 				t.Errorf("%s:%d: %s in %q does not exist, or skips by itself", page, i+1, ref[2], ref[1])
 			}
 		}
@@ -147,7 +147,7 @@ func TestListsOfTheMachineNameTests(t *testing.T) {
 				continue
 			}
 			dir, name := path.Split(line)
-			if _, there := tests[strings.TrimSuffix(dir, "/")+"."+name]; !there {
+			if _, exists := tests[strings.TrimSuffix(dir, "/")+"."+name]; !exists {
 				t.Errorf("%s: %q names no test", list, line)
 			}
 			named++

@@ -109,8 +109,8 @@ func mustNotLink() map[string][]string {
 	}
 }
 
-// prescribed returns the libraries that shipped programs must use, and which of them do.
-func prescribed() map[string][]string {
+// requiredLibraries returns the libraries that shipped programs must use, and which of them do.
+func requiredLibraries() map[string][]string {
 	return map[string][]string{
 		"github.com/coreos/go-systemd/v22": {"cmd/boxd"},
 		"github.com/containerd/cgroups/v3": {"cmd/boxd"},
@@ -271,7 +271,7 @@ func TestProgramsDoNotLink(t *testing.T) {
 func TestPrescribedLibrariesAreUsed(t *testing.T) {
 	t.Parallel()
 	programs := packages(t, "./cmd/...")
-	for library, users := range prescribed() {
+	for library, users := range requiredLibraries() {
 		for _, name := range users {
 			if !slices.ContainsFunc(programs[name].Deps, func(d string) bool { return d == library || strings.HasPrefix(d, library+"/") }) {
 				t.Errorf("%s does not use %s", name, library)

@@ -34,7 +34,7 @@ func TestCasesOfAbuseAndTheirTests(t *testing.T) {
 		if strings.Count(line, " | ") != 3 {
 			t.Errorf("%s: case %s has not four columns", casesPage, m[1])
 		}
-		if _, twice := rows[m[1]]; twice {
+		if _, dup := rows[m[1]]; dup {
 			t.Errorf("%s: case %s is there twice", casesPage, m[1])
 		}
 		rows[m[1]] = line

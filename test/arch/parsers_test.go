@@ -36,7 +36,7 @@ func TestEveryParserHasAFuzzTarget(t *testing.T) {
 		columns := strings.Split(line, " |")
 		for _, m := range listedName.FindAllStringSubmatch(line, -1) {
 			name := m[1] + "." + m[2]
-			if _, there := tests[name]; strings.HasPrefix(m[2], "Fuzz") && !there {
+			if _, exists := tests[name]; strings.HasPrefix(m[2], "Fuzz") && !exists {
 				t.Errorf("%s:%d names the target %s, which does not exist", parsersPage, i+1, name)
 			}
 			named[name] = true
@@ -57,7 +57,7 @@ func TestEveryParserHasAFuzzTarget(t *testing.T) {
 		}
 	}
 	for name := range named {
-		if _, there := tests[name]; !there && found[name] == "" {
+		if _, exists := tests[name]; !exists && found[name] == "" {
 			t.Errorf("%s names %s, which does not exist", parsersPage, name)
 		}
 	}

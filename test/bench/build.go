@@ -14,11 +14,11 @@ import (
 // programs are the programs of a daemon and its boxes.
 var programs = []string{"boxd", "boxkeeper", "boxnet", "boxinit", "boxfiles"}
 
-// build builds the programs of a source tree into dir, with the files in instead, by path, replaced or added.
-func build(ctx context.Context, tree, dir string, instead map[string][]byte) error {
+// build builds the programs of a source tree into dir, with the files in overlay, by path, replaced or added.
+func build(ctx context.Context, tree, dir string, overlay map[string][]byte) error {
 	args := []string{"build", "-trimpath", "-ldflags", "-s -w"}
-	if len(instead) > 0 {
-		overlay, err := writeOverlay(tree, dir+".overlay", instead)
+	if len(overlay) > 0 {
+		overlay, err := writeOverlay(tree, dir+".overlay", overlay)
 		if err != nil {
 			return err
 		}
@@ -40,12 +40,12 @@ func build(ctx context.Context, tree, dir string, instead map[string][]byte) err
 }
 
 // writeOverlay writes the input of go build -overlay into a new directory.
-func writeOverlay(tree, dir string, instead map[string][]byte) (path string, err error) {
+func writeOverlay(tree, dir string, overlay map[string][]byte) (path string, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
 	replace := map[string]string{}
-	for name, text := range instead {
+	for name, text := range overlay {
 		at, err := filepath.Abs(filepath.Join(tree, name))
 		if err != nil {
 			return "", err

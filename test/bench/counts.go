@@ -31,15 +31,15 @@ var counterSource []byte
 
 // counted is one boxd whose work is counted, with its results per turn, by case.
 type counted struct {
-	name   string
-	daemon *exec.Cmd
-	dir    string // where its counter writes
-	asked  int    // number of queries to it
-	client *client.Client
-	bare   *bareClient
-	init   int   // PID 1 of the session "count"
-	keeper []int // the keeper and its zygotes
-	turns  map[string][]work
+	name    string
+	daemon  *exec.Cmd
+	dir     string // where its counter writes
+	queries int    // number of queries to it
+	client  *client.Client
+	bare    *bareClient
+	init    int   // PID 1 of the session "count"
+	keeper  []int // the keeper and its zygotes
+	turns   map[string][]work
 }
 
 // The programs whose work is counted separately.
@@ -250,11 +250,11 @@ func (c *counted) turn(ctx context.Context, do func(c *counted) error) (w work, 
 
 // allocations queries the counter for the number of allocations and their bytes.
 func (c *counted) allocations() (allocs, bytes float64, err error) {
-	c.asked++
+	c.queries++
 	if err := c.daemon.Process.Signal(syscall.SIGUSR1); err != nil {
 		return 0, 0, err
 	}
-	path := filepath.Join(c.dir, strconv.Itoa(c.asked))
+	path := filepath.Join(c.dir, strconv.Itoa(c.queries))
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		text, err := os.ReadFile(path)
 		switch {
@@ -307,11 +307,11 @@ func countCalls(ctx context.Context, pids [programsCounted][]int, do func() erro
 		return calls, do()
 	}
 	var counting [programsCounted]*exec.Cmd
-	var said [programsCounted]strings.Builder
+	var outputs [programsCounted]strings.Builder
 	for i, list := range pids {
 		text := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(list)), ","), "[]")
 		counting[i] = exec.CommandContext(ctx, path, "stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p", text)
-		counting[i].Stderr = &said[i]
+		counting[i].Stderr = &outputs[i]
 		if err := counting[i].Start(); err != nil {
 			return calls, err
 		}
@@ -321,7 +321,7 @@ func countCalls(ctx context.Context, pids [programsCounted][]int, do func() erro
 	for i, cmd := range counting {
 		_ = cmd.Process.Signal(unix.SIGINT)
 		_ = cmd.Wait() // its output says more than its exit status
-		if n, perr := strconv.ParseFloat(strings.Split(said[i].String(), ",")[0], 64); perr == nil {
+		if n, perr := strconv.ParseFloat(strings.Split(outputs[i].String(), ",")[0], 64); perr == nil {
 			calls[i] = n
 		}
 	}

@@ -33,8 +33,8 @@ type e2bSandbox struct {
 	Token string `json:"envdAccessToken"`
 }
 
-// ask sends a request and returns the answer, up to the text until if that is set.
-func (e *e2b) ask(ctx context.Context, method, path, body, until string, header ...string) (string, error) {
+// request sends a request and returns the answer, up to the text until if that is set.
+func (e *e2b) request(ctx context.Context, method, path, body, until string, header ...string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+e.address+path, strings.NewReader(body))
 	if err != nil {
 		return "", err
@@ -65,7 +65,7 @@ func (e *e2b) ask(ctx context.Context, method, path, body, until string, header 
 }
 
 func (e *e2b) create(ctx context.Context) (*e2bSandbox, error) {
-	text, err := e.ask(ctx, "POST", "/v2/sandboxes", `{"templateID":"base"}`, "", "X-Api-Key", e.key)
+	text, err := e.request(ctx, "POST", "/v2/sandboxes", `{"templateID":"base"}`, "", "X-Api-Key", e.key)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (e *e2b) create(ctx context.Context) (*e2bSandbox, error) {
 }
 
 func (e *e2b) kill(ctx context.Context, sb *e2bSandbox) error {
-	_, err := e.ask(ctx, "DELETE", "/sandboxes/"+sb.ID, "", "", "X-Api-Key", e.key)
+	_, err := e.request(ctx, "DELETE", "/sandboxes/"+sb.ID, "", "", "X-Api-Key", e.key)
 	return err
 }
 
@@ -82,13 +82,13 @@ func (e *e2b) kill(ctx context.Context, sb *e2bSandbox) error {
 func (e *e2b) run(ctx context.Context, sb *e2bSandbox) error {
 	const message = `{"process":{"cmd":"/bin/true"},"stdin":false}`
 	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
-	_, err := e.ask(ctx, "POST", "/process.Process/Start", string(frame), `"exit status 0"`, "Content-Type", "application/connect+json", "E2b-Sandbox-Id", sb.ID, "X-Access-Token", sb.Token)
+	_, err := e.request(ctx, "POST", "/process.Process/Start", string(frame), `"exit status 0"`, "Content-Type", "application/connect+json", "E2b-Sandbox-Id", sb.ID, "X-Access-Token", sb.Token)
 	return err
 }
 
 // code runs code as runCode does.
 func (e *e2b) code(ctx context.Context, sb *e2bSandbox) error {
-	_, err := e.ask(ctx, "POST", "/execute", `{"code":"1+1"}`, `"end_of_execution"`, "Content-Type", "application/json", "E2b-Sandbox-Id", sb.ID, "E2b-Sandbox-Port", "49999", "X-Access-Token", sb.Token)
+	_, err := e.request(ctx, "POST", "/execute", `{"code":"1+1"}`, `"end_of_execution"`, "Content-Type", "application/json", "E2b-Sandbox-Id", sb.ID, "E2b-Sandbox-Port", "49999", "X-Access-Token", sb.Token)
 	return err
 }
 
@@ -118,14 +118,14 @@ func (b *bench) e2bCases(ctx context.Context) error {
 		return err
 	}
 	b.add("E2B: create + first output, boxes ahead", func() (time.Duration, error) {
-		begin := time.Now()
+		start := time.Now()
 		one, err := e.create(ctx)
 		if err != nil {
 			return 0, err
 		}
 		err = e.run(ctx, one)
-		took := time.Since(begin)
-		return took, errors.Join(err, e.kill(ctx, one))
+		elapsed := time.Since(start)
+		return elapsed, errors.Join(err, e.kill(ctx, one))
 	})
 	b.add("E2B: kill", func() (time.Duration, error) {
 		one, err := e.create(ctx)

@@ -92,9 +92,9 @@ func (b *bench) growSessions(ctx context.Context, p *page, counts []int) error {
 func repeat(ctx context.Context, n int, do, undo func() error) ([]time.Duration, error) {
 	times := make([]time.Duration, 0, n)
 	for range n {
-		begin := time.Now()
+		start := time.Now()
 		err := errors.Join(ctx.Err(), do())
-		times = append(times, time.Since(begin))
+		times = append(times, time.Since(start))
 		if err = errors.Join(err, undo()); err != nil {
 			return nil, err
 		}
@@ -137,11 +137,11 @@ func (b *bench) growOutput(ctx context.Context, p *page, sizes []int) error {
 					if i == 1 && size > longestAnswer {
 						continue
 					}
-					took, err := timed(once)()
+					elapsed, err := timed(once)()
 					if err != nil {
 						return fmt.Errorf("%d bytes of output: %w", size, err)
 					}
-					times[i] = append(times[i], took)
+					times[i] = append(times[i], elapsed)
 					time.Sleep(time.Millisecond)
 				}
 			}
@@ -286,11 +286,11 @@ func rateOf(ctx context.Context, clients int, begin func(n int) (do func() error
 		})
 	}
 	work.Wait()
-	took := time.Since(start)
+	elapsed := time.Since(start)
 	select {
 	case err := <-failed:
 		return 0, err
 	default:
-		return float64(count.Load()) / took.Seconds(), ctx.Err()
+		return float64(count.Load()) / elapsed.Seconds(), ctx.Err()
 	}
 }

@@ -34,8 +34,8 @@ func dialLangBot(ctx context.Context, address string) (*langbot, error) {
 	return &langbot{ws: ws}, nil
 }
 
-// ask makes one call.
-func (l *langbot) ask(ctx context.Context, action, data string, tenant bool) error {
+// request makes one call.
+func (l *langbot) request(ctx context.Context, action, data string, tenant bool) error {
 	l.seq++
 	text := fmt.Sprintf(`{"seq_id":%d,"action":%q,"data":%s`, l.seq, action, data)
 	if tenant {
@@ -84,7 +84,7 @@ func (b *bench) langbotCases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := l.ask(ctx, "box_init", `{"limits":{"max_sessions":1000}}`, false); err != nil {
+	if err := l.request(ctx, "box_init", `{"limits":{"max_sessions":1000}}`, false); err != nil {
 		return err
 	}
 	// The profile read by a login shell of this host is not that of a box: so also without a login shell.
@@ -93,15 +93,15 @@ func (b *bench) langbotCases(ctx context.Context) error {
 			return err
 		}
 	}
-	b.add("LangBot: box_exec of true in a live session", timed(func() error { return l.ask(ctx, "box_exec", langbotExec("s"), true) }))
-	b.add("LangBot: box_get_backend_info", timed(func() error { return l.ask(ctx, "box_get_backend_info", "{}", false) }))
+	b.add("LangBot: box_exec of true in a live session", timed(func() error { return l.request(ctx, "box_exec", langbotExec("s"), true) }))
+	b.add("LangBot: box_get_backend_info", timed(func() error { return l.request(ctx, "box_get_backend_info", "{}", false) }))
 	return nil
 }
 
 // langbotCrowd measures many concurrent sessions of one LangBot Workspace, and the cost of counting them.
 func (b *bench) langbotCrowd(ctx context.Context, out io.Writer, sessions int) error {
 	for _, n := range []int{20, 200} {
-		began := time.Now()
+		start := time.Now()
 		var all errgroup.Group
 		for i := range n {
 			all.Go(func() error {
@@ -110,13 +110,13 @@ func (b *bench) langbotCrowd(ctx context.Context, out io.Writer, sessions int) e
 					return err
 				}
 				defer l.ws.CloseNow()
-				return l.ask(ctx, "box_exec", langbotExec(fmt.Sprint("p", i)), true)
+				return l.request(ctx, "box_exec", langbotExec(fmt.Sprint("p", i)), true)
 			})
 		}
 		if err := all.Wait(); err != nil {
 			return fmt.Errorf("%d at once: %w", n, err)
 		}
-		fmt.Fprintf(out, "LangBot: %d box_exec at once, each in a session of its own that is made or there: all succeed, %v\n", n, time.Since(began).Round(time.Millisecond))
+		fmt.Fprintf(out, "LangBot: %d box_exec at once, each in a session of its own that is made or there: all succeed, %v\n", n, time.Since(start).Round(time.Millisecond))
 	}
 	l, err := dialLangBot(ctx, b.langbot)
 	if err != nil {
@@ -124,19 +124,19 @@ func (b *bench) langbotCrowd(ctx context.Context, out io.Writer, sessions int) e
 	}
 	defer l.ws.CloseNow()
 	for i := range sessions {
-		if err := l.ask(ctx, "box_create_session", fmt.Sprintf(`{"session_id":"c%d"}`, i), true); err != nil {
+		if err := l.request(ctx, "box_create_session", fmt.Sprintf(`{"session_id":"c%d"}`, i), true); err != nil {
 			return err
 		}
 	}
 	var times []time.Duration
 	for range 50 {
-		took, err := timed(func() error { return l.ask(ctx, "box_status", "{}", true) })()
+		elapsed, err := timed(func() error { return l.request(ctx, "box_status", "{}", true) })()
 		if err != nil {
 			return err
 		}
-		times = append(times, took)
+		times = append(times, elapsed)
 	}
 	slices.Sort(times)
 	fmt.Fprintf(out, "LangBot: box_status with %d sessions and more: median %v, most %v\n", sessions, times[len(times)/2], times[len(times)-1])
-	return l.ask(ctx, "box_shutdown", "{}", false)
+	return l.request(ctx, "box_shutdown", "{}", false)
 }

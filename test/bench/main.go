@@ -51,7 +51,7 @@ type options struct {
 	rates                                                bool
 }
 
-func asked() *options {
+func parseOptions() *options {
 	o := &options{}
 	flag.IntVar(&o.streams, "streams", 5, "measurements of each way to carry a stream; 0 leaves those out")
 	flag.IntVar(&o.turns, "turns", 5, "turns of a user alone and beside a crowd; 0 leaves those out")
@@ -73,7 +73,7 @@ func asked() *options {
 }
 
 func run(ctx context.Context) error {
-	o := asked()
+	o := parseOptions()
 	if o.crowd > 0 {
 		return crowd(o.socket, o.crowd)
 	}
@@ -125,12 +125,12 @@ func (b *bench) measureCases(ctx context.Context, rounds int) error {
 			if m.every > 1 && round%m.every != 0 {
 				continue
 			}
-			took, err := m.once()
+			elapsed, err := m.once()
 			if err != nil {
 				m.failed++
 				m.err = err
 			} else {
-				m.times = append(m.times, took)
+				m.times = append(m.times, elapsed)
 			}
 			time.Sleep(settle)
 		}
@@ -302,11 +302,11 @@ const inARow = 20
 func backToBack(once func() (time.Duration, error)) func() (time.Duration, error) {
 	return func() (sum time.Duration, err error) {
 		for range inARow {
-			took, err := once()
+			elapsed, err := once()
 			if err != nil {
 				return 0, err
 			}
-			sum += took
+			sum += elapsed
 		}
 		return sum / inARow, nil
 	}

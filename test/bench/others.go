@@ -91,18 +91,18 @@ func crowd(socket string, clients int) error {
 	}
 	ready.Wait()
 	fmt.Println("ready")
-	begin := time.Now()
-	over := make(chan error, 1)
+	start := time.Now()
+	done := make(chan error, 1)
 	count.Store(0)
 	go func() {
 		_, err := io.Copy(io.Discard, os.Stdin)
-		over <- err
+		done <- err
 	}()
 	select {
 	case err := <-failed:
 		return err
-	case err := <-over:
-		fmt.Println(int(float64(count.Load()) / time.Since(begin).Seconds()))
+	case err := <-done:
+		fmt.Println(int(float64(count.Load()) / time.Since(start).Seconds()))
 		return err
 	}
 }
@@ -177,11 +177,11 @@ func turn(ctx context.Context, c *bareClient) ([]time.Duration, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		took, err := timed(func() error { return c.exec("quiet") })()
+		elapsed, err := timed(func() error { return c.exec("quiet") })()
 		if err != nil {
 			return nil, err
 		}
-		times[n] = took
+		times[n] = elapsed
 		time.Sleep(settle)
 	}
 	return times, nil
@@ -208,13 +208,13 @@ func withCrowd(ctx context.Context, socket string, clients int, do func() error)
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	said := bufio.NewReader(out)
-	if _, err = said.ReadString('\n'); err == nil {
+	lines := bufio.NewReader(out)
+	if _, err = lines.ReadString('\n'); err == nil {
 		time.Sleep(crowdWarm)
 		err = do()
 	}
 	in.Close()
-	text, rerr := said.ReadString('\n')
+	text, rerr := lines.ReadString('\n')
 	if rerr == nil {
 		rate, rerr = strconv.Atoi(strings.TrimSpace(text))
 	}

@@ -30,14 +30,14 @@ type peer struct {
 // goJudge is the module of a sandbox that no distribution packages.
 const goJudge, goJudgeVersion = "github.com/criyle/go-judge", "v1.12.2"
 
-// fetchPatience is the timeout for downloading and building it.
-const fetchPatience = 5 * time.Minute
+// fetchTimeout is the timeout for downloading and building it.
+const fetchTimeout = 5 * time.Minute
 
 // peersFrom is the position of the first peer in the table: peers come after boxd.
 const peersFrom = 1000
 
-// dear is how rarely a peer is measured that takes tens of milliseconds.
-const dear = 8
+// maxSlow is how rarely a peer is measured that takes tens of milliseconds.
+const maxSlow = 8
 
 // peers returns the peers to look for. Their isolation is comparable: namespaces, a read-only /usr, no network, no capabilities.
 func (b *bench) peers() []peer {
@@ -61,16 +61,16 @@ func (b *bench) peers() []peer {
 			first: []string{"crun", "--root", b.run, "--cgroup-manager=disabled", "run", "-d", "-b", live, id("crunlive")},
 			argv:  []string{"crun", "--root", b.run, "--cgroup-manager=disabled", "exec", id("crunlive"), program}, last: []string{"crun", "--root", b.run, "delete", "-f", id("crunlive")},
 		},
-		{name: "runc run", version: []string{"runc", "--version"}, argv: []string{"runc", "--root", b.run, "run", "-b", bundle, id("runc")}, every: dear},
+		{name: "runc run", version: []string{"runc", "--version"}, argv: []string{"runc", "--root", b.run, "run", "-b", bundle, id("runc")}, every: maxSlow},
 		{
-			name: "runc exec, in a container that lives", version: []string{"runc", "--version"}, every: dear,
+			name: "runc exec, in a container that lives", version: []string{"runc", "--version"}, every: maxSlow,
 			first: []string{"runc", "--root", b.run, "run", "-d", "-b", live, id("runclive")}, argv: []string{"runc", "--root", b.run, "exec", id("runclive"), program}, last: []string{"runc", "--root", b.run, "delete", "-f", id("runclive")},
 		},
-		{name: "firejail", version: []string{"firejail", "--version"}, every: dear, argv: []string{"firejail", "--quiet", "--noprofile", "--net=none", "--private-dev", "--private-tmp", "--caps.drop=all", program}},
-		{name: "systemd-nspawn", version: []string{"systemd-nspawn", "--version"}, every: 4 * dear, argv: []string{
+		{name: "firejail", version: []string{"firejail", "--version"}, every: maxSlow, argv: []string{"firejail", "--quiet", "--noprofile", "--net=none", "--private-dev", "--private-tmp", "--caps.drop=all", program}},
+		{name: "systemd-nspawn", version: []string{"systemd-nspawn", "--version"}, every: 4 * maxSlow, argv: []string{
 			"systemd-nspawn", "-q", "--register=no", "--keep-unit", "--resolv-conf=off", "--timezone=off", "--read-only", "--private-network", "-a", "-D", root, "--bind-ro=/usr", program,
 		}},
-		{name: "podman run", version: []string{"podman", "--version"}, every: 4 * dear, argv: []string{
+		{name: "podman run", version: []string{"podman", "--version"}, every: 4 * maxSlow, argv: []string{
 			"podman", "run", "--rm", "--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "-v", "/usr:/usr:ro", "--rootfs", root, program,
 		}},
 	}
@@ -175,9 +175,9 @@ func (b *bench) addGoJudge(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(tree, "go.mod"), []byte("module bench\n\nrequire "+goJudge+" "+goJudgeVersion+"\n"), 0o600); err != nil {
 		return err
 	}
-	patient, cancel := context.WithTimeout(ctx, fetchPatience)
+	timeoutCtx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	build := exec.CommandContext(patient, "go", "build", "-o", filepath.Join(b.dir, "go-judge"), goJudge+"/cmd/go-judge")
+	build := exec.CommandContext(timeoutCtx, "go", "build", "-o", filepath.Join(b.dir, "go-judge"), goJudge+"/cmd/go-judge")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=mod")
 	build.Dir = tree
 	if out, err := build.CombinedOutput(); err != nil {

@@ -54,11 +54,11 @@ func (b *bench) streams(ctx context.Context, to io.Writer, c *client.Client, rou
 	}
 	for range rounds {
 		for _, w := range append(slices.Clone(bulk), echo...) {
-			took, err := w.once(ctx)
+			elapsed, err := w.once(ctx)
 			if err != nil {
 				return fmt.Errorf("%s: %w", w.name, err)
 			}
-			w.times = append(w.times, took)
+			w.times = append(w.times, elapsed)
 		}
 	}
 	out := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -87,14 +87,14 @@ func bareBulk(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	begin := time.Now()
+	start := time.Now()
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
 	if err := all(out); err != nil {
 		return 0, err
 	}
-	return time.Since(begin), cmd.Wait()
+	return time.Since(start), cmd.Wait()
 }
 
 // all reads everything, and only counts the bytes.
@@ -121,12 +121,12 @@ func (c *counter) Write(p []byte) (int, error) {
 
 func streamBulk(ctx context.Context, c *client.Client) (time.Duration, error) {
 	n := counter(0)
-	begin := time.Now()
+	start := time.Now()
 	r, err := c.ExecStream(ctx, "bench", &api.ExecRequest{Command: new(bulkScript)}, client.Stdio{Stdout: &n, Stderr: os.Stderr}, nil)
 	if err == nil && (r.Status != "exited" || n != bulkBytes) {
 		err = fmt.Errorf("%s after %d bytes", r.Status, n)
 	}
-	return time.Since(begin), err
+	return time.Since(start), err
 }
 
 // bareEcho sends lines to a program and waits for each to come back. By default the kernel puts both on one core, where a round
@@ -148,13 +148,13 @@ func bareEcho(ctx context.Context, apart bool) (time.Duration, error) {
 	if apart {
 		bounce = func(in io.Writer, out io.Reader) (time.Duration, error) { return bounceApart(cmd.Process.Pid, in, out) }
 	}
-	took, err := bounce(in, out)
+	elapsed, err := bounce(in, out)
 	in.Close()
-	return took, errors.Join(err, cmd.Wait())
+	return elapsed, errors.Join(err, cmd.Wait())
 }
 
 // bounceApart bounces between this process on one core and the other process on the next.
-func bounceApart(pid int, in io.Writer, out io.Reader) (took time.Duration, err error) {
+func bounceApart(pid int, in io.Writer, out io.Reader) (elapsed time.Duration, err error) {
 	var all, here, there unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		return 0, err
@@ -193,7 +193,7 @@ func bounce(in io.Writer, out io.Reader) (time.Duration, error) {
 	back := make([]byte, len(line))
 	var times []time.Duration
 	for n := range echoFirst + echoLines {
-		begin := time.Now()
+		start := time.Now()
 		if _, err := in.Write(line); err != nil {
 			return 0, err
 		}
@@ -201,7 +201,7 @@ func bounce(in io.Writer, out io.Reader) (time.Duration, error) {
 			return 0, err
 		}
 		if n >= echoFirst {
-			times = append(times, time.Since(begin))
+			times = append(times, time.Since(start))
 		}
 	}
 	slices.Sort(times)
@@ -217,9 +217,9 @@ func streamEcho(ctx context.Context, c *client.Client) (time.Duration, error) {
 		out.CloseWithError(err)
 		done <- err
 	}()
-	took, err := bounce(feed, back)
+	elapsed, err := bounce(feed, back)
 	feed.Close()
-	return took, errors.Join(err, <-done)
+	return elapsed, errors.Join(err, <-done)
 }
 
 // direct runs a program whose stdio descriptors are passed to use, and ends it.
@@ -233,18 +233,18 @@ func direct(ctx context.Context, c *client.Client, req *api.ProcessRequest, use 
 	if err != nil {
 		return 0, errors.Join(err, c.DeleteProcess(ctx, "bench", name))
 	}
-	took, err := use(files)
+	elapsed, err := use(files)
 	for _, f := range files {
 		f.Close()
 	}
-	return took, errors.Join(err, c.DeleteProcess(ctx, "bench", name))
+	return elapsed, errors.Join(err, c.DeleteProcess(ctx, "bench", name))
 }
 
 func directBulk(ctx context.Context, c *client.Client) (time.Duration, error) {
-	begin := time.Now()
+	start := time.Now()
 	return direct(ctx, c, &api.ProcessRequest{Command: new(bulkScript)}, func(files [3]*os.File) (time.Duration, error) {
 		err := all(files[1])
-		return time.Since(begin), err
+		return time.Since(start), err
 	})
 }
 

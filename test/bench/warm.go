@@ -43,8 +43,8 @@ func (b *bench) warmCases(ctx context.Context) error {
 				return 0, err
 			}
 			time.Sleep(settle) // the work that filled the pool is over
-			took, err := do()
-			return took, errors.Join(err, c.DeleteSession(ctx, "cycle"))
+			elapsed, err := do()
+			return elapsed, errors.Join(err, c.DeleteSession(ctx, "cycle"))
 		}
 	}
 	b.add("boxd: create, a box is ahead of need", once(create))

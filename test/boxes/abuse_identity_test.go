@@ -166,7 +166,7 @@ func TestT07NothingIsTracedBeforeItRuns(t *testing.T) {
 		b := h.box()
 		b.try(all("EPERM", "attach=1", "seize=1", "readv=1", "writev=1")...)
 		race := b.hold(probe, "race")
-		for n, begun := 0, time.Now(); n < rounds && time.Since(begun) < boxtest.Longest*3/4; n++ { // fewer on a slow host
+		for n, start := 0, time.Now(); n < rounds && time.Since(start) < boxtest.Longest*3/4; n++ { // fewer on a slow host
 			b.run("true")
 		}
 		answer, _ := race.Release()

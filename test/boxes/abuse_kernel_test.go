@@ -157,7 +157,7 @@ func TestT59AnyTextIsAnIDAndNoneIsAPath(t *testing.T) {
 				t.Errorf("%q: its session is %q of %d, not %d: %v", id, s.ID, s.PID, b.PID, err)
 			}
 			b.sh("echo here > /workspace/mark")
-			if other, twice := seen[fmt.Sprint(b.PID)]; twice {
+			if other, dup := seen[fmt.Sprint(b.PID)]; dup {
 				t.Errorf("%q and %q are one session", id, other)
 			}
 			seen[fmt.Sprint(b.PID)] = id

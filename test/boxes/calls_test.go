@@ -27,7 +27,7 @@ func TestT43EveryCallOfEveryABI(t *testing.T) {
 			b := h.box(change)
 			listed, waits := listedCalls(t, i)
 			want := func(nr int) string {
-				if answer, there := listed[nr]; there {
+				if answer, exists := listed[nr]; exists {
 					return answer
 				}
 				return "ENOSYS"

@@ -129,8 +129,8 @@ func ownEtc() []string {
 	return []string{"gitconfig", "group", "hostname", "hosts", "mtab", "nsswitch.conf", "os-release", "passwd", "resolv.conf", "shells"}
 }
 
-// broughtByAPackage reports whether a path of /etc is world-readable, and is not private to a service or to logins.
-func broughtByAPackage(path string) bool {
+// fromPackage reports whether a path of /etc is world-readable, and is not private to a service or to logins.
+func fromPackage(path string) bool {
 	info, err := os.Lstat(path)
 	private := regexp.MustCompile("^/etc/(boxd|ssh|sudoers|pam|security|systemd|shadow|machine-id|cron|profile|apt|network)")
 	return err == nil && (info.Mode()&0o004 != 0) && !private.MatchString(path)
@@ -192,7 +192,7 @@ func TestEtcHoldsBoxdsFilesAndWhatIsListed(t *testing.T) {
 			// A directory that matches as a whole brings all its content, which find does not enter.
 			got := lines(b.run("find", "/etc", "-xdev", "-mindepth", "1"))
 			for _, path := range got {
-				if !want[path] && (!packages || !broughtByAPackage(path)) {
+				if !want[path] && (!packages || !fromPackage(path)) {
 					t.Errorf("%s exists", path)
 				}
 				delete(want, path)

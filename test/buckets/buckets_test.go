@@ -101,8 +101,8 @@ func startGateway(t *testing.T) *gateway {
 	return g
 }
 
-// story is a boxd with an S3 server.
-type story struct {
+// bucketTest is a boxd with an S3 server.
+type bucketTest struct {
 	*testing.T
 	boxd   *boxtest.Daemon
 	s3     *gateway
@@ -110,7 +110,7 @@ type story struct {
 }
 
 // boxctl runs boxctl and returns its output and whether it succeeded. The output must never contain the secret.
-func (s *story) boxctl(args ...string) (string, bool) {
+func (s *bucketTest) boxctl(args ...string) (string, bool) {
 	s.Helper()
 	if len(args) > 1 && args[0] == "drives" && strings.Contains(strings.Join(args, " "), "s3://") {
 		args = append([]string{"drives", args[1], "--insecure", "--endpoint", s.s3.URL}, args[2:]...)
@@ -125,7 +125,7 @@ func (s *story) boxctl(args ...string) (string, bool) {
 }
 
 // does runs a boxctl that must succeed with this in its output.
-func (s *story) does(says string, args ...string) {
+func (s *bucketTest) does(says string, args ...string) {
 	s.Helper()
 	if out, ok := s.boxctl(args...); !ok || !strings.Contains(out, says) {
 		s.Fatalf("boxctl %q: %v, %s; want %q", args, ok, out, says)
@@ -133,7 +133,7 @@ func (s *story) does(says string, args ...string) {
 }
 
 // fails runs a boxctl that must fail with this in its output.
-func (s *story) fails(says string, args ...string) {
+func (s *bucketTest) fails(says string, args ...string) {
 	s.Helper()
 	if out, ok := s.boxctl(args...); ok || !strings.Contains(out, says) {
 		s.Errorf("boxctl %q: %v, %s; want %q", args, ok, out, says)
@@ -141,7 +141,7 @@ func (s *story) fails(says string, args ...string) {
 }
 
 // version returns the newest version of a drive, and whether it is being pushed.
-func (s *story) version(drive string) (api.DriveVersion, bool) {
+func (s *bucketTest) version(drive string) (api.DriveVersion, bool) {
 	s.Helper()
 	out, ok := s.boxctl("--json", "drives", "show", drive)
 	var d api.Drive
@@ -152,9 +152,9 @@ func (s *story) version(drive string) (api.DriveVersion, bool) {
 	return d.Versions[len(d.Versions)-1], d.Push
 }
 
-func start(t *testing.T) *story {
+func start(t *testing.T) *bucketTest {
 	boxtest.RequireRoot(t)
-	return &story{t, boxtest.Start(t), startGateway(t), secret}
+	return &bucketTest{t, boxtest.Start(t), startGateway(t), secret}
 }
 
 // full refuses every write after a number of them.

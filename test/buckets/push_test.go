@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 }
 
 // pushing returns a boxd with a bucket, and the bucket's server.
-func pushing(t *testing.T, more ...string) *story {
+func pushing(t *testing.T, more ...string) *bucketTest {
 	t.Helper()
 	boxtest.RequireRoot(t)
 	s3 := startGateway(t)
@@ -31,11 +31,11 @@ func pushing(t *testing.T, more ...string) *story {
 		t.Fatal(err)
 	}
 	table := fmt.Sprintf("[buckets.results]\naddress = \"s3://results/base\"\nendpoint = %q\ninsecure = true\nfile = %q\n", s3.URL, key)
-	return &story{t, boxtest.Start(t, append(more, table)...), s3, secret}
+	return &bucketTest{t, boxtest.Start(t, append(more, table)...), s3, secret}
 }
 
 // arrives waits for an object with this content.
-func (s *story) arrives(object, want string) {
+func (s *bucketTest) arrives(object, want string) {
 	s.Helper()
 	boxtest.Eventually(s, fmt.Sprintf("%s is in the bucket, with %q", object, want), func() bool {
 		got, err := os.ReadFile(filepath.Join(s.s3.dir, "results", object)) // there may be an earlier version of it
@@ -44,7 +44,7 @@ func (s *story) arrives(object, want string) {
 }
 
 // pushed waits until a session's report on its results satisfies is.
-func (s *story) pushed(session string, is func(*api.Pushed) bool) (last api.Pushed) {
+func (s *bucketTest) pushed(session string, is func(*api.Pushed) bool) (last api.Pushed) {
 	s.Helper()
 	boxtest.Eventually(s, "session "+session+" reports the push of its results", func() bool {
 		got, err := s.boxd.Session(s.Context(), session)
@@ -58,7 +58,7 @@ func (s *story) pushed(session string, is func(*api.Pushed) bool) (last api.Push
 }
 
 // happened waits for an event.
-func (s *story) happened(words ...string) {
+func (s *bucketTest) happened(words ...string) {
 	s.Helper()
 	boxtest.Eventually(s, "there is an event with "+strings.Join(words, ", "), func() bool {
 		out, _ := s.boxctl("events", "--type", "push.done", "--type", "push.failed")

@@ -111,7 +111,7 @@ func TestEachPersonSeesWhatTheyMay(t *testing.T) {
 			t.Fatalf("a.Code = %d, a.Body = %s, want a.Code == 201", a.Code, a.Body)
 		}
 	}
-	for name, who := range map[string]person{"user": user, "operator": operator, "stranger": stranger, "locked": locked} {
+	for name, who := range map[string]consoleUser{"user": user, "operator": operator, "stranger": stranger, "locked": locked} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			browse(t, "people.mjs", login(t, who, d.Socket, boxtest.Programs(t)), nil, "CONSOLE_PERSON="+name)
@@ -161,12 +161,12 @@ func TestAQueueAndAPoolAreSeen(t *testing.T) {
 	d := boxtest.Start(t, "[sessions]\nmax = 3\n[queue]\nwait = \"1h\"\nlength = 7\n[exec]\nmax_per_session = 1\n[profiles.default]\nwarm = 2\n")
 	d.NewSession(t, api.SessionRequest{ID: "first"})
 	ctx, leave := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	defer all.Wait()
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	defer leave()
 	do := manage(t, d)
 	do["wait"] = func(id string) string { // in the background, since it has to wait
-		all.Go(func() {
+		wg.Go(func() {
 			if _, _, err := d.CreateSession(ctx, &api.SessionRequest{ID: id}); err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
@@ -176,7 +176,7 @@ func TestAQueueAndAPoolAreSeen(t *testing.T) {
 	programs, end := context.WithCancel(ctx)
 	do["run"] = func(id string) string { // one runs, and one waits for its end
 		for range 2 {
-			all.Go(func() {
+			wg.Go(func() {
 				if r, err := d.Exec(programs, id, &api.ExecRequest{Argv: []string{"sleep", "infinity"}, Timeout: boxtest.Duration("10m")}); programs.Err() == nil {
 					t.Errorf("r = %+v, err = %v, want programs.Err() != nil", r, err)
 				}

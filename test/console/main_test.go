@@ -41,17 +41,17 @@ type built struct {
 	modules string // directory of the npm modules
 }
 
-// person is a user logged in to Cockpit. Cockpit needs a user name, so these are system users of every Debian.
-type person struct {
+// consoleUser is a user logged in to Cockpit. Cockpit needs a user name, so these are system users of every Debian.
+type consoleUser struct {
 	uid, gid uint32
 }
 
 var (
-	admin    = person{0, 0}
-	user     = person{5, boxtest.OtherGID} // games
-	operator = person{9, boxtest.OtherGID} // news
-	stranger = person{10, 10}              // uucp, not allowed to open the socket
-	locked   = person{7, boxtest.OtherGID} // lp, allowed to open it, and nothing else
+	admin    = consoleUser{0, 0}
+	user     = consoleUser{5, boxtest.OtherGID} // games
+	operator = consoleUser{9, boxtest.OtherGID} // news
+	stranger = consoleUser{10, 10}              // uucp, not allowed to open the socket
+	locked   = consoleUser{7, boxtest.OtherGID} // lp, allowed to open it, and nothing else
 )
 
 // roles configures a boxd for these users.
@@ -153,7 +153,7 @@ func requireSources(t *testing.T) {
 
 // login starts Cockpit as a person, with the console of a boxd, and returns the address of the page. programs is the directory of
 // boxctl; "": none, even if this host has it installed.
-func login(t *testing.T, who person, socket, programs string) string {
+func login(t *testing.T, who consoleUser, socket, programs string) string {
 	t.Helper()
 	console, err := bundle()
 	if err != nil {

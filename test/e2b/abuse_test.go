@@ -213,7 +213,7 @@ func TestWhatIsNoRequestIsRefused(t *testing.T) {
 		method, path, body string
 		header             []string
 		status             int
-		says               string
+		message            string
 	}{
 		"an unknown RPC":       {"POST", "/process.Process/Madeup1", "{}", []string{"Content-Type", "application/json"}, 404, ""},
 		"an unknown service":   {"POST", "/sandboxagent.Madeup2/List", "{}", []string{"Content-Type", "application/json"}, 404, ""},
@@ -234,9 +234,9 @@ func TestWhatIsNoRequestIsRefused(t *testing.T) {
 				header = tc.header
 			}
 			status, text, _ := h.sends(t, tc.method, tc.path, tc.body, header...)
-			if status != tc.status || !strings.Contains(text, tc.says) {
+			if status != tc.status || !strings.Contains(text, tc.message) {
 				t.Errorf("status = %d, text = %.300s, want status == %v and text containing %q",
-					status, text, tc.status, tc.says)
+					status, text, tc.status, tc.message)
 			}
 		})
 	}

@@ -407,12 +407,12 @@ func TestCodeRunsOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	i := startInterpreter(t)
 	i.run("n = 0")
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for range 8 {
 		r := make(chan *cell, 1)
-		all.Go(func() { r <- i.run("import time\nm = n\ntime.sleep(.02)\nn = m + 1") })
+		wg.Go(func() { r <- i.run("import time\nm = n\ntime.sleep(.02)\nn = m + 1") })
 	}
-	all.Wait()
+	wg.Wait()
 	if o := i.run("n"); o.text != "8" {
 		t.Errorf(`o = %+v, want o.text == "8"`, o)
 	}

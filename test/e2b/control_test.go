@@ -324,7 +324,7 @@ func TestASandboxDescribesItself(t *testing.T) {
 		t.Errorf("status = %d, text = %s, err = %v", status, text, err)
 	}
 	for _, name := range []string{"cpu_used_pct", "mem_used", "mem_used_mib", "mem_cache", "disk_used"} {
-		if _, there := metrics[name]; !there {
+		if _, exists := metrics[name]; !exists {
 			t.Errorf("%s lacks %s", text, name)
 		}
 	}

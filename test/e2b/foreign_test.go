@@ -27,7 +27,7 @@ func TestT58AForeignSandboxIsAMissingOne(t *testing.T) {
 		}
 		return r
 	}, sb.ID)
-	tried, took := 0, map[string][]time.Duration{}
+	tried, elapsed := 0, map[string][]time.Duration{}
 	for _, pattern := range e2b.Patterns() {
 		method, path, _ := strings.Cut(pattern, " ")
 		if !strings.Contains(path, "{id}") || strings.HasPrefix(path, "/templates/") { // here the ids are names shared by all
@@ -37,9 +37,9 @@ func TestT58AForeignSandboxIsAMissingOne(t *testing.T) {
 			for _, body := range []string{"", `{}`, `{"timeout":60}`, `{"timeout":-1}`, `{`} {
 				var got [2]string
 				for i, id := range []string{sb.ID, missing} {
-					begun := time.Now()
+					start := time.Now()
 					status, text, head := h.asks(t, who, method, strings.ReplaceAll(path, "{id}", id), body)
-					took[fmt.Sprint(i)] = append(took[fmt.Sprint(i)], time.Since(begun))
+					elapsed[fmt.Sprint(i)] = append(elapsed[fmt.Sprint(i)], time.Since(start))
 					for _, own := range []string{"Date", "X-Request-Id", "Traceparent"} { // specific to one request
 						head.Del(own)
 					}
@@ -59,9 +59,9 @@ func TestT58AForeignSandboxIsAMissingOne(t *testing.T) {
 		t.Errorf("only %d requests were tried", tried)
 	}
 	for _, i := range []string{"0", "1"} {
-		slices.Sort(took[i])
+		slices.Sort(elapsed[i])
 	}
-	t.Logf("median of %d answers: about a foreign sandbox %v, about a missing one %v", tried, took["0"][tried/2], took["1"][tried/2])
+	t.Logf("median of %d answers: about a foreign sandbox %v, about a missing one %v", tried, elapsed["0"][tried/2], elapsed["1"][tried/2])
 	if status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/"+sb.ID, ""); status != http.StatusOK {
 		t.Errorf("after all of it: status = %d, text = %s, want status == 200", status, text)
 	}

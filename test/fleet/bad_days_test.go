@@ -94,9 +94,9 @@ func newLink(t *testing.T, to func() string) *link {
 	}
 	l := &link{address: ln.Addr().String()}
 	l.open = sync.NewCond(&l.mu)
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	var conns []net.Conn
-	all.Go(func() {
+	wg.Go(func() {
 		for {
 			near, err := ln.Accept()
 			if err != nil {
@@ -111,7 +111,7 @@ func newLink(t *testing.T, to func() string) *link {
 			conns = append(conns, near, far)
 			l.mu.Unlock()
 			for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
-				all.Go(func() {
+				wg.Go(func() {
 					_, _ = io.Copy(way[0], struct{ io.Reader }{passing{l, way[1]}})
 					way[0].Close()
 					way[1].Close()
@@ -127,7 +127,7 @@ func newLink(t *testing.T, to func() string) *link {
 			c.Close()
 		}
 		l.mu.Unlock()
-		all.Wait()
+		wg.Wait()
 	})
 	return l
 }

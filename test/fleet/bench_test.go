@@ -26,13 +26,13 @@ func execThroughTheGateway(b *testing.B, listen map[string]string) {
 	h.makes("s", "n1")
 	far, near := h.client(), h.on("n1").boxd.Client
 	near.Owner = "ci"
-	var took [2][]time.Duration
+	var elapsed [2][]time.Duration
 	run := func(c *client.Client) time.Duration {
-		began := time.Now()
+		start := time.Now()
 		if r, err := c.Exec(b.Context(), "s", &api.ExecRequest{Argv: []string{"/bin/true"}}); err != nil || r.Status != "exited" {
 			b.Fatalf(`r = %+v, err = %v, want no error and r.Status == "exited"`, r, err)
 		}
-		return time.Since(began)
+		return time.Since(start)
 	}
 	for range 20 {
 		run(near)
@@ -40,7 +40,7 @@ func execThroughTheGateway(b *testing.B, listen map[string]string) {
 	}
 	var floor []time.Duration // of a bare fork, exec and wait of the same program
 	for b.Loop() {
-		began := time.Now()
+		start := time.Now()
 		pid, err := syscall.ForkExec("/bin/true", []string{"true"}, nil)
 		if err != nil {
 			b.Fatal(err)
@@ -48,15 +48,15 @@ func execThroughTheGateway(b *testing.B, listen map[string]string) {
 		if _, err := syscall.Wait4(pid, nil, 0, nil); err != nil {
 			b.Fatal(err)
 		}
-		floor = append(floor, time.Since(began))
-		took[0] = append(took[0], run(near))
-		took[1] = append(took[1], run(far))
+		floor = append(floor, time.Since(start))
+		elapsed[0] = append(elapsed[0], run(near))
+		elapsed[1] = append(elapsed[1], run(far))
 	}
 	median := func(list []time.Duration) float64 {
 		slices.Sort(list)
 		return float64(list[len(list)/2])
 	}
-	b.ReportMetric(median(took[1])/median(took[0]), "times-as-long")
-	b.ReportMetric((median(took[1])-median(took[0]))/median(floor), "F-more") // F: the floor
-	b.ReportMetric(0, "ns/op")                                                // the time of both together means nothing
+	b.ReportMetric(median(elapsed[1])/median(elapsed[0]), "times-as-long")
+	b.ReportMetric((median(elapsed[1])-median(elapsed[0]))/median(floor), "F-more") // F: the floor
+	b.ReportMetric(0, "ns/op")                                                      // the time of both together means nothing
 }

@@ -302,7 +302,7 @@ func controls(t *testing.T, h *house, sb *sandbox) {
 	for _, ask := range []struct {
 		method, path, body string
 		code               int
-		says               string
+		message            string
 	}{
 		{"GET", "/sandboxes/ID", "", 200, `"state":"running"`},
 		{"POST", "/sandboxes/ID/timeout", `{"timeout":500}`, 204, ""},
@@ -316,9 +316,9 @@ func controls(t *testing.T, h *house, sb *sandbox) {
 		{"PUT", "/sandboxes/ID/network", `{"allowOut":["example.org"],"denyOut":["0.0.0.0/0"]}`, 501, "keeps the network"},
 		{"POST", "/sandboxes/ID/fork", `{}`, 501, "not served"},
 	} {
-		if a := h.asks(h.token, ask.method, strings.ReplaceAll(ask.path, "ID", sb.ID), ask.body); a.code != ask.code || !strings.Contains(a.text, ask.says) {
+		if a := h.asks(h.token, ask.method, strings.ReplaceAll(ask.path, "ID", sb.ID), ask.body); a.code != ask.code || !strings.Contains(a.text, ask.message) {
 			t.Errorf("%s %s: a = %+v, want a.code == %v and a.text containing %q",
-				ask.method, ask.path, a, ask.code, ask.says)
+				ask.method, ask.path, a, ask.code, ask.message)
 		}
 	}
 	key := "e2b_" + fmt.Sprintf("%x", h.token)

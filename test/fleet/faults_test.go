@@ -29,7 +29,7 @@ import (
 // buckets connects to the NATS server as its operator.
 func (h *house) buckets() jetstream.JetStream {
 	h.t.Helper()
-	js, err := jetstream.New(connect(h.t, h.nats.ClientURL()), jetstream.WithDefaultTimeout(natsPatience))
+	js, err := jetstream.New(connect(h.t, h.nats.ClientURL()), jetstream.WithDefaultTimeout(natsTimeout))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 		nc = connect(t, h.login(user), nats.CustomInboxPrefix("_INBOX_node_"+user), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err }))
 		seen, err := nc.SubscribeSync(">")
 		if err == nil {
-			err = nc.FlushTimeout(natsPatience)
+			err = nc.FlushTimeout(natsTimeout)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -294,7 +294,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := node.FlushTimeout(natsPatience); err != nil {
+	if err := node.FlushTimeout(natsTimeout); err != nil {
 		t.Fatal(err)
 	}
 	for range 1 + len(denied) { // one subscribe to all subjects, and the publishes
@@ -303,7 +303,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 			if !strings.Contains(err.Error(), "ermissions") {
 				t.Error(err)
 			}
-		case <-time.After(natsPatience):
+		case <-time.After(natsTimeout):
 			t.Fatal("the NATS server has not refused the node")
 		}
 	}
@@ -326,7 +326,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := claims.FlushTimeout(natsPatience); err != nil {
+	if err := claims.FlushTimeout(natsTimeout); err != nil {
 		t.Fatal(err)
 	}
 	h.nodes[0].agent.kill()
@@ -358,7 +358,7 @@ func TestAStrangerOnNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	var printed strings.Builder
-	for end := time.Now().Add(natsPatience); !strings.Contains(printed.String(), "\r\n\r\n") && time.Now().Before(end); {
+	for end := time.Now().Add(natsTimeout); !strings.Contains(printed.String(), "\r\n\r\n") && time.Now().Before(end); {
 		if m, err := answers.NextMsg(time.Second); err == nil && len(m.Data) > 25 {
 			printed.Write(m.Data[25:])
 		}
@@ -385,7 +385,7 @@ func TestNobodyOnNATSEndsWhatIsNotOfTheFleet(t *testing.T) {
 	// attack makes the node believe that it has a session of the fleet, and that another node has it now.
 	attack := func(owner, id string) (refused bool) {
 		t.Helper()
-		m, err := nc.Request("fleet.n.n1.fence", fmt.Appendf(nil, `{"owner":%q,"id":%q,"generation":7}`, owner, id), natsPatience)
+		m, err := nc.Request("fleet.n.n1.fence", fmt.Appendf(nil, `{"owner":%q,"id":%q,"generation":7}`, owner, id), natsTimeout)
 		if err != nil {
 			t.Fatal(err)
 		}

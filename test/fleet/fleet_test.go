@@ -178,20 +178,20 @@ func TestALostSessionIsItsOwners(t *testing.T) {
 	}
 	attacks(api.FleetClaimLive)
 	const tried = 100
-	var took [2][]time.Duration
+	var elapsed [2][]time.Duration
 	for range tried {
 		for i, path := range []string{"/v1/sessions/s", "/v1/sessions/nothing"} {
-			begin := time.Now()
+			start := time.Now()
 			if code := h.as(h.user, "GET", path, nil, nil); code != http.StatusNotFound {
 				t.Errorf("%s: code = %d, want 404", path, code)
 			}
-			took[i] = append(took[i], time.Since(begin))
+			elapsed[i] = append(elapsed[i], time.Since(start))
 		}
 	}
-	for i := range took {
-		slices.Sort(took[i])
+	for i := range elapsed {
+		slices.Sort(elapsed[i])
 	}
-	t.Logf("%d requests each: the median answer about a foreign session takes %v, about a missing one %v", tried, took[0][tried/2], took[1][tried/2])
+	t.Logf("%d requests each: the median answer about a foreign session takes %v, about a missing one %v", tried, elapsed[0][tried/2], elapsed[1][tried/2])
 	h.nodes[0].agent.kill()
 	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("s").State == api.FleetClaimLost })
 	attacks(api.FleetClaimLost)

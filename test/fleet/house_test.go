@@ -120,13 +120,13 @@ func (p *program) reload() {
 	}
 }
 
-// natsPatience is the timeout for any operation of a NATS server.
-const natsPatience = 5 * time.Minute
+// natsTimeout is the timeout for any operation of a NATS server.
+const natsTimeout = 5 * time.Minute
 
 // connect connects to a NATS server until the test ends.
 func connect(t testing.TB, address string, more ...nats.Option) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(address, append(more, nats.Timeout(natsPatience))...)
+	nc, err := nats.Connect(address, append(more, nats.Timeout(natsTimeout))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func startNATS(t testing.TB, dir string, port int, accounts string) *server.Serv
 		t.Fatal(err)
 	}
 	s.Start()
-	if !s.ReadyForConnections(natsPatience) {
+	if !s.ReadyForConnections(natsTimeout) {
 		t.Fatal("the NATS server does not start")
 	}
 	return s

@@ -202,7 +202,7 @@ func (h *house) fills(size int) {
 // ended in any case.
 func TestOutputThatIsNotKept(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct{ settings, says string }{
+	for name, tc := range map[string]struct{ settings, message string }{
 		"off":             {"", "no gateway keeps output"},
 		"of one owner":    {`size = "64MiB"` + "\n" + `owner_size = "100KiB"`, "owner_size in [outputs]"},
 		"of all together": {`size = "600KiB"`, "the outputs of all owners together would have more than their limit"},
@@ -227,7 +227,7 @@ func TestOutputThatIsNotKept(t *testing.T) {
 			h.givesUp("s", l)
 			lost := func() bool {
 				return slices.ContainsFunc(h.told("output_lost"), func(d string) bool {
-					return (strings.HasPrefix(d, "n1 s process much of ci: ") || tc.settings == "" && strings.HasPrefix(d, "n1 s box of ci: ")) && strings.Contains(d, tc.says)
+					return (strings.HasPrefix(d, "n1 s process much of ci: ") || tc.settings == "" && strings.HasPrefix(d, "n1 s box of ci: ")) && strings.Contains(d, tc.message)
 				})
 			}
 			boxtest.Eventually(t, "there is an output_lost event with the reason", lost)

@@ -140,9 +140,9 @@ func refusedWithoutCertificate(t *testing.T, stand *boxtest.Authority, by func(*
 	missing := by(nil)
 	missing.TLS.Certificate = filepath.Join(t.TempDir(), "none.pem")
 	for _, tc := range []struct {
-		name string
-		c    *client.Client
-		says string
+		name    string
+		c       *client.Client
+		message string
 	}{
 		{"nothing", by(nil), "missing, unknown, expired or revoked token"},
 		{"another name", by(stand, "DNS:other.example.org"), `no principal has a name of the client certificate, "DNS:other.example.org"`},
@@ -151,8 +151,8 @@ func refusedWithoutCertificate(t *testing.T, stand *boxtest.Authority, by func(*
 		{"a file that is missing", missing, "none.pem"},
 	} {
 		_, err := tc.c.Sessions(t.Context(), false)
-		if err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: err = %v, want an error containing %q", tc.name, err, tc.says)
+		if err == nil || !strings.Contains(err.Error(), tc.message) {
+			t.Errorf("%s: err = %v, want an error containing %q", tc.name, err, tc.message)
 		}
 	}
 }
@@ -307,7 +307,7 @@ func TestCredentialsThatAreWrong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tc := range []struct{ name, file, wrong, right, says string }{
+	for _, tc := range []struct{ name, file, wrong, right, message string }{
 		{"of another operator", "n1.creds", boxtest.NewNATSIssuer(t).Credentials(time.Hour, nil, nil), h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials in " + filepath.Join(h.dir, "n1.creds")},
 		{"expired", "n1.creds", h.issuer.Credentials(-time.Hour, nil, nil), h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials"},
 		{"that expire", "n1.creds", h.issuer.Credentials(4*time.Second, nil, nil), h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials"},
@@ -320,7 +320,7 @@ func TestCredentialsThatAreWrong(t *testing.T) {
 		n.agent.start()
 		boxtest.Eventually(t, tc.name+": the log of the agent says what is wrong with its credentials", func() bool {
 			text, err := os.ReadFile(filepath.Join(h.dir, "n1.log"))
-			return err == nil && strings.Contains(string(text), tc.says)
+			return err == nil && strings.Contains(string(text), tc.message)
 		})
 		id := strings.ReplaceAll(tc.name, " ", "-")
 		if _, _, err := n.boxd.CreateSession(t.Context(), &api.SessionRequest{ID: id}); err != nil {

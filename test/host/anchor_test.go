@@ -101,8 +101,8 @@ func writeGroup(t *testing.T, group, name, text string) {
 	}
 }
 
-// stubborn starts a process that ignores SIGTERM, in a cgroup or in the test's own.
-func stubborn(t *testing.T, group string) (pid int, ended <-chan syscall.WaitStatus) {
+// ignoresTerm starts a process that ignores SIGTERM, in a cgroup or in the test's own.
+func ignoresTerm(t *testing.T, group string) (pid int, ended <-chan syscall.WaitStatus) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", `trap "" TERM; echo; exec sleep 1000`)
 	if group != "" {
@@ -221,7 +221,7 @@ func TestBoxesBelowTheAnchorOutliveReloadAndEndWithIt(t *testing.T) {
 	if err := os.Mkdir(work, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	pid, ended := stubborn(t, work)
+	pid, ended := ignoresTerm(t, work)
 	for _, verb := range []string{"daemon-reload", "daemon-reexec", "daemon-reload"} {
 		boxtest.Systemctl(t, verb)
 		for name, want := range limits {

@@ -79,15 +79,15 @@ func TestDiskKeepersNeverShareAProject(t *testing.T) {
 	p := newPlace(t)
 	const keepers, each = 4, 25
 	ids := make([][]uint32, keepers)
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for k := range keepers {
 		q := placeAt(t, p.path).quotas
 		for n := range each {
 			p.plain(strconv.Itoa(k) + "-" + strconv.Itoa(n)).dir.Close()
 		}
-		all.Go(func() { ids[k] = crowd(t, p, q, k, each) })
+		wg.Go(func() { ids[k] = crowd(t, p, q, k, each) })
 	}
-	all.Wait()
+	wg.Wait()
 	seen := map[uint32]bool{}
 	for _, list := range ids {
 		for _, id := range list {

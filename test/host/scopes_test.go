@@ -39,7 +39,7 @@ func newScopes(t *testing.T) (*systemd.Scopes, context.Context) {
 // startScope starts a scope around a stubborn process.
 func startScope(ctx context.Context, t *testing.T, s *systemd.Scopes, name string, limits systemd.ScopeLimits) (group string, ended <-chan syscall.WaitStatus) {
 	t.Helper()
-	pid, ended := stubborn(t, "")
+	pid, ended := ignoresTerm(t, "")
 	path, err := s.Start(ctx, name, pid, limits)
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestScopeHasItsLimitsUntilTheyAreSet(t *testing.T) {
 func TestTwentyScopesLeaveNone(t *testing.T) {
 	requireSystemd(t)
 	s, ctx := newScopes(t)
-	begin := time.Now()
+	start := time.Now()
 	var lanes sync.WaitGroup
 	for lane := range 4 {
 		type made struct {
@@ -130,7 +130,7 @@ func TestTwentyScopesLeaveNone(t *testing.T) {
 		}
 		var all []made
 		for round := range 5 {
-			pid, ended := stubborn(t, "")
+			pid, ended := ignoresTerm(t, "")
 			all = append(all, made{systemd.ScopeName("round-" + strconv.Itoa(lane) + "-" + strconv.Itoa(round)), pid, ended})
 		}
 		lanes.Go(func() {
@@ -153,7 +153,7 @@ func TestTwentyScopesLeaveNone(t *testing.T) {
 		})
 	}
 	lanes.Wait()
-	t.Logf("20 scopes in %v", time.Since(begin))
+	t.Logf("20 scopes in %v", time.Since(start))
 	wantNoTrace(ctx, t, s, "box-round-")
 	if failed := boxtest.Systemctl(t, "list-units", "--failed", "--plain", "--no-legend", "box-*"); failed != "" {
 		t.Errorf(`failed units: failed = %s, want ""`, failed)
@@ -174,7 +174,7 @@ func TestScopeRefusals(t *testing.T) {
 	}
 	wantNoTrace(ctx, t, s, "box-dead")
 
-	pid, _ := stubborn(t, "")
+	pid, _ := ignoresTerm(t, "")
 	if _, err := s.Start(ctx, "box-weight.scope", pid, systemd.ScopeLimits{CPUWeight: 10001}); err == nil {
 		t.Error("a scope has started with a weight that does not exist")
 	} else {
@@ -229,14 +229,14 @@ func TestScopesWithoutABusForRoot(t *testing.T) {
 		name := systemd.ScopeName(key)
 		_, ended := startScope(ctx, t, s, name, systemd.ScopeLimits{TasksMax: 5})
 		boxtest.Systemctl(t, "daemon-reexec")
-		untilReached(t, "stop", func() error { return s.Stop(ctx, name) })
+		retryBus(t, "stop", func() error { return s.Stop(ctx, name) })
 		wantKilled(t, ended)
 	}
 	wantNoTrace(ctx, t, s, "box-private")
 }
 
-// untilReached repeats a call while the bus is down, which may only show in a call that fails.
-func untilReached(t *testing.T, what string, call func() error) {
+// retryBus repeats a call while the bus is down, which may only show in a call that fails.
+func retryBus(t *testing.T, what string, call func() error) {
 	t.Helper()
 	boxtest.Eventually(t, what+" reaches systemd", func() bool {
 		err := call()
@@ -321,10 +321,10 @@ func TestScopesConnectAgainAfterTheBusWasLost(t *testing.T) {
 	_, ended := startScope(ctx, t, s, "box-relay.scope", systemd.ScopeLimits{})
 	for range 3 {
 		cut()
-		untilReached(t, "set", func() error { return s.Set(ctx, "box-relay.scope", systemd.ScopeLimits{TasksMax: 5}) })
+		retryBus(t, "set", func() error { return s.Set(ctx, "box-relay.scope", systemd.ScopeLimits{TasksMax: 5}) })
 	}
 	cut()
-	untilReached(t, "stop", func() error { return s.Stop(ctx, "box-relay.scope") })
+	retryBus(t, "stop", func() error { return s.Stop(ctx, "box-relay.scope") })
 	wantKilled(t, ended)
 	wantNoTrace(ctx, t, s, "box-relay")
 	s.Close()

@@ -73,13 +73,13 @@ func closeStore(t *testing.T, state *os.Root, s *disk.Store) {
 
 // within polls until a condition holds, for at most that long.
 func within(patience time.Duration, so func() bool) bool {
-	deadline, tick := time.After(patience), time.NewTicker(10*time.Millisecond)
-	defer tick.Stop()
+	deadline, ticker := time.After(patience), time.NewTicker(10*time.Millisecond)
+	defer ticker.Stop()
 	for !so() {
 		select {
 		case <-deadline:
 			return false
-		case <-tick.C:
+		case <-ticker.C:
 		}
 	}
 	return true
@@ -128,9 +128,9 @@ func TestStoreHasTheQuotaThatTheDiskLacks(t *testing.T) {
 	if names, err := os.ReadDir(state.Name()); err != nil || len(names) != 0 {
 		t.Errorf("looking has left %v, %v, want no error and len(names) == 0", names, err)
 	}
-	begun := time.Now()
+	start := time.Now()
 	s := openStore(t, state, storeSize)
-	t.Logf("made and mounted in %v", time.Since(begun))
+	t.Logf("made and mounted in %v", time.Since(start))
 	if m := mounts(t, state); len(m) != 1 || !strings.Contains(m[0], "nosuid,nodev") || !strings.Contains(m[0], "prjquota") {
 		t.Errorf(`mounts: m = %v, want len(m) == 1 and m[0] containing "nosuid,nodev" and m[0] containing "prjquota"`,
 			m)

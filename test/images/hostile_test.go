@@ -34,7 +34,7 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		archive []byte
-		says    string
+		message string
 	}{
 		{"nothing", nil, "empty"},
 		{"no archive", bytes.Repeat([]byte("boxd"), 1000), "not a tar archive"},
@@ -79,8 +79,8 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 	} {
 		_, err := d.ImportImage(t.Context(), bytes.NewReader(tc.archive), "hostile:1", "")
 		e, ok := errors.AsType[*client.Error](err)
-		if !ok || e.Status != 400 || !strings.Contains(e.Error(), tc.says) {
-			t.Errorf("%s: %v, want %q", tc.name, err, tc.says)
+		if !ok || e.Status != 400 || !strings.Contains(e.Error(), tc.message) {
+			t.Errorf("%s: %v, want %q", tc.name, err, tc.message)
 		}
 	}
 	list, err := d.Images(t.Context())

@@ -67,7 +67,7 @@ func TestAFullDiskAtStart(t *testing.T) {
 	if err := unix.Statfs("/var/lib/boxd", &fs); err != nil || fs.Bavail > 16 {
 		t.Fatalf("the disk is not full: fs = %+v, err = %v, want no error and fs.Bavail <= 16", fs, err)
 	}
-	if !a.breathes() {
+	if !a.initLives() {
 		t.Error("the box has ended")
 	}
 	r := try(t, as(member, "boxctl", "run", "--", "true")...)

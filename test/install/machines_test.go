@@ -34,7 +34,7 @@ const restoreVariable = "BOXD_TEST_RESTORE"
 // The two machines, by the addresses that test/vm/guest.sh gives them.
 const (
 	firstMachine = "198.51.100.1"
-	errands      = firstMachine + ":8080" // what an administrator does by ssh
+	adminAddress = firstMachine + ":8080" // what an administrator does by ssh
 )
 
 // hosts is what both machines add to /etc/hosts.
@@ -87,7 +87,7 @@ func administer(t *testing.T) *administrator {
 		a.boots <- string(id)
 	})
 	mux.HandleFunc("POST /gone", func(http.ResponseWriter, *http.Request) { close(a.gone) })
-	l, err := net.Listen("tcp", errands)
+	l, err := net.Listen("tcp", adminAddress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,9 +112,9 @@ func (a *administrator) boot(what string) string {
 }
 
 // errand sends a request to the administrator, and waits for its answer.
-func errand(t *testing.T, method, path, body string) []byte {
+func adminRequest(t *testing.T, method, path, body string) []byte {
 	t.Helper()
-	req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), method, "http://"+errands+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), method, "http://"+adminAddress+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -548,10 +548,10 @@ func (p *pairOf) loses(ids ...string) {
 		return !slices.ContainsFunc(ids, func(id string) bool { return claims[id].State != api.FleetClaimLost })
 	})
 	for _, id := range ids {
-		took := p.claims()[id].Since.Sub(heard)
-		t.Logf("%s is lost %.1f s after the last announcement of its machine", id, took.Seconds())
-		if took < lostAfter-time.Second || took > lostBy {
-			t.Errorf("%s is lost after %v, not %v", id, took, lostAfter)
+		elapsed := p.claims()[id].Since.Sub(heard)
+		t.Logf("%s is lost %.1f s after the last announcement of its machine", id, elapsed.Seconds())
+		if elapsed < lostAfter-time.Second || elapsed > lostBy {
+			t.Errorf("%s is lost after %v, not %v", id, elapsed, lostAfter)
 		}
 		for _, ask := range []struct{ method, path string }{{"POST", "/v1/sessions"}, {"GET", "/v1/sessions/" + id}, {"POST", "/v1/sessions/" + id + "/exec"}} {
 			if code, text := p.asks(ask.method, ask.path, map[string]any{"id": id}); code != http.StatusConflict || !strings.Contains(text, "lost since") {
@@ -607,24 +607,24 @@ func TestTheSecondMachineOfAFleet(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			_, _ = http.Post("http://"+errands+"/gone", "", nil) //nolint:bodyclose // the test is over
+			_, _ = http.Post("http://"+adminAddress+"/gone", "", nil) //nolint:bodyclose // the test is over
 		}
 	})
 	boxtest.Eventually(t, "the first machine answers", func() bool {
-		conn, err := net.Dial("tcp", errands)
+		conn, err := net.Dial("tcp", adminAddress)
 		return err == nil && conn.Close() == nil
 	})
 	if first == "" {
 		var files map[string]string
-		decode(t, string(errand(t, "GET", "/files", "")), &files)
+		decode(t, string(adminRequest(t, "GET", "/files", "")), &files)
 		makeNode(t, files)
 		run(t, "sync") // what the administrator has written, some minutes ago
-		errand(t, "POST", "/boot", bootID(t))
-		errand(t, "GET", "/cut", "")
+		adminRequest(t, "POST", "/boot", bootID(t))
+		adminRequest(t, "GET", "/cut", "")
 		fmt.Printf("\n%s %s\n", os.Getenv(cutVariable), bootID(t))
 		<-time.After(5 * time.Minute)
 		t.Fatal("the machine was not powered off")
 	}
-	errand(t, "POST", "/boot", bootID(t))
-	errand(t, "GET", "/over", "")
+	adminRequest(t, "POST", "/boot", bootID(t))
+	adminRequest(t, "GET", "/over", "")
 }

@@ -203,13 +203,13 @@ func decode(t *testing.T, text string, into any) {
 	}
 }
 
-// breathes reports whether PID 1 of the box lives, without asking boxd.
-func (a alive) breathes() bool { return boxtest.Lives(int(a.session.PID)) }
+// initLives reports whether PID 1 of the box lives, without asking boxd.
+func (a alive) initLives() bool { return boxtest.Lives(int(a.session.PID)) }
 
 // unharmed checks through boxd, which may be a new process, that the box and its program have gone on.
 func (a alive) unharmed(t *testing.T, after string) {
 	t.Helper()
-	if !a.breathes() {
+	if !a.initLives() {
 		t.Fatalf("after %s: the box is dead", after)
 	}
 	before := process(t)

@@ -53,7 +53,7 @@ func TestAnUpgradeAndADowngradeWithLivingBoxes(t *testing.T) {
 	for _, to := range []string{this, previous, this} {
 		pids := [2]string{boxtest.UnitProperty(t, service, "MainPID"), boxtest.UnitProperty(t, keeper, "MainPID")}
 		apt(t, "install", pkg(t, to))
-		if !a.breathes() {
+		if !a.initLives() {
 			t.Fatalf("the box has died with the installation of %s", to)
 		}
 		boxtest.Eventually(t, "the installed boxd answers", func() bool {
@@ -190,7 +190,7 @@ func TestRemovalAndPurge(t *testing.T) {
 		t.Errorf(`tables while a box has a network: got %s, want got containing "boxd-"`, got)
 	}
 	apt(t, "remove", "boxd")
-	boxtest.Eventually(t, "the box has ended", func() bool { return !a.breathes() })
+	boxtest.Eventually(t, "the box has ended", func() bool { return !a.initLives() })
 	if got := run(t, "nft", "list", "tables") + run(t, "ip", "-o", "link"); strings.Contains(got, "boxd-") || strings.Contains(got, ": bx") {
 		t.Errorf("the removal leaves in the host's network\n%s", got)
 	}
@@ -344,14 +344,14 @@ func TestTheRPM(t *testing.T) {
 			t.Fatalf(`rpm %q: r = %+v, want r.code == 0 and r.stderr without "scriptlet"`, args, r)
 		}
 	}
-	there := func(path string) bool {
+	exists := func(path string) bool {
 		_, err := os.Lstat(filepath.Join(root, path))
 		return err == nil
 	}
 	enabled := "/etc/systemd/system/sockets.target.wants/boxd.socket"
 	rpm("-i", older)
 	for _, path := range []string{"/usr/lib/boxd/boxd", "/usr/bin/boxctl", "/etc/boxd/box.toml", "/usr/lib/systemd/system/boxd.socket", "/run/boxd", enabled} {
-		if !there(path) {
+		if !exists(path) {
 			t.Errorf("the installation lacks %s", path)
 		}
 	}
@@ -366,7 +366,7 @@ func TestTheRPM(t *testing.T) {
 	if text, err := os.ReadFile(config); err != nil || string(text) != "# mine\n" {
 		t.Errorf(`after the upgrade the configuration is %q, %v, want no error and text == "# mine\n"`, text, err)
 	}
-	if !there(enabled) || !there("/usr/lib/boxd/boxkeeper") {
+	if !exists(enabled) || !exists("/usr/lib/boxd/boxkeeper") {
 		t.Error("the upgrade has disabled or lost boxd")
 	}
 	if got := run(t, "chroot", root, "/usr/lib/boxd/boxd", "-version"); !strings.HasPrefix(got, "boxd ") {
@@ -374,7 +374,7 @@ func TestTheRPM(t *testing.T) {
 	}
 	rpm("-e", "boxd")
 	for _, path := range []string{"/usr/lib/boxd", "/usr/bin/boxctl", "/usr/lib/systemd/system/boxd.socket", "/run/boxd", enabled} {
-		if there(path) {
+		if exists(path) {
 			t.Errorf("after the removal there still is %s, want not there(path)", path)
 		}
 	}

@@ -40,7 +40,7 @@ func TestAMachineThatIsCutOffHasWhatItPromised(t *testing.T) {
 		if err != nil || n < stops {
 			t.Fatalf("%s is %q, want no error and n >= stops", promisedVariable, promised)
 		}
-		whole(t, n)
+		checkMachine(t, n)
 		return
 	}
 	installed(t, this)
@@ -62,8 +62,8 @@ func TestAMachineThatIsCutOffHasWhatItPromised(t *testing.T) {
 	t.Error("the machine was not powered off")
 }
 
-// whole checks a machine that is back.
-func whole(t *testing.T, promised int) {
+// checkMachine checks a machine that is back.
+func checkMachine(t *testing.T, promised int) {
 	t.Helper()
 	if got := state(t, socket); got != "active" { // as after every boot
 		t.Errorf(`%s is %s, want got == "active"`, socket, got)

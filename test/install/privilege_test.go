@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// takenOver runs a shell line as a compromised boxd could: as its user, with the files that boxd sees.
-func takenOver(t *testing.T, line string) result {
+// runCompromised runs a shell line as a compromised boxd could: as its user, with the files that boxd sees.
+func runCompromised(t *testing.T, line string) result {
 	t.Helper()
 	return try(t, "nsenter", "--mount", "--target", boxtest.UnitProperty(t, service, "MainPID"), "--",
 		"setpriv", "--reuid=boxd-daemon", "--regid=boxd-daemon", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "sh", "-c", line)
@@ -44,17 +44,17 @@ func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
 		"chmod 0666 " + keepers, "truncate -s 0 " + keepers, "cat " + keepers, "touch /etc/boxd/box.toml.d/x.toml",
 		"mount -t tmpfs none /run", "touch /run/x", "touch /run/boxd/own", "rm /run/boxd/boxd.sock", "touch /var/lib/boxd/own", "ls /var/lib/boxd", "mv /var/lib/boxd/audit /var/lib/boxd/other", "ls " + work, "touch " + work + "/x", "cat /etc/shadow", "kill -0 1", "touch /etc/x", "touch /usr/lib/systemd/system/x.service",
 	} {
-		if r := takenOver(t, line); r.code == 0 {
+		if r := runCompromised(t, line); r.code == 0 {
 			t.Errorf("%s succeeds: r = %+v, want r.code != 0", line, r)
 		}
 	}
 	for _, line := range []string{"test -S /run/boxd/boxd.sock", "test -S /run/systemd/notify", "touch /var/lib/boxd/daemon/own && rm /var/lib/boxd/daemon/own", "ls " + filepath.Dir(filepath.Clean(work))} {
-		if r := takenOver(t, line); r.code != 0 {
+		if r := runCompromised(t, line); r.code != 0 {
 			t.Errorf("%s, which boxd needs: r = %+v, want r.code == 0", line, r)
 		}
 	}
 	// find(1) needs more access than that process has.
-	sockets := takenOver(t, `for f in /run/* /run/*/* /run/*/*/* /run/*/*/*/*; do [ ! -S "$f" ] || echo "$f"; done`).stdout
+	sockets := runCompromised(t, `for f in /run/* /run/*/* /run/*/*/* /run/*/*/*/*; do [ ! -S "$f" ] || echo "$f"; done`).stdout
 	for path := range strings.FieldsSeq(sockets) {
 		if path != "/run/systemd/notify" && !strings.HasPrefix(path, "/run/systemd/journal/") && !strings.HasPrefix(path, "/run/boxd/") {
 			t.Errorf("boxd sees the socket %s", path)
@@ -103,7 +103,7 @@ func TestAConfinedBoxdHasScopesMade(t *testing.T) {
 	boxctl(t, "rm", "alive")
 	boxtest.Eventually(t, "the scope is gone", func() bool { return state(t, unit) == "inactive" })
 	for _, line := range []string{"systemctl stop " + service, "test -e /run/dbus"} {
-		if r := takenOver(t, line); r.code == 0 {
+		if r := runCompromised(t, line); r.code == 0 {
 			t.Errorf("%s succeeds: r = %+v, want r.code != 0", line, r)
 		}
 	}

@@ -47,7 +47,7 @@ func TestBoxesOutliveTheirServices(t *testing.T) {
 				return boxtest.UnitProperty(t, unit, "MainPID") != before[unit]
 			})
 		}
-		if !a.breathes() {
+		if !a.initLives() {
 			t.Fatalf("the box has died with %s", c.name)
 		}
 		a.unharmed(t, c.name) // also starts what was stopped
@@ -57,7 +57,7 @@ func TestBoxesOutliveTheirServices(t *testing.T) {
 	}
 	run(t, "systemctl", "stop", anchor)
 	// systemd is done when the cgroup is empty, which a process leaves a little before it is dead: see do_exit in kernel/exit.c.
-	boxtest.Eventually(t, "the box ends with the unit that holds it", func() bool { return !a.breathes() })
+	boxtest.Eventually(t, "the box ends with the unit that holds it", func() bool { return !a.initLives() })
 	for _, unit := range []string{service, keeper} {
 		if got := state(t, unit); got != "inactive" {
 			t.Errorf(`after the end of all boxes %s is %s, want got == "inactive"`, unit, got)
@@ -76,7 +76,7 @@ func TestMaskedUnits(t *testing.T) {
 		t.Errorf(`with masked units: r = %+v, want r.code != 0 and r.stderr containing "hint:" and r.stderr containing socket`,
 			r)
 	}
-	if !a.breathes() {
+	if !a.initLives() {
 		t.Error("the box has ended")
 	}
 	run(t, "systemctl", "unmask", socket, service)
@@ -109,7 +109,7 @@ func TestACrashLoop(t *testing.T) {
 	if !strings.Contains(log, `unknown key daemon.ahed; did you mean "ahead"?`) {
 		t.Errorf("the journal has\n%s", log)
 	}
-	if !a.breathes() {
+	if !a.initLives() {
 		t.Error("the box has ended")
 	}
 	if err := os.Remove(broken); err != nil {

@@ -22,7 +22,7 @@ func TestT58WhatAnotherWorkspaceHasIsMissing(t *testing.T) {
 	other.gets("box_start_managed_process", `{"session_id":"there","spec":{"process_id":"p","command":"sleep","args":["100000"]}}`, nil)
 	other.gets("box_create_skill", `{"skill":{"name":"there","instructions":"of w2"}}`, nil)
 	tried := 0
-	var took [2][]time.Duration
+	var elapsed [2][]time.Duration
 	for action, data := range map[string]string{
 		"box_get_session":          `{"session_id":"ID"}`,
 		"box_delete_session":       `{"session_id":"ID"}`,
@@ -38,9 +38,9 @@ func TestT58WhatAnotherWorkspaceHasIsMissing(t *testing.T) {
 		for _, more := range []string{"", `,"nonsense":1`, `,"workspace_uuid":"w2"`} {
 			var got [2]string
 			for i, id := range []string{"there", "gone"} {
-				begin := time.Now()
+				start := time.Now()
 				r := c.ask(action, strings.ReplaceAll(strings.TrimSuffix(data, "}")+more+"}", "ID", id))
-				took[i] = append(took[i], time.Since(begin))
+				elapsed[i] = append(elapsed[i], time.Since(start))
 				if *r.Code == 0 && strings.Contains(string(r.Data), "secret") {
 					t.Errorf(`%s of another Workspace: r.Data = %s, want *r.Code != 0 or r.Data without "secret"`,
 						action, r.Data)
@@ -55,10 +55,10 @@ func TestT58WhatAnotherWorkspaceHasIsMissing(t *testing.T) {
 			tried++
 		}
 	}
-	for i := range took {
-		slices.Sort(took[i])
+	for i := range elapsed {
+		slices.Sort(elapsed[i])
 	}
-	t.Logf("median of %d answers: about a foreign Workspace %v, about a missing one %v", tried, took[0][tried/2], took[1][tried/2])
+	t.Logf("median of %d answers: about a foreign Workspace %v, about a missing one %v", tried, elapsed[0][tried/2], elapsed[1][tried/2])
 	if r := other.run("there", "cat file"); r["stdout"] != "secret" {
 		t.Errorf(`after %d requests its file has %v, want r["stdout"] == "secret"`, tried, r)
 	}

@@ -308,8 +308,8 @@ func TestAClientThatTakesNoAnswersIsNotListenedTo(t *testing.T) {
 	const enough = 64 << 20
 	sent := 0
 	for ; sent < enough; sent += len(text) {
-		late, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		err = ws.Write(late, websocket.MessageText, text)
+		timeoutCtx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		err = ws.Write(timeoutCtx, websocket.MessageText, text)
 		cancel()
 		if err != nil {
 			break

@@ -212,9 +212,9 @@ func TestCommandsOfASessionTakeTurnsAndThoseOfOthersDoNot(t *testing.T) {
 	t.Parallel()
 	c := start(t, "[queue]\nwait = \"5m\"").dial(t)
 	c.gets("box_create_session", `{"session_id":"one"}`, nil)
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for i := range 20 {
-		all.Go(func() {
+		wg.Go(func() {
 			session := "one" // its commands would see each other's directory
 			if i%2 == 0 {
 				session = fmt.Sprintf("s%d", i)
@@ -224,7 +224,7 @@ func TestCommandsOfASessionTakeTurnsAndThoseOfOthersDoNot(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 }
 
 func TestDeletingASessionEndsWhatRunsAndWaits(t *testing.T) {

@@ -50,8 +50,8 @@ func TestT30ForkBombs(t *testing.T) {
 func bombed(t *testing.T, d *boxtest.Daemon, s api.Session, kind string, seconds int) int {
 	t.Helper()
 	done := make(chan api.ExecResult, 1)
-	begin := time.Now()
-	req := bomb(t, kind, fmt.Sprint(seconds, "s"))
+	start := time.Now()
+	req := forkBomb(t, kind, fmt.Sprint(seconds, "s"))
 	go func() { done <- d.Result(t, s.ID, req) }()
 	var r api.ExecResult
 	asked := 0
@@ -65,7 +65,7 @@ func bombed(t *testing.T, d *boxtest.Daemon, s api.Session, kind string, seconds
 	if r.Status != "timed_out" || r.Usage.PidsPeak > 100 {
 		t.Errorf(`%s: r = %s, want r.Status == "timed_out" and r.Usage.PidsPeak <= 100`, kind, boxtest.Show(r))
 	}
-	t.Logf("%s: %d at most; all dead %v after the time was up; the neighbour answered %d times", kind, r.Usage.PidsPeak, time.Since(begin)-time.Duration(seconds)*time.Second, asked-1)
+	t.Logf("%s: %d at most; all dead %v after the time was up; the neighbour answered %d times", kind, r.Usage.PidsPeak, time.Since(start)-time.Duration(seconds)*time.Second, asked-1)
 	if asked < 2 {
 		t.Errorf("%s: the neighbour ran no program meanwhile", kind)
 	}
@@ -88,7 +88,7 @@ func TestT31MemoryBombs(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "neighbour"})
 	arm(t, d, "s1")
 	for _, kind := range []string{"memory", "mapped", "shm", "tmp"} {
-		r := d.Result(t, "s1", bomb(t, kind, "1m"))
+		r := d.Result(t, "s1", forkBomb(t, kind, "1m"))
 		if r.Status != "oom_killed" || r.OOM == nil || r.OOM.Limit != limit || r.OOM.Of != "session" || r.OOM.Kills == 0 || r.OOM.Peak > limit+dying {
 			t.Errorf(`%s: r = %s, want r.Status == "oom_killed" and r.OOM != nil and r.OOM.Limit == limit and r.OOM.Of == "session" and r.OOM.Kills != 0 and r.OOM.Peak <= limit + dying`,
 				kind, boxtest.Show(r))
@@ -102,7 +102,7 @@ func TestT31MemoryBombs(t *testing.T) {
 	}
 	// Kernel memory of a program counts too: it is bounded by the limit or by the death of the program.
 	for _, kind := range []string{"pipes", "sockets"} {
-		r := d.Result(t, "s1", bomb(t, kind, "5s"))
+		r := d.Result(t, "s1", forkBomb(t, kind, "5s"))
 		if r.Status != "oom_killed" && r.Status != "timed_out" || r.Usage.MemoryPeak > limit+dying {
 			t.Errorf(`%s: r = %s, want (r.Status == "oom_killed" or r.Status == "timed_out") and r.Usage.MemoryPeak <= limit + dying`,
 				kind, boxtest.Show(r))
@@ -118,7 +118,7 @@ func TestT31MemoryBombs(t *testing.T) {
 		}
 		pages <- most
 	}()
-	r := d.Result(t, "s1", bomb(t, "tcp", "8s"))
+	r := d.Result(t, "s1", forkBomb(t, "tcp", "8s"))
 	if r.Status != "oom_killed" && r.Status != "timed_out" || r.Usage.MemoryPeak > limit+dying {
 		t.Errorf(`tcp: r = %s, want (r.Status == "oom_killed" or r.Status == "timed_out") and r.Usage.MemoryPeak <= limit + dying`,
 			boxtest.Show(r))
@@ -128,7 +128,7 @@ func TestT31MemoryBombs(t *testing.T) {
 	}
 	d.Sh(t, "neighbour", "echo here")
 	// These are otherwise bounded by fs.epoll.max_user_watches only, which counts for the owner of each box.
-	if r := d.Result(t, "s1", bomb(t, "watches", "1m")); r.Status != "oom_killed" && (r.ExitCode == nil || *r.ExitCode != 3 || !strings.Contains(r.Stderr, "No space left on device")) || r.Usage.MemoryPeak > limit+dying {
+	if r := d.Result(t, "s1", forkBomb(t, "watches", "1m")); r.Status != "oom_killed" && (r.ExitCode == nil || *r.ExitCode != 3 || !strings.Contains(r.Stderr, "No space left on device")) || r.Usage.MemoryPeak > limit+dying {
 		t.Errorf("watches: %s", boxtest.Show(r))
 	}
 	d.Sh(t, "neighbour", "echo here")
@@ -185,7 +185,7 @@ func TestWhoDiesWhenMemoryIsUsedUp(t *testing.T) {
 			sibling <- d.Result(t, id, boxtest.Shell("mkfifo end && touch up && read -r line <end && echo alive"))
 		}()
 		d.Sh(t, id, "until [ -e up ]; do sleep 0.05; done")
-		r := d.Result(t, id, bomb(t, tc.bomb, "1m"))
+		r := d.Result(t, id, forkBomb(t, tc.bomb, "1m"))
 		if r.Status != tc.status || r.OOM == nil || r.OOM.Kills == 0 || r.Status == "exited" && *r.ExitCode != tc.code {
 			t.Errorf(`%s: r = %s, want r.Status == %v and r.OOM != nil and r.OOM.Kills != 0 and (r.Status != "exited" or *r.ExitCode == %v)`,
 				id, boxtest.Show(r), tc.status, tc.code)
@@ -205,12 +205,12 @@ func TestAnExecutionMayHaveLessThanItsSession(t *testing.T) {
 	d := start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(256 * quantity.MiB), Pids: new(64)}})
 	arm(t, d, "s1")
-	req := bomb(t, "memory", "1m")
+	req := forkBomb(t, "memory", "1m")
 	req.Memory = new(32 * quantity.MiB)
 	if r := d.Result(t, "s1", req); r.Status != "oom_killed" || r.OOM == nil || r.OOM.Of != "execution" || r.OOM.Limit != 32*quantity.MiB || r.Usage.MemoryPeak > 32*quantity.MiB+dying {
 		t.Errorf("r = %s", boxtest.Show(r))
 	}
-	req = bomb(t, "fork", "2s")
+	req = forkBomb(t, "fork", "2s")
 	req.Pids = new(10)
 	if r := d.Result(t, "s1", req); r.Status != "timed_out" || r.Usage.PidsPeak > 10 || r.Usage.PidsPeak < 9 {
 		t.Errorf(`r = %s, want r.Status == "timed_out" and r.Usage.PidsPeak <= 10 and r.Usage.PidsPeak >= 9`,

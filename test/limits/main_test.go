@@ -198,8 +198,8 @@ func arm(t *testing.T, d *boxtest.Daemon, id string) {
 	d.Output(t, id, build)
 }
 
-// bomb is a run of the bomber.
-func bomb(t *testing.T, what, timeout string) api.ExecRequest {
+// forkBomb is a run of the bomber.
+func forkBomb(t *testing.T, what, timeout string) api.ExecRequest {
 	t.Helper()
 	return api.ExecRequest{Argv: []string{"/workspace/bomb", what}, Timeout: boxtest.Duration(timeout)}
 }

@@ -76,7 +76,7 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 	}
 	d.Sh(t, "s1", "rm /tmp/x")
 	expect("it is lower once less is used", "201326592", "50000 100000")
-	if r := d.Result(t, "s2", bomb(t, "memory", "1m")); r.Status != "oom_killed" || r.OOM.Of != "owner" || r.OOM.Limit != 64*quantity.MiB+room || r.OOM.Peak > 64*quantity.MiB+room+dying {
+	if r := d.Result(t, "s2", forkBomb(t, "memory", "1m")); r.Status != "oom_killed" || r.OOM.Of != "owner" || r.OOM.Limit != 64*quantity.MiB+room || r.OOM.Peak > 64*quantity.MiB+room+dying {
 		t.Errorf("more than the total, and less than the session may have: %s", boxtest.Show(r))
 	}
 	d.Sh(t, "s1", "true") // PID 1 of both live
@@ -131,7 +131,7 @@ func TestTheKernelKeepsWhatATenantWasGiven(t *testing.T) {
 	}
 	var given quantity.Size
 	for _, id := range []string{"a1", "a2"} {
-		r := d.Result(t, id, bomb(t, "memory", "1m"))
+		r := d.Result(t, id, forkBomb(t, "memory", "1m"))
 		if r.Status != "oom_killed" || r.OOM.Of == "owner" {
 			t.Fatalf(`all that it can have: r = %s, want r.Status == "oom_killed" and r.OOM.Of != "owner"`,
 				boxtest.Show(r))

@@ -60,9 +60,9 @@ func TestTimesWhereTheKernelKeepsTheLimits(t *testing.T) {
 		}
 	}
 	cases := []*struct {
-		name string
-		do   func() error
-		took []time.Duration
+		name    string
+		do      func() error
+		elapsed []time.Duration
 	}{
 		{name: "floor: vfork + exec + wait"},
 		{name: "boxd: exec in a live session", do: func() error { return run(ahead, "s1") }},
@@ -73,27 +73,27 @@ func TestTimesWhereTheKernelKeepsTheLimits(t *testing.T) {
 	for range timeRounds() {
 		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		for _, c := range order {
-			begin := time.Now()
-			var took time.Duration
+			start := time.Now()
+			var elapsed time.Duration
 			var err error
 			if c.do == nil {
-				took, err = bare.Once()
+				elapsed, err = bare.Once()
 			} else {
 				err = c.do()
-				took = time.Since(begin)
+				elapsed = time.Since(start)
 			}
 			if err != nil {
 				t.Fatalf("%s: %v", c.name, err)
 			}
-			c.took = append(c.took, took)
+			c.elapsed = append(c.elapsed, elapsed)
 			<-time.After(10 * time.Millisecond) // what is left to do is done
 		}
 	}
 	var table strings.Builder
-	quartile := func(i, of int) time.Duration { return cases[i].took[of*len(cases[i].took)/4] }
+	quartile := func(i, of int) time.Duration { return cases[i].elapsed[of*len(cases[i].elapsed)/4] }
 	for i, c := range cases {
-		slices.Sort(c.took)
-		fmt.Fprintf(&table, "| %s | %d | %d | %d | %d | %.2f |\n", c.name, len(c.took), quartile(i, 1).Microseconds(), quartile(i, 2).Microseconds(), quartile(i, 3).Microseconds(),
+		slices.Sort(c.elapsed)
+		fmt.Fprintf(&table, "| %s | %d | %d | %d | %d | %.2f |\n", c.name, len(c.elapsed), quartile(i, 1).Microseconds(), quartile(i, 2).Microseconds(), quartile(i, 3).Microseconds(),
 			float64(quartile(i, 1))/float64(quartile(0, 1)))
 	}
 	t.Log(boxtest.Measured + "\n" + table.String())

@@ -24,14 +24,14 @@ func TestBoxnetMayDie(t *testing.T) {
 	d.NewSession(t, egress("one", public4+"/32 tcp 80"))
 	kill := func() {
 		t.Helper()
-		pid, there := boxnet(t, d)
-		if !there {
+		pid, exists := boxnet(t, d)
+		if !exists {
 			t.Fatal("a box has a network, and boxnet does not run")
 		}
 		must(t, unix.Kill(pid, unix.SIGKILL))
 		boxtest.Eventually(t, "boxnet is dead", func() bool {
-			now, there := boxnet(t, d)
-			return !there || now != pid
+			now, exists := boxnet(t, d)
+			return !exists || now != pid
 		})
 	}
 	kill()
@@ -51,8 +51,8 @@ func TestBoxnetMayDie(t *testing.T) {
 	// Without any request, boxnet is started again to watch the host's table.
 	kill()
 	boxtest.Eventually(t, "boxnet is started again", func() bool {
-		_, there := boxnet(t, d)
-		return there
+		_, exists := boxnet(t, d)
+		return exists
 	})
 	c, err := nftables.New()
 	must(t, err)
@@ -61,8 +61,8 @@ func TestBoxnetMayDie(t *testing.T) {
 	boxtest.Eventually(t, "the table of the host is there again", func() bool { return len(tables(t)) == 1 })
 	must(t, d.DeleteSession(t.Context(), "one"))
 	boxtest.Eventually(t, "boxnet has ended, as no box needs it", func() bool {
-		_, there := boxnet(t, d)
-		return !there && len(tables(t)) == 0
+		_, exists := boxnet(t, d)
+		return !exists && len(tables(t)) == 0
 	})
 }
 
@@ -71,8 +71,8 @@ func TestBoxnetDiesWithTheKeeper(t *testing.T) {
 	w := newWorld(t)
 	d := boxtest.Start(t, boxtest.Lasting+configuration)
 	d.NewSession(t, egress("one", public4+"/32 tcp 80"))
-	old, there := boxnet(t, d)
-	if !there {
+	old, exists := boxnet(t, d)
+	if !exists {
 		t.Fatal("a box has a network, and boxnet does not run")
 	}
 	must(t, unix.Kill(d.Keeper(), unix.SIGKILL))
@@ -81,8 +81,8 @@ func TestBoxnetDiesWithTheKeeper(t *testing.T) {
 		return err != nil || strings.Contains(string(status), "State:\tZ") // its new parent may not have reaped it
 	})
 	boxtest.Eventually(t, "another boxnet runs", func() bool {
-		now, there := boxnet(t, d)
-		return there && now != old
+		now, exists := boxnet(t, d)
+		return exists && now != old
 	})
 	if got := reach(t, d, "one", public4, 80); !strings.HasPrefix(got, "tcp ") {
 		t.Errorf(`afterwards the box reaches nothing: got %q, want got starting with "tcp "`, got)
@@ -95,12 +95,12 @@ func TestBoxnetDiesWithTheKeeper(t *testing.T) {
 func TestBoxnetHasLittle(t *testing.T) {
 	newWorld(t)
 	d := boxtest.Start(t, configuration)
-	if pid, there := boxnet(t, d); there {
+	if pid, exists := boxnet(t, d); exists {
 		t.Errorf("boxnet runs as %d, and no box has a network", pid)
 	}
 	d.NewSession(t, egress("one", public4+"/32 tcp 80"))
-	pid, there := boxnet(t, d)
-	if !there {
+	pid, exists := boxnet(t, d)
+	if !exists {
 		t.Fatal("boxnet does not run")
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -83,10 +83,10 @@ func TestWhateverIsKilledABoxReachesWhatItMay(t *testing.T) {
 	victims := map[string]func(){
 		"boxnames": func() { must(t, unix.Kill(program(t, d, "boxnames"), unix.SIGKILL)) },
 		"boxnet": func() {
-			pid, there := 0, false
+			pid, exists := 0, false
 			boxtest.Eventually(t, "boxnet runs", func() bool {
-				pid, there = boxnet(t, d)
-				return there
+				pid, exists = boxnet(t, d)
+				return exists
 			})
 			_ = unix.Kill(pid, unix.SIGKILL)
 		},

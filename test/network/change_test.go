@@ -71,7 +71,7 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 	if got := reach(t, d, "one", public4, 80); !refused(got) {
 		t.Errorf("an address without its name: got %q, want refused(got)", got)
 	}
-	if got := reach(t, d, "one", "next.example", 80); !unknown(got) || z.wasAsked("next.example") {
+	if got := reach(t, d, "one", "next.example", 80); !unknown(got) || z.wasQueried("next.example") {
 		t.Errorf(`another name: got %q, want unknown(got) and not z.wasAsked("next.example")`, got)
 	}
 	if got := reach(t, d, "one", "www.allowed.example", 80); !strings.HasPrefix(got, "tcp ") {

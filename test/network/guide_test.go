@@ -24,7 +24,7 @@ func TestCommandsOfTheGuideToNetworksDoWhatItSays(t *testing.T) {
 	must(t, err)
 	d := boxtest.StartWith(t, "http = \"127.0.0.1:0\"\n"+boxtest.BestEffort, byName)
 	boxtest.NewGuide(t, d).Follow(string(page))
-	if !z.wasAsked("www.example.org") {
+	if !z.wasQueried("www.example.org") {
 		t.Error("the name www.example.org was not resolved")
 	}
 }

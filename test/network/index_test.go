@@ -126,12 +126,12 @@ func TestDependenciesComeThroughAnAllowedIndex(t *testing.T) {
 		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		must(t, os.WriteFile(path, []byte(text), 0o644))
 	}
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for want, argv := range map[string][]string{
 		`["hello from hello_box", "hello from hello_dep", "/workspace/.installed/lib/python3`: {"python3", home + "/notes/bin/server.py"},
 		`["hello from hello-npm"]`: {"node", home + "/words/server.js"},
 	} {
-		all.Go(func() {
+		wg.Go(func() {
 			args := append([]string{"mcp", "run", "--profile", "mcp", "--network-rule", "index.allowed.example", "server", "--"}, argv...)
 			cmd := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), args...)
 			cmd.Env = []string{
@@ -151,7 +151,7 @@ func TestDependenciesComeThroughAnAllowedIndex(t *testing.T) {
 		"python3 -m pip download --retries 0 --no-deps -d /tmp --trusted-host index.other.example -i http://index.other.example/simple hello-box",
 		"npm view --fetch-retries=0 --registry http://index.other.example/npm/ hello-npm version",
 	} {
-		all.Go(func() {
+		wg.Go(func() {
 			r, err := d.Exec(t.Context(), "client", &api.ExecRequest{Argv: []string{"sh", "-c", line}})
 			if printed := r.Stdout + r.Stderr; err != nil || r.ExitCode == nil || *r.ExitCode == 0 || !strings.Contains(printed, "index.other.example") {
 				t.Errorf(`%s: printed = %s, err = %v, want no error and r.ExitCode != nil and *r.ExitCode != 0 and printed containing "index.other.example"`,
@@ -159,8 +159,8 @@ func TestDependenciesComeThroughAnAllowedIndex(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
-	if z.wasAsked("other") {
+	wg.Wait()
+	if z.wasQueried("other") {
 		t.Error("the name that is not allowed was resolved outside")
 	}
 }

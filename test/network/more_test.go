@@ -345,9 +345,9 @@ func TestWhatTheHostCannotDoIsRefusedByName(t *testing.T) {
 func TestManyAtOnce(t *testing.T) {
 	w := newWorld(t)
 	d := boxtest.Start(t, configuration, "[profiles.ready]\nnetwork = \"egress\"\nwarm = 2\n")
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for i := range 20 {
-		all.Go(func() {
+		wg.Go(func() {
 			req := egress(fmt.Sprintf("s%d", i))
 			if i%4 == 0 {
 				req = api.SessionRequest{ID: req.ID, Profile: "ready"}
@@ -357,7 +357,7 @@ func TestManyAtOnce(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	known := map[string]bool{}
 	for i := range 20 {
 		id := fmt.Sprintf("s%d", i)
@@ -371,12 +371,12 @@ func TestManyAtOnce(t *testing.T) {
 		known[own] = true
 	}
 	for i := range 20 {
-		all.Go(func() {
+		wg.Go(func() {
 			if err := d.DeleteSession(t.Context(), fmt.Sprintf("s%d", i)); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	boxtest.Eventually(t, "only the links of preforked boxes are left", func() bool { return len(w.links()) <= 2 })
 }

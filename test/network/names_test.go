@@ -28,16 +28,16 @@ import (
 
 // zone is a name server of the world whose answers can change at any time.
 type zone struct {
-	mu    sync.Mutex
-	says  map[string][]string // addresses of a name, which ends with a dot
-	ttl   uint32
-	asked []string
+	mu      sync.Mutex
+	message map[string][]string // addresses of a name, which ends with a dot
+	ttl     uint32
+	asked   []string
 }
 
 // newZone starts a name server outside, at other4.
 func newZone(t *testing.T, w *world) *zone {
 	t.Helper()
-	z := &zone{says: map[string][]string{}, ttl: 60}
+	z := &zone{message: map[string][]string{}, ttl: 60}
 	type made struct {
 		pc  net.PacketConn
 		err error
@@ -75,7 +75,7 @@ func newZone(t *testing.T, w *world) *zone {
 func (z *zone) set(name string, addresses ...string) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	z.says[name] = addresses
+	z.message[name] = addresses
 }
 
 func (z *zone) answer(msg []byte) []byte {
@@ -89,7 +89,7 @@ func (z *zone) answer(msg []byte) []byte {
 	name := strings.ToLower(q.Name.String())
 	z.asked = append(z.asked, name)
 	m.Response = true
-	list, ok := z.says[name]
+	list, ok := z.message[name]
 	if !ok {
 		m.RCode = dnsmessage.RCodeNameError
 	}
@@ -107,7 +107,7 @@ func (z *zone) answer(msg []byte) []byte {
 	return out
 }
 
-func (z *zone) wasAsked(name string) bool {
+func (z *zone) wasQueried(name string) bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	for _, n := range z.asked {
@@ -173,7 +173,7 @@ func TestABoxReachesNamesAndNothingElse(t *testing.T) {
 		if printed := reach(t, d, "one", name, 80); !unknown(printed) {
 			t.Errorf("%s: printed = %q, want unknown(printed)", name, printed)
 		}
-		if name != "nothing.wild.example" && z.wasAsked(name) && name != "wild.example" {
+		if name != "nothing.wild.example" && z.wasQueried(name) && name != "wild.example" {
 			t.Errorf("%s was resolved outside", name)
 		}
 	}
@@ -244,7 +244,7 @@ func TestFewerRulesThanLockedOnesOpenNoResolver(t *testing.T) {
 			}
 			// A boxd that has just started adopts its boxes one after the other.
 			boxtest.Eventually(t, "a name is not known in "+id, func() bool { return unknown(reach(t, d, id, "other.example", 80)) })
-			if z.wasAsked("other.example") {
+			if z.wasQueried("other.example") {
 				t.Errorf("%s: a name was resolved", id)
 			}
 		}

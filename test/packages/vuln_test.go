@@ -38,9 +38,9 @@ func database(t *testing.T, module, fixed string) string {
 func TestKnownVulnerabilitiesAreLookedUp(t *testing.T) {
 	const linked = "github.com/BurntSushi/toml"
 	for name, c := range map[string]struct {
-		base string
-		code int
-		says string
+		base    string
+		code    int
+		message string
 	}{
 		"none":        {database(t, linked, "0.1.0"), 0, "No vulnerabilities found"},
 		"one":         {database(t, linked, "99.0.0"), 1, "GO-2020-9999"},
@@ -49,7 +49,7 @@ func TestKnownVulnerabilitiesAreLookedUp(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), "../vuln.sh", "-scan=package")
 		cmd.Env = append(os.Environ(), "GOVULNDB="+c.base)
 		said, err := cmd.CombinedOutput()
-		if got := cmd.ProcessState.ExitCode(); got != c.code || !strings.Contains(string(said), c.says) {
+		if got := cmd.ProcessState.ExitCode(); got != c.code || !strings.Contains(string(said), c.message) {
 			t.Errorf("%s: %v, status %d, want %d\n%s", name, err, got, c.code, said)
 		}
 	}

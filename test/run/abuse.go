@@ -120,7 +120,7 @@ func (r *runner) report(ctx context.Context, machineGround string) error {
 	}
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "# What was tried against boxd\n\nWritten by `make abuse` on %s, of version %s, in %.0f minutes. This host ran Linux %s.\n",
-		time.Now().UTC().Format("2 January 2006"), version, time.Since(r.begun).Minutes(), kernel)
+		time.Now().UTC().Format("2 January 2006"), version, time.Since(r.start).Minutes(), kernel)
 	if len(grounds) > 1 {
 		fmt.Fprintf(b, "The machine (%s) is a Debian (%s) with systemd and cgroups of version 2.\n", machineGround, r.system)
 	} else {
@@ -203,15 +203,15 @@ func calls(b *strings.Builder) error {
 
 // listed writes a list of the cases with this outcome.
 func (r *runner) listed(b *strings.Builder, word, title string) {
-	begun := false
+	started := false
 	for i := range r.cases {
 		c := &r.cases[i]
 		if r.outcome(c) != word {
 			continue
 		}
-		if !begun {
+		if !started {
 			fmt.Fprintf(b, "\n## %s\n\n", title)
-			begun = true
+			started = true
 		}
 		why := ""
 		if _, after, ok := strings.Cut(c.shown, "*: "); ok {

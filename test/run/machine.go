@@ -141,7 +141,7 @@ func (m *machine) make(ctx context.Context) error {
 		}
 		cache = filepath.Join(dir, "boxd-vm")
 	}
-	made, kind := "test/vm/image.sh", "qemu"
+	script, kind := "test/vm/image.sh", "qemu"
 	switch {
 	case m.selinux:
 		kind = "selinux"
@@ -149,7 +149,7 @@ func (m *machine) make(ctx context.Context) error {
 		kind = groundUML
 	}
 	var err error
-	if m.image, err = m.do(ctx, []string{"ARCH=" + m.arch}, "nice", made, m.system, kind, cache); err != nil {
+	if m.image, err = m.do(ctx, []string{"ARCH=" + m.arch}, "nice", script, m.system, kind, cache); err != nil {
 		return err
 	}
 	if m.ground == groundUML {
@@ -228,7 +228,7 @@ func umlCommand(dir, kernel string, args ...string) []string {
 
 // suites runs the tests of all suites in the machine, except those named in test/vm/elsewhere.
 func (m *machine) suites(ctx context.Context) error {
-	begun := time.Now()
+	start := time.Now()
 	if err := m.converterProgram(ctx); err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (m *machine) suites(ctx context.Context) error {
 	if err := m.disk(ctx, suite); err != nil {
 		return err
 	}
-	m.printf("the suite is built after %.0f s", time.Since(begun).Seconds())
+	m.printf("the suite is built after %.0f s", time.Since(start).Seconds())
 	err = m.boot(ctx, items)
 	if m.ground == groundEmulation && errors.Is(err, errSilent) {
 		m.printf("the machine has stood still for %v: once more, from the beginning", silence)
@@ -303,7 +303,7 @@ func (m *machine) fill(ctx context.Context, suite string) ([]work, error) {
 				return nil, err
 			}
 		}
-		for part, mine := range deal(names, s.parts) {
+		for part, mine := range split(names, s.parts) {
 			if len(mine) > 0 {
 				w := work{pkg: s.pkg, name: fmt.Sprintf("%d-%02d-%s-%d", s.machine, len(items), strings.ReplaceAll(s.pkg, "/", "_"), part)}
 				w.args = []string{"-test.v=test2json", "-test.timeout=" + item.String(), "-test.run", exactly(mine)}
@@ -345,11 +345,11 @@ func (m *machine) fillNode(ctx context.Context, suite string, items []work) erro
 	slices.Sort(packages)
 	packages = slices.Compact(packages)
 	errs := make([]error, len(packages))
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for i, list := range packages { // at once, since npm tries for a minute where there is no network
-		all.Go(func() { errs[i] = m.fillPackages(ctx, suite, list) })
+		wg.Go(func() { errs[i] = m.fillPackages(ctx, suite, list) })
 	}
-	all.Wait()
+	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -376,8 +376,8 @@ func (m *machine) fillPackages(ctx context.Context, suite, packages string) erro
 	return err
 }
 
-// deal splits tests into parts. A test that cuts the machine's power is a part of its own, since an interrupted part starts over.
-func deal(names []string, parts int) [][]string {
+// split splits tests into parts. A test that cuts the machine's power is a part of its own, since an interrupted part starts over.
+func split(names []string, parts int) [][]string {
 	dealt := make([][]string, parts)
 	for i, name := range names {
 		if strings.Contains(name, "CutOff") {
@@ -499,11 +499,11 @@ func (m *machine) fillPrograms(ctx context.Context, suite string) error {
 
 // pack makes a package by a script of packaging/, and renames it to a path without the extension.
 func (m *machine) pack(ctx context.Context, env []string, script, format, path string) error {
-	made, err := m.do(ctx, env, "packaging/"+script, format, m.arch, filepath.Dir(path))
+	file, err := m.do(ctx, env, "packaging/"+script, format, m.arch, filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	return os.Rename(made, path+"."+format)
+	return os.Rename(file, path+"."+format)
 }
 
 // disk creates a disk image of the suite.
@@ -552,14 +552,14 @@ func (m *machine) boot(ctx context.Context, items []work) error {
 	}
 	errs := make([]error, m.count(items))
 	done := make([]map[string]bool, m.count(items))
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for n := range m.count(items) {
-		all.Go(func() {
+		wg.Go(func() {
 			done[n], errs[n] = m.one(ctx, n, items)
 			_ = m.askRestore() // whoever has no power yet finds itself alone, and ends
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	err := errors.Join(errs...)
 	for _, w := range items {
 		if !slices.ContainsFunc(done, func(d map[string]bool) bool { return d[w.name] }) {
@@ -630,7 +630,7 @@ func (m *machine) one(ctx context.Context, n int, items []work) (map[string]bool
 	if err := m.disks(ctx, n); err != nil {
 		return nil, err
 	}
-	h := &hearing{machine: m, items: items, done: map[string]bool{}}
+	h := &consoleReader{machine: m, items: items, done: map[string]bool{}}
 	for {
 		if err = m.power(ctx, n, h, stream, console); !errors.Is(err, errCut) {
 			return h.done, err
@@ -648,7 +648,7 @@ func (m *machine) one(ctx context.Context, n int, items []work) (map[string]bool
 var errCut = errors.New("the machine has been cut off")
 
 // power runs a machine until it ends or its power is cut.
-func (m *machine) power(all context.Context, n int, h *hearing, stream io.Reader, console io.Writer) error {
+func (m *machine) power(all context.Context, n int, h *consoleReader, stream io.Reader, console io.Writer) error {
 	ctx, cancel := context.WithCancelCause(all)
 	defer cancel(nil)
 	words := fmt.Sprintf("boxd.word=%s boxd.number=%d", m.word, n) // for test/vm/guest.sh
@@ -676,7 +676,7 @@ func (m *machine) power(all context.Context, n int, h *hearing, stream io.Reader
 		<-ended
 	}()
 	h.lines = bufio.NewReader(&tail{file: stream, ended: ended, silent: func() { cancel(errSilent) }})
-	err := h.hear(all)                   // the reader of an item outlives the power cut
+	err := h.read(all)                   // the reader of an item outlives the power cut
 	if context.Cause(ctx) == errSilent { //nolint:errorlint // it is that one
 		err = errors.Join(err, errSilent)
 	}
@@ -689,11 +689,11 @@ func (m *machine) power(all context.Context, n int, h *hearing, stream io.Reader
 
 // tail reads a file that grows until the machine that writes it has ended.
 type tail struct {
-	file   io.Reader // may grow after EOF
-	ended  chan struct{}
-	over   bool
-	silent func() // ends a machine that is silent for too long
-	last   time.Time
+	file     io.Reader // may grow after EOF
+	ended    chan struct{}
+	finished bool
+	silent   func() // ends a machine that is silent for too long
+	last     time.Time
 }
 
 func (t *tail) Read(p []byte) (int, error) {
@@ -702,7 +702,7 @@ func (t *tail) Read(p []byte) (int, error) {
 	}
 	for {
 		n, err := t.file.Read(p)
-		if n > 0 || t.over || err != nil && !errors.Is(err, io.EOF) {
+		if n > 0 || t.finished || err != nil && !errors.Is(err, io.EOF) {
 			t.last = time.Now()
 			return n, err
 		}
@@ -711,14 +711,14 @@ func (t *tail) Read(p []byte) (int, error) {
 		}
 		select {
 		case <-t.ended:
-			t.over = true // read on to the end of the file
+			t.finished = true // read on to the end of the file
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
 
-// hearing is the state of reading one machine's stream.
-type hearing struct {
+// consoleReader is the state of reading one machine's stream.
+type consoleReader struct {
 	*machine
 	lines *bufio.Reader
 	items []work
@@ -731,8 +731,8 @@ type hearing struct {
 	promised string // what its test has promised before the power cut
 }
 
-// hear reads the stream of a machine to its end.
-func (h *hearing) hear(ctx context.Context) (failed error) {
+// read reads the stream of a machine to its end.
+func (h *consoleReader) read(ctx context.Context) (failed error) {
 	whole := false
 	for {
 		line, err := h.lines.ReadString('\n')
@@ -777,7 +777,7 @@ func (h *hearing) hear(ctx context.Context) (failed error) {
 	return failed
 }
 
-func (h *hearing) begin(ctx context.Context, name string) (err error) {
+func (h *consoleReader) begin(ctx context.Context, name string) (err error) {
 	if h.in != nil && name == h.item {
 		return nil // it continues after a power cut
 	}
@@ -790,7 +790,7 @@ func (h *hearing) begin(ctx context.Context, name string) (err error) {
 	return err
 }
 
-func (h *hearing) end(name, status string) error {
+func (h *consoleReader) end(name, status string) error {
 	if h.in == nil {
 		return fmt.Errorf("the machine has ended %q, which it has not begun", name)
 	}

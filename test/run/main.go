@@ -106,7 +106,7 @@ func start(ctx context.Context) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // boxes and other users run programs built in it
 		return err
 	}
-	r := &runner{options: o, dir: dir, begun: time.Now(), results: map[test][]result{}}
+	r := &runner{options: o, dir: dir, start: time.Now(), results: map[test][]result{}}
 	if o.abuse {
 		if r.cases, err = readCases(); err != nil {
 			return err
@@ -172,26 +172,26 @@ func (r *runner) all(ctx context.Context) error {
 		return r.some(ctx)
 	}
 	m := &machine{runner: r}
-	made := make(chan error, 1)
+	prepared := make(chan error, 1)
 	if r.skips(layerMachine) {
-		made <- nil
+		prepared <- nil
 	} else {
 		if err := m.choose(ctx); err != nil {
 			return err
 		}
-		go func() { made <- m.prepare(ctx) }()
+		go func() { prepared <- m.prepare(ctx) }()
 	}
 	r.layer(ctx, layerPure, hostGround, r.pure)
 	r.layer(ctx, layerPackages, hostGround, r.packages)
 	boxesEnded := make(chan struct{})
-	var both sync.WaitGroup
-	both.Go(func() {
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		defer close(boxesEnded)
 		r.layer(ctx, layerBoxes, hostGround, r.boxes)
 		r.layer(ctx, layerDemo, hostGround, r.demo)
 	})
-	both.Go(func() {
-		err := <-made
+	wg.Go(func() {
+		err := <-prepared
 		if m.runsApart() {
 			<-boxesEnded
 		}
@@ -202,7 +202,7 @@ func (r *runner) all(ctx context.Context) error {
 			return m.suites(ctx)
 		})
 	})
-	both.Wait()
+	wg.Wait()
 	if r.abuse {
 		return r.reported(ctx, r.summary(), m.ground)
 	}

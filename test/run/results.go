@@ -31,23 +31,23 @@ type result struct {
 	layer, ground string
 	action        string  // "pass", "fail" or "skip"
 	why           string  // if it was left to another ground: what it lacks
-	said          string  // if it has failed: its output, without the logs of daemons
-	took          float64 // seconds
+	failure       string  // if it has failed: its output, without the logs of daemons
+	seconds       float64 // seconds
 }
 
-// mostSaid is how many bytes of a failed test's output the summary repeats.
-const mostSaid = 4000
+// maxOutput is how many bytes of a failed test's output the summary repeats.
+const maxOutput = 4000
 
-// said returns the output of a failed test without the logs that it shows.
-func said(text string) string {
+// failure returns the output of a failed test without the logs that it shows.
+func failure(text string) string {
 	text, _, _ = strings.Cut(text, boxtest.LogOfBoxd)
-	return strings.TrimRight(text[:min(len(text), mostSaid)], " \n")
+	return strings.TrimRight(text[:min(len(text), maxOutput)], " \n")
 }
 
 // layer is an entry of the summary.
 type layer struct {
 	name, ground string
-	took         time.Duration
+	elapsed      time.Duration
 	err          error
 }
 
@@ -55,7 +55,7 @@ type layer struct {
 type runner struct {
 	options
 	dir   string // for build results; removed at the end of the run
-	begun time.Time
+	start time.Time
 
 	cases  []abuseCase         // with -abuse
 	chosen map[string][]string // by package, the only tests to run; nil: as the options say
@@ -82,14 +82,14 @@ func (r *runner) layer(ctx context.Context, name, ground string, do func(context
 		return
 	}
 	r.printf("\n== %s, on %s", name, ground)
-	begun := time.Now()
+	start := time.Now()
 	err := do(ctx)
 	if err != nil {
 		r.printf("%s: %v", name, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.layers = append(r.layers, layer{name, ground, time.Since(begun), err})
+	r.layers = append(r.layers, layer{name, ground, time.Since(start), err})
 }
 
 // event is an event of test2json, see "go doc test2json".
@@ -141,7 +141,7 @@ func (r *runner) read(layer, ground string, from io.Reader) error {
 				continue
 			}
 			ran[key.pkg]++
-			res := result{layer: layer, ground: ground, action: e.Action, took: e.Elapsed}
+			res := result{layer: layer, ground: ground, action: e.Action, seconds: e.Elapsed}
 			if _, after, ok := strings.Cut(text, boxtest.LeftTo); ok {
 				res.why, _, _ = strings.Cut(after, "\n")
 				if e.Action == "pass" {
@@ -152,7 +152,7 @@ func (r *runner) read(layer, ground string, from io.Reader) error {
 			}
 			if e.Action == "fail" {
 				r.printf("%s", strings.TrimRight(text, "\n"))
-				res.said = said(text)
+				res.failure = failure(text)
 				alone[key.pkg] = true
 			}
 			delete(output, key)
@@ -270,11 +270,11 @@ func (r *runner) writeDurations() error {
 		}
 	}
 	slices.SortFunc(rows, func(a, b row) int {
-		return cmp.Or(-cmp.Compare(a.took, b.took), strings.Compare(a.pkg, b.pkg), strings.Compare(a.name, b.name))
+		return cmp.Or(-cmp.Compare(a.seconds, b.seconds), strings.Compare(a.pkg, b.pkg), strings.Compare(a.name, b.name))
 	})
 	w := &strings.Builder{}
 	for _, row := range rows {
-		fmt.Fprintf(w, "%.2f\t%s\t%s\t%s\t%s\n", row.took, row.layer, row.ground, row.pkg, row.name)
+		fmt.Fprintf(w, "%.2f\t%s\t%s\t%s\t%s\n", row.seconds, row.layer, row.ground, row.pkg, row.name)
 	}
 	return os.WriteFile(r.durations, []byte(w.String()), 0o644)
 }
@@ -306,7 +306,7 @@ func (r *runner) summary() error {
 		for _, names := range left {
 			n += len(names)
 		}
-		fmt.Fprintf(w, "%-9s %-28s %6d %6d %8.0f\n", l.name, l.ground, ran, n, l.took.Seconds())
+		fmt.Fprintf(w, "%-9s %-28s %6d %6d %8.0f\n", l.name, l.ground, ran, n, l.elapsed.Seconds())
 		for why, names := range left {
 			slices.Sort(names)
 			fmt.Fprintf(w, "          needs %s: %s\n", why, strings.Join(names, " "))
@@ -315,14 +315,14 @@ func (r *runner) summary() error {
 			failed = append(failed, l.name)
 		}
 	}
-	fmt.Fprintf(w, "all, after %.0f s\n", time.Since(r.begun).Seconds())
+	fmt.Fprintf(w, "all, after %.0f s\n", time.Since(r.start).Seconds())
 	if len(r.skip) > 0 {
 		fmt.Fprintf(w, "left out, as asked: %s\n", strings.Join(r.skip, " "))
 	}
 	for t, results := range r.results { // repeated for readers who only see the end of the output
 		for _, res := range results {
-			if res.said != "" {
-				fmt.Fprintf(w, "failed on %s: %s of %s\n%s\n", res.ground, t.name, t.pkg, res.said)
+			if res.failure != "" {
+				fmt.Fprintf(w, "failed on %s: %s of %s\n%s\n", res.ground, t.name, t.pkg, res.failure)
 			}
 		}
 	}

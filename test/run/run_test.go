@@ -214,7 +214,7 @@ func TestOneFailureIsAFailure(t *testing.T) {
 }
 
 // hearingOf reads a stream in which the lines of the machine begin with "W".
-func hearingOf(t *testing.T, stream string) (*hearing, error) {
+func hearingOf(t *testing.T, stream string) (*consoleReader, error) {
 	t.Helper()
 	r := newRunner(t)
 	// A stand-in for test2json: it passes events on unchanged, and ends with its input.
@@ -223,8 +223,8 @@ func hearingOf(t *testing.T, stream string) (*hearing, error) {
 		t.Fatal(err)
 	}
 	m := &machine{runner: r, ground: groundUML, word: "W"}
-	h := &hearing{machine: m, lines: bufio.NewReader(strings.NewReader(strings.ReplaceAll(stream, "; ", "\n"))), items: []work{{name: "3-00-p-0", pkg: "p"}}, done: map[string]bool{}}
-	return h, h.hear(t.Context())
+	h := &consoleReader{machine: m, lines: bufio.NewReader(strings.NewReader(strings.ReplaceAll(stream, "; ", "\n"))), items: []work{{name: "3-00-p-0", pkg: "p"}}, done: map[string]bool{}}
+	return h, h.read(t.Context())
 }
 
 // A machine has succeeded only in items that it reports as ended, without a failed test, and only if it reports its own end.
@@ -264,7 +264,7 @@ func TestAMachineThatIsCutOffGoesOn(t *testing.T) {
 	}
 	hear := func(stream string) error {
 		h.lines = bufio.NewReader(strings.NewReader(strings.ReplaceAll(stream, "; ", "\n")))
-		return h.hear(t.Context())
+		return h.read(t.Context())
 	}
 	pass := strings.TrimSpace(of("pass", "TestGood"))
 	if err := hear("W begin 3-00-p-0; W cut 6; W begin 3-00-p-0; " + pass + "; W end 3-00-p-0 0; W all 0; "); err == nil || !strings.Contains(err.Error(), "asked to be cut off") {
@@ -279,14 +279,14 @@ func TestAMachineThatIsCutOffGoesOn(t *testing.T) {
 func TestTestsOfTwoMachinesAreAskedForByName(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t)
-	if r.asked("test/install", pairTests[0]) || !r.asked("test/install", "TestAFreshInstallation") {
+	if r.selected("test/install", pairTests[0]) || !r.selected("test/install", "TestAFreshInstallation") {
 		t.Error("asked is wrong about tests of one and of two machines")
 	}
 	r.options = options{fleet: true, system: "bookworm", arch: "amd64"}
 	if err := r.options.read("", ""); err != nil {
 		t.Fatal(err)
 	}
-	if !r.asked("test/install", pairTests[0]) || !r.asked("test/install", pairTests[1]) || r.asked("test/install", "TestAFreshInstallation") {
+	if !r.selected("test/install", pairTests[0]) || !r.selected("test/install", pairTests[1]) || r.selected("test/install", "TestAFreshInstallation") {
 		t.Error("with -run of the tests of two machines another test is asked for, or one of them is not")
 	}
 	r.want("test/install", pairTests)
@@ -304,9 +304,9 @@ func TestTheOtherMachineGetsItsPowerAgain(t *testing.T) {
 	}
 	defer m.cable[0].Close()
 	defer m.cable[1].Close()
-	h := &hearing{machine: m, lines: bufio.NewReader(strings.NewReader("W restore\nW all 0\n"))}
+	h := &consoleReader{machine: m, lines: bufio.NewReader(strings.NewReader("W restore\nW all 0\n"))}
 	h.word = "W"
-	if err := h.hear(t.Context()); err != nil {
+	if err := h.read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -326,7 +326,7 @@ func TestTheOtherMachineGetsItsPowerAgain(t *testing.T) {
 // A test that has the power cut is a part of its own, so that no other test runs twice.
 func TestTestsAreDealt(t *testing.T) {
 	t.Parallel()
-	got := deal([]string{"TestA", "TestB", "TestCCutOff", "TestD"}, 2)
+	got := split([]string{"TestA", "TestB", "TestCCutOff", "TestD"}, 2)
 	if want := [][]string{{"TestA"}, {"TestB", "TestD"}, {"TestCCutOff"}}; !slices.EqualFunc(got, want, slices.Equal[[]string]) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -414,10 +414,10 @@ func TestWhatAFailedTestSaysIsToldAgain(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"=== RUN   TestX\n    x_test.go:1: no\n    boxtest.go:9: log of boxd:\n        lines\n--- FAIL: TestX\n": "=== RUN   TestX\n    x_test.go:1: no\n    boxtest.go:9:",
-		"    x_test.go:1: no\n":         "    x_test.go:1: no",
-		strings.Repeat("x", 2*mostSaid): strings.Repeat("x", mostSaid),
+		"    x_test.go:1: no\n":          "    x_test.go:1: no",
+		strings.Repeat("x", 2*maxOutput): strings.Repeat("x", maxOutput),
 	} {
-		if got := said(text); got != want {
+		if got := failure(text); got != want {
 			t.Errorf("%.60q: got %.60q, want %q", text, got, want)
 		}
 	}
@@ -426,8 +426,8 @@ func TestWhatAFailedTestSaysIsToldAgain(t *testing.T) {
 // The longest test is the first row, with its layer, ground and package.
 func TestDurationsAreSorted(t *testing.T) {
 	r := &runner{options: options{durations: filepath.Join(t.TempDir(), "durations")}, results: map[test][]result{
-		{"test/a", "TestShort"}: {{layer: layerPure, ground: hostGround, action: "pass", took: 0.25}},
-		{"test/b", "TestLong"}:  {{layer: layerBoxes, ground: hostGround, action: "pass", took: 2}, {layer: layerMachine, ground: groundUML, action: "fail", took: 10}},
+		{"test/a", "TestShort"}: {{layer: layerPure, ground: hostGround, action: "pass", seconds: 0.25}},
+		{"test/b", "TestLong"}:  {{layer: layerBoxes, ground: hostGround, action: "pass", seconds: 2}, {layer: layerMachine, ground: groundUML, action: "fail", seconds: 10}},
 	}}
 	if err := r.writeDurations(); err != nil {
 		t.Fatal(err)
@@ -467,7 +467,7 @@ func TestPackagesOfNPMAreInTheSuite(t *testing.T) {
 // A test of a suite that reads a file which the machine has not says so, and is left to this host.
 func TestTestsInTheMachineReadWhatItHas(t *testing.T) {
 	t.Parallel()
-	there := func(path string) bool {
+	exists := func(path string) bool {
 		return slices.ContainsFunc(machineFiles, func(file string) bool {
 			return path == file || strings.HasPrefix(file, path+"/") || strings.HasPrefix(path, file+"/")
 		})
@@ -492,7 +492,7 @@ func TestTestsInTheMachineReadWhatItHas(t *testing.T) {
 					continue // what a test tries on boxd
 				}
 				found++
-				if !asks && !there(m[1]) {
+				if !asks && !exists(m[1]) {
 					t.Errorf("%s reads %s, which the machine has not: boxtest.RequireSources leaves the test to this host", file, m[1])
 				}
 			}

@@ -69,8 +69,8 @@ var quickTests = map[string]*regexp.Regexp{
 	"cmd/boxctl":    regexp.MustCompile(`^TestARestartOfBoxdIsNotNoticed$`),
 }
 
-// asked reports whether a test is to be run.
-func (r *runner) asked(pkg, name string) bool {
+// selected reports whether a test is to be run.
+func (r *runner) selected(pkg, name string) bool {
 	if slices.Contains(pairTests, name) != r.fleet {
 		return false
 	}
@@ -193,7 +193,7 @@ func (r *runner) tests(ctx context.Context, pkg string) ([]string, error) {
 	}
 	var names []string
 	for name := range strings.Lines(string(out)) {
-		if name = strings.TrimSpace(name); strings.HasPrefix(name, "Test") && r.asked(pkg, name) {
+		if name = strings.TrimSpace(name); strings.HasPrefix(name, "Test") && r.selected(pkg, name) {
 			names = append(names, name)
 		}
 	}
@@ -322,9 +322,9 @@ func (r *runner) boxes(ctx context.Context) error {
 	}
 	close(queue)
 	errs := make([]error, lanes)
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for lane := range lanes {
-		all.Go(func() {
+		wg.Go(func() {
 			for s := range queue {
 				do := r.list
 				if s.here {
@@ -334,7 +334,7 @@ func (r *runner) boxes(ctx context.Context) error {
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	return errors.Join(errs...)
 }
 

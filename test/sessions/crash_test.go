@@ -29,11 +29,11 @@ func noBoxes(t *testing.T, d *boxtest.Daemon) {
 	boxtest.Eventually(t, "every box is dead", func() bool { return len(d.Look().Processes) == 0 })
 }
 
-// storm creates, uses and deletes sessions as fast as boxd allows, until boxd stops answering. done counts the completed rounds.
-func storm(ctx context.Context, d *boxtest.Daemon, workers int, done *atomic.Int64) (wait func()) {
-	var all sync.WaitGroup
+// churn creates, uses and deletes sessions as fast as boxd allows, until boxd stops answering. done counts the completed rounds.
+func churn(ctx context.Context, d *boxtest.Daemon, workers int, done *atomic.Int64) (wait func()) {
+	var wg sync.WaitGroup
 	for w := range workers {
-		all.Go(func() {
+		wg.Go(func() {
 			for n := 0; ; n++ {
 				id := fmt.Sprintf("w%d-%d", w, n%3)
 				if _, _, err := d.CreateSession(ctx, &api.SessionRequest{ID: id}); err != nil {
@@ -51,7 +51,7 @@ func storm(ctx context.Context, d *boxtest.Daemon, workers int, done *atomic.Int
 			}
 		})
 	}
-	return all.Wait
+	return wg.Wait
 }
 
 func TestKilledBoxdTakesEveryBoxWithItAndItsSuccessorCleansUp(t *testing.T) {
@@ -61,7 +61,7 @@ func TestKilledBoxdTakesEveryBoxWithItAndItsSuccessorCleansUp(t *testing.T) {
 	before := d.Look()
 	for _, moment := range []int64{0, 1, 2, 3, 5, 8, 13, 40} {
 		var done atomic.Int64
-		wait := storm(t.Context(), d, 4, &done)
+		wait := churn(t.Context(), d, 4, &done)
 		boxtest.Eventually(t, "the load has reached the given number of requests", func() bool { return done.Load() >= moment })
 		d.Kill()
 		wait()
@@ -152,9 +152,9 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 		if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(room), Max: old.Max}, nil); err != nil {
 			t.Fatal(err)
 		}
-		var all sync.WaitGroup
+		var wg sync.WaitGroup
 		for i := range 40 {
-			all.Go(func() {
+			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // boxd may be unable to accept the connection
 				defer cancel()
 				var out strings.Builder
@@ -169,7 +169,7 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 				}
 			})
 		}
-		all.Wait()
+		wg.Wait()
 	}
 	if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, &old, nil); err != nil {
 		t.Fatal(err)

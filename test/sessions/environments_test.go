@@ -65,7 +65,7 @@ func TestASkillHasAnEnvironment(t *testing.T) {
 	if got := d.Sh(t, "a", "ls -A "+e.Path+" | grep -c half; ls -A /workspace/.skill-envs/greets | wc -l; cd /workspace; git status --porcelain 2>/dev/null; true"); got != "0\n2\n" {
 		t.Errorf(`left: got %q, want "0\n2\n"`, got)
 	}
-	if err := reword(t, d, "greets", "other"); err != nil {
+	if err := rewriteSkill(t, d, "greets", "other"); err != nil {
 		t.Fatal(err)
 	}
 	activate(t, d, "b", "greets", false)

@@ -307,9 +307,9 @@ func TestExecutionsOfASessionRunAtOnce(t *testing.T) {
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	const n = 32 // exec.max_per_session
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for i := range n {
-		all.Go(func() {
+		wg.Go(func() {
 			// Each waits for all others: they cannot run one by one.
 			line := fmt.Sprintf("touch here.%d; until [ $(ls here.* | wc -l) = %d ]; do sleep 0.2; done; echo %d", i, n, i)
 			r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Command: &line, Timeout: boxtest.Duration("2m")})
@@ -319,7 +319,7 @@ func TestExecutionsOfASessionRunAtOnce(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 }
 
 // A client that shuts down its sending side and waits for the answer still counts as connected, until it closes the connection.

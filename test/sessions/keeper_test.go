@@ -137,11 +137,11 @@ func TestKeepersThatDieInTheMiddleLeaveNothing(t *testing.T) {
 	d.Warm()
 	before := d.Look()
 	const workers = 4
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	var done, failed atomic.Int64
 	end := make(chan struct{})
 	for w := range workers {
-		all.Go(func() {
+		wg.Go(func() {
 			id := fmt.Sprintf("w%d", w)
 			for {
 				_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: id})
@@ -170,7 +170,7 @@ func TestKeepersThatDieInTheMiddleLeaveNothing(t *testing.T) {
 		boxtest.Eventually(t, "another keeper runs", func() bool { return d.Keeper() != old })
 	}
 	close(end)
-	all.Wait()
+	wg.Wait()
 	for w := range workers {
 		err := d.DeleteSession(t.Context(), fmt.Sprintf("w%d", w))
 		if err != nil && !strings.Contains(err.Error(), "no session") {
@@ -271,14 +271,14 @@ func TestAKeeperOfItsOwnUnit(t *testing.T) {
 	noBoxes(t, d)
 }
 
-// troupe is a series of keepers that take over from each other in one run directory.
-type troupe struct {
+// keeperSeries is a series of keepers that take over from each other in one run directory.
+type keeperSeries struct {
 	t   *testing.T
 	cfg client.KeeperConfig
 	log *os.File
 }
 
-func newTroupe(t *testing.T) *troupe {
+func newKeeperSeries(t *testing.T) *keeperSeries {
 	t.Helper()
 	boxtest.RequireRoot(t)
 	dir, programs := boxtest.TempDir(t), boxtest.Programs(t)
@@ -292,7 +292,7 @@ func newTroupe(t *testing.T) *troupe {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { log.Close() })
-	return &troupe{t, client.KeeperConfig{
+	return &keeperSeries{t, client.KeeperConfig{
 		KeeperConfig: isolation.KeeperConfig{
 			RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), BoxInit: filepath.Join(programs, "boxinit"),
 			IDBase: 0x7f000000, IDCount: 64, IDLock: "/run/boxd-test-shared-ids", Ahead: 1,
@@ -301,7 +301,7 @@ func newTroupe(t *testing.T) *troupe {
 	}, log}
 }
 
-func (tr *troupe) enter() *client.Keeper {
+func (tr *keeperSeries) enter() *client.Keeper {
 	tr.t.Helper()
 	k, err := client.StartKeeper(tr.t.Context(), tr.cfg)
 	if err != nil {
@@ -312,7 +312,7 @@ func (tr *troupe) enter() *client.Keeper {
 }
 
 // update replaces the keeper's program file with another one.
-func (tr *troupe) update() {
+func (tr *keeperSeries) update() {
 	tr.t.Helper()
 	data, err := os.ReadFile(tr.cfg.Program)
 	if err != nil {
@@ -324,7 +324,7 @@ func (tr *troupe) update() {
 	}
 }
 
-func (tr *troupe) said() string {
+func (tr *keeperSeries) said() string {
 	text, err := os.ReadFile(tr.log.Name())
 	if err != nil {
 		tr.t.Fatal(err)
@@ -332,7 +332,7 @@ func (tr *troupe) said() string {
 	return string(text)
 }
 
-func (tr *troupe) pid() (pid int) {
+func (tr *keeperSeries) pid() (pid int) {
 	tr.t.Helper()
 	text, err := os.ReadFile(filepath.Join(tr.cfg.RunDir, "keeper", "lock"))
 	if err == nil {
@@ -346,7 +346,7 @@ func (tr *troupe) pid() (pid int) {
 
 func key(letter string) string { return strings.Repeat(letter, isolation.KeyLen) }
 
-func (tr *troupe) launch(k *client.Keeper, letter string) *client.Box {
+func (tr *keeperSeries) launch(k *client.Keeper, letter string) *client.Box {
 	tr.t.Helper()
 	b, err := k.Launch(tr.t.Context(), &isolation.Spec{
 		Key: key(letter), Hostname: letter, Scratch: isolation.Scratch{Bytes: 1 << 20, Inodes: 1 << 10}, ManagedWork: true,
@@ -357,7 +357,7 @@ func (tr *troupe) launch(k *client.Keeper, letter string) *client.Box {
 	return b
 }
 
-func (tr *troupe) works(b *client.Box) {
+func (tr *keeperSeries) works(b *client.Box) {
 	tr.t.Helper()
 	p, err := b.Start(&isolation.Command{Argv: []string{"/bin/sh", "-c", "echo x >/workspace/file"}, Dir: "/workspace", ScriptArg: -1}, client.Files{})
 	if err != nil {
@@ -369,7 +369,7 @@ func (tr *troupe) works(b *client.Box) {
 	}
 }
 
-func (tr *troupe) wantList(k *client.Keeper, letters ...string) {
+func (tr *keeperSeries) wantList(k *client.Keeper, letters ...string) {
 	tr.t.Helper()
 	want := make([]string, len(letters))
 	for i, l := range letters {
@@ -391,7 +391,7 @@ func (tr *troupe) wantList(k *client.Keeper, letters ...string) {
 // A box is adopted by one keeper after the other, however the previous keeper ended.
 func TestKeepersFollowEachOther(t *testing.T) {
 	t.Parallel()
-	tr := newTroupe(t)
+	tr := newKeeperSeries(t)
 	k := tr.enter()
 	a, b := tr.launch(k, "a"), tr.launch(k, "b")
 	first := tr.pid()
@@ -459,7 +459,7 @@ func TestKeepersFollowEachOther(t *testing.T) {
 // A new keeper cleans up boxes that are dead or half started, and leaves a box alone whose record it cannot parse.
 func TestAKeeperFindsWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	tr := newTroupe(t)
+	tr := newKeeperSeries(t)
 	k := tr.enter()
 	a, b, c := tr.launch(k, "a"), tr.launch(k, "b"), tr.launch(k, "c")
 	k.Detach()
@@ -513,7 +513,7 @@ func TestAKeeperFindsWhatIsLeft(t *testing.T) {
 // next keeper counts the existing ones. An honest boxd goes on with those that it has.
 func TestAnErringBoxdLeavesOnlySoManyWorkspaces(t *testing.T) {
 	t.Parallel()
-	tr := newTroupe(t)
+	tr := newKeeperSeries(t)
 	const most = 4
 	tr.cfg.Workspaces = most
 	k := tr.enter()
@@ -583,7 +583,7 @@ func TestAnErringBoxdLeavesOnlySoManyWorkspaces(t *testing.T) {
 }
 
 // left returns the workspaces and images of a keeper.
-func (tr *troupe) left() (list []string) {
+func (tr *keeperSeries) left() (list []string) {
 	tr.t.Helper()
 	for _, dir := range []string{"workspaces", isolation.SpacesDir, statedir.ImageTrees} {
 		names, err := filepath.Glob(filepath.Join(tr.cfg.StateDir, dir, "*"))

@@ -44,7 +44,7 @@ func tableOf(t *testing.T, pid uint32) (at map[string]uint64, over []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, twice := at[name]; twice {
+		if _, dup := at[name]; dup {
 			over = append(over, name)
 		}
 		at[name] = id

@@ -20,7 +20,7 @@ func TestSessionsOfOneNameAreToldInOrder(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	const cycles = 60
 	ends := make(chan int)
 	go func() {
@@ -49,14 +49,14 @@ func TestSessionsOfOneNameAreToldInOrder(t *testing.T) {
 		if i > 0 { // so that requests arrive at every moment of an end
 			patience = 50 * time.Millisecond
 		}
-		all.Go(func() {
+		wg.Go(func() {
 			for ctx.Err() == nil {
 				soon, stop := context.WithTimeout(ctx, patience)
 				_, _, _ = d.CreateSession(soon, &api.SessionRequest{ID: "one"}) // it may be ended meanwhile
 				stop()
 			}
 		})
-		all.Go(func() {
+		wg.Go(func() {
 			for ctx.Err() == nil {
 				_ = d.DeleteSession(ctx, "one") // there may be none
 			}
@@ -68,7 +68,7 @@ func TestSessionsOfOneNameAreToldInOrder(t *testing.T) {
 	cancel()
 	for range ends {
 	}
-	all.Wait()
+	wg.Wait()
 	seconds := func() (n float64) {
 		u, err := d.Usage(t.Context(), 2, false)
 		if err != nil {

@@ -173,12 +173,12 @@ func TestAVisitorWhoReadsNothingHoldsNothingUp(t *testing.T) {
 	p := preview(t, d, "s1")
 	conn, _ := visitsSocket(t, d, &p, "/flood")
 	boxtest.Eventually(t, "the program cannot write more", func() bool { return d.Sh(t, "s1", "ls stalled 2>&- || true") != "" })
-	late := time.AfterFunc(time.Minute, func() {
+	timer := time.AfterFunc(time.Minute, func() {
 		t.Error("boxd still waits for the visitor after a minute")
 		conn.Close()
 	})
 	d.Stop()
-	late.Stop()
+	timer.Stop()
 }
 
 // A WebSocket stays open until its session ends.

@@ -37,10 +37,10 @@ func TestAStartWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[sessions]\nmax = 1\n[queue]\nwait = \"1h\"\nlength = 2\n")
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	wait := func(ctx context.Context, id string) *error {
 		var err error
-		all.Go(func() { _, _, err = d.CreateSession(ctx, &api.SessionRequest{ID: id}) })
+		wg.Go(func() { _, _, err = d.CreateSession(ctx, &api.SessionRequest{ID: id}) })
 		return &err
 	}
 	ctx, leave := context.WithCancel(t.Context())
@@ -68,7 +68,7 @@ func TestAStartWaitsForRoom(t *testing.T) {
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
-	all.Wait()
+	wg.Wait()
 	if !errors.Is(*first, context.Canceled) || *second != nil {
 		t.Errorf("the canceled request: %v; the waiting request: second = %v, want *first is context.Canceled and *second == nil",
 			*first, *second)
@@ -86,15 +86,15 @@ func TestOneAtItsLimitKeepsNobodyWaiting(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	d.AsUser(t, boxtest.OtherUID, make("s1"))
-	var all sync.WaitGroup
-	defer all.Wait()
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	defer leave()
 	for i := range 3 {
 		c := d.Requests(t, boxtest.OtherUID, make(fmt.Sprint("more", i)))
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
-		all.Go(func() {
+		wg.Go(func() {
 			<-ctx.Done()
 			_ = c.Process.Kill()
 			_ = c.Wait()

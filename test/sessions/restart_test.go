@@ -16,8 +16,8 @@ import (
 
 func length(d time.Duration) *quantity.Duration { return new(quantity.Duration(d)) }
 
-// becomes waits until a process is in a certain state.
-func becomes(t *testing.T, d *boxtest.Daemon, p, what string, is func(api.Process) bool) (state api.Process) {
+// awaitState waits until a process is in a certain state.
+func awaitState(t *testing.T, d *boxtest.Daemon, p, what string, is func(api.Process) bool) (state api.Process) {
 	t.Helper()
 	boxtest.Eventually(t, p+" is "+what, func() bool {
 		var err error
@@ -38,15 +38,15 @@ func TestAProcessIsStartedOnceAndAgainAsItsPolicySays(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for range 20 {
-		all.Go(func() {
+		wg.Go(func() {
 			if _, _, err := d.StartProcess(t.Context(), "s1", "once", &api.ProcessRequest{Command: new("echo x >> once; sleep 1000")}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	boxtest.Eventually(t, "the process has started", func() bool {
 		r := d.Result(t, "s1", boxtest.Shell("test -s once"))
 		return r.ExitCode != nil && *r.ExitCode == 0
@@ -61,13 +61,13 @@ func TestAProcessIsStartedOnceAndAgainAsItsPolicySays(t *testing.T) {
 		Command: new("echo x >> fails; echo out; [ $(wc -l < fails) -ge 3 ]"), Restart: &api.Restart{Policy: "on-failure", Delay: length(10 * time.Millisecond)},
 	}
 	process(t, d, "s1", "fails", fails)
-	p := becomes(t, d, "fails", "over", isOver)
+	p := awaitState(t, d, "fails", "over", isOver)
 	if p.Starts != 3 || p.Reason != "" || p.Result == nil || *p.Result.ExitCode != 0 || p.Result.Stdout != "out\nout\nout\n" {
 		t.Errorf(`p = %+v, p.Result = %+v, want p.Starts == 3 and p.Reason == "" and p.Result != nil and *p.Result.ExitCode == 0 and p.Result.Stdout == "out\nout\nout\n"`,
 			p, p.Result)
 	}
 	process(t, d, "s1", "loop", &api.ProcessRequest{Argv: []string{"true"}, Restart: &api.Restart{Policy: "always", Delay: length(10 * time.Millisecond), Limit: new(3)}})
-	if p := becomes(t, d, "loop", "over", isOver); p.Starts != 4 || p.Reason != "crash loop" {
+	if p := awaitState(t, d, "loop", "over", isOver); p.Starts != 4 || p.Reason != "crash loop" {
 		t.Errorf(`p = %+v, want p.Starts == 4 and p.Reason == "crash loop"`, p)
 	}
 	wrong := process(t, d, "s1", "wrong", &api.ProcessRequest{Argv: []string{"no-such-program"}, Restart: &api.Restart{Policy: "always"}})
@@ -102,10 +102,10 @@ time.sleep(1000)`
 	}
 	d.Sh(t, "s1", "touch go")
 	for _, name := range []string{"line", "port", "command"} {
-		becomes(t, d, name, "ready", isReady)
+		awaitState(t, d, name, "ready", isReady)
 	}
 	process(t, d, "s1", "late", &api.ProcessRequest{Argv: []string{"sleep", "1000"}, Ready: &api.Ready{Port: new(1), Timeout: length(100 * time.Millisecond)}})
-	if p := becomes(t, d, "late", "over", isOver); p.Reason != "not ready" || p.Result.Status != "canceled" {
+	if p := awaitState(t, d, "late", "over", isOver); p.Reason != "not ready" || p.Result.Status != "canceled" {
 		t.Errorf(`p = %+v, p.Result = %+v, want p.Reason == "not ready" and p.Result.Status == "canceled"`, p, p.Result)
 	}
 }
@@ -122,7 +122,7 @@ func TestAProcessIsAskedToEndAndThenMade(t *testing.T) {
 		},
 		"stubborn": func(r *api.ExecResult) bool { return r.Status == "canceled" },
 	} {
-		becomes(t, d, name, "ready", isReady)
+		awaitState(t, d, name, "ready", isReady)
 		p, err := d.StopProcess(t.Context(), "s1", name)
 		if err != nil || p.State != "ended" || p.Reason != "stopped" || !want(p.Result) {
 			t.Errorf(`p = %+v, p.Result = %+v, err = %v, want no error and p.State == "ended" and p.Reason == "stopped" and want(p.Result)`,

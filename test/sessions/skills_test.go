@@ -23,15 +23,15 @@ func skill(t *testing.T, d *boxtest.Daemon, name, text string) {
 	c := d.Client
 	_, err := c.CreateSkill(t.Context(), &api.SkillRequest{Name: name, Description: "Does it."})
 	if err == nil {
-		err = reword(t, d, name, text)
+		err = rewriteSkill(t, d, name, text)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// reword changes the text of a skill, which creates another version.
-func reword(t *testing.T, d *boxtest.Daemon, name, text string) error {
+// rewriteSkill changes the text of a skill, which creates another version.
+func rewriteSkill(t *testing.T, d *boxtest.Daemon, name, text string) error {
 	t.Helper()
 	_, err := d.WriteSkillFile(t.Context(), name, &api.SkillFileWrite{Path: "text", Content: text})
 	return err
@@ -190,7 +190,7 @@ func TestASessionKeepsItsVersionOfASkill(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"one"}})
 	d.NewSession(t, api.SessionRequest{ID: "other", Skills: []string{"one"}})
 	read := func(id string) string { return d.Sh(t, id, "cat /skills/one/text") }
-	if err := reword(t, d, "one", "second"); err != nil {
+	if err := rewriteSkill(t, d, "one", "second"); err != nil {
 		t.Fatal(err)
 	}
 	if got := read("s"); got != "first" {

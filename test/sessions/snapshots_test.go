@@ -238,7 +238,7 @@ func TestSnapshotsAndStartsAtOnce(t *testing.T) {
 		d.Sh(t, "s", "cd /workspace; echo one > a; mkdir many; cd many; seq 2000 | xargs touch") // so that they take a while
 		stop(t, d, "s")
 		snapshot(t, d, "s", "one")
-		var all sync.WaitGroup
+		var wg sync.WaitGroup
 		for i := range 4 {
 			for what, act := range map[string]func() error{
 				"snapshot": func() error { _, err := d.CreateSnapshot(t.Context(), "s", fmt.Sprint("n", i)); return err },
@@ -247,7 +247,7 @@ func TestSnapshotsAndStartsAtOnce(t *testing.T) {
 				"start":    func() error { _, err := d.StartSession(t.Context(), "s"); return err },
 				"stop":     func() error { _, err := d.StopSession(t.Context(), "s"); return err },
 			} {
-				all.Go(func() {
+				wg.Go(func() {
 					status := boxtest.StatusOf(act())
 					if status != 0 && status != http.StatusConflict && status != http.StatusNotFound {
 						t.Errorf("%s: status %d", what, status)
@@ -255,18 +255,18 @@ func TestSnapshotsAndStartsAtOnce(t *testing.T) {
 				})
 			}
 		}
-		all.Wait()
+		wg.Wait()
 		startAgain(t, d, "s")
 		if got := d.Sh(t, "s", "cat /workspace/a"); got != "one\n" {
 			t.Errorf(`it has %q, want "one\n"`, got)
 		}
 		stop(t, d, "s")
-		all.Go(func() { _, _ = d.CreateSnapshot(t.Context(), "s", "last") })
-		all.Go(func() { _, _ = d.RestoreSnapshot(t.Context(), "s", "one") })
+		wg.Go(func() { _, _ = d.CreateSnapshot(t.Context(), "s", "last") })
+		wg.Go(func() { _, _ = d.RestoreSnapshot(t.Context(), "s", "one") })
 		if err := d.DeleteSession(t.Context(), "s"); err != nil {
 			t.Error(err)
 		}
-		all.Wait()
+		wg.Wait()
 		nothingOfSnapshots(t, d)
 		if left, err := os.ReadDir(filepath.Join(d.State, "workspaces")); err != nil || len(left) > 0 {
 			t.Errorf("workspaces left: left = %v, err = %v, want no error and len(left) == 0", left, err)

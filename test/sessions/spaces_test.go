@@ -311,8 +311,8 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 		t.Errorf(`list = %+v, err = %v, want no error and len(list) == 2 and list[0].Name == "lost" and list[1].Name == "stays"`,
 			list, err)
 	}
-	for name, there := range map[string]bool{"making": false, "removing": false, "lost": false, "stays": true, "orphan": true, "torn": true} {
-		if _, err := os.Stat(filepath.Join(keys[name], "file")); (err == nil) != there {
+	for name, exists := range map[string]bool{"making": false, "removing": false, "lost": false, "stays": true, "orphan": true, "torn": true} {
+		if _, err := os.Stat(filepath.Join(keys[name], "file")); (err == nil) != exists {
 			t.Errorf("%s: err = %v, want (err == nil) == there", name, err)
 		}
 	}

@@ -352,9 +352,9 @@ func TestStopsStartsAndRemovalsAtOnce(t *testing.T) {
 	for round := range 8 {
 		d.NewSession(t, api.SessionRequest{ID: "s"})
 		d.Sh(t, "s", "echo here > f")
-		var all sync.WaitGroup
+		var wg sync.WaitGroup
 		for i := range 6 {
-			all.Go(func() {
+			wg.Go(func() {
 				_, err := d.StopSession(t.Context(), "s")
 				if i%2 == 1 {
 					_, err = d.StartSession(t.Context(), "s")
@@ -366,13 +366,13 @@ func TestStopsStartsAndRemovalsAtOnce(t *testing.T) {
 			})
 		}
 		if round%2 == 1 {
-			all.Go(func() {
+			wg.Go(func() {
 				if err := d.DeleteSession(t.Context(), "s"); err != nil {
 					t.Errorf("round %d: remove: %v", round, err)
 				}
 			})
 		}
-		all.Wait()
+		wg.Wait()
 		if round%2 == 1 {
 			if _, err := d.Session(t.Context(), "s"); boxtest.StatusOf(err) != http.StatusNotFound {
 				t.Fatalf("round %d: the removed session: err = %v, want boxtest.StatusOf(err) == 404", round, err)
@@ -596,7 +596,7 @@ func TestSkillsAndDrivesComeBackWithASession(t *testing.T) {
 	}
 	stop(t, d, "s")
 	boxtest.Eventually(t, "the version of the drive that is no longer used is removed", func() bool { return driveTrees(t, d) == 1 })
-	if err := reword(t, d, "one", "reworded"); err != nil {
+	if err := rewriteSkill(t, d, "one", "reworded"); err != nil {
 		t.Fatal(err)
 	}
 	fillDrive(t, d, drive, "third")
@@ -918,15 +918,15 @@ func TestReadersOfAStoppedSessionMayGo(t *testing.T) {
 		_, _ = d.ReadFile(ctx, "s", &api.FileRead{Path: "f"}) // some are in time
 		cancel()
 	}
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for range 6 {
-		all.Go(func() {
+		wg.Go(func() {
 			if r, err := d.ReadFile(t.Context(), "s", &api.FileRead{Path: "f"}); err != nil || !strings.Contains(r.Content, "one") {
 				t.Errorf(`the file is %+v, %v, want no error and r.Content containing "one"`, r, err)
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	boxtest.Eventually(t, "the session starts again", func() bool { _, err := d.StartSession(t.Context(), "s"); return err == nil })
 	if got := d.Sh(t, "s", "cat f"); got != "one\n" {
 		t.Errorf(`the file is %q, want "one\n"`, got)

@@ -424,9 +424,9 @@ func TestManyStreamsAtOnce(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for i := range 40 {
-		all.Go(func() {
+		wg.Go(func() {
 			line := fmt.Sprintf("cat; echo %d", i)
 			var out bytes.Buffer
 			r, err := d.RunStream(t.Context(), &api.OneShotRequest{Exec: boxtest.Shell(line)}, client.Stdio{Stdin: strings.NewReader("in "), Stdout: &out, Stderr: &out}, nil)
@@ -436,7 +436,7 @@ func TestManyStreamsAtOnce(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	d.Warm()
 	d.NothingLeft(before)
 }

@@ -47,7 +47,7 @@ func TestABoxdThatIsNoLongerRootGoesOn(t *testing.T) {
 	if got := d.Sh(t, "s", "cat f /skills/one/text"); got != "mine\nfirst" {
 		t.Errorf(`got %q, want "mine\nfirst"`, got)
 	}
-	if err := reword(t, d, "one", "second"); err != nil {
+	if err := rewriteSkill(t, d, "one", "second"); err != nil {
 		t.Fatal(err)
 	}
 	skill(t, d, "two", "new")

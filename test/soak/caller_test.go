@@ -96,8 +96,8 @@ func (c *caller) once(ctx context.Context, method, path string, body any) (answe
 // patience is how long a caller retries until it is answered. No test result depends on it.
 const patience = 2 * time.Minute
 
-// deed is what a call may have added to the ledger.
-type deed struct {
+// callEffect is what a call may have added to the ledger.
+type callEffect struct {
 	who              string
 	execs, sessions  int
 	begin, end       time.Duration // CLOCK_BOOTTIME
@@ -106,14 +106,14 @@ type deed struct {
 }
 
 // sure reports whether the ledger of one boxd must contain it.
-func (d *deed) sure() bool { return d.answered && d.surely && d.first == d.last }
+func (d *callEffect) sure() bool { return d.answered && d.surely && d.first == d.last }
 
 // ask makes a request whose success starts that many executions and sessions; with again it retries until boxd has answered. ok
 // is false if the request was refused, or its result is unknown.
 func (c *caller) ask(method, path string, body any, again bool, execs, sessions int) (a answer, ok bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	d := deed{who: c.name, execs: execs, sessions: sessions, begin: now(), first: c.s.servedFrom()}
+	d := callEffect{who: c.name, execs: execs, sessions: sessions, begin: now(), first: c.s.servedFrom()}
 	for try := 0; ; try++ {
 		var err error
 		a, err = c.once(ctx, method, path, body)
@@ -135,7 +135,7 @@ func (c *caller) ask(method, path string, body any, again bool, execs, sessions 
 	}
 	d.surely, a.shaken = a.ok(), d.first != d.last
 	if d.surely || d.first != d.last {
-		c.s.did(d)
+		c.s.noteEffect(d)
 	}
 	return a, d.answered && a.ok()
 }

@@ -21,21 +21,21 @@ import (
 // used is a principal's usage, of all days.
 type used struct{ Executions, Started int }
 
-// book is a ledger as found on disk.
-type book struct {
+// ledgerCopy is a ledger as found on disk.
+type ledgerCopy struct {
 	use     map[string]used
 	at      time.Duration // when it was written; a kill has lost what came later
 	inOrder bool          // its boxd was stopped: nothing is lost
 }
 
 // read reads the ledger of a boxd that has ended.
-func (s *soak) read() book {
+func (s *soak) read() ledgerCopy {
 	s.t.Helper()
 	files, err := filepath.Glob(filepath.Join(s.d.State, "usage", "*.json"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	b := book{use: map[string]used{}}
+	b := ledgerCopy{use: map[string]used{}}
 	for _, name := range files {
 		var day struct {
 			At  time.Duration
@@ -122,7 +122,7 @@ func (s *soak) quiet() {
 	s.checked = len(s.books)
 	least, most := s.bounds(s.checked, always)
 	s.within("/v1/usage", s.usage(), least, most)
-	s.deeds = slices.DeleteFunc(s.deeds, func(d deed) bool { return d.last < s.checked })
+	s.deeds = slices.DeleteFunc(s.deeds, func(d callEffect) bool { return d.last < s.checked })
 }
 
 // exactly checks that during do, while boxd is not killed, the ledger gets exactly what was answered.

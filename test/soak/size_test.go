@@ -64,9 +64,9 @@ type times struct{ median, slowest99 float64 }
 type prober struct {
 	run func() error
 
-	mu     sync.Mutex
-	took   []time.Duration
-	failed int
+	mu      sync.Mutex
+	elapsed []time.Duration
+	failed  int
 }
 
 // probing is the time from one beginning to the next.
@@ -80,12 +80,12 @@ func (p *prober) probe(stop <-chan struct{}) {
 		case <-time.After(time.Until(next)):
 		}
 		err := p.run()
-		took := time.Since(next)
+		elapsed := time.Since(next)
 		p.mu.Lock()
 		if err != nil {
 			p.failed++
 		} else {
-			p.took = append(p.took, took)
+			p.elapsed = append(p.elapsed, elapsed)
 		}
 		p.mu.Unlock()
 	}
@@ -95,24 +95,24 @@ func (p *prober) probe(stop <-chan struct{}) {
 func (p *prober) take() (times, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	took, failed := p.took, p.failed
-	p.took, p.failed = nil, 0
-	slices.Sort(took)
-	return times{quantile(took, 0.5), quantile(took, 0.99)}, failed
+	elapsed, failed := p.elapsed, p.failed
+	p.elapsed, p.failed = nil, 0
+	slices.Sort(elapsed)
+	return times{quantile(elapsed, 0.5), quantile(elapsed, 0.99)}, failed
 }
 
 // quantile is in milliseconds, of sorted times.
-func quantile(took []time.Duration, q float64) float64 {
-	if len(took) == 0 {
+func quantile(elapsed []time.Duration, q float64) float64 {
+	if len(elapsed) == 0 {
 		return 0
 	}
-	return float64(took[min(len(took)-1, int(q*float64(len(took))))]) / float64(time.Millisecond)
+	return float64(elapsed[min(len(elapsed)-1, int(q*float64(len(elapsed))))]) / float64(time.Millisecond)
 }
 
 // load is a run of TestLoadKeepsItsSize.
 type load struct {
 	*soak
-	begun   time.Time
+	start   time.Time
 	watcher *caller
 	boxd    prober
 	host    prober
@@ -123,7 +123,7 @@ type load struct {
 func (l *load) look(ph phase) *sample {
 	s := l.soak
 	s.t.Helper()
-	now := sample{at: time.Since(l.begun), phase: ph}
+	now := sample{at: time.Since(l.start), phase: ph}
 	now.boxd, now.failed = l.boxd.take()
 	now.host, _ = l.host.take()
 	watcher := l.watcher
@@ -168,7 +168,7 @@ func TestLoadKeepsItsSize(t *testing.T) {
 	s := start(t)
 	s.d.Warm()
 	s.d.NewSession(t, api.SessionRequest{ID: "prober"})
-	l := &load{soak: s, begun: time.Now(), watcher: newCaller(s, 0, "watcher", rand.New(rand.NewPCG(0, 0)))}
+	l := &load{soak: s, start: time.Now(), watcher: newCaller(s, 0, "watcher", rand.New(rand.NewPCG(0, 0)))}
 	l.boxd.run = func() error {
 		r, err := s.d.Exec(t.Context(), "prober", &api.ExecRequest{Argv: []string{"true"}})
 		if err == nil && r.Status != "exited" {
@@ -187,8 +187,8 @@ func TestLoadKeepsItsSize(t *testing.T) {
 	quiet := end / 12
 	<-time.After(quiet)
 	before := *l.look(idle)
-	each, rate := l.bear(full, quiet+(end-quiet)/2, 0)
-	_, lower := l.bear(half, end, 2*each)
+	each, rate := l.underLoad(full, quiet+(end-quiet)/2, 0)
+	_, lower := l.underLoad(half, end, 2*each)
 	calls := l.calls()
 	for _, c := range s.callers {
 		for id := range c.own {
@@ -211,23 +211,23 @@ func TestLoadKeepsItsSize(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	t.Logf("%d calls of %d clients in %v; boxd %.0f to %.0f MiB", calls, len(s.callers), time.Since(l.begun).Round(time.Second), before.memory, last.memory)
+	t.Logf("%d calls of %d clients in %v; boxd %.0f to %.0f MiB", calls, len(s.callers), time.Since(l.start).Round(time.Second), before.memory, last.memory)
 	for _, ph := range []phase{idle, full, half, after} {
 		t.Logf("phase %d: %+v", ph, l.worst(ph))
 	}
 }
 
-// bear has all clients work until a time after the beginning, and takes samples. Each begins something so long after it has begun the thing
+// underLoad has all clients work until a time after the beginning, and takes samples. Each begins something so long after it has begun the thing
 // before, at the soonest. It returns how long that was, and how many calls were answered in a second.
-func (l *load) bear(ph phase, until, each time.Duration) (was time.Duration, rate float64) {
+func (l *load) underLoad(ph phase, until, each time.Duration) (was time.Duration, rate float64) {
 	l.t.Helper()
 	var loading sync.WaitGroup
 	l.t.Cleanup(loading.Wait)
 	var done atomic.Int64
-	before, begun := l.calls(), time.Now()
+	before, start := l.calls(), time.Now()
 	for _, c := range l.callers {
 		loading.Go(func() {
-			for next := time.Now(); time.Since(l.begun) < until && !l.t.Failed(); next = next.Add(each) {
+			for next := time.Now(); time.Since(l.start) < until && !l.t.Failed(); next = next.Add(each) {
 				<-time.After(time.Until(next))
 				c.work()
 				done.Add(1)
@@ -235,14 +235,14 @@ func (l *load) bear(ph phase, until, each time.Duration) (was time.Duration, rat
 		})
 	}
 	every := max(minutes()/240, time.Second)
-	for next := time.Since(l.begun) + every; next < until && !l.t.Failed(); next += every {
-		<-time.After(next - time.Since(l.begun))
+	for next := time.Since(l.start) + every; next < until && !l.t.Failed(); next += every {
+		<-time.After(next - time.Since(l.start))
 		l.look(ph)
 	}
 	loading.Wait()
 	l.look(ph)
-	took := time.Since(begun)
-	return took * time.Duration(len(l.callers)) / time.Duration(max(done.Load(), 1)), float64(l.calls()-before) / took.Seconds()
+	elapsed := time.Since(start)
+	return elapsed * time.Duration(len(l.callers)) / time.Duration(max(done.Load(), 1)), float64(l.calls()-before) / elapsed.Seconds()
 }
 
 // calls is how many have been answered that change something.

@@ -26,10 +26,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Sizes of a soak. Its duration depends on the host.
 const (
-	usual  = 4   // rounds
-	long   = 240 // with SOAK=1
-	stormy = 30  // operations of each caller in a round while boxd is disturbed
-	calm   = 10  // and while it is not killed
+	usual        = 4   // rounds
+	long         = 240 // with SOAK=1
+	disturbedOps = 30  // operations of each caller in a round while boxd is disturbed
+	calm         = 10  // and while it is not killed
 )
 
 // rounds returns the number of rounds; SOAK_ROUNDS sets another one.
@@ -78,8 +78,8 @@ type soak struct {
 
 	mu    sync.Mutex
 	asked map[string]int // answered calls that must have a record, by id
-	deeds []deed
-	books []book // what each boxd has left, in order
+	deeds []callEffect
+	books []ledgerCopy // what each boxd has left, in order
 }
 
 func (s *soak) servedFrom() int { return int(s.lives.Load() / 2) }
@@ -91,7 +91,7 @@ func (s *soak) note(id string) {
 	s.asked[id]++
 }
 
-func (s *soak) did(d deed) {
+func (s *soak) noteEffect(d callEffect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deeds = append(s.deeds, d)
@@ -208,11 +208,11 @@ func (s *soak) disturb() {
 
 // round has every caller do each operations, and calls between repeatedly meanwhile.
 func (s *soak) round(each int, between func()) {
-	var all sync.WaitGroup
-	s.t.Cleanup(all.Wait) // the test may end early, and boxd with it
+	var wg sync.WaitGroup
+	s.t.Cleanup(wg.Wait) // the test may end early, and boxd with it
 	done := make(chan struct{}, each*len(s.callers))
 	for _, c := range s.callers {
-		all.Go(func() {
+		wg.Go(func() {
 			for range each {
 				if s.t.Failed() {
 					return
@@ -222,7 +222,7 @@ func (s *soak) round(each int, between func()) {
 			}
 		})
 	}
-	go func() { all.Wait(); close(done) }()
+	go func() { wg.Wait(); close(done) }()
 	for {
 		for range 2 + s.rng.IntN(len(s.callers)*4) {
 			if _, more := <-done; !more {
@@ -256,7 +256,7 @@ func TestEverythingAddsUp(t *testing.T) {
 	before := s.d.Look()
 	s.stop() // to have the usage so far on disk
 	for range rounds() {
-		s.round(stormy, s.disturb)
+		s.round(disturbedOps, s.disturb)
 		s.quiet()
 		s.exactly(func() {
 			s.round(calm, func() { s.reload(s.configuration(), taken) })

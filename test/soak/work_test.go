@@ -87,11 +87,11 @@ func (c *caller) crowd(id string, n int) {
 		names[i] = c.next()
 	}
 	var mu sync.Mutex
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for i, name := range names {
 		each := *c // with ids of its own
 		each.id, each.n = name, 0
-		all.Go(func() {
+		wg.Go(func() {
 			req := api.ExecRequest{ID: name, Command: new(fmt.Sprintf("echo %s >> /workspace/ran; sleep 0.0%d; echo %s", name, i*2, name))}
 			a, ok := each.ask(http.MethodPost, "/v1/sessions/"+id+"/exec", &req, true, 1, 0)
 			if each.must("exec", a); !ok {
@@ -107,7 +107,7 @@ func (c *caller) crowd(id string, n int) {
 			mu.Unlock()
 		})
 	}
-	all.Wait()
+	wg.Wait()
 }
 
 // unnamed makes an execution without an id, so that its result cannot be requested again.

@@ -140,9 +140,9 @@ func TestADiskThatStandsStillLosesNothing(t *testing.T) {
 		}
 		results := map[string]error{}
 		var mu sync.Mutex
-		var all sync.WaitGroup
+		var wg sync.WaitGroup
 		for name, ask := range asked {
-			all.Go(func() {
+			wg.Go(func() {
 				err := ask(t.Context())
 				mu.Lock()
 				defer mu.Unlock()
@@ -155,7 +155,7 @@ func TestADiskThatStandsStillLosesNothing(t *testing.T) {
 			_ = unix.Kill(d.PID(), unix.SIGKILL)
 		}
 		goOn()
-		all.Wait()
+		wg.Wait()
 		if killed {
 			d.Kill()
 			d.Restart()

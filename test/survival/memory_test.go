@@ -51,9 +51,9 @@ func starve(t *testing.T, d *boxtest.Daemon) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	large := strings.Repeat("\n", 6<<20) // each newline is sent as two bytes
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for range 4 {
-		all.Go(func() {
+		wg.Go(func() {
 			for ctx.Err() == nil {
 				_, _ = d.Exec(ctx, "s1", &api.ExecRequest{Argv: []string{"true"}, Stdin: large}) // this is meant to kill it
 			}
@@ -64,7 +64,7 @@ func starve(t *testing.T, d *boxtest.Daemon) {
 		t.Error("boxd exited with code 0, want it killed for want of memory")
 	}
 	cancel()
-	all.Wait()
+	wg.Wait()
 	// Running out of memory ends a program in many ways, with and without the race detector: a fault of boxd itself has this one.
 	if text := d.Log()[min(before, len(d.Log())):]; strings.Contains(text, "panic: ") {
 		t.Errorf("boxd has not died for want of memory:\n%.2000s", text)
@@ -146,7 +146,7 @@ func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
 	for i := 0; i < rounds || failed < least && i < 40*rounds; i++ {
 		bytes := int(math.Exp(rand.Float64() * math.Log(1<<21))) // as often below a thousand as above
 		f.next(t, bytes, append(d.Zygotes(), d.Keeper())...)
-		begun := time.Now()
+		start := time.Now()
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "made"})
 		if err == nil {
 			_, err = d.Exec(t.Context(), "made", &api.ExecRequest{Argv: []string{"true"}})
@@ -155,9 +155,9 @@ func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
 		if err != nil {
 			failed++
 			e, ok := errors.AsType[*client.Error](err)
-			took := time.Since(begun)
-			t.Logf("%d: after %d bytes and %v: %v", i, bytes, took.Round(time.Millisecond), err)
-			if took > 50*time.Second { // of the minute that a start may take
+			elapsed := time.Since(start)
+			t.Logf("%d: after %d bytes and %v: %v", i, bytes, elapsed.Round(time.Millisecond), err)
+			if elapsed > 50*time.Second { // of the minute that a start may take
 				t.Errorf("the failed creation has no error message: err = %v, want took <= 50 * time.Second", err)
 			}
 			if !ok || e.Status < http.StatusInternalServerError && e.Status != http.StatusNotFound {

@@ -31,11 +31,11 @@ func TestASessionIsStoppedOrRunsWhateverIsKilled(t *testing.T) {
 	}
 	takes := map[bool]time.Duration{}
 	for _, stops := range []bool{true, false} {
-		begin := time.Now()
+		start := time.Now()
 		if err := do[stops](); err != nil {
 			t.Fatal(err)
 		}
-		takes[stops] = time.Since(begin)
+		takes[stops] = time.Since(start)
 	}
 	left := map[string]int{}
 	for i := range 4 * moments {

@@ -95,7 +95,7 @@ func (m *serverInput) awaitAnswers(ctx context.Context, w *watch) bool {
 // pollHealth pings a server that has answered the handshake and owes its client nothing, at each tick, until ctx ends. Any
 // output of a server is a sign of life. It returns when the server has given none three times; report has each change.
 func pollHealth(ctx context.Context, ticks <-chan time.Time, w *watch, ping func(n int) bool, report func(how string)) (silent bool) {
-	missed, asked := 0, false
+	missed, pinged := 0, false
 	for n := 1; ; {
 		select {
 		case <-ctx.Done():
@@ -104,7 +104,7 @@ func pollHealth(ctx context.Context, ticks <-chan time.Time, w *watch, ping func
 		}
 		active, idle := w.activity()
 		switch {
-		case active || !asked || !idle:
+		case active || !pinged || !idle:
 			missed = 0
 		default:
 			missed++
@@ -118,9 +118,9 @@ func pollHealth(ctx context.Context, ticks <-chan time.Time, w *watch, ping func
 		if missed == maxMissedPings {
 			return true
 		}
-		asked = false
+		pinged = false
 		if idle {
-			asked = ping(n)
+			pinged = ping(n)
 			n++
 		}
 	}

@@ -23,7 +23,7 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 		name, does string
 		silent     bool
 		pings      int
-		told       []string
+		reported   []string
 	}{
 		{"it answers", "aaaaaa", false, 6, []string{"ok"}},
 		{"never", "...", true, 3, []string{"no answer to 1 of 3 pings", "no answer to 2 of 3 pings", "no answer to 3 of 3 pings"}},
@@ -35,7 +35,7 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWatch(func() {})
 			w.message([]byte(`{"id":1,"method":"initialize"}`))
-			heard(w, []byte(`{"id":1,"result":{}}`))
+			sendLine(w, []byte(`{"id":1,"result":{}}`))
 			w.activity()
 			ticks, pings := make(chan time.Time), 0
 			var told []string
@@ -52,15 +52,15 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 				synctest.Wait()
 				switch does {
 				case 'a':
-					if !heard(w, fmt.Appendf(nil, `{"id":"%s%d","result":{}}`, pingID, pings)) {
+					if !sendLine(w, fmt.Appendf(nil, `{"id":"%s%d","result":{}}`, pingID, pings)) {
 						t.Errorf("%s: the client received the answer to a ping of boxctl", tc.name)
 					}
 				case 's':
-					heard(w, []byte(`{"method":"notifications/message"}`))
+					sendLine(w, []byte(`{"method":"notifications/message"}`))
 				case 'r':
 					w.message([]byte(`{"id":7,"method":"tools/call","params":{"name":"x"}}`))
 				case 'd':
-					heard(w, []byte(`{"id":7,"result":{}}`))
+					sendLine(w, []byte(`{"id":7,"result":{}}`))
 				case 'c':
 					w.message([]byte(`{"method":"notifications/cancelled","params":{"requestId":7}}`))
 				}
@@ -76,8 +76,8 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 			case silent = <-done:
 			default:
 			}
-			if silent != tc.silent || pings < tc.pings || !slices.Equal(told, tc.told) {
-				t.Errorf("%s: silent %v after %d pings, %q; want %v, %d, %q", tc.name, silent, pings, told, tc.silent, tc.pings, tc.told)
+			if silent != tc.silent || pings < tc.pings || !slices.Equal(told, tc.reported) {
+				t.Errorf("%s: silent %v after %d pings, %q; want %v, %d, %q", tc.name, silent, pings, told, tc.silent, tc.pings, tc.reported)
 			}
 		})
 	}
@@ -131,7 +131,7 @@ func TestAnswersToPingsAloneAreKept(t *testing.T) {
 		`no JSON`:                                                             false,
 		``:                                                                    false,
 	} {
-		if got := heard(newWatch(nil), []byte(line)); got != private {
+		if got := sendLine(newWatch(nil), []byte(line)); got != private {
 			t.Errorf("%s: passed on: %v", line, got)
 		}
 	}
@@ -173,7 +173,7 @@ func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 			t.Fatal("the server was ended in the middle of a call, or while its client was connected")
 		default:
 		}
-		heard(w, []byte(`{"id":7,"result":{}}`))
+		sendLine(w, []byte(`{"id":7,"result":{}}`))
 		time.Sleep(exitGrace + time.Second) //nolint:forbidigo // as above
 		select {
 		case gone := <-left:
@@ -187,7 +187,7 @@ func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 }
 
 // heard lets a server send a line, and reports whether it was meant for boxctl alone.
-func heard(w *watch, line []byte) bool {
+func sendLine(w *watch, line []byte) bool {
 	w.noteOutput()
 	return w.message(line)
 }

@@ -26,10 +26,10 @@ func names(t *testing.T, dir, socket string) (list []string) {
 func TestTheLastFailureOfEachServerIsKept(t *testing.T) {
 	t.Parallel()
 	dir := HistoryDir(func(name string) string { return map[string]string{"XDG_STATE_HOME": t.TempDir()}[name] })
-	began := time.Now()
+	start := time.Now()
 	keep := func(socket, name string, after int) {
 		t.Helper()
-		at := began.Add(time.Duration(after) * time.Second)
+		at := start.Add(time.Duration(after) * time.Second)
 		if err := KeepFailure(dir, &Failure{Socket: socket, Name: name, Phase: "handshake", Ended: at}); err != nil {
 			t.Fatal(err)
 		}
@@ -38,8 +38,8 @@ func TestTheLastFailureOfEachServerIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range list { // the clock of a file system may be too coarse for a test
-			if info, err := e.Info(); err == nil && !info.ModTime().Before(began) {
-				if err := os.Chtimes(filepath.Join(dir, e.Name()), time.Time{}, began.Add(time.Duration(after-1000)*time.Second)); err != nil {
+			if info, err := e.Info(); err == nil && !info.ModTime().Before(start) {
+				if err := os.Chtimes(filepath.Join(dir, e.Name()), time.Time{}, start.Add(time.Duration(after-1000)*time.Second)); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -164,28 +164,28 @@ var (
 func (r *runner) relay(ctx context.Context, id string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var late *time.Timer
+	var timer *time.Timer
 	w := newWatch(func() {
-		late = time.AfterFunc(r.Greeting, func() { cancel(fmt.Errorf("%w within %v", errSilent, r.Greeting)) })
+		timer = time.AfterFunc(r.Greeting, func() { cancel(fmt.Errorf("%w within %v", errSilent, r.Greeting)) })
 	})
 	m, in := newServerInput(&reader{r.Stdin, lines{handle: func(b []byte) { w.message(b) }}})
-	var all sync.WaitGroup
-	defer all.Wait()
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	defer func() { _ = in.Close() }() // cannot fail
 	defer cancel(nil)
 	r.output.text = nil
 	r.record.phase(ctx, "handshake", 1, "")
-	all.Go(func() {
+	wg.Go(func() {
 		select {
 		case <-w.initialized:
 			w.mu.Lock()
-			late.Stop()
+			timer.Stop()
 			w.mu.Unlock()
 			r.watch(ctx, w, m, cancel)
 		case <-ctx.Done():
 		}
 	})
-	all.Go(func() {
+	wg.Go(func() {
 		if m.awaitAnswers(ctx, w) {
 			cancel(errClientGone)
 		}
@@ -213,14 +213,14 @@ func (r *runner) relay(ctx context.Context, id string) error {
 }
 
 // watch looks after a server that runs, until ctx ends or the server seems dead, which ends it.
-func (r *runner) watch(ctx context.Context, w *watch, m *serverInput, end context.CancelCauseFunc) {
+func (r *runner) watch(ctx context.Context, w *watch, m *serverInput, cancel context.CancelCauseFunc) {
 	r.record.phase(ctx, "run time", 1, "")
 	if r.Health <= 0 {
 		return
 	}
-	tick := time.NewTicker(r.Health)
-	defer tick.Stop()
-	if pollHealth(ctx, tick.C, w, m.ping, func(how string) { r.record.health(ctx, how) }) {
-		end(errUnresponsive)
+	ticker := time.NewTicker(r.Health)
+	defer ticker.Stop()
+	if pollHealth(ctx, ticker.C, w, m.ping, func(how string) { r.record.health(ctx, how) }) {
+		cancel(errUnresponsive)
 	}
 }

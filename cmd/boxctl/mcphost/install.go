@@ -23,9 +23,9 @@ import (
 const (
 	maxBytes, maxFile, maxEntries = 1 << 30, 256 << 20, 200_000
 
-	attempts   = 3
-	firstPause = time.Second // then twice as long
-	lastWords  = 2 << 10     // of what an installer has written, in an error
+	attempts       = 3
+	firstPause     = time.Second // then twice as long
+	maxErrorOutput = 2 << 10     // of what an installer has written, in an error
 )
 
 // prepare copies the project into the box and installs what it needs there, within a time.
@@ -37,12 +37,12 @@ func (r *runner) prepare(ctx context.Context, id string) error {
 	if err := r.copy(ctx, id); err != nil {
 		return fmt.Errorf("copy %s: %w", r.Plan.dir, err)
 	}
-	late, cancel := context.WithTimeoutCause(ctx, r.Within, fmt.Errorf("not finished within %v", r.Within))
+	timeoutCtx, cancel := context.WithTimeoutCause(ctx, r.Within, fmt.Errorf("not finished within %v", r.Within))
 	defer cancel()
 	for i := range r.Plan.installs {
-		if err := r.install(late, id, &r.Plan.installs[i]); err != nil {
-			if ctx.Err() == nil && late.Err() != nil {
-				err = fmt.Errorf("%s: %w%s", r.Plan.installs[i].file, context.Cause(late), r.output)
+		if err := r.install(timeoutCtx, id, &r.Plan.installs[i]); err != nil {
+			if ctx.Err() == nil && timeoutCtx.Err() != nil {
+				err = fmt.Errorf("%s: %w%s", r.Plan.installs[i].file, context.Cause(timeoutCtx), r.output)
 			}
 			return err
 		}
@@ -151,8 +151,8 @@ type tail struct{ text []byte }
 // Write keeps the end.
 func (t *tail) Write(b []byte) (int, error) {
 	t.text = append(t.text, b...)
-	if len(t.text) > lastWords {
-		t.text = append([]byte(nil), t.text[len(t.text)-lastWords:]...)
+	if len(t.text) > maxErrorOutput {
+		t.text = append([]byte(nil), t.text[len(t.text)-maxErrorOutput:]...)
 	}
 	return len(b), nil
 }

@@ -16,7 +16,7 @@ func TestAServerIsFoundInTheFileOfAHost(t *testing.T) {
 	t.Parallel()
 	want := &Server{Command: "npx", Args: []string{"-y", "x"}, Env: map[string]string{"A": "b"}}
 	const entry = `{"command":"npx","args":["-y","x"],"env":{"A":"b"},"disabled":false}`
-	for _, tc := range []struct{ file, says string }{
+	for _, tc := range []struct{ file, message string }{
 		{`{"mcpServers":{"s":` + entry + `}}`, ""},
 		{`{"servers":{"s":` + entry + `},"inputs":[]}`, ""},
 		{`{"servers":{"s":{"type":"stdio",` + entry[1:] + `}}`, ""},
@@ -40,9 +40,9 @@ func TestAServerIsFoundInTheFileOfAHost(t *testing.T) {
 		{strings.Repeat(" ", MaxFile) + "{}", "at most"},
 	} {
 		got, err := FindServer([]byte(tc.file), "s", variables)
-		if tc.says == "" && (err != nil || !cmp.Equal(got, want)) || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
+		if tc.message == "" && (err != nil || !cmp.Equal(got, want)) || tc.message != "" && (err == nil || !strings.Contains(err.Error(), tc.message)) {
 			t.Errorf(`%.80s: got %+v, err = %v, want (tc.says != "" or no error and got == %+v) and (tc.says == "" or an error containing %q)`,
-				tc.file, got, err, want, tc.says)
+				tc.file, got, err, want, tc.message)
 		}
 	}
 }

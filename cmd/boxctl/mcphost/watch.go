@@ -22,8 +22,8 @@ type watch struct {
 	active      bool              // the server has said something since the last question for a sign of life
 }
 
-func newWatch(asked func()) *watch {
-	return &watch{initialized: make(chan struct{}), waiting: map[string]string{}, onHandshake: asked}
+func newWatch(onHandshake func()) *watch {
+	return &watch{initialized: make(chan struct{}), waiting: map[string]string{}, onHandshake: onHandshake}
 }
 
 // phase is what the server is in.
@@ -186,7 +186,7 @@ type writer struct {
 	io.Writer
 
 	watch *watch
-	begun []byte // of a line that has not ended
+	line  []byte // of a line that has not ended
 	past  bool   // the line is the client's, who has what has come of it
 }
 
@@ -209,20 +209,20 @@ func (w *writer) Write(b []byte) (int, error) {
 
 func (w *writer) piece(b []byte, whole bool) error {
 	if !w.past {
-		w.begun = append(w.begun, b...)
+		w.line = append(w.line, b...)
 		switch {
 		case whole:
-			line := w.begun
-			w.begun = nil
+			line := w.line
+			w.line = nil
 			if w.watch.message(line) {
 				return nil
 			}
 			_, err := w.Writer.Write(line)
 			return err
-		case len(w.begun) <= maxLine:
+		case len(w.line) <= maxLine:
 			return nil
 		}
-		b, w.begun, w.past = w.begun, nil, true
+		b, w.line, w.past = w.line, nil, true
 		w.watch.scanLong(b)
 	}
 	w.past = !whole
@@ -232,8 +232,8 @@ func (w *writer) piece(b []byte, whole bool) error {
 
 // flush passes on the beginning of a line that has no end.
 func (w *writer) flush() error {
-	b := w.begun
-	w.begun = nil
+	b := w.line
+	w.line = nil
 	if len(b) == 0 {
 		return nil
 	}

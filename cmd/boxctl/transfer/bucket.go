@@ -74,7 +74,7 @@ type Bucket struct {
 
 // OpenBucket reads what a bucket is called and who asks. It asks nothing yet.
 func OpenBucket(o *BucketOptions) (*Bucket, error) {
-	b := &Bucket{pause: 5 * time.Second, part: usualPart}
+	b := &Bucket{pause: 5 * time.Second, part: defaultPart}
 	if o.Part != "" {
 		n, err := quantity.ParseSize(o.Part)
 		if err == nil && (n < 1 || n > maxPart) {
@@ -96,16 +96,16 @@ func OpenBucket(o *BucketOptions) (*Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	who, err := o.who()
+	creds, err := o.who()
 	if err != nil {
 		return nil, err
 	}
-	b.secrets = []string{who.SecretAccessKey, who.SessionToken}
+	b.secrets = []string{creds.SecretAccessKey, creds.SessionToken}
 	region := firstOf(o.Region, o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
 	b.transport = newBucketTransport(o.Patience, o.roots)
 	options := s3.Options{
 		Region: region, HTTPClient: b.transport, Logger: logging.Nop{},
-		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return who, nil }),
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return creds, nil }),
 		// Servers other than Amazon's fail over checksums that come after a body.
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
 		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenRequired,

@@ -39,9 +39,9 @@ func (o *BucketOptions) who() (aws.Credentials, error) {
 		return aws.Credentials{}, errors.New("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: set both or neither")
 	}
 	if dir := o.Getenv("CREDENTIALS_DIRECTORY"); dir != "" {
-		who, err := readCredentials(filepath.Join(dir, credentialFile))
+		creds, err := readCredentials(filepath.Join(dir, credentialFile))
 		if !errors.Is(err, fs.ErrNotExist) {
-			return who, err
+			return creds, err
 		}
 	}
 	return aws.Credentials{}, errors.New("no credentials for the bucket: use --credentials FILE, AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY in the environment, or " + credentialFile + " among the credentials of systemd")
@@ -68,20 +68,20 @@ func readCredentials(path string) (aws.Credentials, error) {
 	if err != nil {
 		return aws.Credentials{}, err
 	}
-	who, err := parseCredentials(data)
+	creds, err := parseCredentials(data)
 	if err != nil {
-		return who, fmt.Errorf("%s: %w", path, err)
+		return creds, fmt.Errorf("%s: %w", path, err)
 	}
-	return who, nil
+	return creds, nil
 }
 
 // parseCredentials reads a file as the tools of Amazon write it: what stands before any [section], and in [default]. What is
 // wrong with it is said without a word of it.
-func parseCredentials(data []byte) (who aws.Credentials, err error) {
+func parseCredentials(data []byte) (creds aws.Credentials, err error) {
 	if len(data) > maxCredentials {
-		return who, fmt.Errorf("more than %d bytes", maxCredentials)
+		return creds, fmt.Errorf("more than %d bytes", maxCredentials)
 	}
-	fields := map[string]*string{"aws_access_key_id": &who.AccessKeyID, "aws_secret_access_key": &who.SecretAccessKey, "aws_session_token": &who.SessionToken}
+	fields := map[string]*string{"aws_access_key_id": &creds.AccessKeyID, "aws_secret_access_key": &creds.SecretAccessKey, "aws_session_token": &creds.SessionToken}
 	ours, n := true, 0
 	for line := range bytes.SplitSeq(data, []byte("\n")) {
 		n++
@@ -111,9 +111,9 @@ func parseCredentials(data []byte) (who aws.Credentials, err error) {
 			*to = value
 		}
 	}
-	if who.AccessKeyID == "" || who.SecretAccessKey == "" {
+	if creds.AccessKeyID == "" || creds.SecretAccessKey == "" {
 		return aws.Credentials{}, errors.New("want aws_access_key_id = … and aws_secret_access_key = …, before any section or in [default]")
 	}
-	who.Source = "file"
-	return who, nil
+	creds.Source = "file"
+	return creds, nil
 }

@@ -26,14 +26,14 @@ type Object struct {
 
 // Bounds of what is fetched at once.
 const (
-	mostObjects = 100_000
-	mostPages   = 2 * mostObjects / 1000
+	maxObjects = 100_000
+	maxPages   = 2 * maxObjects / 1000
 )
 
 // List lists what is below the prefix, if all of it can be files of one directory and has at most so many bytes together.
 func (b *Bucket) List(ctx context.Context, limit int64) (list []Object, total int64, err error) {
 	var token *string
-	for range mostPages {
+	for range maxPages {
 		page, err := b.s3.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &b.prefix, ContinuationToken: token})
 		if err != nil {
 			return nil, 0, b.refused("", err)
@@ -49,7 +49,7 @@ func (b *Bucket) List(ctx context.Context, limit int64) (list []Object, total in
 			total += *o.Size
 			list = append(list, Object{Name: *o.Key, Size: *o.Size, etag: *o.ETag})
 		}
-		if len(list) > mostObjects {
+		if len(list) > maxObjects {
 			break
 		}
 		if page.IsTruncated == nil || !*page.IsTruncated {
@@ -59,7 +59,7 @@ func (b *Bucket) List(ctx context.Context, limit int64) (list []Object, total in
 			return nil, 0, b.refused("", errors.New("the list is truncated, without a token to continue"))
 		}
 	}
-	return nil, 0, b.refused("", fmt.Errorf("the list has more than %d objects, or no end", mostObjects))
+	return nil, 0, b.refused("", fmt.Errorf("the list has more than %d objects, or no end", maxObjects))
 }
 
 // named makes names of keys, which anybody may have chosen: all that is wrong is said at once.
@@ -115,8 +115,8 @@ func claimName(seen map[string]string, name string, size int64) error {
 			is += "/"
 		}
 		folded := strings.ToLower(bare[:i])
-		switch was, taken := seen[folded]; {
-		case !taken:
+		switch was, found := seen[folded]; {
+		case !found:
 			seen[folded] = is
 		case strings.TrimSuffix(was, "/") != bare[:i]:
 			return fmt.Errorf("differs from %.200q in case alone", was)
@@ -150,19 +150,19 @@ func (b *Bucket) Fetch(ctx context.Context, list []Object, w io.Writer, progress
 // pieceSize is how much of an object has to come so that it counts as progress.
 const pieceSize = 1 << 20
 
-// getting is an object on its way.
-type getting struct {
+// objectDownload is an object on its way.
+type objectDownload struct {
 	o        *Object
 	out      *tar.Writer
 	digest   string // as the object says
 	at       int64
-	begun    bool  // the archive has its header
+	started  bool  // the archive has its header
 	broken   error // of the archive, not of the server
 	progress func(n int64)
 }
 
 // Write takes what has come.
-func (g *getting) Write(p []byte) (int, error) {
+func (g *objectDownload) Write(p []byte) (int, error) {
 	n, err := g.out.Write(p)
 	g.at += int64(n)
 	g.progress(int64(n))
@@ -173,7 +173,7 @@ func (g *getting) Write(p []byte) (int, error) {
 // fetch gets one object. Where a body ends too early the rest is asked for, of the same version.
 func (b *Bucket) fetch(ctx context.Context, o *Object, out *tar.Writer, progress func(n int64)) error {
 	sum := sha256.New()
-	g := &getting{o: o, out: out, progress: progress}
+	g := &objectDownload{o: o, out: out, progress: progress}
 	to := io.MultiWriter(g, sum)
 	for left := attempts; ; left-- {
 		before := g.at
@@ -212,7 +212,7 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 var errOther = errors.New("the server does not resume where it stopped")
 
 // piece gets what is missing of an object.
-func (b *Bucket) piece(ctx context.Context, g *getting, to io.Writer) error {
+func (b *Bucket) piece(ctx context.Context, g *objectDownload, to io.Writer) error {
 	key := b.prefix + g.o.Name
 	in := &s3.GetObjectInput{Bucket: &b.name, Key: &key, IfMatch: &g.o.etag}
 	if g.at > 0 {
@@ -223,15 +223,15 @@ func (b *Bucket) piece(ctx context.Context, g *getting, to io.Writer) error {
 		return err
 	}
 	defer got.Body.Close()
-	rest := g.o.Size - g.at
-	if got.ContentLength != nil && *got.ContentLength >= 0 && *got.ContentLength != rest {
-		return fmt.Errorf("%w: %d bytes remain, and it announces %d", errOther, rest, *got.ContentLength)
+	left := g.o.Size - g.at
+	if got.ContentLength != nil && *got.ContentLength >= 0 && *got.ContentLength != left {
+		return fmt.Errorf("%w: %d bytes remain, and it announces %d", errOther, left, *got.ContentLength)
 	}
 	if g.at > 0 && (got.ContentRange == nil || !strings.HasPrefix(*got.ContentRange, fmt.Sprintf("bytes %d-", g.at))) {
 		return errOther
 	}
-	if !g.begun {
-		g.begun = true
+	if !g.started {
+		g.started = true
 		mode := int64(0o644)
 		if got.Metadata[programKey] == "true" {
 			mode = 0o755
@@ -241,8 +241,8 @@ func (b *Bucket) piece(ctx context.Context, g *getting, to io.Writer) error {
 			return g.broken
 		}
 	}
-	n, err := io.Copy(to, io.LimitReader(got.Body, rest))
-	if err == nil && n < rest {
+	n, err := io.Copy(to, io.LimitReader(got.Body, left))
+	if err == nil && n < left {
 		err = io.ErrUnexpectedEOF
 	}
 	return err

@@ -16,10 +16,10 @@ const (
 	maxParts  = 10_000
 	maxPart   = 5 << 30
 	maxObject = 5 << 40
-	// usualPart is how large a part is unless an option says otherwise: what is sent again after a failure of the network.
-	usualPart = 64 << 20
-	// abortPatience is for giving up what has come of a file: who does not, pays for it.
-	abortPatience = 30 * time.Second
+	// defaultPart is how large a part is unless an option says otherwise: what is sent again after a failure of the network.
+	defaultPart = 64 << 20
+	// abortTimeout is for giving up what has come of a file: who does not, pays for it.
+	abortTimeout = 30 * time.Second
 )
 
 // partsOf is how large the parts of a file are.
@@ -27,26 +27,26 @@ func (b *Bucket) partsOf(size int64) int64 { return max(b.part, (size+maxParts-1
 
 // putParts sends a file in parts, one after the other. Nobody sees it before all have arrived, and what has come of one
 // that fails is given up.
-func (b *Bucket) putParts(ctx context.Context, f *File, key string, says map[string]string, sent func(n int64)) error {
-	begun, err := b.s3.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &b.name, Key: &key, Metadata: says})
+func (b *Bucket) putParts(ctx context.Context, f *File, key string, metadata map[string]string, sent func(n int64)) error {
+	created, err := b.s3.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &b.name, Key: &key, Metadata: metadata})
 	if err != nil {
 		return err
 	}
-	list, err := b.sendParts(ctx, f, key, begun.UploadId, sent)
+	list, err := b.sendParts(ctx, f, key, created.UploadId, sent)
 	if err == nil {
 		_, err = b.s3.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{
-			Bucket: &b.name, Key: &key, UploadId: begun.UploadId, MultipartUpload: &types.CompletedMultipartUpload{Parts: list},
+			Bucket: &b.name, Key: &key, UploadId: created.UploadId, MultipartUpload: &types.CompletedMultipartUpload{Parts: list},
 		})
 		if err != nil { // an answer that was lost: the next attempt finds no upload any more
-			if is, lost := b.has(ctx, f); lost == nil && is == same {
+			if state, lost := b.has(ctx, f); lost == nil && state == same {
 				return nil
 			}
 		}
 	}
 	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortPatience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 		defer cancel()
-		_, _ = b.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.name, Key: &key, UploadId: begun.UploadId}) // the failure is told
+		_, _ = b.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.name, Key: &key, UploadId: created.UploadId}) // the failure is told
 	}
 	return err
 }

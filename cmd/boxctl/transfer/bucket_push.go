@@ -55,14 +55,14 @@ func (b *Bucket) Push(ctx context.Context, files []File, overwrite bool, progres
 	if err := b.exists(ctx); err != nil {
 		return done, err
 	}
-	there, err := b.present(ctx, files)
+	states, err := b.present(ctx, files)
 	if err != nil {
 		return done, err
 	}
 	var missing []*File
 	var other []string
 	for i := range files {
-		switch there[i] {
+		switch states[i] {
 		case nothing:
 			missing = append(missing, &files[i])
 		case different:
@@ -88,9 +88,9 @@ func (b *Bucket) send(ctx context.Context, missing []*File, done Pushed, progres
 	for _, f := range missing {
 		group.Go(func() error {
 			mu.Lock()
-			over := failed
+			aborted := failed
 			mu.Unlock()
-			if over {
+			if aborted {
 				return nil
 			}
 			err := b.put(ctx, f, func(n int64) {
@@ -133,16 +133,16 @@ const (
 
 // present asks for each file whether it is there.
 func (b *Bucket) present(ctx context.Context, files []File) ([]presence, error) {
-	there := make([]presence, len(files))
+	states := make([]presence, len(files))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
 	for i := range files {
 		group.Go(func() (err error) {
-			there[i], err = b.has(ctx, &files[i])
+			states[i], err = b.has(ctx, &files[i])
 			return err
 		})
 	}
-	return there, group.Wait()
+	return states, group.Wait()
 }
 
 func (b *Bucket) has(ctx context.Context, f *File) (presence, error) {
@@ -163,24 +163,24 @@ func (b *Bucket) has(ctx context.Context, f *File) (presence, error) {
 // put sends a file, in parts if it is large, and asks whether it has arrived.
 func (b *Bucket) put(ctx context.Context, f *File, sent func(n int64)) (err error) {
 	key := b.prefix + f.Path
-	says := map[string]string{digestKey: f.SHA256}
+	metadata := map[string]string{digestKey: f.SHA256}
 	if f.Program {
-		says[programKey] = "true"
+		metadata[programKey] = "true"
 	}
 	if f.Size > b.part {
-		err = b.putParts(ctx, f, key, says, sent)
+		err = b.putParts(ctx, f, key, metadata, sent)
 	} else {
 		// The request is signed with the digest of the body, which the server computes too.
 		_, err = b.s3.PutObject(ctx, &s3.PutObjectInput{
-			Bucket: &b.name, Key: &key, Body: io.NewSectionReader(f.Content, 0, f.Size), ContentLength: &f.Size, Metadata: says,
+			Bucket: &b.name, Key: &key, Body: io.NewSectionReader(f.Content, 0, f.Size), ContentLength: &f.Size, Metadata: metadata,
 		})
 		sent(f.Size)
 	}
 	if err != nil {
 		return b.refused(f.Path, err)
 	}
-	is, err := b.has(ctx, f)
-	if err == nil && is != same {
+	state, err := b.has(ctx, f)
+	if err == nil && state != same {
 		err = b.refused(f.Path, errors.New("the server accepted it, but does not return the same object"))
 	}
 	return err

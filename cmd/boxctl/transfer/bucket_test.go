@@ -312,9 +312,9 @@ func TestAServerThatLies(t *testing.T) {
 	large := strings.Repeat("0123456789abcdef", 200_000)
 	get := func(r *http.Request) bool { return r.Method == http.MethodGet && !r.URL.Query().Has("list-type") }
 	for what, tc := range map[string]struct {
-		does func(w http.ResponseWriter, r *http.Request, next http.Handler)
-		says string // "": it arrives all the same
-		push bool
+		does    func(w http.ResponseWriter, r *http.Request, next http.Handler)
+		message string // "": it arrives all the same
+		push    bool
 	}{
 		"it cuts bodies, and goes on where it has stopped": {does: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			if !get(r) || r.Header.Get("Range") > "bytes=2" {
@@ -329,7 +329,7 @@ func TestAServerThatLies(t *testing.T) {
 				return
 			}
 			cut(w, r, next, 10)
-		}, says: "unexpected EOF"},
+		}, message: "unexpected EOF"},
 		"it does not go on where it has stopped": {does: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			if get(r) && r.Header.Get("Range") == "" {
 				cut(w, r, next, 1000)
@@ -337,26 +337,26 @@ func TestAServerThatLies(t *testing.T) {
 			}
 			r.Header.Del("Range")
 			next.ServeHTTP(w, r)
-		}, says: "does not resume where it stopped"},
+		}, message: "does not resume where it stopped"},
 		"it has other content": {does: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			changed(w, r, next, func(body []byte) []byte { return bytes.Replace(body, []byte("0123"), []byte("9999"), 1) })
-		}, says: "the digest differs"},
+		}, message: "the digest differs"},
 		"the object has changed since the list": {does: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			if get(r) {
 				r.Header.Set("If-Match", `"other"`)
 			}
 			next.ServeHTTP(w, r)
-		}, says: "PreconditionFailed"},
+		}, message: "PreconditionFailed"},
 		"its list has no end": {does: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			if get(r) {
 				next.ServeHTTP(w, r)
 				return
 			}
 			_, _ = io.WriteString(w, "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken></ListBucketResult>")
-		}, says: "or no end"},
+		}, message: "or no end"},
 		"its list goes nowhere": {does: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			_, _ = io.WriteString(w, "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>")
-		}, says: "without a token to continue"},
+		}, message: "without a token to continue"},
 		"its list is endless": {does: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			_, _ = io.WriteString(w, "<ListBucketResult>")
 			for {
@@ -364,26 +364,26 @@ func TestAServerThatLies(t *testing.T) {
 					return
 				}
 			}
-		}, says: "more than 8388608 bytes"},
+		}, message: "more than 8388608 bytes"},
 		"its list is no XML": {does: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			_, _ = io.WriteString(w, "<ListBucketResult><Contents><Key>\x01</Key>")
-		}, says: "deserialization failed"},
-		"it is silent": {does: func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() }, says: "is silent for"},
+		}, message: "deserialization failed"},
+		"it is silent": {does: func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() }, message: "is silent for"},
 		"it leads elsewhere": {does: func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 			http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusTemporaryRedirect)
-		}, says: "TemporaryRedirect"},
+		}, message: "TemporaryRedirect"},
 		"its words move the cursor, and know the secret": {does: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			fail(w, http.StatusForbidden, "AccessDenied", "a\u202eb hush-hush &#10;"+strings.Repeat("d", 5000))
-		}, says: "AccessDenied: ab … "},
+		}, message: "AccessDenied: ab … "},
 		"it forgets what it has taken": {does: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			if r.Method == http.MethodPut {
 				return
 			}
 			next.ServeHTTP(w, r)
-		}, says: "does not return the same object", push: true},
+		}, message: "does not return the same object", push: true},
 		"it knows nobody": {does: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			w.WriteHeader(http.StatusForbidden)
-		}, says: "or --credentials", push: true},
+		}, message: "or --credentials", push: true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -392,7 +392,7 @@ func TestAServerThatLies(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := s.open(t, func(o *BucketOptions) {
-				if strings.HasPrefix(tc.says, "is silent") {
+				if strings.HasPrefix(tc.message, "is silent") {
 					o.Patience = 100 * time.Millisecond
 				}
 			})
@@ -407,10 +407,10 @@ func TestAServerThatLies(t *testing.T) {
 				}
 			}
 			switch {
-			case tc.says == "" && err != nil:
+			case tc.message == "" && err != nil:
 				t.Error(err)
-			case tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says) || len(err.Error()) > 800 || strings.ContainsAny(err.Error(), "\x1b\n\u202e") || strings.Contains(err.Error(), "hush")):
-				t.Errorf("%v, want %q", err, tc.says)
+			case tc.message != "" && (err == nil || !strings.Contains(err.Error(), tc.message) || len(err.Error()) > 800 || strings.ContainsAny(err.Error(), "\x1b\n\u202e") || strings.Contains(err.Error(), "hush")):
+				t.Errorf("%v, want %q", err, tc.message)
 			}
 		})
 	}
@@ -436,8 +436,8 @@ func cut(w http.ResponseWriter, r *http.Request, next http.Handler, n int) {
 func TestKeysThatCannotBeFiles(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		keys []string
-		says string
+		keys    []string
+		message string
 	}{
 		{[]string{"in/here/../../etc/passwd"}, ". or .. as a part"},
 		{[]string{"in/here/./a"}, ". or .. as a part"},
@@ -464,8 +464,8 @@ func TestKeysThatCannotBeFiles(t *testing.T) {
 			got = got || !r.URL.Query().Has("list-type")
 			next.ServeHTTP(w, r)
 		})
-		if _, err := s.open(t, nil).fetched(t); err == nil || !strings.Contains(err.Error(), tc.says) || got {
-			t.Errorf("%q: %v, want %q, fetched %v", tc.keys, err, tc.says, got)
+		if _, err := s.open(t, nil).fetched(t); err == nil || !strings.Contains(err.Error(), tc.message) || got {
+			t.Errorf("%q: %v, want %q, fetched %v", tc.keys, err, tc.message, got)
 		}
 	}
 	s := serve(t)
@@ -511,8 +511,8 @@ func FuzzKeys(f *testing.F) {
 func TestAddressesAndEndpoints(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		change func(o *BucketOptions)
-		says   string
+		change  func(o *BucketOptions)
+		message string
 	}{
 		{func(o *BucketOptions) { o.Address = "s3://ab/x" }, "3 to 63"},
 		{func(o *BucketOptions) { o.Address = "s3://Bucket/x" }, "3 to 63"},
@@ -536,8 +536,8 @@ func TestAddressesAndEndpoints(t *testing.T) {
 		if err == nil {
 			b.Close()
 		}
-		if (err == nil) != (tc.says == "") || err != nil && (!strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "hush")) {
-			t.Errorf("%+v: %v, want %q", o, err, tc.says)
+		if (err == nil) != (tc.message == "") || err != nil && (!strings.Contains(err.Error(), tc.message) || strings.Contains(err.Error(), "hush")) {
+			t.Errorf("%+v: %v, want %q", o, err, tc.message)
 		}
 	}
 }
@@ -545,7 +545,7 @@ func TestAddressesAndEndpoints(t *testing.T) {
 func TestCredentialsOfFiles(t *testing.T) {
 	t.Parallel()
 	const good = "# mine\n[other]\naws_access_key_id = no\n[default]\naws_access_key_id = me\nAWS_Secret_Access_Key=a=b/c\nregion = x y\n"
-	for _, tc := range []struct{ text, says string }{
+	for _, tc := range []struct{ text, message string }{
 		{good, ""},
 		{"aws_access_key_id=me\naws_secret_access_key=a=b/c", ""},
 		{good + "aws_session_token = t", ""},
@@ -559,8 +559,8 @@ func TestCredentialsOfFiles(t *testing.T) {
 		{strings.Repeat("#", maxCredentials+1), "more than"},
 	} {
 		who, err := parseCredentials([]byte(tc.text))
-		if (err == nil) != (tc.says == "") || err != nil && (!strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "secret ")) || err == nil && (who.AccessKeyID != "me" || who.SecretAccessKey != "a=b/c") {
-			t.Errorf("%.80q: %v, want %q", tc.text, err, tc.says)
+		if (err == nil) != (tc.message == "") || err != nil && (!strings.Contains(err.Error(), tc.message) || strings.Contains(err.Error(), "secret ")) || err == nil && (who.AccessKeyID != "me" || who.SecretAccessKey != "a=b/c") {
+			t.Errorf("%.80q: %v, want %q", tc.text, err, tc.message)
 		}
 	}
 	file := filepath.Join(t.TempDir(), credentialFile)

@@ -12,17 +12,17 @@ import (
 // bucketTransport is the transport to a server. It bounds what a library does not: how long the other end may be silent, and how long an
 // answer may be that is not an object. It is led nowhere else.
 type bucketTransport struct {
-	patience time.Duration
-	base     *http.Transport
+	timeout time.Duration
+	base    *http.Transport
 }
 
-func newBucketTransport(patience time.Duration, roots *x509.CertPool) *bucketTransport {
-	if patience == 0 {
-		patience = defaultPatience
+func newBucketTransport(timeout time.Duration, roots *x509.CertPool) *bucketTransport {
+	if timeout == 0 {
+		timeout = defaultTimeout
 	}
 	base := newTransport(roots)
 	base.MaxIdleConnsPerHost, base.DisableCompression = parallel, true
-	return &bucketTransport{patience, base}
+	return &bucketTransport{timeout, base}
 }
 
 func (w *bucketTransport) close() { w.base.CloseIdleConnections() }
@@ -41,8 +41,8 @@ func (s *silence) Unwrap() error   { return errSilent }
 // Do does one exchange.
 func (w *bucketTransport) Do(req *http.Request) (*http.Response, error) {
 	x := &exchange{
-		Patience: w.patience,
-		Silent:   &silence{req.URL.Host, w.patience},
+		Patience: w.timeout,
+		Silent:   &silence{req.URL.Host, w.timeout},
 		Content: func(resp *http.Response) bool { // who reads an object knows how long it is
 			return resp.StatusCode/100 == 2 && req.Method == http.MethodGet && !req.URL.Query().Has("list-type")
 		},

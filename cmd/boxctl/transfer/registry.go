@@ -40,17 +40,17 @@ const (
 
 // Image is one that a registry has. It must be closed.
 type Image struct {
-	Name     string // as it was asked for, with its tag
-	Digest   string // of its manifest
-	Size     int64  // of all that is to be fetched, in bytes
-	image    v1.Image
-	manifest *v1.Manifest
-	raw      []byte
-	through  *registryTransport
+	Name      string // as it was asked for, with its tag
+	Digest    string // of its manifest
+	Size      int64  // of all that is to be fetched, in bytes
+	image     v1.Image
+	manifest  *v1.Manifest
+	raw       []byte
+	transport *registryTransport
 }
 
 // Close ends the use of an image, and its connections.
-func (i *Image) Close() { i.through.close() }
+func (i *Image) Close() { i.transport.close() }
 
 // FindImage asks a registry for an image: its manifest and its configuration, which are verified.
 func FindImage(ctx context.Context, o *PullOptions) (_ *Image, err error) {
@@ -68,26 +68,26 @@ func FindImage(ctx context.Context, o *PullOptions) (_ *Image, err error) {
 	if err != nil || platform.OS == "" || platform.Architecture == "" {
 		return nil, fmt.Errorf("pull %s: platform %q: want one such as linux/amd64 or linux/arm64", o.Ref, o.Platform)
 	}
-	who, err := o.Credentials.of(ref.Context())
+	auth, err := o.Credentials.of(ref.Context())
 	if err != nil {
 		return nil, err
 	}
-	patience := o.Patience
-	if patience == 0 {
-		patience = defaultPatience
+	timeout := o.Patience
+	if timeout == 0 {
+		timeout = defaultTimeout
 	}
-	through := newRegistryTransport(ref.Context().RegistryStr(), o.Insecure, patience, o.roots)
+	transport := newRegistryTransport(ref.Context().RegistryStr(), o.Insecure, timeout, o.roots)
 	defer func() {
 		if err != nil {
-			through.close()
+			transport.close()
 			err = pullRefused(o.Ref, err)
 		}
 	}()
-	found, err := remote.Get(ref, remote.WithContext(ctx), remote.WithTransport(through), remote.WithAuth(who), remote.WithPlatform(*platform), remote.WithUserAgent("boxctl"), remote.WithJobs(1))
+	found, err := remote.Get(ref, remote.WithContext(ctx), remote.WithTransport(transport), remote.WithAuth(auth), remote.WithPlatform(*platform), remote.WithUserAgent("boxctl"), remote.WithJobs(1))
 	if err != nil {
 		return nil, err
 	}
-	i := &Image{Name: nameOf(o.Ref, ref), through: through}
+	i := &Image{Name: nameOf(o.Ref, ref), transport: transport}
 	if i.image, err = found.Image(); err != nil {
 		return nil, errors.Join(err, offers(found))
 	}
@@ -154,12 +154,12 @@ func (i *Image) examine(want *v1.Platform) error {
 		}
 		i.Size += l.Size
 	}
-	is, err := i.image.ConfigFile()
+	config, err := i.image.ConfigFile()
 	if err != nil {
 		return err
 	}
-	if is.OS != want.OS || is.Architecture != want.Architecture {
-		return fmt.Errorf("it is for %s/%s, not for %s/%s", is.OS, is.Architecture, want.OS, want.Architecture)
+	if config.OS != want.OS || config.Architecture != want.Architecture {
+		return fmt.Errorf("it is for %s/%s, not for %s/%s", config.OS, config.Architecture, want.OS, want.Architecture)
 	}
 	digest, err := i.image.Digest()
 	i.Digest = digest.String()

@@ -33,7 +33,7 @@ func TestEntriesOfAFileOfCredentials(t *testing.T) {
 		"bad.example":{"auth":"!secret"},
 		"half.example":{"auth":"aGFsZg=="}
 	}}`
-	for _, tc := range []struct{ of, user, password, says string }{
+	for _, tc := range []struct{ of, user, password, message string }{
 		{of: "python", user: "hub", password: "a:b"},
 		{of: "docker.io/library/python", user: "hub", password: "a:b"},
 		{of: "mine/tools", user: "mine", password: "p"},
@@ -41,17 +41,17 @@ func TestEntriesOfAFileOfCredentials(t *testing.T) {
 		{of: "registry.example/a", user: "r", password: "p"},
 		{of: "registry.example/team/a"},
 		{of: "registry.example/teams/a", user: "r", password: "p"},
-		{of: "registry.example:5000/a", says: "no entry for registry.example:5000"},
-		{of: "empty.example/a", says: "has no credentials"},
-		{of: "bad.example/a", says: "base64"},
-		{of: "half.example/a", says: "base64"},
+		{of: "registry.example:5000/a", message: "no entry for registry.example:5000"},
+		{of: "empty.example/a", message: "has no credentials"},
+		{of: "bad.example/a", message: "base64"},
+		{of: "half.example/a", message: "base64"},
 	} {
 		got, err := findCredentials([]byte(all), repository(t, tc.of))
 		switch {
-		case tc.says != "":
-			if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "secret") {
+		case tc.message != "":
+			if err == nil || !strings.Contains(err.Error(), tc.message) || strings.Contains(err.Error(), "secret") {
 				t.Errorf(`%s: got %+v, err = %v, want an error containing %q and err without "secret"`,
-					tc.of, got, err, tc.says)
+					tc.of, got, err, tc.message)
 			}
 		case err != nil || got.Username != tc.user || got.Password != tc.password || tc.user == "" && got.IdentityToken != "i":
 			t.Errorf(`%s: got %+v, err = %v, want no error and got.Username == %v and got.Password == %v and (tc.user != "" or got.IdentityToken == "i")`,

@@ -123,7 +123,7 @@ func (s *served) pull(ctx context.Context, from string, change func(o *PullOptio
 			return i, nil, err
 		}
 		data, err := io.ReadAll(r)
-		if _, twice := files[h.Name]; twice || err != nil {
+		if _, dup := files[h.Name]; dup || err != nil {
 			return i, nil, fmt.Errorf("%s: twice or %w", h.Name, err)
 		}
 		files[h.Name] = string(data)
@@ -193,26 +193,26 @@ func TestWhatCannotBePulledIsNamed(t *testing.T) {
 	s.push(t, "nothing:1", sparse)
 	wrong := "a@sha256:" + strings.Repeat("0", 64)
 	for _, tc := range []struct {
-		from, says string
-		change     func(o *PullOptions)
+		from, message string
+		change        func(o *PullOptions)
 	}{
-		{from: "A:1", says: "want a name such as"},
-		{from: "a:1 ", says: "want a name such as"},
-		{from: "a@sha512:" + strings.Repeat("0", 128), says: "sha256"},
-		{from: "a:2", says: "MANIFEST_UNKNOWN"},
-		{from: "b:1", says: "NAME_UNKNOWN"},
-		{from: wrong, says: "MANIFEST_UNKNOWN"},
-		{from: "arm:1", says: "it is for linux/arm64, not for linux/amd64"},
-		{from: "index:1", says: "there is linux/arm64"},
-		{from: "nothing:1", says: "linux/amd64"},
-		{from: "empty:1", says: "0 layers"},
-		{from: "a:1", says: "want one such as", change: func(o *PullOptions) { o.Platform = "linux" }},
-		{from: "a:1", says: "want one such as", change: func(o *PullOptions) { o.Platform = "a/b/c/d" }},
-		{from: "a:1", says: "no such file", change: func(o *PullOptions) { o.Credentials.File = "/nonexistent" }},
-		{from: "a:1", says: "certificate", change: func(o *PullOptions) { o.roots = nil }},
+		{from: "A:1", message: "want a name such as"},
+		{from: "a:1 ", message: "want a name such as"},
+		{from: "a@sha512:" + strings.Repeat("0", 128), message: "sha256"},
+		{from: "a:2", message: "MANIFEST_UNKNOWN"},
+		{from: "b:1", message: "NAME_UNKNOWN"},
+		{from: wrong, message: "MANIFEST_UNKNOWN"},
+		{from: "arm:1", message: "it is for linux/arm64, not for linux/amd64"},
+		{from: "index:1", message: "there is linux/arm64"},
+		{from: "nothing:1", message: "linux/amd64"},
+		{from: "empty:1", message: "0 layers"},
+		{from: "a:1", message: "want one such as", change: func(o *PullOptions) { o.Platform = "linux" }},
+		{from: "a:1", message: "want one such as", change: func(o *PullOptions) { o.Platform = "a/b/c/d" }},
+		{from: "a:1", message: "no such file", change: func(o *PullOptions) { o.Credentials.File = "/nonexistent" }},
+		{from: "a:1", message: "certificate", change: func(o *PullOptions) { o.roots = nil }},
 	} {
-		if _, _, err := s.pull(t.Context(), tc.from, tc.change); err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %v, want %q", tc.from, err, tc.says)
+		if _, _, err := s.pull(t.Context(), tc.from, tc.change); err == nil || !strings.Contains(err.Error(), tc.message) {
+			t.Errorf("%s: %v, want %q", tc.from, err, tc.message)
 		}
 	}
 }
@@ -222,8 +222,8 @@ func TestRegistriesThatMisbehave(t *testing.T) {
 	t.Parallel()
 	blobs := func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/blobs/") }
 	for what, tc := range map[string]struct {
-		does func(w http.ResponseWriter, r *http.Request, next http.Handler)
-		says string
+		does    func(w http.ResponseWriter, r *http.Request, next http.Handler)
+		message string
 	}{
 		"it is silent": {func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() }, "is silent for 300ms"},
 		"it falls silent in a layer": {func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -289,20 +289,20 @@ func TestRegistriesThatMisbehave(t *testing.T) {
 			w.Header().Set("Content-Type", "application/vnd.docker.distribution.manifest.v1+prettyjws")
 			_, _ = io.WriteString(w, "{}")
 		}, "unsupported MediaType"},
-		"its layers are elsewhere":   {does: changeManifest(func(m *v1.Manifest) { m.Layers[0].URLs = []string{"https://169.254.169.254/"} }), says: "is foreign"},
-		"its configuration is huge":  {does: changeManifest(func(m *v1.Manifest) { m.Config.Size = 1 << 40 }), says: "its configuration has"},
-		"its layer is below nothing": {does: changeManifest(func(m *v1.Manifest) { m.Layers[0].Size = -1 }), says: "too large"},
+		"its layers are elsewhere":   {does: changeManifest(func(m *v1.Manifest) { m.Layers[0].URLs = []string{"https://169.254.169.254/"} }), message: "is foreign"},
+		"its configuration is huge":  {does: changeManifest(func(m *v1.Manifest) { m.Config.Size = 1 << 40 }), message: "its configuration has"},
+		"its layer is below nothing": {does: changeManifest(func(m *v1.Manifest) { m.Layers[0].Size = -1 }), message: "too large"},
 	} {
 		s := serveRegistry(t)
 		s.push(t, "a:1", imageOf(t, "amd64", []byte("linux")))
 		s.between = tc.does
 		_, _, err := s.pull(t.Context(), "a:1", func(o *PullOptions) {
-			if strings.HasPrefix(tc.says, "is silent") {
+			if strings.HasPrefix(tc.message, "is silent") {
 				o.Patience = 300 * time.Millisecond
 			}
 		})
-		if err == nil || !strings.Contains(err.Error(), tc.says) || !strings.HasPrefix(err.Error(), "pull "+s.host+"/a:1: ") || len(err.Error()) > 800 || strings.ContainsAny(err.Error(), "\x1b\n\u202e") {
-			t.Errorf("%s: %v, want %q", what, err, tc.says)
+		if err == nil || !strings.Contains(err.Error(), tc.message) || !strings.HasPrefix(err.Error(), "pull "+s.host+"/a:1: ") || len(err.Error()) > 800 || strings.ContainsAny(err.Error(), "\x1b\n\u202e") {
+			t.Errorf("%s: %v, want %q", what, err, tc.message)
 		}
 	}
 }

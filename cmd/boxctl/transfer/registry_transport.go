@@ -15,14 +15,14 @@ import (
 type registryTransport struct {
 	registry string
 	insecure bool
-	patience time.Duration
+	timeout  time.Duration
 	base     *http.Transport
 }
 
 const maxRedirects = 10
 
-func newRegistryTransport(registry string, insecure bool, patience time.Duration, roots *x509.CertPool) *registryTransport {
-	return &registryTransport{registry, insecure, patience, newTransport(roots)}
+func newRegistryTransport(registry string, insecure bool, timeout time.Duration, roots *x509.CertPool) *registryTransport {
+	return &registryTransport{registry, insecure, timeout, newTransport(roots)}
 }
 
 func (w *registryTransport) close() { w.base.CloseIdleConnections() }
@@ -44,8 +44,8 @@ func (w *registryTransport) RoundTrip(req *http.Request) (*http.Response, error)
 		out.URL.Scheme = "https" // for hosts that look local the library would do without
 	}
 	x := &exchange{
-		Patience: w.patience,
-		Silent:   fmt.Errorf("%s %w for %v", out.URL.Host, errSilent, w.patience),
+		Patience: w.timeout,
+		Silent:   fmt.Errorf("%s %w for %v", out.URL.Host, errSilent, w.timeout),
 		Content: func(resp *http.Response) bool { // the library knows how long a blob has to be
 			return strings.Contains(first.URL.Path, "/blobs/") && resp.StatusCode == http.StatusOK
 		},

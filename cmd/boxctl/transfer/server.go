@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// defaultPatience is how long a server may be silent unless an option says otherwise.
-const defaultPatience = 30 * time.Second
+// defaultTimeout is how long a server may be silent unless an option says otherwise.
+const defaultTimeout = 30 * time.Second
 
 // maxAnswer bounds an answer that is not content: manifests, lists, tokens and errors, in bytes.
 const maxAnswer = 8 << 20
@@ -75,15 +75,15 @@ func because(ctx context.Context, err error) error {
 // request is the body of a request: as long as it is taken, the other end is not silent.
 type request struct {
 	io.ReadCloser
-	timer    *time.Timer
-	patience time.Duration
+	timer   *time.Timer
+	timeout time.Duration
 }
 
 // Read has the time begin anew with every piece.
 func (r *request) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
 	if n > 0 {
-		r.timer.Reset(r.patience)
+		r.timer.Reset(r.timeout)
 	}
 	return n, err
 }

@@ -25,7 +25,7 @@ func (c Caps) Words() (words []string) {
 }
 
 // take parses a word if it is that of a limit.
-func (c *Caps) take(key, value string) (taken bool, err error) {
+func (c *Caps) take(key, value string) (ok bool, err error) {
 	switch key {
 	case keyConnections:
 		var n uint64

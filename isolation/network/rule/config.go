@@ -87,11 +87,11 @@ func (c *Config) Words() (words []string) {
 	return words
 }
 
-// number parses a number between least and greatest.
-func number(text string, least, greatest uint64) (uint64, error) {
+// number parses a number between minimum and maximum.
+func number(text string, minimum, maximum uint64) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || n < least || n > greatest {
-		return 0, &Refusal{Part: "number", Value: text, Allowed: fmt.Sprintf("%d to %d", least, greatest)}
+	if err != nil || n < minimum || n > maximum {
+		return 0, &Refusal{Part: "number", Value: text, Allowed: fmt.Sprintf("%d to %d", minimum, maximum)}
 	}
 	return n, nil
 }
@@ -122,8 +122,8 @@ func ParseConfig(run string, words []string) (Config, error) {
 			if of, limit := strings.CutPrefix(key, prefixMost); limit {
 				to, name = &c.Most, of
 			}
-			var taken bool
-			if taken, err = to.take(name, value); !taken {
+			var ok bool
+			if ok, err = to.take(name, value); !ok {
 				err = errors.New("unknown")
 			}
 		}
@@ -135,7 +135,7 @@ func ParseConfig(run string, words []string) (Config, error) {
 }
 
 // Block parses a block of addresses for boxes: private ones, two for each box. "" is none.
-func Block(text string, four bool) (netip.Prefix, error) {
+func Block(text string, ipv4 bool) (netip.Prefix, error) {
 	if text == "" {
 		return netip.Prefix{}, nil
 	}
@@ -145,10 +145,10 @@ func Block(text string, four bool) (netip.Prefix, error) {
 	}
 	allowed := "a private network of 4 to 2²⁰ addresses, such as 10.231.64.0/18"
 	good := p.Bits() >= 12 && p.Bits() <= 30
-	if !four {
+	if !ipv4 {
 		allowed, good = "a unique local network of 4 addresses or more, such as fd62:6f78:6400::/64", p.Bits() >= 48 && p.Bits() <= 126
 	}
-	if p.Addr().Is4() != four || !p.Addr().IsPrivate() || !good {
+	if p.Addr().Is4() != ipv4 || !p.Addr().IsPrivate() || !good {
 		return p, &Refusal{Part: "block", Value: text, Allowed: allowed}
 	}
 	return p, nil

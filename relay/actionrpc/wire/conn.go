@@ -14,8 +14,8 @@ import (
 
 // Limits of a connection.
 const (
-	maxOwed      = 2 * MaxCalls // pending and unreceived answers
-	sendPatience = time.Minute  // for an answer of up to 16 MiB, unless the connection has another timeout
+	maxUnsent   = 2 * MaxCalls // pending and unreceived answers
+	sendTimeout = time.Minute  // for an answer of up to 16 MiB, unless the connection has another timeout
 )
 
 // Conn is a connection of a client. Serve runs it.
@@ -29,15 +29,15 @@ type Conn struct {
 	// Patience is how long a client may take to receive an answer before it is cut off. 0 is a minute.
 	Patience time.Duration
 
-	calls sync.WaitGroup
-	room  chan struct{} // one entry for each call in progress
-	owed  chan struct{} // and one for each answer that the client has not received
+	calls  sync.WaitGroup
+	slots  chan struct{} // one entry for each call in progress
+	unsent chan struct{} // and one for each answer that the client has not received
 }
 
 // Serve reads requests until the client has gone or ctx ends, and returns when all calls have ended. A message that is not text ends the
 // connection. While a client does not receive its answers, its requests are not read.
 func (c *Conn) Serve(ctx context.Context) {
-	c.room, c.owed = make(chan struct{}, MaxCalls), make(chan struct{}, maxOwed)
+	c.slots, c.unsent = make(chan struct{}, MaxCalls), make(chan struct{}, maxUnsent)
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.calls.Wait()
 	defer cancel()        // calls in progress end with their client
@@ -73,14 +73,14 @@ func (c *Conn) take(ctx context.Context, m *Message) {
 		m.Free()
 		return
 	}
-	c.owed <- struct{}{} // soon frees up: sending is bounded
+	c.unsent <- struct{}{} // soon frees up: sending is bounded
 	if err == nil {
 		select {
-		case c.room <- struct{}{}:
+		case c.slots <- struct{}{}:
 			c.calls.Go(func() {
 				defer m.Free()
 				c.Answer(ctx, req, func(text []byte) {
-					<-c.room
+					<-c.slots
 					c.send(ctx, text)
 				})
 			})
@@ -95,8 +95,8 @@ func (c *Conn) take(ctx context.Context, m *Message) {
 
 // send sends an answer. If that fails, the client has gone, which Serve notices.
 func (c *Conn) send(ctx context.Context, answer []byte) {
-	defer func() { <-c.owed }()
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Patience, sendPatience))
+	defer func() { <-c.unsent }()
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Patience, sendTimeout))
 	defer cancel()
 	if c.WS.Write(ctx, websocket.MessageText, answer) != nil {
 		_ = c.WS.CloseNow() // a closed one is fine

@@ -63,8 +63,8 @@ type Message struct {
 	Kind websocket.MessageType
 	Data []byte
 
-	room *MessageBudget
-	held int64
+	budget *MessageBudget
+	held   int64
 }
 
 // Long reports whether a message takes room of the shared budget.
@@ -73,7 +73,7 @@ func (m *Message) Long() bool { return m.held > 0 }
 // Free returns the room of a message.
 func (m *Message) Free() {
 	if m.held > 0 {
-		m.room.give(m.held)
+		m.budget.give(m.held)
 	}
 	m.held = 0
 }
@@ -81,7 +81,7 @@ func (m *Message) Free() {
 // Keep returns the room that only reading a message needs: it keeps so many times its length, at most what it had.
 func (m *Message) Keep(times, length int) {
 	if left := m.held - int64(times)*int64(length); left > 0 && m.held > 0 {
-		m.room.give(left)
+		m.budget.give(left)
 		m.held -= left
 	}
 }
@@ -89,7 +89,7 @@ func (m *Message) Keep(times, length int) {
 // Count waits for room for a short message too, for a caller that keeps many of them. A tiny message is not counted.
 func (m *Message) Count(ctx context.Context) error {
 	if n := messageWeight * int64(len(m.Data)); m.held == 0 && len(m.Data) > Tiny {
-		if err := m.room.take(ctx, n); err != nil {
+		if err := m.budget.take(ctx, n); err != nil {
 			return err
 		}
 		m.held = n
@@ -106,18 +106,18 @@ func (r *MessageBudget) Read(ctx context.Context, ws *websocket.Conn, waits *ato
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it is about the connection
 	}
-	m := &Message{Kind: kind, room: r}
+	m := &Message{Kind: kind, budget: r}
 	defer func() {
 		if err != nil {
 			m.Free()
 		}
 	}()
-	late := time.AfterFunc(r.Patience, cancel) // cuts off a client that begins a message and does not end it
-	defer late.Stop()
+	timer := time.AfterFunc(r.Patience, cancel) // cuts off a client that begins a message and does not end it
+	defer timer.Stop()
 	if m.Data, err = io.ReadAll(io.LimitReader(from, Short)); err != nil || len(m.Data) < Short {
 		return m, err //nolint:wrapcheck // as above
 	}
-	late.Stop() // the client does not cause the lack of room
+	timer.Stop() // the client does not cause the lack of room
 	waits.Store(true)
 	err = r.take(ctx, fullMessage)
 	waits.Store(false)
@@ -125,7 +125,7 @@ func (r *MessageBudget) Read(ctx context.Context, ws *websocket.Conn, waits *ato
 		return m, err
 	}
 	m.held = fullMessage
-	late.Reset(r.Patience)
+	timer.Reset(r.Patience)
 	rest, err := io.ReadAll(io.MultiReader(bytes.NewReader(m.Data), from))
 	if err != nil {
 		return m, err //nolint:wrapcheck // as above

@@ -53,7 +53,7 @@ func connect(t *testing.T, room *wire.MessageBudget) (ws *websocket.Conn, read c
 	return ws, more, all
 }
 
-func say(t *testing.T, ws *websocket.Conn, length int) {
+func send(t *testing.T, ws *websocket.Conn, length int) {
 	t.Helper()
 	if err := ws.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", length))); err != nil {
 		t.Error(err)
@@ -75,7 +75,7 @@ func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
 	}
 	short, readShort, gotShort := connect(t, room)
 	readShort <- struct{}{}
-	say(t, short, 100)
+	send(t, short, 100)
 	if o := <-gotShort; o.err != nil || o.m.Long() || len(o.m.Data) != 100 {
 		t.Fatalf("a short message must not wait: o = %+v, want no error and not o.m.Long() and len(o.m.Data) == 100", o)
 	}
@@ -89,9 +89,9 @@ func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
 	// What the first did not need is free again, but not enough for a message of maximum length: that is read once the first is done.
 	second, readSecond, gotSecond := connect(t, room)
 	readSecond <- struct{}{}
-	go say(t, second, 2*wire.Short)
+	go send(t, second, 2*wire.Short)
 	read <- struct{}{}
-	say(t, first, 50)
+	send(t, first, 50)
 	if o := <-got; o.err != nil || len(o.m.Data) != 50 || len(gotSecond) > 0 {
 		t.Fatalf("the long message was read without memory for it: o = %+v, want no error and len(o.m.Data) == 50 and len(gotSecond) == 0",
 			o)
@@ -107,7 +107,7 @@ func TestALengthIsReadToTheByte(t *testing.T) {
 	ws, read, got := connect(t, wire.NewMessageBudget(1))
 	for _, n := range []int{0, 1, wire.Short - 1, wire.Short, wire.Short + 1, wire.MaxMessage} {
 		read <- struct{}{}
-		go say(t, ws, n)
+		go send(t, ws, n)
 		o := <-got
 		if o.err != nil || len(o.m.Data) != n || strings.Trim(string(o.m.Data), "x") != "" {
 			t.Fatalf(`%d: o.err = %v, want no error and len(o.m.Data) == n and strings.Trim(string(o.m.Data), "x") == ""`,
@@ -149,7 +149,7 @@ func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
 		other, readOther, gotOther := connect(t, room)
 		room.Patience = time.Hour
 		readOther <- struct{}{}
-		go say(t, other, 2*wire.Short)
+		go send(t, other, 2*wire.Short)
 		if o := <-gotOther; o.err != nil {
 			t.Fatal(o.err)
 		}
@@ -159,24 +159,24 @@ func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
 func TestNobodyHasMoreThanAPart(t *testing.T) {
 	t.Parallel()
 	parts := wire.NewPartBudget(2)
-	mine, leave := parts.Enter("mine")
+	mine, release := parts.Enter("mine")
 	other, leaveOther := parts.Enter("other")
 	defer leaveOther()
 	first, read, got := connect(t, mine)
 	read <- struct{}{}
-	go say(t, first, wire.MaxMessage)
+	go send(t, first, wire.MaxMessage)
 	one := <-got
 	if one.err != nil {
 		t.Fatal(one.err)
 	}
 	again, leaveAgain := parts.Enter("mine")
-	leave()
+	release()
 	second, readSecond, gotSecond := connect(t, again)
 	readSecond <- struct{}{}
-	go say(t, second, 2*wire.Short)
+	go send(t, second, 2*wire.Short)
 	third, readThird, gotThird := connect(t, other)
 	readThird <- struct{}{}
-	go say(t, third, 2*wire.Short)
+	go send(t, third, 2*wire.Short)
 	if o := <-gotThird; o.err != nil || len(gotSecond) > 0 {
 		t.Fatalf("a message of another caller is read, and none of the one that has its share: o = %+v, len(gotSecond) = %d, want no error and len(gotSecond) == 0",
 			o, len(gotSecond))
@@ -193,7 +193,7 @@ func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
 	room := wire.NewMessageBudget(1)
 	ws, read, got := connect(t, room)
 	read <- struct{}{}
-	go say(t, ws, wire.MaxMessage)
+	go send(t, ws, wire.MaxMessage)
 	long := <-got
 	if long.err != nil {
 		t.Fatal(long.err)
@@ -203,7 +203,7 @@ func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	read <- struct{}{}
-	say(t, ws, 2*wire.Tiny)
+	send(t, ws, 2*wire.Tiny)
 	next := <-got
 	go func() { short <- next.m.Count(context.WithoutCancel(t.Context())) }()
 	select {
@@ -218,7 +218,7 @@ func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
 	long.m.Free()
 	next.m.Free()
 	read <- struct{}{}
-	go say(t, ws, wire.MaxMessage) // everything is free again
+	go send(t, ws, wire.MaxMessage) // everything is free again
 	if o := <-got; o.err != nil {
 		t.Fatal(o.err)
 	}

@@ -35,9 +35,9 @@ func ReadLimits(raw json.RawMessage) (limits Limits, given bool, err error) {
 	}
 	retention := int64(limits.Retention / time.Second)
 	for _, f := range []struct {
-		name         string
-		value        *int64
-		least, limit int64
+		name           string
+		value          *int64
+		minimum, limit int64
 	}{
 		{"max_sessions", &limits.MaxSessions, 0, 5000},
 		{"max_managed_processes", &limits.MaxManagedProcesses, 0, 1024},
@@ -54,8 +54,8 @@ func ReadLimits(raw json.RawMessage) (limits Limits, given bool, err error) {
 		if _, truth := map[string]bool{"true": true, "false": true}[strings.TrimSpace(string(raw))]; !ok || truth {
 			return limits, true, Refusef("ValueError", "box.limits.%s must be an integer", f.name)
 		}
-		if n < f.least || n > f.limit {
-			return limits, true, Refusef("ValueError", "box.limits.%s must be between %d and %d", f.name, f.least, f.limit)
+		if n < f.minimum || n > f.limit {
+			return limits, true, Refusef("ValueError", "box.limits.%s must be between %d and %d", f.name, f.minimum, f.limit)
 		}
 		*f.value = n
 	}

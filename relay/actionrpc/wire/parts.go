@@ -17,8 +17,8 @@ type PartBudget struct {
 }
 
 type part struct {
-	room  *MessageBudget
-	users int
+	budget *MessageBudget
+	users  int
 }
 
 // NewPartBudget returns a budget for so many messages of maximum length at once, at most one of them per Workspace.
@@ -26,21 +26,21 @@ func NewPartBudget(longest int64) *PartBudget {
 	return &PartBudget{all: NewMessageBudget(longest), of: map[string]*part{}}
 }
 
-// Enter returns the part of who, until leave is called, once.
-func (p *PartBudget) Enter(who string) (room *MessageBudget, leave func()) {
+// Enter returns the part of caller, until release is called, once.
+func (p *PartBudget) Enter(caller string) (budget *MessageBudget, release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	his := p.of[who]
+	his := p.of[caller]
 	if his == nil {
-		his = &part{room: &MessageBudget{pools: append([]*semaphore.Weighted{semaphore.NewWeighted(fullMessage)}, p.all.pools...), Patience: p.all.Patience}}
-		p.of[who] = his
+		his = &part{budget: &MessageBudget{pools: append([]*semaphore.Weighted{semaphore.NewWeighted(fullMessage)}, p.all.pools...), Patience: p.all.Patience}}
+		p.of[caller] = his
 	}
 	his.users++
-	return his.room, func() {
+	return his.budget, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if his.users--; his.users == 0 {
-			delete(p.of, who)
+			delete(p.of, caller)
 		}
 	}
 }

@@ -30,11 +30,11 @@ func Closed(address, tokenFile string, insecure bool) error {
 	return nil
 }
 
-// leastToken is the minimum length of a control token; the reference demands the same.
-const leastToken = 32
+// minToken is the minimum length of a control token; the reference demands the same.
+const minToken = 32
 
-// mostToken is more than the length of any token.
-const mostToken = 4096
+// maxToken is more than the length of any token.
+const maxToken = 4096
 
 // ReadToken reads the control token, "" if there is no file. The file must be a secret of the user that runs the server.
 func ReadToken(file string) (string, error) {
@@ -53,10 +53,10 @@ func ReadToken(file string) (string, error) {
 	if info.Mode()&(fs.ModeType|0o077) != 0 {
 		return "", fmt.Errorf("langbot.token_file = %q: must have mode 0600, as it is a secret, and has %#o", file, info.Mode())
 	}
-	text, err := io.ReadAll(io.LimitReader(f, mostToken+1))
+	text, err := io.ReadAll(io.LimitReader(f, maxToken+1))
 	token := strings.TrimSpace(string(text))
-	if err == nil && (len(token) < leastToken || len(text) > mostToken || strings.ContainsFunc(token, unicode.IsSpace)) {
-		err = fmt.Errorf("%s: must be a token of %d characters or more, without spaces", file, leastToken)
+	if err == nil && (len(token) < minToken || len(text) > maxToken || strings.ContainsFunc(token, unicode.IsSpace)) {
+		err = fmt.Errorf("%s: must be a token of %d characters or more, without spaces", file, minToken)
 	}
 	if err != nil {
 		return "", fmt.Errorf("langbot.token_file: %w", err)

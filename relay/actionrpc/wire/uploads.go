@@ -41,7 +41,7 @@ func NewUploadBudget() *UploadBudget {
 
 // Uploads has the files of one connection.
 type Uploads struct {
-	room *UploadBudget
+	budget *UploadBudget
 
 	mu     sync.Mutex
 	files  map[string]*file
@@ -55,7 +55,7 @@ type file struct {
 }
 
 // NewUploads returns an empty store. Close must follow.
-func NewUploads(room *UploadBudget) *Uploads { return &Uploads{room: room, files: map[string]*file{}} }
+func NewUploads(b *UploadBudget) *Uploads { return &Uploads{budget: b, files: map[string]*file{}} }
 
 var key = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
 
@@ -114,17 +114,17 @@ func (s *Uploads) Put(fields map[string]json.RawMessage, limit int64) error {
 	}
 	f := s.files[c.key]
 	if f == nil {
-		if len(s.files) >= maxOpen || !s.room.files.TryAcquire(1) {
+		if len(s.files) >= maxOpen || !s.budget.files.TryAcquire(1) {
 			return uploadFull()
 		}
 		if f, err = unnamed(); err != nil {
-			s.room.files.Release(1)
+			s.budget.files.Release(1)
 			return err
 		}
 		s.files[c.key] = f
 	}
 	if c.first {
-		s.room.bytes.Release(f.size)
+		s.budget.bytes.Release(f.size)
 		f.size = 0
 		if err := f.data.Truncate(0); err != nil {
 			return fmt.Errorf("upload: %w", err)
@@ -134,7 +134,7 @@ func (s *Uploads) Put(fields map[string]json.RawMessage, limit int64) error {
 		s.drop(c.key)
 		return uploadRefused("File transfer exceeds the configured size limit")
 	}
-	if !s.room.bytes.TryAcquire(int64(len(c.data))) {
+	if !s.budget.bytes.TryAcquire(int64(len(c.data))) {
 		s.drop(c.key)
 		return uploadFull()
 	}
@@ -173,8 +173,8 @@ func (s *Uploads) forget(key string) *os.File {
 		return nil
 	}
 	delete(s.files, key)
-	s.room.files.Release(1)
-	s.room.bytes.Release(f.size)
+	s.budget.files.Release(1)
+	s.budget.bytes.Release(f.size)
 	return f.data
 }
 

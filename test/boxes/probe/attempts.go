@@ -33,12 +33,12 @@ func text(s string) uintptr {
 	if err != nil {
 		return 0
 	}
-	kept = append(kept, p)
+	pinned = append(pinned, p)
 	return uintptr(unsafe.Pointer(p))
 }
 
-// kept keeps memory alive that was passed to the kernel as a number.
-var kept []*byte
+// pinned keeps memory alive that was passed to the kernel as a number.
+var pinned []*byte
 
 // scratch is memory for results that are not used.
 var scratch [4096]byte
@@ -50,7 +50,7 @@ func call(nr uintptr, args ...uintptr) error {
 	var a [6]uintptr
 	copy(a[:], args)
 	_, _, errno := unix.Syscall6(nr, a[0], a[1], a[2], a[3], a[4], a[5])
-	runtime.KeepAlive(kept)
+	runtime.KeepAlive(pinned)
 	return errnoOf(errno)
 }
 

@@ -59,11 +59,11 @@ func callsFrom(abi string, from, to int, waits map[int]bool) (next int, err erro
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	said := make(chan string)
+	results := make(chan string)
 	go func() { // ends with the program, whose forks are its children and end with it or at once
-		defer close(said)
+		defer close(results)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			said <- lines.Text()
+			results <- lines.Text()
 		}
 	}()
 	for next = from; ; {
@@ -72,7 +72,7 @@ func callsFrom(abi string, from, to int, waits map[int]bool) (next int, err erro
 			wait = shortWait
 		}
 		select {
-		case line, more := <-said:
+		case line, more := <-results:
 			if more {
 				fmt.Println(line)
 				next++
@@ -87,7 +87,7 @@ func callsFrom(abi string, from, to int, waits map[int]bool) (next int, err erro
 		case <-time.After(wait):
 			fmt.Println(next, "HANGS")
 			_ = cmd.Process.Kill()
-			for range said { // until it has ended
+			for range results { // until it has ended
 			}
 			_ = cmd.Wait()
 			return next + 1, nil

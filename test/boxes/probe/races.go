@@ -26,13 +26,13 @@ func untilEOF(step func() error) (rounds int, err error) {
 	if err := unix.SchedSetaffinity(0, &all); err != nil {
 		return 0, err
 	}
-	var over atomic.Bool
+	var stop atomic.Bool
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		over.Store(true)
+		stop.Store(true)
 	}()
 	fmt.Println("ready")
-	for !over.Load() && err == nil {
+	for !stop.Load() && err == nil {
 		err = step()
 		rounds++
 	}
@@ -69,7 +69,7 @@ func race([]string) error {
 			if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && string(name) == initName {
 				caught++
 			}
-			letGo(pid)
+			release(pid)
 		}
 		return nil
 	})
@@ -79,8 +79,8 @@ func race([]string) error {
 	return err
 }
 
-// letGo stops and detaches a tracee; one that has ended is reaped.
-func letGo(pid int) {
+// release stops and detaches a tracee; one that has ended is reaped.
+func release(pid int) {
 	if unix.PtraceInterrupt(pid) != nil {
 		return
 	}

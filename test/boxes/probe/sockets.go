@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialPatience is the timeout of a connection attempt; unreachable addresses fail at once here.
-const dialPatience = 5 * time.Second
+// dialTimeout is the timeout of a connection attempt; unreachable addresses fail at once here.
+const dialTimeout = 5 * time.Second
 
 func dial(network, address string) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialPatience}
+	d := net.Dialer{Timeout: dialTimeout}
 	return d.DialContext(context.Background(), network, address)
 }
 
@@ -139,12 +139,12 @@ func loopback([]string) error {
 	for _, way := range []struct{ name, network, address string }{
 		{"tcp4", "tcp4", "127.0.0.1:0"}, {"tcp6", "tcp6", "[::1]:0"}, {"name", "tcp", "localhost:0"}, {"abstract", "unix", "@probe"},
 	} {
-		fmt.Println(way.name, nameOf(talk(way.network, way.address)))
+		fmt.Println(way.name, nameOf(exchange(way.network, way.address)))
 	}
 	return nil
 }
 
-func talk(network, address string) error {
+func exchange(network, address string) error {
 	l, err := listen(network, address)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -23,14 +24,19 @@ import (
 // media is the type of an archive.
 const media = "application/x-tar"
 
+// archivePath returns the session, the query and the path in it.
+func archivePath(c *Call) (s *session.Session, query url.Values, p []byte, err error) {
+	if s, err = c.session(); err != nil {
+		return nil, nil, nil, err
+	}
+	query = c.R.URL.Query()
+	p, err = requestPath("path", query.Get("path"), query.Get("path_base64"), workspace)
+	return s, query, p, err
+}
+
 // downloadFile sends an archive of a directory or file.
 func downloadFile(c *Call) (any, error) {
-	s, err := c.session()
-	if err != nil {
-		return nil, err
-	}
-	query := c.R.URL.Query()
-	p, err := requestPath("path", query.Get("path"), query.Get("path_base64"), workspace)
+	s, query, p, err := archivePath(c)
 	if err != nil {
 		return nil, err
 	}
@@ -114,12 +120,7 @@ func (f *feeder) end() {
 
 // uploadFile extracts the archive in the body into a directory.
 func uploadFile(c *Call) (any, error) {
-	s, err := c.session()
-	if err != nil {
-		return nil, err
-	}
-	query := c.R.URL.Query()
-	p, err := requestPath("path", query.Get("path"), query.Get("path_base64"), workspace)
+	s, query, p, err := archivePath(c)
 	if err != nil {
 		return nil, err
 	}

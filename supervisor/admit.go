@@ -47,6 +47,17 @@ func (v *Supervisor) knownLocked(key string) *session.Session {
 	return v.leaving[key]
 }
 
+// admitsOne reports whether sessions may start now, whoever owns them. The error is a *quota.Full if there may be room later.
+func (v *Supervisor) admitsOne(w *want) error {
+	if err := v.gate.Check(v.cfg.Load().Enabled); err != nil {
+		return err
+	}
+	if err := v.hostRoom(); err != nil {
+		return v.hostFull(w, err)
+	}
+	return nil
+}
+
 // claim finds the session or enters a new one that its caller must start. It does nothing slow. The error is a *quota.Full if
 // there may be room later.
 func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
@@ -54,11 +65,8 @@ func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 	if s := v.known(key); s != nil {
 		return s, false, nil
 	}
-	if err := v.gate.Check(v.cfg.Load().Enabled); err != nil {
+	if err := v.admitsOne(w); err != nil {
 		return nil, false, err
-	}
-	if err := v.hostRoom(); err != nil {
-		return nil, false, v.hostFull(w, err)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -263,11 +263,8 @@ func (v *Supervisor) wantAgain(ctx context.Context, s *session.Session) (*want, 
 // claimAgain enters a session that its caller must start. It does nothing slow. The error is a *quota.Full if there may be room
 // later.
 func (v *Supervisor) claimAgain(s *session.Session, w *want, changes int) (*session.Session, bool, error) {
-	if err := v.gate.Check(v.cfg.Load().Enabled); err != nil {
+	if err := v.admitsOne(w); err != nil {
 		return nil, false, err
-	}
-	if err := v.hostRoom(); err != nil {
-		return nil, false, v.hostFull(w, err)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -3,9 +3,9 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -27,7 +27,7 @@ func TestOnlyAListThatIsCompleteTellsThatNothingIsLeft(t *testing.T) {
 	programs, all := map[int]*program{}, strings.Builder{}
 	for pid := 1000; pid < 2000; pid++ {
 		programs[pid] = &program{}
-		fmt.Fprintf(&all, "%d ", pid)
+		all.WriteString(strconv.Itoa(pid) + " ")
 	}
 	for list, want := range map[string]bool{
 		"":                         true,

@@ -21,20 +21,16 @@ import (
 // process is still the one that is meant, as the PID may have been reused. No program of the box
 // may run yet.
 func setBoxHostname(pid int, alive func() bool, hostname string) error {
-	proc := "/proc/" + strconv.Itoa(pid)
-	uts, err := unix.Open(proc+"/ns/uts", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	uts, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/uts", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("host names of the box: %w", err)
 	}
 	defer unix.Close(uts)
-	root, err := unix.Open(proc+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := openBoxRoot(pid, alive) // both belong to PID 1 of the box, as it was alive after they were opened
 	if err != nil {
-		return fmt.Errorf("tree of the box: %w", err)
+		return err
 	}
 	defer unix.Close(root)
-	if !alive() { // both belong to PID 1 of the box, as it was alive after they were opened
-		return unix.ESRCH
-	}
 	if err := setHostname(uts, hostname); err != nil {
 		return fmt.Errorf("hostname: %w", err)
 	}
@@ -46,18 +42,14 @@ func setBoxHostname(pid int, alive func() bool, hostname string) error {
 	return nil
 }
 
-// setResolvConf replaces resolv.conf(5) of a live box from outside; text is not empty, and
-// shorter than a page. Programs of the box may run: the directory belongs to root. It takes no
-// memory that the box does not have already.
+// setResolvConf replaces resolv.conf(5) of a live box from outside; text is not empty, and shorter than a page. Programs of the
+// box may run: the directory belongs to root. It takes no memory that the box does not have already.
 func setResolvConf(pid int, alive func() bool, text string) error {
-	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := openBoxRoot(pid, alive)
 	if err != nil {
-		return fmt.Errorf("tree of the box: %w", err)
+		return err
 	}
 	defer unix.Close(root)
-	if !alive() {
-		return unix.ESRCH
-	}
 	if err := rewrite(root, isolation.RunDir[1:]+"/resolv.conf", text); err != nil {
 		return fmt.Errorf("resolv.conf: %w", err)
 	}
@@ -66,20 +58,30 @@ func setResolvConf(pid int, alive func() bool, text string) error {
 
 // setView changes from outside the limits that programs of a live box see.
 func setView(pid int, alive func() bool, v *isolation.View) error {
-	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := openBoxRoot(pid, alive)
 	if err != nil {
-		return fmt.Errorf("tree of the box: %w", err)
+		return err
 	}
 	defer unix.Close(root)
-	if !alive() {
-		return unix.ESRCH
-	}
 	for _, f := range isolation.ViewFiles(v) {
 		if err := rewrite(root, isolation.RunDir[1:]+"/"+f.Name, f.Text); err != nil && !errors.Is(err, unix.ENOENT) { // a box of an earlier version may lack the file
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
 	}
 	return nil
+}
+
+// openBoxRoot opens the root of a live box.
+func openBoxRoot(pid int, alive func() bool) (int, error) {
+	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("tree of the box: %w", err)
+	}
+	if !alive() { // then it may be that of another process
+		unix.Close(root)
+		return -1, unix.ESRCH
+	}
+	return root, nil
 }
 
 // setHostname sets the hostname in a UTS namespace, on a thread that enters it and returns.

@@ -59,7 +59,7 @@ func TestLimitsAreTheTextsOfTheKernel(t *testing.T) {
 	}
 }
 
-func TestWhatTheKernelTellsOfAGroup(t *testing.T) {
+func TestCgroupFilesAreParsed(t *testing.T) {
 	t.Parallel()
 	events := []byte("populated 1\nfrozen 0\npopulated_x 7\nbroken\n")
 	for key, want := range map[string]uint64{"populated": 1, "frozen": 0, "nothing": 0, "broken": 0} {

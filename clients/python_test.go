@@ -285,7 +285,7 @@ func block(name, source string) string {
 }
 
 // There is one client of Python. The blocking one is the same without await.
-func TestTheBlockingClientOfPythonIsTheOtherOne(t *testing.T) {
+func TestTheBlockingPythonClientIsGeneratedFromTheAsyncOne(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"client", "resources"} {
 		source, err := os.ReadFile("python/boxd/_async_" + name + ".py")

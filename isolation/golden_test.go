@@ -48,7 +48,7 @@ func golden(t *testing.T, name string, lines []string) {
 
 // A keeper and a boxd of different versions understand each other well enough that one can tell
 // the other to leave.
-func TestFirstWordsAreThoseOfEveryVersion(t *testing.T) {
+func TestTheHandshakeIsTheSameInEveryVersion(t *testing.T) {
 	t.Parallel()
 	for want, got := range map[string][]byte{
 		"01" + "07000000":        EncodeKeeperRequest(9, &Hello{Version: 7}),

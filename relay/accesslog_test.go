@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-func TestWhatAltersHasARecord(t *testing.T) {
+func TestMutatingRoutesAreRecorded(t *testing.T) {
 	t.Parallel()
 	for pattern, want := range map[string][2]bool{ // alters, only ends
 		"": {false, false}, "GET /v1/sessions": {false, false}, "GET /v1/events": {false, false}, "POST /v1/exec": {true, false}, "PATCH /v1/sessions/{id}": {true, false},

@@ -32,7 +32,7 @@ func serving(ctx context.Context, t *testing.T, s *Server, ln net.Listener) (end
 	return over
 }
 
-func TestACheckIsThatOfACaller(t *testing.T) {
+func TestTheSelfCheckRequestsHealthzLikeACaller(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	s, _ := quiet()

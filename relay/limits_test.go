@@ -253,7 +253,7 @@ func (c notingConn) SetWriteDeadline(t time.Time) error {
 }
 
 // The deadline of an answer does not apply to the connection, whose next request may take longer.
-func TestPatienceIsForOneAnswer(t *testing.T) {
+func TestTheResponseDeadlineIsPerResponse(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
 	peer := peerAddr{limits: conns.NewLimits(), self: &access.Principal{Name: "uid:1", Role: access.User}}
@@ -289,7 +289,7 @@ func TestPatienceIsForOneAnswer(t *testing.T) {
 	}
 }
 
-func TestWhatItsMakerDoesNotLearnOfIsUndone(t *testing.T) {
+func TestASessionIsUndoneWhenItsCreatorGetsNoResponse(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		gone    bool // before the answer

@@ -59,7 +59,7 @@ func TestMetricsAreWellMade(t *testing.T) {
 	}
 }
 
-func TestAScrapeTellsHowThingsAre(t *testing.T) {
+func TestAMetricsScrapeReportsTheState(t *testing.T) {
 	t.Parallel()
 	text := scrape(t, fedMetrics(t))
 	for _, want := range []string{

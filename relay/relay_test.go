@@ -267,7 +267,7 @@ func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
 }
 
 // A boxd that is shutting down does not report as missing what it has already released.
-func TestNothingIsMissingFromABoxdThatEnds(t *testing.T) {
+func TestABoxdThatIsShuttingDownReportsNothingMissing(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
 	s.routes = []Route{line("GET /", unauthenticated, "", func(*Call) (any, error) { return nil, fault.Errorf(fault.NotFound, "no session") })}

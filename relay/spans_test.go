@@ -10,7 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-func TestWhoMaySeeNothingLeavesNoSpan(t *testing.T) {
+func TestACallerWithoutARoleLeavesNoSpan(t *testing.T) {
 	t.Parallel()
 	tracer, err := trace.NewTracer(&trace.Config{Endpoint: "http://127.0.0.1:1", Ratio: 1}, trace.Source{}, slog.New(slog.DiscardHandler))
 	if err != nil {

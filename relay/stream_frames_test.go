@@ -47,7 +47,7 @@ func served(t *testing.T, options *websocket.DialOptions) (server *frames, ours,
 }
 
 // A message of each length around those where the header grows arrives as one message, also while the library writes its own.
-func TestMessagesPastTheLibrary(t *testing.T) {
+func TestWebSocketFramesPastTheLibraryArriveWhole(t *testing.T) {
 	t.Parallel()
 	server, ours, client := served(t, nil)
 	sizes := []int{0, 1, 124, 125, 126, 127, 1<<16 - 2, 1<<16 - 1, 1 << 16, 1 << 20, 8 << 20}

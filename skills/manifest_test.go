@@ -91,7 +91,7 @@ func TestCheckSaysEverythingAtOnce(t *testing.T) {
 	}
 }
 
-func TestReadTakesWhatItCan(t *testing.T) {
+func TestASkillManifestIsReadLeniently(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][3]string{ // name, description, body
 		good:                                 {"make-report", "Makes reports. Use it for CSV files.", "# Reports\n"},

@@ -110,7 +110,7 @@ func TestSkillsOutliveTheStore(t *testing.T) {
 }
 
 // One principal can neither see nor change another's skills.
-func TestPrincipalsDoNotMeet(t *testing.T) {
+func TestPrincipalsCannotAccessEachOthersSkills(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)
 	create(t, s, ann, "same")
@@ -259,7 +259,7 @@ func TestFilesOfSkills(t *testing.T) {
 }
 
 // A lease keeps the skills as they were when it was taken, through updates, deletion and a restart of boxd.
-func TestLeasesHoldWhatWasThere(t *testing.T) {
+func TestASkillLeaseKeepsTheLeasedVersion(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	s := open(t, state, nil)

@@ -23,7 +23,7 @@ func open(t *testing.T, state string) *supervisor.DrainSwitch {
 	return g
 }
 
-func TestAClosedGateOutlivesBoxd(t *testing.T) {
+func TestADrainOutlivesBoxd(t *testing.T) {
 	t.Parallel()
 	state, now := t.TempDir(), time.Unix(1e9, 5)
 	g := open(t, state)

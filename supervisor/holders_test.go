@@ -23,7 +23,7 @@ func admitted(t *testing.T, v *Supervisor, caller access.Principal, id string, m
 	return err
 }
 
-func TestARefusalForRoomSaysWhoHoldsIt(t *testing.T) {
+func TestACapacityRefusalNamesWhoUsesTheCapacity(t *testing.T) {
 	t.Parallel()
 	v := bare(t)
 	cfg := policy.DefaultConfig()
@@ -82,7 +82,7 @@ func TestARefusalForRoomSaysWhoHoldsIt(t *testing.T) {
 }
 
 // A request does not wait if no session that holds the room runs anything, and none ends by itself in time.
-func TestNobodyWaitsForWhatIsNotGivenBack(t *testing.T) {
+func TestNoRequestQueuesForCapacityThatNothingWillRelease(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name    string

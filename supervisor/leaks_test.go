@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestWhatNobodyHasIsALeakWhenSeenTwice(t *testing.T) {
+func TestALeakIsReportedWhenTwoChecksSeeIt(t *testing.T) {
 	work, groups := t.TempDir(), t.TempDir()
 	for _, dir := range []string{filepath.Join(work, "a"), filepath.Join(work, "left"), filepath.Join(groups, "owner-1", "box-a"), filepath.Join(groups, "owner-2", "box-left"), filepath.Join(groups, "anchor")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

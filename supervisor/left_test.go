@@ -13,7 +13,7 @@ import (
 
 // A session is restored if it has a record and a box, and its end has not begun; a damaged record is reported later, by the code
 // that restores it.
-func TestWhatIsOverIsNotTakenOver(t *testing.T) {
+func TestAnEndedSessionIsNotRestored(t *testing.T) {
 	t.Parallel()
 	d, dir := openRecord(t)
 	boxes := map[string]string{}

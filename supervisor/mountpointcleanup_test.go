@@ -134,7 +134,7 @@ func TestMountsOfOneSessionShareWhatWasMade(t *testing.T) {
 }
 
 // A removal that got no answer is still due, for the next session with that key; one that was refused is not.
-func TestWhatNobodyAnswersToIsKept(t *testing.T) {
+func TestAnUnansweredMountPointRemovalStaysDue(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		err  error

@@ -23,7 +23,7 @@ func enterPoint(t *testing.T, b *mountPoints, key, place string) {
 }
 
 // Created directories are removed up to where another session has a mount on or below them; that session becomes responsible for the rest.
-func TestWhatOthersNeedIsHandedOn(t *testing.T) {
+func TestMountPointsThatOthersNeedAreHandedOver(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
@@ -84,7 +84,7 @@ func TestWhatOthersNeedIsHandedOn(t *testing.T) {
 }
 
 // Of several sessions that need the remaining directories, one that needs all of them gets them: when it ends, the rest goes to the next.
-func TestWhoNeedsMostIsGivenIt(t *testing.T) {
+func TestTheSessionThatNeedsAllMountPointsTakesThemOver(t *testing.T) {
 	t.Parallel()
 	b := newMountPoints()
 	g := pointOf("/in", "/in/a/b")
@@ -112,7 +112,7 @@ func TestWhoNeedsMostIsGivenIt(t *testing.T) {
 }
 
 // Of any number of sessions the last one removes everything, and what is handed on twice is recorded once.
-func TestTheLastRemovesEverything(t *testing.T) {
+func TestTheLastSessionRemovesAllMountPoints(t *testing.T) {
 	t.Parallel()
 	b := newMountPoints()
 	removed := func(key string) (list []string) {

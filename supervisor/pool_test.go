@@ -130,7 +130,7 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-func TestItIsFilledAndTakenFrom(t *testing.T) {
+func TestThePreforkPoolIsFilledAndTakenFrom(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 10}
 	run(t, f, []supervisor.PoolKind{{Profile: "a", Count: 3, Spec: plain()}, {Profile: "b", Count: 1, Spec: plain()}}, func(t *testing.T, p *supervisor.Pool) {
@@ -157,7 +157,7 @@ func TestItIsFilledAndTakenFrom(t *testing.T) {
 	})
 }
 
-func TestWhatFits(t *testing.T) {
+func TestAPreforkedBoxFitsOnlyAMatchingSpec(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name string
@@ -219,7 +219,7 @@ func TestBoxesInGroupsAreOfOneOwner(t *testing.T) {
 	})
 }
 
-func TestItYieldsAndMends(t *testing.T) {
+func TestThePreforkPoolYieldsCapacityAndReplacesDeadBoxes(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 3}
 	run(t, f, []supervisor.PoolKind{{Profile: "a", Count: 3, Spec: plain()}}, func(t *testing.T, p *supervisor.Pool) {
@@ -283,7 +283,7 @@ func TestAnotherConfigurationMakesThemAnew(t *testing.T) {
 }
 
 // Of a kind in use the pool keeps as many boxes as sessions have recently asked for at once, and of an unused one only Count.
-func TestAsManyAsAreUsed(t *testing.T) {
+func TestThePreforkPoolFollowsRecentDemand(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 100}
 	kinds := []supervisor.PoolKind{{Profile: "a", Max: 4, Spec: plain()}, {Profile: "b", Count: 1, Max: 2, Spec: plain()}}

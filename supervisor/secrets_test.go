@@ -74,7 +74,7 @@ func TestTheAuthorityIsTheSameForTheNextBoxd(t *testing.T) {
 	}
 }
 
-func TestValuesThatAreNone(t *testing.T) {
+func TestInvalidSecretValuesAreRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	d := OpenSecrets(SecretsConfig{Credentials: dir})

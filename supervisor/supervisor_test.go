@@ -325,7 +325,7 @@ func TestASupervisorIsIdleWithoutSessionsAndAliveWhileItsReaperIs(t *testing.T) 
 }
 
 // An execution that is canceled while it waits for its owner's start limit has started nothing, and holds nothing.
-func TestAnExecutionWaitsForTheTurnOfItsOwner(t *testing.T) {
+func TestAnExecutionCanceledAtTheStartLimitStartsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		v := bare(t)

@@ -189,7 +189,7 @@ func monotonic(t *testing.T) int64 {
 	return now.Nano() / 1000
 }
 
-func TestTheWatchdogHearsOnlyOfAServiceThatIsWell(t *testing.T) {
+func TestOnlyAHealthyServiceNotifiesTheWatchdog(t *testing.T) {
 	t.Parallel()
 	addr := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"}
 	conn, err := net.ListenUnixgram("unixgram", addr)
@@ -224,7 +224,7 @@ func TestTheWatchdogHearsOnlyOfAServiceThatIsWell(t *testing.T) {
 	}
 }
 
-func TestTheServiceManagerHearsOfReadinessAndTheEnd(t *testing.T) {
+func TestSystemdIsNotifiedOfReadinessAndTheEnd(t *testing.T) {
 	t.Parallel()
 	addr := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"}
 	conn, err := net.ListenUnixgram("unixgram", addr)

@@ -87,7 +87,7 @@ s late a 2026-11-27 01:02:03 - stopping 0 -
 }
 
 // If a process has several outputs the newest is shown; if there are several processes one must be named.
-func TestWhichOutputIsMeant(t *testing.T) {
+func TestTheNewestOutputOfAProcessIsSelected(t *testing.T) {
 	t.Parallel()
 	list := []api.FleetOutput{{Name: "1", Session: "s", Process: "p"}, {Name: "2", Session: "t", Process: "p"}, {Name: "3", Session: "t", Process: "q"}, {Name: "4", Session: "s", Process: "p"}}
 	for _, tc := range []struct {

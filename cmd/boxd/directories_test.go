@@ -114,7 +114,7 @@ func TestDirectoriesAreTakenBackForADowngrade(t *testing.T) {
 }
 
 // Files that belong to the user already are not changed: a compromised boxd could have placed links to any file there.
-func TestWhatIsGivenIsNotLookedAtAgain(t *testing.T) {
+func TestADirectoryThatBoxdOwnsAlreadyIsNotWalkedAgain(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
 	cfg := &Daemon{StateDir: filepath.Join(t.TempDir(), "state"), RuntimeDir: t.TempDir()}
@@ -145,7 +145,7 @@ func TestWhatIsGivenIsNotLookedAtAgain(t *testing.T) {
 }
 
 // What has another name, perhaps among the keeper's files, is not given, but for the versions of skills and drives.
-func TestAFileWithAnotherNameIsNotGiven(t *testing.T) {
+func TestAHardLinkedFileIsNotChowned(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
 	cfg := &Daemon{StateDir: filepath.Join(t.TempDir(), "state"), RuntimeDir: t.TempDir()}
@@ -167,7 +167,7 @@ func TestAFileWithAnotherNameIsNotGiven(t *testing.T) {
 }
 
 // A directory of a third user, who could change it meanwhile, and one that is elsewhere are left to the administrator.
-func TestWhatIsAnotherUsersIsNotGiven(t *testing.T) {
+func TestADirectoryOfAThirdUserIsNotChowned(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
 	elsewhere := t.TempDir()
@@ -204,7 +204,7 @@ func TestWhatIsAnotherUsersIsNotGiven(t *testing.T) {
 }
 
 // A give that was interrupted is completed by the next: the directory itself is the user's only when all in it is.
-func TestAnInterruptedGiveIsCompleted(t *testing.T) {
+func TestAnInterruptedChownIsCompleted(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
 	cfg := &Daemon{StateDir: filepath.Join(t.TempDir(), "state"), RuntimeDir: t.TempDir()}
@@ -223,7 +223,7 @@ func TestAnInterruptedGiveIsCompleted(t *testing.T) {
 }
 
 // If a file cannot be chowned, its directory is not either: the next attempt must check it again.
-func TestADirectoryIsGivenAfterAllThatIsInIt(t *testing.T) {
+func TestADirectoryIsChownedAfterItsContents(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
 	cfg := &Daemon{StateDir: filepath.Join(t.TempDir(), "state"), RuntimeDir: t.TempDir()}

@@ -25,7 +25,7 @@ import (
 const scopedVariable = "BOXD_TEST_SCOPED"
 
 // A scoped process can neither signal processes outside its scope nor connect to their abstract sockets.
-func TestWhoIsScopedReachesNoOtherProcess(t *testing.T) {
+func TestALandlockScopeBlocksSignalsAndAbstractSockets(t *testing.T) {
 	t.Parallel()
 	if name := os.Getenv(scopedVariable); name != "" {
 		scoped(name)
@@ -39,7 +39,7 @@ func TestWhoIsScopedReachesNoOtherProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestWhoIsScopedReachesNoOtherProcess$")
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestALandlockScopeBlocksSignalsAndAbstractSockets$")
 	cmd.Env = append(os.Environ(), scopedVariable+"="+name)
 	said, err := cmd.Output()
 	if want := "before <nil> <nil>\nafter operation not permitted operation not permitted\nown <nil>\n"; err != nil || string(said) != want {
@@ -75,7 +75,7 @@ func scoped(name string) {
 const restrictedVariable = "BOXD_TEST_RESTRICTED"
 
 // A process that has restricted itself opens the files of its rules, as they say, and no others.
-func TestWhoIsRestrictedOpensItsOwnFiles(t *testing.T) {
+func TestALandlockRestrictionOpensOnlyItsFiles(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv(restrictedVariable); dir != "" {
 		restricted(dir)
@@ -94,7 +94,7 @@ func TestWhoIsRestrictedOpensItsOwnFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestWhoIsRestrictedOpensItsOwnFiles$")
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestALandlockRestrictionOpensOnlyItsFiles$")
 	cmd.Env = append(os.Environ(), restrictedVariable+"="+dir)
 	said, err := cmd.Output()
 	if err != nil || string(said) != "done\n" {

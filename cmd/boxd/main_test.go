@@ -160,7 +160,7 @@ func TestASocketForEverybodyIsRefused(t *testing.T) {
 }
 
 // A policy that names principals but applies to none is a mistake in the file.
-func TestAPolicyThatHoldsNobodyIsRefused(t *testing.T) {
+func TestAPolicyThatAppliesToNobodyIsRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"[policy.a]\nprincipals = [\"no-such-user\"]\n": `policy.a.principals = "no-such-user": must be the name of a table [principals.NAME], uid:N, or a user of this host`,

@@ -183,7 +183,7 @@ func TestTenThousandChangesAreCounted(t *testing.T) {
 	}
 }
 
-func TestTheOrderIsThatOfAWalk(t *testing.T) {
+func TestPathsSortInTheOrderOfATreeWalk(t *testing.T) {
 	t.Parallel()
 	walked := []string{"a", "a/b", "a/b/c", "a/b-c", "a-b", "a-b/c", "ab", "b"}
 	for i, a := range walked {

@@ -486,7 +486,7 @@ func TestArchivesComeInWhollyOrNotAtAll(t *testing.T) {
 
 // Files that a killed Unpack has left behind are removed by the next one, except those that a user has named like that or copied,
 // and those still in use.
-func TestWhatWasCutOffIsSwept(t *testing.T) {
+func TestLeftoversOfAKilledUnpackAreRemoved(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	unpack := &files.Request{Unpack: &files.Unpack{Path: []byte(dir), Bounds: files.Bounds{Bytes: 1000, Entries: 10, File: 100}}}
@@ -588,7 +588,7 @@ func TestArchivesThatComeAtOnceDoNotDisturbEachOther(t *testing.T) {
 
 // A program that renames directories during an operation leads nothing out of the directory
 // (T20), and no operation hangs or fails with an undefined error.
-func TestARenamerGetsNothingElseDone(t *testing.T) {
+func TestConcurrentRenamesLeadNoOperationAstray(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	outside := put(t, dir+"/outside/file", "outside")

@@ -18,7 +18,7 @@ import (
 
 // What a node has refused is not sent to it again for a while, and callers get the same reason: those that wait for capacity retry
 // often. A refusal that may pass soon is retried sooner, and one that concerns a single caller does not count for others.
-func TestWhatIsNotTakenIsNotSentAgain(t *testing.T) {
+func TestARefusedDeliveryIsNotRetriedAtOnce(t *testing.T) {
 	t.Parallel()
 	c := &clock{t: time.Unix(1e9, 0)}
 	g := aGateway(startServer(t), c)
@@ -52,7 +52,7 @@ func TestWhatIsNotTakenIsNotSentAgain(t *testing.T) {
 
 // If all nodes have refused, the request can be retried if one of the reasons can pass; otherwise it fails for good, with the
 // reason of the last node.
-func TestWhatAllNodesRefuse(t *testing.T) {
+func TestADeliveryThatAllNodesRefuseFails(t *testing.T) {
 	t.Parallel()
 	nodes := []nodeState{{}, {}}
 	nodes[0].Name, nodes[1].Name = "a", "b"

@@ -95,7 +95,7 @@ func TestVersionsOfADriveOfTheFleet(t *testing.T) {
 }
 
 // Drives count against the limit of their owner; of two fills at the same time, one is refused.
-func TestDrivesFit(t *testing.T) {
+func TestFleetDrivesAreWithinTheOwnersQuota(t *testing.T) {
 	t.Parallel()
 	s := aDriveStore(t, 25)
 	for _, of := range [][2]string{{"ci", "me/a"}, {"ci", "me/b"}, {"other", "me/a"}} {
@@ -153,7 +153,7 @@ func TestRecordsOfRemovedDrivesAreBounded(t *testing.T) {
 
 // A node gets a version that it lacks, once, and must compute the same digest. A node that has other content under that number, or
 // a newer version that the fleet does not have, does not get the session.
-func TestADriveThatIsAnotherOnANode(t *testing.T) {
+func TestANodeWithADifferentDriveTakesNoSession(t *testing.T) {
 	t.Parallel()
 	h := newClaiming(t)
 	h.announce("a", h.id)
@@ -286,7 +286,7 @@ func TestAnUploadThatLosesIsDropped(t *testing.T) {
 }
 
 // The parameters of a request are checked before its body is read.
-func TestWhatIsSaidOfAVersion(t *testing.T) {
+func TestDriveVersionParametersAreValidated(t *testing.T) {
 	t.Parallel()
 	for text, field := range map[string]string{
 		"into=a%2F..%2Fb&if_version=0": "", "if_version=abc": "if_version", "if_version=-1": "if_version",

@@ -17,7 +17,7 @@ import (
 )
 
 // A gateway remembers which nodes have the images, skills and drives of sessions, in which version, and for how many of them.
-func TestANodeIsNearThatHasWhatIsNeeded(t *testing.T) {
+func TestAGatewayRemembersWhichNodesHaveTheNeededContent(t *testing.T) {
 	t.Parallel()
 	g := aGateway(startServer(t), &clock{})
 	want := &needs{image: "x", digest: "1", skills: map[string]string{"s": "1"}, drives: []neededDrive{{name: "me/a", version: 1, digest: "1"}, {name: "me/b", version: 1, digest: "1"}}}
@@ -43,7 +43,7 @@ func TestANodeIsNearThatHasWhatIsNeeded(t *testing.T) {
 
 // If a node computes another digest for an image than the first node, or another name, the image is not used there, and not sent
 // again at once.
-func TestAnImageThatIsAnotherOnANode(t *testing.T) {
+func TestAnImageThatDiffersOnANodeIsNotUsed(t *testing.T) {
 	t.Parallel()
 	for what, is := range map[string]api.Image{"digest": {Name: "x", Digest: "sha256:b"}, "name": {Name: "y", Digest: "sha256:a"}, "no digest": {Name: "x"}} {
 		h := newClaiming(t)

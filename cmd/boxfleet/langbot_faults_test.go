@@ -150,7 +150,7 @@ func TestAPanicIsTheErrorOfOneRequest(t *testing.T) {
 	}
 }
 
-func TestWhatAllNodesAreAskedIsShort(t *testing.T) {
+func TestARequestToAllNodesIsBounded(t *testing.T) {
 	t.Parallel()
 	c := &langBotConn{f: &langBotFront{g: &gateway{log: slog.New(slog.DiscardHandler), now: time.Now}}}
 	for size, want := range map[int]string{maxHost / 2: "no node is ready", maxHost: "ValueError: the data of box_shutdown exceeds 65536 bytes"} {
@@ -267,7 +267,7 @@ func TestALinkEndsWithItsNode(t *testing.T) {
 }
 
 // What a node says to its gateway alone does not reach clients.
-func TestClientsDoNotSeeWhatIsForTheGateway(t *testing.T) {
+func TestGatewayHeadersOfNodesDoNotReachClients(t *testing.T) {
 	t.Parallel()
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(rpc.HeaderRefused, "secret")

@@ -103,7 +103,7 @@ func TestLangBotHearsOneAnswerOfAllNodes(t *testing.T) {
 
 // Gateways may repeat the generation of a Workspace, with a later placement; a generation that has ended, or an older one, is
 // refused.
-func TestAWorkspaceIsRememberedAgain(t *testing.T) {
+func TestGatewaysMayRepeatAWorkspaceGeneration(t *testing.T) {
 	t.Parallel()
 	dir, err := durable.Directory(t.TempDir())
 	if err != nil {

@@ -67,7 +67,7 @@ func state(t *testing.T, g *gateway) string {
 
 // A node is lost when it was silent for the promised time, and not a moment earlier; it stops serving before that. Its sessions
 // are lost at the next check, at every gateway, and its next announcement makes the node ready again.
-func TestADeathIsSeenInTime(t *testing.T) {
+func TestALostNodeIsDetectedInTime(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
 	nodes, nodesID, err := openBucket(t.Context(), js, nodesConfig(0), "a")
@@ -221,7 +221,7 @@ func anAgent(t testing.TB, js jetstream.JetStream, boxd http.Handler) *agent {
 
 // A change on a host is in its next announcement, which gateways receive as soon as it is published. Announcements are frequent
 // enough that one may even be missed.
-func TestAChangeIsSeenInTime(t *testing.T) {
+func TestAHostChangeReachesGatewaysInTime(t *testing.T) {
 	t.Parallel()
 	if 2*renewEvery > changeIsSeen {
 		t.Errorf("an announcement each %v is too rare", renewEvery)

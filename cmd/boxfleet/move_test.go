@@ -129,7 +129,7 @@ func TestAMoveThatIsNotRenewedBreaksOff(t *testing.T) {
 
 // The arrival of a session is recorded only while its claim says that it is being moved here: the message of a gateway that has
 // canceled the move may arrive late.
-func TestALateArrivalIsNotNoted(t *testing.T) {
+func TestALateArrivalAfterAnAbortedMoveIsIgnored(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
 	claims, bucket, err := openBucket(t.Context(), js, claimsConfig(0), "now")
@@ -174,7 +174,7 @@ func TestALateArrivalIsNotNoted(t *testing.T) {
 
 // The answer to a move lists what the session loses on the other node: limits that a policy has lowered, skills that exist only
 // there, skills of the fleet in another version, and drives with other content.
-func TestWhatASessionHasLessOf(t *testing.T) {
+func TestAMoveReportsWhatTheSessionLoses(t *testing.T) {
 	t.Parallel()
 	before := &api.Session{Skills: []api.SessionSkill{{Name: "a"}, {Name: "b", Missing: true}, {Name: "c", Digest: "1"}}}
 	after := &api.Session{
@@ -256,7 +256,7 @@ func leftOver(t *testing.T, bucket string) (a *agent, claims jetstream.KeyValue,
 
 // A new session is not mixed up with the rest of one whose move was canceled, whatever its generation and however much had arrived;
 // that rest is removed.
-func TestWhatIsLeftOfAMoveIsNoNewSession(t *testing.T) {
+func TestANewSessionIsNotTakenForALeftoverOfAMove(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name       string

@@ -408,7 +408,7 @@ func TestWhatIsHandedOverIsBounded(t *testing.T) {
 
 // The oldest output of an owner is removed for the newest, but no output of another owner. Output that is too large by itself is
 // not stored, nor any when the store is full: an event reports that.
-func TestOutputsFit(t *testing.T) {
+func TestAnOwnersOldestOutputMakesRoomForItsNewest(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 2<<20, 500<<10)
 	h.wrote("p", string(noise(200<<10)))
@@ -559,7 +559,7 @@ func TestAnAgentThatEndsLosesNoOutput(t *testing.T) {
 }
 
 // A node waits for a gateway that does not know it yet, or whose JetStream does not answer, but not for one that refuses.
-func TestAPartIsTriedAgain(t *testing.T) {
+func TestAnOutputPartIsSentAgainUntilTakenOrRefused(t *testing.T) {
 	t.Parallel()
 	h := hands(t, startServer(t), 64<<20, 64<<20)
 	node := h.g.nodes["a"]

@@ -37,7 +37,7 @@ func names(list []nodeState) (all []string) {
 	return all
 }
 
-func TestOnlyNodesThatCanAreAsked(t *testing.T) {
+func TestOnlyEligibleNodesAreCandidates(t *testing.T) {
 	t.Parallel()
 	nodes := []nodeState{
 		nodeOf("off", func(n *api.FleetNode) { n.State = api.FleetNodeOff }),
@@ -77,7 +77,7 @@ func TestOnlyNodesThatCanAreAsked(t *testing.T) {
 	}
 }
 
-func TestWhatCountsForANode(t *testing.T) {
+func TestPlacementPrefersTheLessLoadedNode(t *testing.T) {
 	t.Parallel()
 	plain := nodeOf("plain", nil)
 	for what, c := range map[string]struct {
@@ -252,7 +252,7 @@ func TestANodeForgetsTheOldestGenerations(t *testing.T) {
 }
 
 // The first waiters of each caller try again, whatever others wait for, and no caller takes all places.
-func TestWhoWaitsKeepsNobodyElseWaiting(t *testing.T) {
+func TestPlacementWaitersOfOneCallerBlockNoOther(t *testing.T) {
 	t.Parallel()
 	q := &queue{}
 	var greedy []*ticket
@@ -329,7 +329,7 @@ func TestAListOfANodeIsWhole(t *testing.T) {
 }
 
 // Only a limited number of waiters query nodes at once, since each may query all of them.
-func TestWhoWaitsTakesTurns(t *testing.T) {
+func TestConcurrentPlacementRetriesAreLimited(t *testing.T) {
 	t.Parallel()
 	r := &reservation{g: &gateway{nodes: map[string]*nodeState{}, turns: make(chan struct{}, 1)}}
 	r.g.turns <- struct{}{}
@@ -348,7 +348,7 @@ func TestWhoWaitsTakesTurns(t *testing.T) {
 }
 
 // /v1/fleet itself is no route.
-func TestTheFleetItselfIsNotFound(t *testing.T) {
+func TestTheFleetPathItselfIsNoRoute(t *testing.T) {
 	t.Parallel()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/fleet", nil)
 	c := &call{w: httptest.NewRecorder(), r: r, pass: access.Pass{Principal: access.Principal{Name: "op", Role: access.Operator}}}

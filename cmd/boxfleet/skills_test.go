@@ -40,7 +40,7 @@ func TestVersionsOfASkill(t *testing.T) {
 
 // Skills count against the limit of their owner, without those that they replace; of two uploads that replace the same skill, the
 // first wins.
-func TestSkillsFit(t *testing.T) {
+func TestFleetSkillsAreWithinTheOwnersQuota(t *testing.T) {
 	t.Parallel()
 	g := aGateway(startServer(t), &clock{})
 	g.cfg.Skills, g.cfg.OwnerSkills = 1<<20, 25

@@ -288,7 +288,7 @@ func TestNothingIsLostWithConnectionsToTheServer(t *testing.T) {
 	}
 }
 
-func TestNobodyIsThere(t *testing.T) {
+func TestDialingASubjectWithoutAListenerFails(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t)
 	a, err := newEndpoint(context.Background(), &endpointConfig{Conn: dialNATS(t, s.ClientURL()), Subject: "fleet.g.a"})
@@ -310,7 +310,7 @@ func TestNobodyIsThere(t *testing.T) {
 
 // A peer that can send to an endpoint, but is not where connections come from, cannot open one; a closed connection is not
 // reopened by a late frame.
-func TestFramesThatDoNotBelong(t *testing.T) {
+func TestStrayFramesOpenNoConnection(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t)
 	a, accepted := streamPair(t, s.ClientURL(), s.ClientURL())

@@ -9,7 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-func TestABoxEndsWhenItsFirstTimeIsOver(t *testing.T) {
+func TestABoxEndsAtItsEarliestDeadline(t *testing.T) {
 	t.Parallel()
 	const told, lost, ended = 100 * time.Second, 200 * time.Second, 150 * time.Second
 	for name, tc := range map[string]struct {

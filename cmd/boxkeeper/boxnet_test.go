@@ -80,7 +80,7 @@ func newFakeNetwork(t *testing.T, keys ...string) *networkProgram {
 }
 
 // However often the program dies, a request is answered or fails, and the next request finds another process.
-func TestRequestsAboutNetworksOutliveTheirProgram(t *testing.T) {
+func TestNetworkRequestsSurviveADeadBoxnet(t *testing.T) {
 	t.Parallel()
 	space, err := unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

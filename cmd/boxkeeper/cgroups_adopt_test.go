@@ -47,7 +47,7 @@ func (t *cgroupTree) all(test *testing.T) (list []string) {
 	return list
 }
 
-func TestSweepKeepsWhatLives(t *testing.T) {
+func TestTheCgroupSweepKeepsLiveBoxes(t *testing.T) {
 	t.Parallel()
 	tree := treeOfDirectories(t, "anchor", "other/box-dead", "owner-1/box-dead/work/e1", "owner-1/box-dead/init", "owner-1/box-live/work/e1",
 		"owner-2/box-dead/work", "owner-2/live", "owner-3")

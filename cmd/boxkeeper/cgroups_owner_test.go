@@ -15,7 +15,7 @@ import (
 
 // The limits of an owner's boxes are written as they are if the boxes use no more; otherwise
 // nothing is killed, and the boxes get no more than before.
-func TestAnOwnersLimitsFollow(t *testing.T) {
+func TestLoweredOwnerLimitsKillNothing(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	for name, tc := range map[string]struct {

@@ -17,9 +17,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// setBoxHostname sets the hostname of the box whose PID 1 has this PID. alive reports whether that
-// process is still the one that is meant, as the PID may have been reused. No program of the box
-// may run yet.
+// setBoxHostname sets the hostname of the box whose PID 1 has this PID. alive reports whether that process is still the one that
+// is meant, as the PID may have been reused. No program of the box may run yet.
 func setBoxHostname(pid int, alive func() bool, hostname string) error {
 	uts, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/uts", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -109,9 +108,8 @@ func setHostname(uts int, hostname string) error {
 	return <-done
 }
 
-// rewrite replaces the text of a file that PID 1 has made. No component of the path may be a
-// symbolic link, and opening a FIFO does not wait for a reader. The file is truncated after the
-// text is written, so that its page is reused.
+// rewrite replaces the text of a file that PID 1 has made. No component of the path may be a symbolic link, and opening a FIFO
+// does not wait for a reader. The file is truncated after the text is written, so that its page is reused.
 func rewrite(root int, name, text string) error {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{
 		Flags: unix.O_WRONLY | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,

@@ -100,7 +100,7 @@ func TestLocksAreCountedOnce(t *testing.T) {
 	}
 }
 
-func TestTheLastHoardersAreRemembered(t *testing.T) {
+func TestTheLatestBoxesWithManyLocksAreRemembered(t *testing.T) {
 	t.Parallel()
 	var h lockHoarders
 	h.add("first")

@@ -87,7 +87,7 @@ func TestAZygoteThatDiesWhileItIsMadeIsMadeOnceMore(t *testing.T) {
 }
 
 // That it has died since it was last used does not count for that.
-func TestAZygoteThatHasDiedIsMadeTwiceToo(t *testing.T) {
+func TestAZygoteFoundDeadIsStillRetriedOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	null, err := os.Open(os.DevNull)

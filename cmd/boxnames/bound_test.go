@@ -189,7 +189,7 @@ func TestProtocolsAreChangedWithinSecrets(t *testing.T) {
 	}
 }
 
-func TestAHostThatIsAnotherGetsNothing(t *testing.T) {
+func TestAHostWithAnotherCertificateGetsNoSecret(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
 	b, trusts := boundBench(t, "other.example", &requests)

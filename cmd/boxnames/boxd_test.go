@@ -194,7 +194,7 @@ func compileRules(t *testing.T, list ...string) *egress.Rules {
 	return r
 }
 
-func TestABoxIsServed(t *testing.T) {
+func TestBoxnamesResolvesByTheRulesOfTheBox(t *testing.T) {
 	t.Parallel()
 	b := openBoxd(t, [4]byte{151, 101, 0, 223})
 	if err := b.resolver.Add(t.Context(), "one", driver.ResolverBox{Rules: compileRules(t, "pypi.org")}); err != nil {

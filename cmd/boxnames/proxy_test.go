@@ -152,7 +152,7 @@ func certified(t *testing.T, curves ...tls.CurveID) string {
 	return s.Listener.Addr().String()
 }
 
-func TestWhatIsWithinTLSIsPassedOn(t *testing.T) {
+func TestTLSConnectionsAreProxiedUnchanged(t *testing.T) {
 	// A server that needs another key share than the client offers requests a second hello.
 	for _, curve := range []tls.CurveID{tls.X25519, tls.CurveP384} {
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
@@ -322,7 +322,7 @@ func TestRequestsGoWhereTheirNameIsAllowed(t *testing.T) {
 }
 
 // A name that has not resolved to an address is resolved once more, but not again and again.
-func TestANameThatHasNotLedThereIsResolvedOnce(t *testing.T) {
+func TestAProxiedNameThatDoesNotMatchIsResolvedOnceMore(t *testing.T) {
 	b := openProxy(t, 443, proxyConfig{}, "127.0.0.1:1")
 	b.led = false
 	for range 3 {

@@ -427,7 +427,7 @@ func TestABoxWithoutIPv6GetsNoneOfItsAddresses(t *testing.T) {
 	}
 }
 
-func TestNothingIsSaidOfWhatCannotBePinned(t *testing.T) {
+func TestAnAddressThatCannotBePinnedIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, replies("a.org. 60 A 151.101.0.223"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
@@ -439,7 +439,7 @@ func TestNothingIsSaidOfWhatCannotBePinned(t *testing.T) {
 	}
 }
 
-func TestRulesOfTheMomentCount(t *testing.T) {
+func TestDNSQueriesAreHeldToTheCurrentRules(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, replies("a.org. 60 A 151.101.0.223"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
@@ -617,7 +617,7 @@ func TestEveryQuestionHasAnIDAndAPortOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestQueriesThatAreNone(t *testing.T) {
+func TestMalformedDNSQueriesAreRejected(t *testing.T) {
 	t.Parallel()
 	s := serveDNS(t, resolverConfig{Rate: 1000}, true, egress.Spec{Name: "*"})
 	q := dnsmessage.Question{Name: dnsmessage.MustNewName("a.org."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}

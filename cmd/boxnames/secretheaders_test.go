@@ -49,7 +49,7 @@ func host(t testing.TB, name egress.Name) *secretHost {
 
 func basic(text string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(text)) }
 
-func TestWhatIsReplaced(t *testing.T) {
+func TestSecretPlaceholdersInHeadersAreReplaced(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		host                 egress.Name

@@ -64,7 +64,7 @@ func TestShowShortensWithoutBreakingRunes(t *testing.T) {
 	}
 }
 
-func TestOneOfReadsAfterMustBe(t *testing.T) {
+func TestOneOfListsAlternativesInWords(t *testing.T) {
 	t.Parallel()
 	for want, words := range map[string][]string{"": nil, "off": {"off"}, "off or host": {"off", "host"}, "a, b or c": {"a", "b", "c"}} {
 		if got := fault.OneOf(words...); got != want {
@@ -73,7 +73,7 @@ func TestOneOfReadsAfterMustBe(t *testing.T) {
 	}
 }
 
-func TestWithTextKeepsWhatProgramsRead(t *testing.T) {
+func TestWithTextKeepsTheStructuredFields(t *testing.T) {
 	t.Parallel()
 	err := fault.Field("network_rules", 1, "no rules without a network").WithText("this box has no %s", "network")
 	if err.Error() != "this box has no network" || err.Field != "network_rules" || err.Value != "1" || err.Allowed != "no rules without a network" || err.Kind != fault.Invalid {

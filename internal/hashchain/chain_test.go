@@ -74,7 +74,7 @@ func TestALogIsWhatWasWritten(t *testing.T) {
 }
 
 // A change of any bit is found, and the report names the record it is in.
-func TestEveryByteIsHeld(t *testing.T) {
+func TestAnyChangedBitInTheHashChainIsFound(t *testing.T) {
 	t.Parallel()
 	lines, head := some(t, 5)
 	for n, line := range lines {

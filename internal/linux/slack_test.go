@@ -14,7 +14,7 @@ import (
 )
 
 // All threads get the slack, also those started earlier; without the capability only the first one is sure to.
-func TestEveryThreadHasIt(t *testing.T) {
+func TestEveryThreadHasTheTimerSlack(t *testing.T) {
 	err := SetTimerSlack(70 * time.Microsecond)
 	if err != nil && (os.Geteuid() == 0 || !strings.Contains(err.Error(), unix.EPERM.Error())) {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestEveryThreadHasIt(t *testing.T) {
 }
 
 // The units set the same slack, for a boxd that may not set it itself.
-func TestUnitsAgree(t *testing.T) {
+func TestUnitsSetTheSameTimerSlack(t *testing.T) {
 	t.Parallel()
 	units := os.DirFS("../../systemd/units")
 	for _, name := range []string{"boxd.service", "boxd-keeper.service"} {

@@ -44,7 +44,7 @@ func TestEachCallerHasAShare(t *testing.T) {
 }
 
 // A caller waits for a place until there is one, its patience is over, or nobody waits for it any more.
-func TestACallerWaits(t *testing.T) {
+func TestTheWaitForAPlaceEndsWithTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &Limit{All: 1, Each: 1, Patience: time.Minute}
 		leave := enter(t, l, "a")

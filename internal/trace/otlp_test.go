@@ -158,7 +158,7 @@ func TestSpansAreThoseOfOTLP(t *testing.T) {
 	})
 }
 
-func TestWhoDecidesWhatIsRecorded(t *testing.T) {
+func TestTheCallerOrTheRatioDecidesWhatIsSampled(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, parent string
@@ -210,7 +210,7 @@ func TestWhoDecidesWhatIsRecorded(t *testing.T) {
 }
 
 // Without a collector no span is recorded, and calls cost nothing.
-func TestWhatIsOffCostsNothing(t *testing.T) {
+func TestDisabledTracingAllocatesNothing(t *testing.T) {
 	tr, err := NewTracer(&Config{}, Source{}, nil)
 	if tr != nil || err != nil {
 		t.Fatalf("tr = %v, err = %v, want tr == nil and no error", tr, err)

@@ -13,7 +13,7 @@ import (
 )
 
 // If this process has no descriptors left for the programs of a box, adopting it fails, but the box does not count as lost.
-func TestABoxThatThereIsNoRoomForIsNotLost(t *testing.T) { //nolint:paralleltest // all of the process lacks room
+func TestABoxIsNotLostWhenItsAdoptionLacksDescriptors(t *testing.T) { //nolint:paralleltest // all of the process lacks room
 	box, peer := standin(t)
 	fds := make([]int, 4)
 	for i := range fds {

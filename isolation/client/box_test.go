@@ -413,7 +413,7 @@ func TestASilentPID1IsGivenUp(t *testing.T) {
 }
 
 // Whoever watches a box is called for what happens, and for what has happened before; of the end once.
-func TestAWatcherIsCalledForWhatHasHappenedToo(t *testing.T) {
+func TestABoxWatcherGetsPastEventsToo(t *testing.T) {
 	t.Parallel()
 	for name, early := range map[string]bool{"before": true, "after": false} {
 		t.Run(name, func(t *testing.T) {

@@ -71,7 +71,7 @@ func TestALateAnswerToAPing(t *testing.T) {
 	}
 }
 
-func TestAnAnswerNobodyAskedForEndsTheBox(t *testing.T) {
+func TestAnUnsolicitedReplyOfPID1EndsTheBox(t *testing.T) {
 	t.Parallel()
 	box, p := standin(t)
 	p.say(&isolation.BoxReply{Frozen: true})

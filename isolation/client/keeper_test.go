@@ -169,7 +169,7 @@ func TestAnotherKeeperThanWantedIsAnError(t *testing.T) {
 	}
 }
 
-func TestAnEarlierKeeperIsSentAway(t *testing.T) {
+func TestAKeeperOfAnEarlierVersionIsDismissed(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.cfg.External = false

@@ -29,7 +29,7 @@ func adoptAs(t *testing.T, version uint32) (*Box, *pid1, error) {
 
 // A box of an earlier boxd is adopted, and its PID 1 gets no request with an option that it does not know: it would ignore the
 // option, and create a missing directory, keep the streams apart, or keep the output in memory.
-func TestAPID1OfAnEarlierVersionHearsWhatItKnows(t *testing.T) {
+func TestAPID1OfAnEarlierVersionGetsNoUnknownOption(t *testing.T) {
 	t.Parallel()
 	existing := &isolation.Command{Argv: []string{"x"}, Dir: "/usr/x", ScriptArg: -1, Existing: true}
 	merged := &isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Merged: true}

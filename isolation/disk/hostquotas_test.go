@@ -29,7 +29,7 @@ func entries() []*entry {
 
 func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 
-func TestABookIsReadAsItWasWritten(t *testing.T) {
+func TestTheQuotaIDTableIsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	b, err := openIDTable(state)
@@ -59,7 +59,7 @@ func TestABookIsReadAsItWasWritten(t *testing.T) {
 }
 
 // A damaged id table is left unchanged, and no directory gets a quota.
-func TestADamagedBookIsNotTouched(t *testing.T) {
+func TestADamagedQuotaIDTableIsNotTouched(t *testing.T) {
 	t.Parallel()
 	good := encode(entries()[:1])
 	for name, text := range map[string]string{
@@ -131,7 +131,7 @@ func TestBoxesThatHaveEndedAreForgotten(t *testing.T) {
 
 // Work that an earlier keeper has left unfinished on a removed directory is dropped, unless its
 // filesystem is not mounted.
-func TestWhatIsGoneIsSettled(t *testing.T) {
+func TestUnfinishedQuotaWorkOnARemovedDirectoryIsDropped(t *testing.T) {
 	t.Parallel()
 	dir, state := t.TempDir(), t.TempDir()
 	var st unix.Stat_t
@@ -202,7 +202,7 @@ func TestWhatCannotBeBoundedIsRefused(t *testing.T) {
 
 // A directory below a root but on another filesystem, which may hang, is recognized by its device
 // number alone.
-func TestAnotherFilesystemIsNotAsked(t *testing.T) {
+func TestADirectoryOnAnotherFilesystemIsNotAccessed(t *testing.T) {
 	t.Parallel()
 	h := OpenHostQuotas(t.TempDir(), []string{"/"}, quiet())
 	defer h.Close()

@@ -10,7 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-func TestMessagesComeAsTheyWent(t *testing.T) {
+func TestEgressMessagesRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, m := range []egress.Request{
 		{Add: &egress.Box{Key: "k", V6: true, Rules: []egress.Spec{{Name: "*.org", Protocol: "udp", Ports: []string{"1-2"}}}, Reach: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
@@ -33,7 +33,7 @@ func TestMessagesComeAsTheyWent(t *testing.T) {
 	}
 }
 
-func TestABoxIsRead(t *testing.T) {
+func TestEgressRulesOfABoxAreCompiled(t *testing.T) {
 	t.Parallel()
 	b := egress.Box{Rules: []egress.Spec{{Name: "a.org"}}, Reach: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	r, err := b.Compile()

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-func TestOneFormOfAName(t *testing.T) {
+func TestDomainNamesAreNormalized(t *testing.T) {
 	t.Parallel()
 	label := strings.Repeat("a", 63)
 	long := strings.Join([]string{label, label, label, strings.Repeat("b", 61)}, ".") // 253 octets
@@ -44,7 +44,7 @@ func TestOneFormOfAName(t *testing.T) {
 	}
 }
 
-func TestNamesOfQuestions(t *testing.T) {
+func TestNamesInDNSQueriesAreValidated(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{"PyPi.oRg.": "pypi.org", "a_b.c.": "a_b.c", "xn--whatever.org.": "xn--whatever.org"} {
 		if got, ok := egress.FromQuery(in); !ok || string(got) != want {

@@ -10,7 +10,7 @@ import (
 
 // In-box root mounts the lower overlay of a writable root and must own nothing there; root of the
 // host is the box user.
-func TestNobodyIsInBoxRootInATreeOfTheHost(t *testing.T) {
+func TestInBoxRootOwnsNothingInAHostTree(t *testing.T) {
 	t.Parallel()
 	const base = 7 * isolation.IDRange
 	o := HostOwner()
@@ -45,7 +45,7 @@ func TestNobodyIsInBoxRootInATreeOfTheHost(t *testing.T) {
 }
 
 // A group of the host that is nobody's in a box is none that root of it can take (cmd/boxinit, rootMaps).
-func TestAGroupOfTheHostIsNobodysInABox(t *testing.T) {
+func TestAMappedHostGroupCannotBeTakenByInBoxRoot(t *testing.T) {
 	t.Parallel()
 	const base = 7 * isolation.IDRange
 	o := Owner{uid: 500, gid: 500, dirGID: 2000, Mapped: true}

@@ -15,7 +15,7 @@ import (
 
 // List returns the mounts that a live box was given, those that are covered too, and what a
 // target lacks.
-func TestALookNamesWhatABoxWasGiven(t *testing.T) {
+func TestListReturnsTheLiveMountsOfABox(t *testing.T) {
 	t.Parallel()
 	b, dir := aBox(t)
 	target := dir + "/a/b"

@@ -113,7 +113,7 @@ func TestPermitFollowsTheRules(t *testing.T) {
 
 func mapped(id uint32) Owner { return Owner{uid: id, gid: id, dirGID: id, Mapped: true} }
 
-func TestPermitNeverLendsWhatIsTheSystems(t *testing.T) {
+func TestSystemDirectoriesAreNeverMountSources(t *testing.T) {
 	t.Parallel()
 	// These stay refused even if every directory is allowed, to its owner and to root.
 	rules := []AllowRule{{Path: "/"}}
@@ -186,7 +186,7 @@ func TestAllowRuleReadsWhatBoxdHandsOver(t *testing.T) {
 	}
 }
 
-func TestHomeOfNobodyIsNowhere(t *testing.T) {
+func TestAnUnknownUserHasNoHomeDirectory(t *testing.T) {
 	t.Parallel()
 	if home := homeOf(ann); home != "" {
 		t.Errorf(`home = %q, want ""`, home)

@@ -55,7 +55,7 @@ func FuzzParse(f *testing.F) {
 
 // Whatever thread a caller is on, onOwnThread never runs its function on the main thread, which could
 // not end.
-func TestTheMainThreadStaysWhereItIs(t *testing.T) {
+func TestOnOwnThreadNeverUsesTheMainThread(t *testing.T) {
 	t.Parallel()
 	var wg sync.WaitGroup
 	for range 200 {
@@ -82,7 +82,7 @@ func TestTheDirectoriesOfATargetComeInOrder(t *testing.T) {
 }
 
 // A process counts as alive whatever signals this process gets meanwhile.
-func TestASignalIsNobodysEnd(t *testing.T) {
+func TestASignalDoesNotMakeALiveProcessCountAsDead(t *testing.T) {
 	t.Parallel()
 	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {

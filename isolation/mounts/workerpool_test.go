@@ -112,7 +112,7 @@ func TestAWorkerIsUsedAgain(t *testing.T) {
 
 // A late job is abandoned together with its worker, and its answer is never taken for that of
 // another job.
-func TestAnErrandThatIsLateIsGivenUp(t *testing.T) {
+func TestALateJobIsAbandonedWithItsWorker(t *testing.T) {
 	t.Parallel()
 	p := pool(t, short)
 	r, w := pipe(t)
@@ -144,7 +144,7 @@ func TestAnErrandThatIsLateIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestAnAnswerOfAnotherErrandIsNone(t *testing.T) {
+func TestAWorkersAnswerToAnotherJobIsRejected(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string][]byte{
 		"an earlier one": append(binary.LittleEndian.AppendUint64(nil, 1), 'x'),
@@ -187,7 +187,7 @@ func TestAWorkerThatEndsIsReplaced(t *testing.T) {
 }
 
 // A user with as many unfinished jobs as one user may have waits for those; no other user does.
-func TestNobodyWaitsForTheErrandsOfAnother(t *testing.T) {
+func TestAUserAtTheJobLimitDelaysNoOtherUser(t *testing.T) {
 	t.Parallel()
 	p := pool(t, long)
 	r, w := pipe(t)
@@ -250,7 +250,7 @@ func TestCloseEndsWhatIsBeingDone(t *testing.T) {
 	}
 }
 
-func BenchmarkErrand(b *testing.B) {
+func BenchmarkWorkerJob(b *testing.B) {
 	p := newWorkerPool(poolConfig{Patience: long, Most: 6, Each: 3, Keep: 1, Log: log.Default()})
 	defer p.Close()
 	for b.Loop() {

@@ -34,7 +34,7 @@ func ruleOf(parts ...[]expr.Any) (r []expr.Any) {
 }
 
 // The outcome for packets of boxes is right for chains as firewalld, ufw and Docker write them.
-func TestWhatBecomesOfAPacket(t *testing.T) {
+func TestFirewallChainsAreEvaluatedForPacketsOfBoxes(t *testing.T) {
 	t.Parallel()
 	const accept, drop, jump, goTo, back = expr.VerdictAccept, expr.VerdictDrop, expr.VerdictJump, expr.VerdictGoto, expr.VerdictReturn
 	reject := []expr.Any{&expr.Reject{}}
@@ -102,7 +102,7 @@ func TestWhatBecomesOfAPacket(t *testing.T) {
 	}
 }
 
-func TestHintsAreToldOnce(t *testing.T) {
+func TestEachFirewallHintIsGivenOnce(t *testing.T) {
 	t.Parallel()
 	walls := []blockingChain{{Hint: "a"}, {Hint: "a"}, {Chain: "x"}, {Chain: "y"}}
 	if got := firewallHints(walls, "bxabcd"); got != "a\nallow packets from and to interfaces bxabcd* there" {

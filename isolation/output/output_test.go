@@ -279,7 +279,7 @@ func TestTheOrderIsForgottenBeforeTheData(t *testing.T) {
 
 // What a lossless reader has not read yet is kept, even if Fill has moved more at once than the
 // limit.
-func TestWhatIsHeldIsKept(t *testing.T) {
+func TestOutputUnreadByALosslessReaderIsKept(t *testing.T) {
 	t.Parallel()
 	w, l := newWriter(t, 0, 64<<10)
 	held := &w.rings[0]
@@ -295,7 +295,7 @@ func TestWhatIsHeldIsKept(t *testing.T) {
 	}
 }
 
-func TestNewsWakesWhoWaits(t *testing.T) {
+func TestNewOutputWakesWaitingReaders(t *testing.T) {
 	t.Parallel()
 	_, l := newWriter(t, 0, 4096)
 	news := l.Changed()

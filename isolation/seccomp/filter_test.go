@@ -36,7 +36,7 @@ func TestFilterMeansThePolicy(t *testing.T) {
 	}
 }
 
-func TestNumbersFarOut(t *testing.T) {
+func TestUnknownSyscallNumbersGetENOSYS(t *testing.T) {
 	for _, target := range targets {
 		f := mustCompile(t, Default(), target.options)
 		for _, nr := range []uint32{601, 1000, 0x3fffffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff} {

@@ -66,7 +66,7 @@ func TestPolicyLinesAllCount(t *testing.T) {
 }
 
 // What must stay forbidden with any arguments, however the policy changes.
-func TestPolicyKeepsClosed(t *testing.T) {
+func TestTheSeccompPolicyForbidsDangerousSyscalls(t *testing.T) {
 	closed := strings.Fields(`
 		mount umount2 move_mount fsopen fsconfig fsmount fspick open_tree open_tree_attr mount_setattr
 		pivot_root chroot unshare bpf perf_event_open userfaultfd
@@ -109,7 +109,7 @@ func TestPolicyLetsNamespacesBeEnteredForRootAlone(t *testing.T) {
 }
 
 // What must stay allowed, or programs and boxinit's way of starting them break.
-func TestPolicyKeepsOpen(t *testing.T) {
+func TestTheSeccompPolicyAllowsNeededSyscalls(t *testing.T) {
 	open := strings.Fields(`
 		clone3 vfork execve execveat setuid setgid setgroups setresuid setresgid setfsuid setfsgid
 		capget capset prctl seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self

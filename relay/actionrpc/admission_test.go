@@ -341,7 +341,7 @@ func (h *host) hang(id string) (release func()) {
 }
 
 // A box that does not die blocks grants, revocations and sweeps for no longer than Patience.
-func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
+func TestABoxThatDoesNotDieBlocksNoGrant(t *testing.T) {
 	t.Parallel()
 	const (
 		upsert = "box_upsert_sandbox_admission_grant"
@@ -519,7 +519,7 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 	}
 }
 
-func TestASpecOfAnAdmittedWorkspaceIsItsGrants(t *testing.T) {
+func TestTheSpecOfAnAdmittedWorkspaceIsClampedByItsPolicy(t *testing.T) {
 	t.Parallel()
 	h := admitting(t, strings.Replace(policyInit, `"required":true`, `"required":true,"max_timeout_sec":20,"cpus":0.5,"memory_mb":99,"pids_limit":44,"read_only_rootfs":false,"workspace_quota_mb":7`, 1))
 	ns := wire.Namespace("i", "w")
@@ -562,7 +562,7 @@ func TestASpecOfAnAdmittedWorkspaceIsItsGrants(t *testing.T) {
 	}
 }
 
-func TestReadinessIsWhatWasSeenOfARealBox(t *testing.T) {
+func TestReadinessComesFromTheAttestationOfARealBox(t *testing.T) {
 	t.Parallel()
 	h := admitting(t, policyInit)
 	h.cfg.AllowSoftStorage = false
@@ -616,7 +616,7 @@ func TestReadinessIsWhatWasSeenOfARealBox(t *testing.T) {
 	}
 }
 
-func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
+func TestTheAttestationOfABoxIsCached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := admitting(t, policyInit)
@@ -684,7 +684,7 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 	})
 }
 
-func TestARelayNeedsAGrantThatNobodyHas(t *testing.T) {
+func TestARelayIsRefusedWithoutAGrant(t *testing.T) {
 	t.Parallel()
 	h := admitting(t, policyInit)
 	_, entered, err := h.fence.Enter(t.Context(), FenceKey{Instance: "i", Workspace: "w"}, 1, 9)
@@ -713,7 +713,7 @@ func TestARelayNeedsAGrantThatNobodyHas(t *testing.T) {
 	attach(`{"error":{"code":"BoxReadinessError","message":"Managed sandbox isolation is not ready (failed checks: mount_isolation)"}}`)
 }
 
-func TestWhatThereIsNoRoomForAtFirstIsNotReady(t *testing.T) {
+func TestReadinessFailsWithoutCapacityForTheFirstAttestation(t *testing.T) {
 	t.Parallel()
 	h := admitting(t, policyInit)
 	h.proof = Proof{Full: true, Error: fault.Errorf(fault.Exhausted, "all room is taken").Error()}

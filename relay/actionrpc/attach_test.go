@@ -13,7 +13,7 @@ import (
 )
 
 // A client from which nothing is read, because its process does not read, is not dropped for pongs that are not read either.
-func TestWhoIsNotReadFromIsNotDropped(t *testing.T) {
+func TestAClientThatBoxdDoesNotReadFromIsNotDropped(t *testing.T) {
 	t.Parallel()
 	served := make(chan *websocket.Conn, 1)
 	relays := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

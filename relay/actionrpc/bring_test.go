@@ -15,7 +15,7 @@ import (
 )
 
 // An uploaded skill stays for another try if the store has no place for it.
-func TestAnUploadStaysWithoutAPlace(t *testing.T) {
+func TestAnUploadedSkillStaysWhenTheStoreIsBusy(t *testing.T) {
 	t.Parallel()
 	store, err := skills.Open(t.TempDir(), skills.DefaultConfig(), slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -172,7 +172,7 @@ func TestThereAreOnlySoManyWorkspaces(t *testing.T) {
 }
 
 // A box that does not die blocks callers for a limited time, and no call for its Workspace is admitted before it has.
-func TestWhatDoesNotEndIsNotWaitedForWithoutAnEnd(t *testing.T) {
+func TestTheWaitForABoxOfAnOlderGenerationIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		stuck := true

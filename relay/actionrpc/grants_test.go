@@ -150,7 +150,7 @@ func grant(generation, revision, sessions int64, life time.Duration) *actionrpc.
 }
 
 // A revocation does not wait for a grant that is about to be installed.
-func TestWhatIsRevokedWhileItIsWeighedIsNotInForce(t *testing.T) {
+func TestAGrantRevokedDuringItsCheckIsNotInstalled(t *testing.T) {
 	t.Parallel()
 	for revision, want := range map[int64]string{1: "", 2: "BoxAdmissionError: Sandbox admission grant revision was revoked"} {
 		b, p := actionrpc.NewGrants(time.Now), actionrpc.DefaultPolicy()
@@ -280,7 +280,7 @@ func TestARevocationIsRemembered(t *testing.T) {
 	}
 }
 
-func TestWhoIsAdmitted(t *testing.T) {
+func TestOnlyAGrantOfTheSameGenerationAdmits(t *testing.T) {
 	t.Parallel()
 	b := actionrpc.NewGrants(time.Now)
 	missing := "BoxAdmissionError: Sandbox admission grant is missing"

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestWhatAnImageIsCalledHere(t *testing.T) {
+func TestAnImageReferenceIsLookedUpUnderItsLocalNames(t *testing.T) {
 	t.Parallel()
 	for image, want := range map[string][]string{
 		"python":                         {"python", "python:latest", "docker.io/library/python", "docker.io/library/python:latest"},

@@ -38,7 +38,7 @@ work
 end
 `
 
-func TestWhatABoxIsIsReadFromWithin(t *testing.T) {
+func TestABoxIsAttestedFromInside(t *testing.T) {
 	t.Parallel()
 	fine := Proof{Available: true, Namespaces: true, Mounts: true, Network: true, Ephemeral: true, Work: true}
 	for name, tc := range map[string]struct {
@@ -93,7 +93,7 @@ func FuzzJudge(f *testing.F) {
 }
 
 // A lack of capacity is no result about isolation, and so none about the directory either.
-func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
+func TestAnAttestationWithoutCapacityProvesNothing(t *testing.T) {
 	t.Parallel()
 	broken := fault.Errorf(fault.Denied, "not lent")
 	for name, tc := range map[string]struct {
@@ -143,7 +143,7 @@ func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
 	}
 }
 
-func TestABoxThatIsLookedAtWaitsForNoRoom(t *testing.T) {
+func TestAnAttestationBoxDoesNotQueueForCapacity(t *testing.T) {
 	t.Parallel()
 	var req policy.Request
 	if passing(&req); !req.OneShot || req.Wait == nil || *req.Wait != 0 {
@@ -152,7 +152,7 @@ func TestABoxThatIsLookedAtWaitsForNoRoom(t *testing.T) {
 }
 
 // The profile's quota applies if a request has none, so removing a quota needs an explicit zero.
-func TestNoQuotaIsAskedForByName(t *testing.T) {
+func TestAnUnlimitedQuotaIsRequestedExplicitly(t *testing.T) {
 	t.Parallel()
 	mount := policy.Mount{Source: "/srv/q/a", Target: isolation.Workspace, Mode: policy.MountReadWrite}
 	can, cannot := func(string) error { return nil }, func(dir string) error { return errors.New(dir) }

@@ -181,7 +181,7 @@ func TestAnInitWhoseDirectoriesAreRefusedStillRequiresAdmission(t *testing.T) {
 	}
 }
 
-func TestWhatABoxdBeforeWasToldHoldsUntilTheFirstInit(t *testing.T) {
+func TestARecordedAdmissionRequirementHoldsUntilTheFirstInit(t *testing.T) {
 	t.Parallel()
 	has := actionrpc.RequiredInit()
 	if !has.Required || has.Broken != "" {
@@ -217,7 +217,7 @@ func FuzzMerge(f *testing.F) {
 }
 
 // The marker file is replaced atomically and synced: opening an existing one could follow a link.
-func TestTheNoteOfAnAdmissionIsAFileOfItsOwn(t *testing.T) {
+func TestTheAdmissionMarkerIsReplacedAtomically(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	mark := actionrpc.Marker(filepath.Join(dir, actionrpc.MarkerFile))

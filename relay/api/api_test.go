@@ -84,7 +84,7 @@ func processRequest() *api.ProcessRequest {
 
 // The wire format does not change by accident: the files in testdata are what clients rely on. With UPDATE in the environment they
 // are written again.
-func TestTheWireIsWhatItWas(t *testing.T) {
+func TestTheWireFormatIsUnchanged(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]any{
 		"session.json": new(session()), "exec_result.json": new(result()), "start_failed.json": new(failure()), "problem.json": new(problem()),

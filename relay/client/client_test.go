@@ -334,7 +334,7 @@ func TestCancelingEndsTheStream(t *testing.T) {
 }
 
 // If others have filled a listener's queue, a call waits for its turn.
-func TestACallWaitsForACrowd(t *testing.T) {
+func TestACallWaitsWhileTheListenQueueIsFull(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

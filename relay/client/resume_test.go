@@ -319,7 +319,7 @@ func exit(ctx context.Context, ws *websocket.Conn) {
 	_, _, _ = ws.Read(ctx)
 }
 
-func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
+func TestAStartWithALostAnswerIsResumed(t *testing.T) {
 	t.Parallel()
 	var id string
 	lose := func(_ context.Context, _ *websocket.Conn, first *api.ClientControl) { id = first.Start.Exec.ID }
@@ -434,7 +434,7 @@ func TestAProcessThatIsGoneIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-func TestABrokenRuleIsNotBrokenAgain(t *testing.T) {
+func TestAStreamClosedForAPolicyViolationIsNotResumed(t *testing.T) {
 	t.Parallel()
 	c := answerEach(t, func(ctx context.Context, ws *websocket.Conn, f *api.ClientControl) {
 		greet(api.StreamAttached{})(ctx, ws, f)

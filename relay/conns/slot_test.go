@@ -11,7 +11,7 @@ import (
 
 // Idle connections do not keep others out: the oldest unauthenticated one is closed to make room, and authenticated ones are
 // kept.
-func TestStrangersMakeRoom(t *testing.T) {
+func TestTheOldestUnauthenticatedConnectionIsClosedToMakeRoom(t *testing.T) {
 	t.Parallel()
 	c := New(Each, All)
 	ended := map[int]bool{}

@@ -237,7 +237,7 @@ func TestAWatcherThatNobodyAsksIsForgotten(t *testing.T) {
 }
 
 // Whatever a program in a sandbox stores in a file's metadata can be encoded.
-func TestEveryEntryCanBeTold(t *testing.T) {
+func TestEveryFileEntryCanBeEncoded(t *testing.T) {
 	t.Parallel()
 	for name, e := range map[string]*files.Entry{
 		"late":  {Type: files.TypeFile, Time: time.Unix(1<<60, 0)},
@@ -253,7 +253,7 @@ func TestEveryEntryCanBeTold(t *testing.T) {
 }
 
 // A new timeout counts from now, whatever the age of the sandbox and however the clock jumps.
-func TestALifetimeIsOfTheFuture(t *testing.T) {
+func TestANewSandboxTimeoutCountsFromNow(t *testing.T) {
 	t.Parallel()
 	for _, age := range []time.Duration{math.MinInt64, -time.Hour, 0, time.Hour} {
 		for _, seconds := range []int64{0, 1, maxTimeout} {

@@ -21,7 +21,7 @@ func facts() *Facts {
 	}
 }
 
-func TestItSaysWhatTheBoxIs(t *testing.T) {
+func TestMCPInstructionsDescribeTheBox(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		change   func(f *Facts)

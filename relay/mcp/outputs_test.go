@@ -62,7 +62,7 @@ func TestAStreamHoldsOnlySoMuch(t *testing.T) {
 	}
 }
 
-func TestLastIsALineWithSomethingInIt(t *testing.T) {
+func TestTheLastNonBlankLineIsReturned(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"": "", "\n\n": "", "one\ntwo\n\n": "two", "one\ntw": "tw", "\xff": "\uFFFD"} {
 		if got := written(text).lastLine(); got != want {
@@ -71,7 +71,7 @@ func TestLastIsALineWithSomethingInIt(t *testing.T) {
 	}
 }
 
-func TestTheOldestGoesFirst(t *testing.T) {
+func TestTheOldestStoredOutputIsEvictedFirst(t *testing.T) {
 	t.Parallel()
 	store := newOutputs(DefaultOutputLimits())
 	full := strings.Repeat("x", maxStream)

@@ -81,7 +81,7 @@ func TestATablesTroubleStandsOut(t *testing.T) {
 	}
 }
 
-func TestWhatHasFailedIsWhatNobodyAskedFor(t *testing.T) {
+func TestAStoppedProcessIsNotShownAsFailed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		p    api.Process

@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-func TestRoughly(t *testing.T) {
+func TestDurationsAreShownRoughly(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
 		-time.Hour: "0s", 0: "0s", time.Second - 1: "0s", time.Second: "1s", 119*time.Second + 999*time.Millisecond: "119s",
@@ -87,7 +87,7 @@ web       running             yes    7    2       1        3m      ./serve -p 80
 	}
 }
 
-func TestWordsCanBeTyped(t *testing.T) {
+func TestShellWordsAreQuoted(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"work": "work", "a/b": "a/b", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$HOME": "'$HOME'", "~": "'~'", "a\tb'": `$'a\tb\''`,

@@ -73,7 +73,7 @@ func TestAGatewaySpeaksForItsCallers(t *testing.T) {
 	}
 }
 
-func TestAnIdentityThatDoesNotHold(t *testing.T) {
+func TestAnInvalidGatewayAssertionIsRefused(t *testing.T) {
 	t.Parallel()
 	h, key := node(t)
 	_, foreign, err := ed25519.GenerateKey(nil)
@@ -124,7 +124,7 @@ func TestAnIdentityThatDoesNotHold(t *testing.T) {
 }
 
 // A statement for LangBot is good for LangBot's protocol alone, and no other statement is good for that.
-func TestTheWordForLangBotOpensNoRoute(t *testing.T) {
+func TestAnAssertionForLangBotIsRefusedElsewhere(t *testing.T) {
 	t.Parallel()
 	h, key := node(t)
 	const target = "/v1/sessions?all=true"
@@ -160,7 +160,7 @@ func TestTheWordForLangBotOpensNoRoute(t *testing.T) {
 }
 
 // An assertion about a token identifies no caller, and one about a caller does not count for a token.
-func TestTheWordOnAKeyLetsNobodyIn(t *testing.T) {
+func TestAnAssertionAboutATokenAuthenticatesNoCaller(t *testing.T) {
 	t.Parallel()
 	h, key := node(t)
 	const target = "/v1/sessions?all=true"
@@ -212,7 +212,7 @@ func TestTheWordOnAKeyLetsNobodyIn(t *testing.T) {
 }
 
 // A request with an accepted identity goes on until the configuration takes it away; a new request needs a new assertion.
-func TestAnIdentityIsForTheBeginningOfARequest(t *testing.T) {
+func TestAGatewayAssertionIsCheckedAtTheStartOfARequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, key := node(t)

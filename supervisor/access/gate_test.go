@@ -151,7 +151,7 @@ func TestAGateMayBeOpen(t *testing.T) {
 }
 
 // A running call ends when its caller loses the right to make it.
-func TestACallUnderWayIsAskedAboutAgain(t *testing.T) {
+func TestARunningCallEndsWhenItsCallerLosesTheRight(t *testing.T) {
 	t.Parallel()
 	secret, line := token("a", "ci", "")
 	h := build(t, line)
@@ -261,7 +261,7 @@ func TestCredentialsAndOrder(t *testing.T) {
 }
 
 // A caller accepted earlier is identified again as what it is now: by its user id, or by the token it used, while that is valid.
-func TestWhoWasLetInBefore(t *testing.T) {
+func TestAnAcceptedCallerIsIdentifiedAnew(t *testing.T) {
 	t.Parallel()
 	_, one := token("one", "ci", `role = "user"`)
 	_, old := token("old", "ci", "expires = 2020-01-01T00:00:00Z")

@@ -81,7 +81,7 @@ func TestRevokedCertificatesLetNobodyIn(t *testing.T) {
 }
 
 // A list in the authority's name that it has not signed counts as no answer, so the certificate is refused.
-func TestAListOfSomebodyElseRefuses(t *testing.T) {
+func TestARevocationListThatItsIssuerHasNotSignedRefuses(t *testing.T) {
 	t.Parallel()
 	h := build(t, "")
 	ca, other := boxtest.NewAuthority(t), boxtest.NewAuthority(t)

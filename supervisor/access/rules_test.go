@@ -34,7 +34,7 @@ func host() access.HostLookup {
 	}
 }
 
-func TestWhoIsWho(t *testing.T) {
+func TestPrincipalRulesMatchUsersAndGroups(t *testing.T) {
 	t.Parallel()
 	table, loud := access.ResolveRules(access.Config{DefaultRole: access.Viewer}, map[string]access.Rule{
 		"ci":     {Role: access.Operator, User: "ci"},
@@ -107,7 +107,7 @@ func TestWhoIsWho(t *testing.T) {
 	}
 }
 
-func TestRulesThatSayTooMuch(t *testing.T) {
+func TestConflictingPrincipalRulesAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		config access.Config

@@ -98,7 +98,7 @@ func scripted(t *testing.T, sockets func() ([]int, bool, error), hear func(*fdpa
 }
 
 // A box that boxnames gives back at once is handed to it again only after a pause.
-func TestABoxThatIsGivenBackWaits(t *testing.T) {
+func TestABoxRejectedByBoxnamesIsSentAgainAfterAPause(t *testing.T) {
 	t.Parallel()
 	opened := make(chan struct{}, 1000)
 	resolver, _ := scripted(t, func() ([]int, bool, error) { opened <- struct{}{}; return nil, false, nil }, func(c *fdpass.Conn, m *egress.Request) {

@@ -46,7 +46,7 @@ func newServer(t *testing.T) (dial DialScopes, begun string) {
 }
 
 // The server accepts only requests for scopes of boxes, so that a compromised boxd cannot do more.
-func TestAServerOfScopesRefusesLies(t *testing.T) {
+func TestTheScopeServerAcceptsOnlyScopesOfBoxes(t *testing.T) {
 	t.Parallel()
 	dial, begun := newServer(t)
 	key := strings.Repeat("a1", isolation.KeyLen/2)

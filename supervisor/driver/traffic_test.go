@@ -118,7 +118,7 @@ func TestWhatWouldAllowIt(t *testing.T) {
 	}
 }
 
-func TestRefusalsAreToldOnce(t *testing.T) {
+func TestRefusedConnectionsAreReportedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	var tally trafficTally
 	now := time.Unix(1e9, 0)
@@ -162,7 +162,7 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 }
 
 // A box that reaches its connection cap is reported at most once a minute, and again only if it has reached the cap since.
-func TestACapThatIsMetIsToldOnce(t *testing.T) {
+func TestAReachedConnectionCapIsReportedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	var tally trafficTally
 	now := time.Unix(1e9, 0)

@@ -89,7 +89,7 @@ func TestALateReaderIsToldWhatItMissed(t *testing.T) {
 	}
 }
 
-func TestAnotherLifeIsNoGapInSilence(t *testing.T) {
+func TestAnEventReaderIsNotifiedOfARestart(t *testing.T) {
 	t.Parallel()
 	before, l := events.New(4), events.New(4)
 	add(t, before, "old")

@@ -42,7 +42,7 @@ func stored(t *testing.T) (*Store, *[]string) {
 	return s, removed
 }
 
-func TestATreeStaysAsLongAsSomebodyHasIt(t *testing.T) {
+func TestAnImageTreeStaysWhileASessionUsesIt(t *testing.T) {
 	t.Parallel()
 	s, removed := stored(t)
 	is := &policy.ImageRoot{Digest: "sha256:1", Tree: "tree"}
@@ -73,7 +73,7 @@ func TestATreeStaysAsLongAsSomebodyHasIt(t *testing.T) {
 }
 
 // An import of existing content uses its tree, which stays although its other name is removed meanwhile.
-func TestATreeThatAnImportHasInHandStays(t *testing.T) {
+func TestAnImageTreeReusedByAnImportStays(t *testing.T) {
 	t.Parallel()
 	s, removed := stored(t)
 	s.Hold(importing, &policy.ImageRoot{Tree: "tree"})
@@ -98,7 +98,7 @@ func TestATreeThatAnImportHasInHandStays(t *testing.T) {
 
 // No caller waits for the removal of a directory tree. One that a preforked box still uses is tried again when that box has ended,
 // and Close leaves the rest to the next boxd.
-func TestRemovalKeepsNobodyWaiting(t *testing.T) {
+func TestRemovingAnImageTreeBlocksNoCaller(t *testing.T) {
 	t.Parallel()
 	s, _ := stored(t)
 	tries := make(chan string)

@@ -24,7 +24,7 @@ func boundsFor(change func(*Policy)) Policy {
 	return b
 }
 
-func TestWhoIsHeldByWhat(t *testing.T) {
+func TestThePolicyOfACallerIsFoundByPrincipalGroupOrRole(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
 	maps.Copy(c.Policies, map[string]Policy{
@@ -53,7 +53,7 @@ func TestWhoIsHeldByWhat(t *testing.T) {
 }
 
 // A policy applies to a person, however the policy writes the name and whichever principal a session of that person has.
-func TestAPersonIsHeldHoweverWritten(t *testing.T) {
+func TestAPolicyAppliesToAUserUnderAnyName(t *testing.T) {
 	t.Parallel()
 	person := func(written string) (string, uint32, bool) {
 		switch written {
@@ -369,7 +369,7 @@ func TestTheIdOfASession(t *testing.T) {
 }
 
 // A field that a change lowers below the ceiling is no longer listed as cut.
-func TestAChangeIsHeldToo(t *testing.T) {
+func TestASessionUpdateIsClampedByThePolicy(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
 	h := EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Ceilings = limits.Ceilings{Memory: 64 * quantity.MiB, CPUs: 0.5} }), Name: "ci"}

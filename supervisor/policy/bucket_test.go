@@ -43,7 +43,7 @@ func TestBucketsThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhereResultsGoIsReadAndHeld(t *testing.T) {
+func TestAPushTargetIsParsedAndCheckedAgainstThePolicy(t *testing.T) {
 	t.Parallel()
 	for push, want := range map[string][2]string{"results": {"results", ""}, "results/": {"results", ""}, "results/a/b c": {}, "results/a/b": {"results", "a/b"}, "": {}, "/a": {}, "results/../x": {}, "results/a//b": {}, "results/a\nb": {}, "results/" + strings.Repeat("a", 257): {}} {
 		bucket, prefix, err := policy.ReadPush(push)

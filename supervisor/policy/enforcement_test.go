@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
+func TestEachLimitIsEnforcedReportedOrRefused(t *testing.T) {
 	t.Parallel()
 	kept := map[string]Mechanism{"tmp": "tmpfs", "memory": "rlimit", "pids": "rlimit", "cpu": "none"}
 	with := maps.Clone(kept)

@@ -77,7 +77,7 @@ func TestEveryLimitIsInTheTableAndWhereverLimitsAre(t *testing.T) {
 }
 
 // Each row accesses the fields of its name, and no others.
-func TestRowsAreAboutWhatTheyAreCalled(t *testing.T) {
+func TestEachLimitTableRowAccessesItsOwnFields(t *testing.T) {
 	t.Parallel()
 	for _, l := range limitTable() {
 		t.Run(l.name(), func(t *testing.T) {

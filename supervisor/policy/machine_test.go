@@ -8,7 +8,7 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-func TestAMachineHasSomethingAndNotMoreLeft(t *testing.T) {
+func TestFreeResourcesAreWithinThoseOfTheMachine(t *testing.T) {
 	t.Parallel()
 	size, err := ReadMachine()
 	if err != nil || size.CPUs < 1 || size.Memory < 1<<20 || size.Pids < 301 {
@@ -26,7 +26,7 @@ func TestAMachineHasSomethingAndNotMoreLeft(t *testing.T) {
 	}
 }
 
-func TestWhatIsAvailable(t *testing.T) {
+func TestMemAvailableIsParsed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]quantity.Size{
 		"MemTotal:       24684096 kB\nMemFree:        17195604 kB\nMemAvailable:   22031604 kB\nBuffers:           48124 kB\n": 22031604 << 10,

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-func TestRulesOfALivingSessionAreHeld(t *testing.T) {
+func TestNewNetworkRulesOfARunningSessionObeyItsLockedProfile(t *testing.T) {
 	t.Parallel()
 	p := DefaultProfile()
 	p.Network, p.NetworkRules, p.Locked = NetworkEgress, []string{"11.0.0.0/8 tcp", "*.example.org"}, []string{"network_rules"}

@@ -10,7 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-func TestWhatIsDueIsLookedAtTwice(t *testing.T) {
+func TestAWatchdogTimerFiresAfterItsSecondCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start, calls := time.Now(), 0
 		var at time.Duration
@@ -32,7 +32,7 @@ func TestWhatIsDueIsLookedAtTwice(t *testing.T) {
 	})
 }
 
-func TestNothingIsCalledOfWhatHasHappened(t *testing.T) {
+func TestAStoppedWatchdogTimerDoesNotFire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		timer := process.After(time.Minute, func() { t.Error("the callback was called, though the watchdog was stopped before it looked again") })
 		time.Sleep(62 * time.Second) //nolint:forbidigo // in a bubble, where it takes no time

@@ -106,7 +106,7 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-func TestWhatFollowsAnEnd(t *testing.T) {
+func TestTheRestartPolicyDecidesWhatFollowsAnExit(t *testing.T) {
 	t.Parallel()
 	failed := &ending{exit: &isolation.Exit{Code: 1}}
 	for _, tc := range []struct {
@@ -167,7 +167,7 @@ func TestAStopThatComesDuringAStartCounts(t *testing.T) {
 	}
 }
 
-func TestALeaseEndsWhenNobodyIsThere(t *testing.T) {
+func TestALeaseExpiresWhenNoClientIsAttached(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
 	for _, tc := range []struct {
@@ -533,7 +533,7 @@ func TestOneOfManyWrites(t *testing.T) {
 	f.end()
 }
 
-func TestWhatIsBetweenTwoProgramsWaits(t *testing.T) {
+func TestInputBetweenTwoStartsOfAProcessWaits(t *testing.T) {
 	t.Parallel()
 	f := feed(t, resolved(t, func(s *Spec) { s.Command.Stdin = isolation.StdinPipe }))
 	a := f.attach(AttachOptions{Write: true})
@@ -608,7 +608,7 @@ func TestTheSlowestLosslessReaderCounts(t *testing.T) {
 	f.end()
 }
 
-func TestPID1HearsOfReadersBeforeTheProgramStops(t *testing.T) {
+func TestReaderProgressIsSentToPID1BeforeTheProgramBlocks(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		tail uint64
@@ -659,7 +659,7 @@ func TestTheOutputStaysUntilItsLastReaderHasGone(t *testing.T) {
 }
 
 // A clock change, or a suspended host, is no reason to give a box up: PID 1 measures the time itself.
-func TestWhatAnEarlierBoxdSaysOfTheTimeEndsNothing(t *testing.T) {
+func TestATimestampOfAnEarlierBoxdEndsNoBox(t *testing.T) {
 	t.Parallel()
 	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Command.Timeout = time.Minute }))
 	for _, start := range []time.Time{time.Now().Add(-24 * time.Hour), time.Now().Add(24 * time.Hour)} {

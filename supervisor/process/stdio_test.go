@@ -84,7 +84,7 @@ func TestDescriptorsAreTakenOnce(t *testing.T) {
 	refusedWith(t, err, goneTaken)
 }
 
-func TestDescriptorsWaitOnlySoLong(t *testing.T) {
+func TestUntakenStdioDescriptorsAreClosedAfterATimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, far := direct(t)

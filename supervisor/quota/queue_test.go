@@ -64,7 +64,7 @@ func line(length int, wait time.Duration) *quota.Queue {
 
 func ticket(caller, what string) quota.Waiter { return quota.Waiter{Caller: caller, What: what} }
 
-func TestTheyTakeTurns(t *testing.T) {
+func TestQueuedOwnersTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, h := line(100, time.Hour), &queueFixture{in: map[string]int{}}
@@ -104,7 +104,7 @@ func TestTheyTakeTurns(t *testing.T) {
 }
 
 // A caller at its own limit does not block others.
-func TestOneAtItsLimitKeepsNobody(t *testing.T) {
+func TestAQueuedCallerAtItsLimitBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, h := line(100, time.Hour), &queueFixture{in: map[string]int{}, own: 1, room: 10}
@@ -206,7 +206,7 @@ func TestWhatPassesSoonIsWaitedFor(t *testing.T) {
 }
 
 // The host does not report free room: the queue polls it.
-func TestTheHostIsLookedAt(t *testing.T) {
+func TestTheQueuePollsTheHostForFreeCapacity(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, h := line(5, time.Hour), &queueFixture{in: map[string]int{}}

@@ -131,7 +131,7 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 }
 
 // A request too large for the policy is refused at once: no session that ends could make room for it.
-func TestWhatCanNeverBeIsSaidAtOnce(t *testing.T) {
+func TestARequestTooLargeForThePolicyIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
 	h := effective(func(b *policy.Policy) { b.Memory, b.CPUs = quantity.GiB, 1 })
@@ -147,7 +147,7 @@ func TestWhatCanNeverBeIsSaidAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
+func TestReleasedQuotaCanBeReservedAgain(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
 	h := effective(func(b *policy.Policy) {
@@ -215,7 +215,7 @@ func TestTheRateIsThatOfABucket(t *testing.T) {
 }
 
 // A refused execution consumes nothing: not from the rate if the day is used up, and not from the day if the rate is.
-func TestARefusalTakesNothing(t *testing.T) {
+func TestARefusedExecutionConsumesNoQuota(t *testing.T) {
 	t.Parallel()
 	day := &days{used: map[string]int{}}
 	c := &clock{}
@@ -263,7 +263,7 @@ func TestASessionChangesItsSize(t *testing.T) {
 }
 
 // What an earlier boxd has left counts, and is never refused.
-func TestWhatIsThereAlreadyCounts(t *testing.T) {
+func TestRestoredSessionsCountAgainstTheQuota(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
 	h := effective(func(b *policy.Policy) { b.Sessions, b.Executions, b.Processes = 1, 1, 1 })
@@ -318,7 +318,7 @@ func TestTenThousandAtOnce(t *testing.T) {
 }
 
 // Concurrent reserve and release leave nothing counted, and never let one too many in.
-func TestNothingIsCountedHalf(t *testing.T) {
+func TestConcurrentReserveAndReleaseStayConsistent(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
 	h := effective(func(b *policy.Policy) { b.Sessions, b.Executions, b.Processes, b.CPUs = 3, 3, 3, 0.6 })

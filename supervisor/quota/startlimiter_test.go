@@ -31,7 +31,7 @@ func beginAtOnce(t *testing.T, turns *StartLimiter, caller string) (end func()) 
 }
 
 // Callers of one name start in order, so many at a time; callers of another name do not wait for them.
-func TestACrowdWaitsForItselfAlone(t *testing.T) {
+func TestManyStartsOfOneOwnerDelayNoOtherOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		turns := NewStartLimiter(2, time.Hour)
@@ -64,7 +64,7 @@ func TestACrowdWaitsForItselfAlone(t *testing.T) {
 }
 
 // While another starts programs, a crowd has half the turns, and all of them again when it has not for a while.
-func TestACrowdMakesRoomForOthers(t *testing.T) {
+func TestABusyOwnerGetsHalfTheStartSlotsWhileAnotherStarts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		turns := NewStartLimiter(4, time.Hour)
@@ -106,7 +106,7 @@ func TestACrowdMakesRoomForOthers(t *testing.T) {
 }
 
 // Turns are shared only while several ask.
-func TestWhoComesLaterSharesNothing(t *testing.T) {
+func TestStartSlotsAreSharedOnlyWhileSeveralOwnersAreActive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		turns := NewStartLimiter(2, time.Hour)
@@ -119,7 +119,7 @@ func TestWhoComesLaterSharesNothing(t *testing.T) {
 }
 
 // A turn ends after a time: programs that do not end cannot block their owner's next ones.
-func TestATurnIsOverByItself(t *testing.T) {
+func TestAStartSlotIsReleasedAfterATimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		turns := NewStartLimiter(1, time.Second)
@@ -181,7 +181,7 @@ func TestWhoHasGoneIsPassedOver(t *testing.T) {
 }
 
 // A turn given to a caller in the moment when it gives up is not lost.
-func TestATurnOfOneThatGoesIsNotLost(t *testing.T) {
+func TestAStartSlotGrantedToACanceledCallerIsNotLost(t *testing.T) {
 	t.Parallel()
 	turns := NewStartLimiter(1, time.Hour)
 	for range 2000 {

@@ -58,7 +58,7 @@ func TestStartErrorsSayWhoCanHelp(t *testing.T) {
 	}
 }
 
-func TestPassingIsWhatAnotherTryMayNotMeet(t *testing.T) {
+func TestTransientErrorsAreRecognized(t *testing.T) {
 	for _, err := range []error{
 		client.ErrKeeperGone, fmt.Errorf("adopt: %w", client.ErrNoKeeper), &isolation.StepError{Step: isolation.StepSetup, Item: "descriptors", Errno: unix.EMFILE},
 	} {

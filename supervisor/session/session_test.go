@@ -165,7 +165,7 @@ func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
 }
 
 // The last report of what waits contains everything, since looking and reporting happen under one lock.
-func TestWhatWaitsIsToldInOrder(t *testing.T) {
+func TestTheLastReportOfQueuedExecutionsIsComplete(t *testing.T) {
 	t.Parallel()
 	told := 0 // guarded by handingOver
 	s := &Session{state: StateReady, hooks: &Hooks{HandOver: func(s *Session) {
@@ -222,7 +222,7 @@ func TestProcessesStartAgainFromACopyOfWhatTheyWere(t *testing.T) {
 }
 
 // What a session was not given before it was stopped is still due; what it has by now is listed once.
-func TestASessionIsToHaveAgainWhatItWasNotGivenYet(t *testing.T) {
+func TestAttachmentsPendingAtAStopAreStillDue(t *testing.T) {
 	t.Parallel()
 	s := &Session{live: []policy.LiveMount{{Mount: policy.Mount{Source: "/new", Target: "/data/a"}}}}
 	s.Record.Again = &Again{

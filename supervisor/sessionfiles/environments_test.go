@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-func TestWhatHasFailedIsTold(t *testing.T) {
+func TestAFailedEnvironmentInstallIsReported(t *testing.T) {
 	t.Parallel()
 	exited := func(code int, said string) session.Result {
 		return session.Result{Status: session.StatusExited, ExitCode: code, Streams: [2]session.Stream{{}, {Data: []byte(said)}}}

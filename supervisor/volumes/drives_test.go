@@ -337,7 +337,7 @@ func TestVersionsAreKeptByCountAndAge(t *testing.T) {
 }
 
 // Trees that no record names are removed when boxd starts, unless a session uses them or a record cannot be read.
-func TestWhatNobodyNamesIsSwept(t *testing.T) {
+func TestUnreferencedVolumeTreesAreSwept(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	s := open(t, state, nil)

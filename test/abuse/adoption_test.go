@@ -109,7 +109,7 @@ func (l *liveSession) checkRunning(t *testing.T, d *boxtest.Daemon) {
 }
 
 // The next boxd adopts what was left to it: after a kill, and after a shutdown that keeps boxes.
-func TestBoxesLiveOnWhereTheyAreToBe(t *testing.T) {
+func TestTheNextBoxdAdoptsBoxesThatWereLeftRunning(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		config string
@@ -137,7 +137,7 @@ func TestBoxesLiveOnWhereTheyAreToBe(t *testing.T) {
 }
 
 // What is configured to end with boxd ends with it, and leaves nothing to the next.
-func TestBoxesEndWhereTheyAreTo(t *testing.T) {
+func TestBoxesConfiguredToEndWithBoxdEnd(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		config string

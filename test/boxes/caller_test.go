@@ -54,7 +54,7 @@ func TestUserLendsWhatIsTheirs(t *testing.T) {
 	belongs(t, own, owner, boxtest.OtherGID, "file") // by the caller's uid and gid
 }
 
-func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
+func TestAUserMountsNoMoreThanTheyMayOpen(t *testing.T) {
 	d := start(t)
 	own, open, closed := d.MountSource(t, "own", owner), d.MountSource(t, "open", stranger), d.MountSource(t, "closed", stranger)
 	roots := d.MountSource(t, "roots", 0)

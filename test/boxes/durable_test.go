@@ -466,7 +466,7 @@ func TestAnotherBoxdFindsEverythingAgain(t *testing.T) {
 	}
 }
 
-func TestABoxThatNobodyWantsEnds(t *testing.T) {
+func TestAnAbandonedBoxEndsAtItsDeadline(t *testing.T) {
 	for name, times := range map[string]isolation.Times{
 		"never told": {},
 		"grace":      {Grace: 300 * time.Millisecond},
@@ -494,7 +494,7 @@ func TestABoxThatNobodyWantsEnds(t *testing.T) {
 	}
 }
 
-func TestAParkedBoxLives(t *testing.T) {
+func TestADetachedBoxLivesOn(t *testing.T) {
 	k := startKeeper(t)
 	box := k.launch(t)
 	p := durable(t, box, "read x; exit 9", withStdin)

@@ -205,7 +205,7 @@ func TestEtcHoldsBoxdsFilesAndWhatIsListed(t *testing.T) {
 }
 
 // Git works in a mounted repository, though it belongs to another user.
-func TestGitWorksInALentRepository(t *testing.T) {
+func TestGitWorksInAMountedRepository(t *testing.T) {
 	boxtest.RequireProgram(t, "git")
 	d := start(t)
 	dir := d.MountSource(t, "repo", 0)

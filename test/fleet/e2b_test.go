@@ -718,7 +718,7 @@ func (h *house) holds(sb *sandbox) string {
 
 // A sandbox depends on its gateway key: without it running streams end and tokens and signed URLs are refused, until another key
 // of the owner connects to the sandbox.
-func TestASandboxHangsOnItsKeyOfTheGateway(t *testing.T) {
+func TestASandboxDependsOnItsGatewayKey(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
 	h := buildE2B(t, 1)

@@ -12,7 +12,7 @@ import (
 )
 
 // The programs of an idle session are frozen, and the next use resumes them, also after a restart of boxd.
-func TestASessionNobodyUsesSleeps(t *testing.T) {
+func TestAnIdleSessionIsFrozenUntilItsNextUse(t *testing.T) {
 	d := start(t, boxtest.Kept, "[profiles.default]\nfreeze_after = \"2s\"\n")
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	counter := "i=0; while :; do i=$((i+1)); echo $i > count; sleep 0.02; done"

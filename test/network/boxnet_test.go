@@ -92,7 +92,7 @@ func TestBoxnetDiesWithTheKeeper(t *testing.T) {
 }
 
 // boxnet has three capabilities and no descriptor of the keeper.
-func TestBoxnetHasLittle(t *testing.T) {
+func TestBoxnetHasFewPrivileges(t *testing.T) {
 	newWorld(t)
 	d := boxtest.Start(t, configuration)
 	if pid, exists := boxnet(t, d); exists {

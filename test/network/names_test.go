@@ -259,7 +259,7 @@ func TestFewerRulesThanLockedOnesOpenNoResolver(t *testing.T) {
 }
 
 // A box may connect to an address it was given for as long as the answer is valid, and existing connections go on after that.
-func TestWhatABoxWasToldEnds(t *testing.T) {
+func TestADNSAnswerAllowsItsAddressUntilItExpires(t *testing.T) {
 	w := newWorld(t)
 	z := newZone(t, w)
 	z.ttl = 0

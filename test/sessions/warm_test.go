@@ -36,7 +36,7 @@ func warm(t *testing.T, d *boxtest.Daemon, n int) {
 func took(d *boxtest.Daemon) int { return strings.Count(d.Log(), "a pre-started box") }
 
 // With warm_max, boxes of a profile are preforked once sessions have used it.
-func TestBoxesAreAheadOfUse(t *testing.T) {
+func TestWarmMaxPreforksBoxesOfUsedProfiles(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.default]\nwarm_max = 2\n")
 	if s, err := d.Status(t.Context()); err != nil || len(s.Warm) != 1 || s.Warm[0].Want != 0 {
@@ -55,7 +55,7 @@ func TestBoxesAreAheadOfUse(t *testing.T) {
 var numbers = regexp.MustCompile(`\d{5,}`)
 
 // A program cannot tell whether its box was preforked.
-func TestABoxAheadOfNeedIsLikeAnyOther(t *testing.T) {
+func TestAPreforkedBoxIsLikeAnyOther(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept, warmed)
 	before := d.Look()

@@ -137,7 +137,7 @@ func TestAnswersToPingsAloneAreKept(t *testing.T) {
 	}
 }
 
-func TestTheLastLineIsALabel(t *testing.T) {
+func TestTheLastLineIsSanitizedAndTruncated(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"":                             "",

@@ -77,7 +77,7 @@ func TestTheLastFailureOfEachServerIsKept(t *testing.T) {
 	}
 }
 
-func TestItIsKeptInTheStateOfTheUser(t *testing.T) {
+func TestMCPFailuresAreKeptInTheUsersStateDirectory(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ state, home, want string }{
 		{"/s", "/h", "/s/boxctl/mcp"}, {"", "/h", "/h/.local/state/boxctl/mcp"}, {"relative", "/h", "/h/.local/state/boxctl/mcp"}, {"", "", ""}, {"relative", "h", ""},

@@ -307,7 +307,7 @@ func TestAPushGoesOnAfterAFailure(t *testing.T) {
 }
 
 // A server's statements about its objects are not trusted.
-func TestAServerThatLies(t *testing.T) {
+func TestABucketServersClaimsAreVerified(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat("0123456789abcdef", 200_000)
 	get := func(r *http.Request) bool { return r.Method == http.MethodGet && !r.URL.Query().Has("list-type") }

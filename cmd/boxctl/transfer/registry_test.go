@@ -324,7 +324,7 @@ func changeManifest(change func(m *v1.Manifest)) func(w http.ResponseWriter, r *
 }
 
 // Credentials are only sent to the registry that they were given for.
-func TestWhoAsks(t *testing.T) {
+func TestCredentialsGoOnlyToTheirRegistry(t *testing.T) {
 	t.Parallel()
 	s := serveRegistry(t)
 	s.push(t, "team/a:1", imageOf(t, "amd64", []byte("x")))

@@ -70,7 +70,7 @@ func TestMalformedRulesAreRefusedByName(t *testing.T) {
 	}
 }
 
-func TestARuleIsHeldAgainstAnother(t *testing.T) {
+func TestAWiderNetworkRuleCoversANarrowerOne(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		rule, of string
@@ -164,7 +164,7 @@ func TestConfigurationOfTheKeeper(t *testing.T) {
 	}
 }
 
-func TestAPinIsAboutOneAddressOfSomebodyElse(t *testing.T) {
+func TestOnlyPublicAddressesWithALifetimeArePinned(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		to, protocol string

@@ -128,7 +128,7 @@ func TestALengthIsReadToTheByte(t *testing.T) {
 	}
 }
 
-func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
+func TestAnUnfinishedMessageIsCutOffAfterATimeout(t *testing.T) {
 	t.Parallel()
 	for _, length := range []int{wire.Short / 2, 2 * wire.Short} {
 		room := wire.NewMessageBudget(1)
@@ -156,7 +156,7 @@ func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
 	}
 }
 
-func TestNobodyHasMoreThanAPart(t *testing.T) {
+func TestACallerGetsOnlyItsPartOfTheMessageBudget(t *testing.T) {
 	t.Parallel()
 	parts := wire.NewPartBudget(2)
 	mine, release := parts.Enter("mine")
@@ -188,7 +188,7 @@ func TestNobodyHasMoreThanAPart(t *testing.T) {
 	leaveAgain()
 }
 
-func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
+func TestAReceivedMessageReturnsPartOfTheBudget(t *testing.T) {
 	t.Parallel()
 	room := wire.NewMessageBudget(1)
 	ws, read, got := connect(t, room)

@@ -107,7 +107,7 @@ func TestPiecesAreRefusedInTheWordsOfTheReference(t *testing.T) {
 	}
 }
 
-func TestConnectionsHaveTheRoomOfAllTogether(t *testing.T) {
+func TestAllConnectionsShareTheUploadBudget(t *testing.T) {
 	t.Parallel()
 	room := wire.NewUploadBudget()
 	var all []*wire.Uploads

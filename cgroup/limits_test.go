@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestLimitsAreTheTextsOfTheKernel(t *testing.T) {
+func TestLimitsBecomeCgroupFileContents(t *testing.T) {
 	t.Parallel()
 	full := Limits{
 		Memory: 64 << 20, MemoryHigh: 48 << 20, Swap: 1 << 20, OOM: OOMSession, CPU: 150_000, CPUWeight: 50, Pids: 77, IOWeight: 60,

@@ -9,7 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-func TestADriveHasTwoNames(t *testing.T) {
+func TestADriveTargetHasAnOwnerAndAName(t *testing.T) {
 	t.Parallel()
 	for at, want := range map[string]bool{
 		"/drives/me/data": true, "/drives/a/1.2_3-4": true, "/drives/me": false, "/drives": false, "/drives/me/data/x": false, "/mnt/a": false, "/drives/me/..": false,

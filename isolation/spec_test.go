@@ -163,7 +163,7 @@ func mounts(n int) []Mount {
 	return list
 }
 
-func TestWithinGoesByComponents(t *testing.T) {
+func TestWithinComparesPathComponents(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		path, dir string

@@ -193,7 +193,7 @@ func await(t *testing.T, what string, done <-chan struct{}) {
 	}
 }
 
-func TestAnAnswerNobodyReadsIsGivenUp(t *testing.T) {
+func TestAResponseNobodyReadsTimesOut(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
 	s.common.Answers = 50 * time.Millisecond

@@ -9,7 +9,7 @@ import (
 )
 
 // A program on a port of a box cannot speak for boxd: headers that only boxd and gateways may set are removed from its answer.
-func TestAProgramDoesNotSpeakForBoxd(t *testing.T) {
+func TestAProgramCannotSetBoxdsResponseHeaders(t *testing.T) {
 	t.Parallel()
 	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{
 		"Boxd-Gateway-Refused": {"true"}, "Boxd-Gateway-Owner": {"ci"}, "X-Own": {"1"}, "Alt-Svc": {`h3=":1"`}, "Set-Cookie": {"a=b", "c=d; Domain=example.org", cookie + "=x"},

@@ -106,7 +106,7 @@ func TestAMessageIsCutShort(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftOfBuffers(t *testing.T) {
+func TestAPartialWriteLeavesTheRemainingBuffers(t *testing.T) {
 	t.Parallel()
 	for n := range 8 {
 		bufs := skip([][]byte{[]byte("ab"), nil, []byte("cde"), []byte("fg")}, n)

@@ -37,7 +37,7 @@ func elements(field string, n int) string {
 	return fmt.Sprintf(`{%q:{%s}}`, field, &b)
 }
 
-func TestListsAndMapsHaveTheirMost(t *testing.T) {
+func TestListsAndMapsAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		field string
@@ -62,7 +62,7 @@ func TestListsAndMapsHaveTheirMost(t *testing.T) {
 }
 
 // Policy accepts as many elements as the wire format, so that neither limit makes the other pointless.
-func TestPolicyTakesAsManyAsTheWire(t *testing.T) {
+func TestPolicyAcceptsAsManyElementsAsTheWireFormat(t *testing.T) {
 	t.Parallel()
 	c := policy.DefaultConfig()
 	for _, field := range []string{"mounts", "env", "labels"} {
@@ -90,7 +90,7 @@ func TestPolicyTakesAsManyAsTheWire(t *testing.T) {
 	}
 }
 
-func TestEveryListOfARequestHasItsMost(t *testing.T) {
+func TestEveryListOfARequestIsBounded(t *testing.T) {
 	t.Parallel()
 	found := 0
 	var walk func(reflect.Type)

@@ -117,7 +117,7 @@ func TestASkillManifestIsReadLeniently(t *testing.T) {
 	}
 }
 
-func TestWritingKeepsWhatItDoesNotKnow(t *testing.T) {
+func TestWritingASkillManifestKeepsUnknownKeys(t *testing.T) {
 	t.Parallel()
 	d := read(t, "---\n# whose it is\nmodel: {name: m, size: 3} # small\nname: a\nmetadata:\n  version: '1.0'\ndescription: old\nx-list:\n  - 1\n  - two\n---\n\nold body\n")
 	d.Set(keyDescription, "new: with # signs, \"quotes\" and Ümläute")
@@ -153,7 +153,7 @@ func TestWritingKeepsWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestLooseNames(t *testing.T) {
+func TestLooseSkillNamesAreValidated(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		"a": "", "My_Skill-2": "", "Übung": "", "技能": "",

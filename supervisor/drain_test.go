@@ -58,7 +58,7 @@ func TestADrainOutlivesBoxd(t *testing.T) {
 	}
 }
 
-func TestBadInput(t *testing.T) {
+func TestBadDrainInputIsRefused(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	if _, err := open(t, state).Drain("x", strings.Repeat("a", supervisor.MaxDrainReason+1), time.Now()); fault.KindOf(err) != fault.Invalid {

@@ -65,7 +65,7 @@ func endedSession(t *testing.T, d *mountPointCleanup, s *session.Session) error 
 
 // A session with read-only access to a directory keeps its mounts in it. What was created for them is removed with the last one,
 // at the path where it was created and as the user who created it.
-func TestWhoMayOnlyReadKeepsItsMounts(t *testing.T) {
+func TestASessionWithReadOnlyAccessKeepsItsMountPoints(t *testing.T) {
 	t.Parallel()
 	k := &fakeMounter{missing: "/workspace/x"}
 	d := k.cleanup()
@@ -93,7 +93,7 @@ func TestWhoMayOnlyReadKeepsItsMounts(t *testing.T) {
 }
 
 // Directories that mounts of one session share are removed with the last of them, even if it reaches them by another path.
-func TestMountsOfOneSessionShareWhatWasMade(t *testing.T) {
+func TestMountsOfOneSessionShareMountPoints(t *testing.T) {
 	t.Parallel()
 	k := &fakeMounter{}
 	d := k.cleanup()

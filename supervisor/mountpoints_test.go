@@ -144,7 +144,7 @@ func TestTheLastSessionRemovesAllMountPoints(t *testing.T) {
 }
 
 // The deepest directories are removed first, and an ending session keeps none for another ending session.
-func TestTheDeepestGoFirst(t *testing.T) {
+func TestTheDeepestMountPointsAreRemovedFirst(t *testing.T) {
 	t.Parallel()
 	b := newMountPoints()
 	enterPoint(t, b, "other", "/in/a")
@@ -165,7 +165,7 @@ func TestTheDeepestGoFirst(t *testing.T) {
 }
 
 // No session enters a place where directories are being removed, or removes them again, before the removal is done.
-func TestARemovalIsWaitedFor(t *testing.T) {
+func TestSessionsWaitForAMountPointRemoval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newMountPoints()
@@ -204,7 +204,7 @@ func TestARemovalIsWaitedFor(t *testing.T) {
 }
 
 // A restored record cannot name anything outside the mounted directory.
-func TestADamagedRecordHasNothing(t *testing.T) {
+func TestADamagedRecordNamesNoMountPoints(t *testing.T) {
 	t.Parallel()
 	b := newMountPoints()
 	bad := []mountPoint{{}, pointOf("/in/a", "/in"), {Real: "/srv", At: "/workspace", Made: "/tmp/a", Target: "/tmp/a"}, {Real: "/srv", At: "/w", Made: "/w", Target: "/w/a"}, {Real: "srv", At: "/w", Made: "/w/a", Target: "/w/a"}}

@@ -189,7 +189,7 @@ func TestAPreforkedBoxFitsOnlyAMatchingSpec(t *testing.T) {
 }
 
 // Cgroups of one owner are in one place, and a box cannot be moved between owners, so the pool gives no owner another's box.
-func TestBoxesInGroupsAreOfOneOwner(t *testing.T) {
+func TestPreforkedBoxesInCgroupsGoToTheirOwnerOnly(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 2}
 	spec := plain()
@@ -263,7 +263,7 @@ func TestThePreforkPoolYieldsCapacityAndReplacesDeadBoxes(t *testing.T) {
 	})
 }
 
-func TestAnotherConfigurationMakesThemAnew(t *testing.T) {
+func TestAConfigurationChangeReplacesPreforkedBoxes(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 9}
 	run(t, f, []supervisor.PoolKind{{Profile: "a", Count: 2, Spec: plain()}, {Profile: "b", Count: 2, Spec: plain()}}, func(t *testing.T, p *supervisor.Pool) {
@@ -370,7 +370,7 @@ func TestThePreforkPoolFollowsRecentDemand(t *testing.T) {
 }
 
 // A box that is being made while the configuration is read again is kept if it is still wanted, and ended otherwise.
-func TestAnotherConfigurationWhileABoxIsMade(t *testing.T) {
+func TestABoxPreforkedDuringAReloadIsKeptOnlyIfStillWanted(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string][]supervisor.PoolKind{"the same": {{Profile: "a", Count: 1, Spec: plain()}}, "none": nil} {
 		t.Run(name, func(t *testing.T) {

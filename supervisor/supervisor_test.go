@@ -115,7 +115,7 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 }
 
 // A deadline makes the reaper check one session, however many there are, and all of them are checked now and then.
-func TestTheReaperLooksAtWhoIsDue(t *testing.T) {
+func TestTheReaperChecksOnlyTheSessionThatIsDue(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	v := bare(t)
@@ -250,7 +250,7 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 	}
 }
 
-func TestAConfigurationIsForWhatBeginsUnderIt(t *testing.T) {
+func TestANewConfigurationAppliesToNewSessionsOnly(t *testing.T) {
 	t.Parallel()
 	v, who := bare(t), access.Principal{Name: "uid:1", UID: 1}
 	make := func(id string) *session.Session {
@@ -356,7 +356,7 @@ func TestAnExecutionCanceledAtTheStartLimitStartsNothing(t *testing.T) {
 }
 
 // A stop that cannot be recorded is undone. Whoever ends the session meanwhile ends it then, and does not wait for the stop.
-func TestASessionIsEndedWhoseStopIsUndone(t *testing.T) {
+func TestASessionDeletedDuringAFailedStopEnds(t *testing.T) {
 	t.Parallel()
 	s := ready(t, bare(t), "s", time.Hour, time.Now())
 	first := make(chan bool, 1)
@@ -382,7 +382,7 @@ func TestASessionIsEndedWhoseStopIsUndone(t *testing.T) {
 }
 
 // The stop may be undone at any moment, also just before its state is looked at.
-func TestASessionIsEndedWhileItsStopIsUndone(t *testing.T) {
+func TestDeletingASessionDoesNotRaceWithACanceledStop(t *testing.T) {
 	t.Parallel()
 	v := bare(t)
 	for i := range 500 {

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-func TestDoctorSaysWhatKeepsTotals(t *testing.T) {
+func TestDoctorNamesWhatEnforcesOwnerLimits(t *testing.T) {
 	t.Parallel()
 	with := policy.NoPolicy()
 	with.Memory = quantity.GiB

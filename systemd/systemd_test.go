@@ -100,7 +100,7 @@ func watched() error {
 	return err
 }
 
-func TestListenerIsTheOneOfTheUnit(t *testing.T) {
+func TestTheListenerComesFromTheSocketUnit(t *testing.T) {
 	t.Parallel()
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
 	if err != nil {

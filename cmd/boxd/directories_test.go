@@ -47,7 +47,7 @@ func owners(t *testing.T, dir string) map[string]identity {
 }
 
 // A boxd that is not root gets its directories, and what an earlier boxd has left in them, and nothing of the keeper's.
-func TestDirectoriesAreGivenToTheUserOfBoxd(t *testing.T) {
+func TestDirectoriesAreChownedToTheUserOfBoxd(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
 	dir := t.TempDir()
@@ -79,7 +79,7 @@ func TestDirectoriesAreGivenToTheUserOfBoxd(t *testing.T) {
 }
 
 // Before a downgrade to a boxd that is root all becomes root's again, and closed to all others.
-func TestDirectoriesAreTakenBackForADowngrade(t *testing.T) {
+func TestDirectoriesAreChownedToRootForADowngrade(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
 	dir := t.TempDir()

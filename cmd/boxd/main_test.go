@@ -21,7 +21,7 @@ func quiet() (*slog.Logger, *bytes.Buffer) {
 }
 
 // Not parallel: listen briefly changes the umask of the process.
-func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
+func TestOnlyAStaleSocketIsReplaced(t *testing.T) {
 	log, _ := quiet()
 	socket := func(t *testing.T) string { return filepath.Join(t.TempDir(), "run", "s") }
 	t.Run("nothing there", func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 	})
 }
 
-func TestTheStateDirectoryIsOnesOwn(t *testing.T) {
+func TestTheStateDirectoryIsPrivateAndLocked(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	lock, err := lockState(dir, 0)
 	if err != nil {
@@ -115,7 +115,7 @@ func TestTheStateDirectoryIsOnesOwn(t *testing.T) {
 	}
 }
 
-func TestTheKeepersDirectoryIsOnesOwn(t *testing.T) {
+func TestTheRuntimeDirectoryIsLockedAndTheKeepersPrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "boxd")
 	lock, err := lockRun(dir, 0)
 	if err != nil {
@@ -182,7 +182,7 @@ func TestAPolicyThatAppliesToNobodyIsRefused(t *testing.T) {
 }
 
 // Settings without effect are reported when a configuration is checked and at startup, and are no failure.
-func TestWhatHasNoEffectIsTold(t *testing.T) {
+func TestSettingsWithoutEffectAreReported(t *testing.T) {
 	t.Parallel()
 	cfg := defaultConfig()
 	cfg.Image.Etc = append(cfg.Image.Etc, "no-such-*/x", "!passwd", "hostname*")
@@ -205,7 +205,7 @@ func TestWhatHasNoEffectIsTold(t *testing.T) {
 }
 
 // What a configuration takes away from existing owners is reported before it applies.
-func TestWhatAConfigurationTakesAwayIsSaid(t *testing.T) {
+func TestConfigCheckReportsWhatExistingOwnersLose(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "box.toml")
 	text := "[access]\ntokens = \"\"\n[principals.d]\nrole = \"none\"\nuser = \"daemon\"\n[sessions]\nmax = 9\nmax_per_owner = 9\n[profiles.default]\nlocked = [\"memory\"]\n"

@@ -122,7 +122,7 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 	}
 }
 
-func TestEveryHangupIsAReload(t *testing.T) {
+func TestEverySIGHUPReloadsTheConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, _ := quiet()
 		loads := 0

@@ -149,7 +149,7 @@ func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
 }
 
 // An archive over the limits is refused, and special files are left out.
-func TestWhatCannotBePacked(t *testing.T) {
+func TestOversizedTreesAndSpecialFilesAreNotPacked(t *testing.T) {
 	t.Parallel()
 	image, changed := makeTree(t, "a=12345", "d/b=12345"), makeTree(t)
 	for _, b := range []files.Bounds{{Bytes: 9, Entries: 3}, {Bytes: 10, Entries: 2}} {

@@ -64,7 +64,7 @@ func noError(t *testing.T, err error) {
 	}
 }
 
-func TestChangesAreWhatIsOther(t *testing.T) {
+func TestChangesListWhatDiffersFromTheSnapshot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"same", "longer", "other", "gone", "mode", "replaced", "kind", "d/x", "d-y", "d/gone/deep/file", "was\nodd", "touched"} {

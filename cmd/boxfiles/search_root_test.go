@@ -15,7 +15,7 @@ import (
 
 // The upper layer is compared with the image name by name. Symbolic links of the image are not
 // followed, and more changes than the bound are reported as such.
-func TestWhatIsOtherThanInTheImage(t *testing.T) {
+func TestChangesListWhatDiffersFromTheImage(t *testing.T) {
 	t.Parallel()
 	image, changed := t.TempDir(), t.TempDir()
 	writeTree(t, image, map[string]string{"usr/lib/same": "old", "usr/lib/old": "old", "usr/was/in": "old", "away/x": "old"})

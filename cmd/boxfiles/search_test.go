@@ -149,7 +149,7 @@ func pathsOf(a *files.GrepAnswer) (list []string) {
 	return list
 }
 
-func TestGrepLeavesOutWhatItShould(t *testing.T) {
+func TestGrepSkipsExcludedAndBinaryFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	writeTree(t, dir, map[string]string{

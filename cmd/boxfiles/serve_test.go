@@ -147,7 +147,7 @@ func TestReadGivesLinesAndBytes(t *testing.T) {
 	}
 }
 
-func TestReadTellsTextFromOther(t *testing.T) {
+func TestReadDistinguishesTextFromBinary(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{"nul": "a\x00b", "latin1": "caf\xe9 au lait"} {
@@ -649,7 +649,7 @@ func TestConcurrentRenamesLeadNoOperationAstray(t *testing.T) {
 
 // If another program removes the directory that an archive comes into, and puts something else there, that is an error of the
 // caller.
-func TestADirectoryGoesWhileAnArchiveComes(t *testing.T) {
+func TestReplacingTheTargetDuringAnUnpackIsACallersError(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	into := dir + "/into"

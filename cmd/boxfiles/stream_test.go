@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-func TestMkdirTellsWhatIsThere(t *testing.T) {
+func TestMkdirReportsExistingEntries(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	mkdir := func(path string, change ...func(*files.Mkdir)) *files.Request {

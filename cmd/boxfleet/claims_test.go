@@ -264,7 +264,7 @@ func TestClocksOfTwoGatewaysThatDifferByHours(t *testing.T) {
 }
 
 // A node that announces itself as ready, but never has these claims, delays placement for as long as it could be lost, and no longer.
-func TestANodeWithOtherClaimsHoldsNobodyUpForLong(t *testing.T) {
+func TestANodeWithOtherClaimsDelaysPlacementForABoundedTime(t *testing.T) {
 	t.Parallel()
 	h := newClaiming(t)
 	hear := func() {

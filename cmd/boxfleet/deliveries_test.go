@@ -78,7 +78,7 @@ func TestADeliveryThatAllNodesRefuseFails(t *testing.T) {
 
 // Of two requests that need the same upload to a node, one sends it and both wait. The upload goes on if the first caller leaves,
 // and if it is denied to one caller the other tries itself.
-func TestOneRequestSendsWhatTwoNeed(t *testing.T) {
+func TestConcurrentRequestsShareOneDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, oneRequestSends)
 }

@@ -188,7 +188,7 @@ func TestBothEndsOfADirectConnectionAreKnownByTheirKeys(t *testing.T) {
 }
 
 // A node accepts a bounded number of connections, and closes those that do not authenticate in time.
-func TestStrangersTakeNoPlaceOfAGateway(t *testing.T) {
+func TestUnauthenticatedPeersTakeNoGatewayConnection(t *testing.T) {
 	t.Parallel()
 	l := newDirectNode(t)
 	var strangers []net.Conn
@@ -370,7 +370,7 @@ func (zeros) Read(p []byte) (int, error) {
 
 // A node that others may consider lost also sends nothing more, such as the output of a program: another node may have the session
 // by now. A gateway that is cut off from NATS closes nothing either.
-func TestANodeThatIsFencedSaysNothingDirectly(t *testing.T) {
+func TestAFencedNodeSendsNothingDirectly(t *testing.T) {
 	t.Parallel()
 	l, say := newDirectNode(t), make(chan string)
 	l.by(t, func(boxd net.Conn) {
@@ -397,7 +397,7 @@ func TestANodeThatIsFencedSaysNothingDirectly(t *testing.T) {
 
 // A peer that does not answer a probe is dead. One that has only been idle is not, nor one that is probed rarely because it reads
 // nothing.
-func TestAnEndThatAcknowledgesNothingIsDead(t *testing.T) {
+func TestAPeerThatAcknowledgesNothingIsDead(t *testing.T) {
 	t.Parallel()
 	late := uint32(streamTimeout.Milliseconds())
 	for want, list := range map[bool][]unix.TCPInfo{

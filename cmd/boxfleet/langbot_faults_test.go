@@ -197,7 +197,7 @@ func linked(t *testing.T, node func(*websocket.Conn)) *nodeLink {
 }
 
 // A request whose time is over while it is sent, or before, leaves the link to all others.
-func TestADeadlineDoesNotEndALink(t *testing.T) {
+func TestARequestTimeoutDoesNotCloseTheNodeLink(t *testing.T) {
 	t.Parallel()
 	goOn := make(chan struct{})
 	l := linked(t, func(ws *websocket.Conn) {

@@ -55,7 +55,7 @@ func TestWrongKeysForLangBotAreNamed(t *testing.T) {
 	}
 }
 
-func TestLangBotHearsOneAnswerOfAllNodes(t *testing.T) {
+func TestAnswersOfAllNodesAreMergedForLangBot(t *testing.T) {
 	t.Parallel()
 	says := func(node, text string) nodeSaid {
 		switch text {

@@ -280,7 +280,7 @@ func TestAHostChangeReachesGatewaysInTime(t *testing.T) {
 }
 
 // A session whose claim was given up is ended, however new it is; one whose claim was lost with its bucket gets a new claim.
-func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
+func TestASessionWhoseClaimWasGivenUpEnds(t *testing.T) {
 	t.Parallel()
 	js := startServer(t)
 	claims, bucket, err := openBucket(t.Context(), js, claimsConfig(0), "now")

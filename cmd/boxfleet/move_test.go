@@ -301,7 +301,7 @@ func TestANewSessionIsNotTakenForALeftoverOfAMove(t *testing.T) {
 }
 
 // A session that has arrived completely is claimed in a new bucket; an incomplete one is neither claimed nor ended.
-func TestWhatHasComeIsClaimedInANewBucket(t *testing.T) {
+func TestAnArrivedSessionIsClaimedInANewBucket(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []bool{false, true} {
 		a, claims, boxd := leftOver(t, "before")
@@ -323,7 +323,7 @@ func TestWhatHasComeIsClaimedInANewBucket(t *testing.T) {
 
 // A session that the node is just ending, as another node has it, is not claimed in a new bucket: otherwise the other node would
 // end its own.
-func TestWhatIsBeingEndedIsNotClaimed(t *testing.T) {
+func TestASessionBeingEndedIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	a, claims, _ := leftOver(t, "before")
 	if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: "s", Generation: 2}); err != nil || !ok {

@@ -18,7 +18,7 @@ import (
 )
 
 // The agent gets its settings from boxd, and if systemd owns boxd's socket for gateways that is next to the one for callers.
-func TestTheAgentAsksBoxd(t *testing.T) {
+func TestTheAgentGetsItsSettingsFromBoxd(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{"": "fleet.sock", "/elsewhere": "/elsewhere"} {
 		socket := filepath.Join(t.TempDir(), "s")

@@ -476,7 +476,7 @@ func namesOf(list []api.FleetOutput) (names []string) {
 }
 
 // A session ends although its output cannot be stored: no gateway is there, boxd does not deliver it, or NATS is down.
-func TestASessionEndsWhoseOutputNobodyTakes(t *testing.T) {
+func TestASessionEndsThoughNoGatewayTakesItsOutput(t *testing.T) {
 	t.Parallel()
 	for name, breaks := range map[string]func(*handing, *nats.Conn){
 		"no gateway":     func(_ *handing, away *nats.Conn) {},

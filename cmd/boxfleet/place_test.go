@@ -123,7 +123,7 @@ func spreadOf(pick func([]nodeState) *nodeState) float64 {
 }
 
 // The best of four random nodes is nearly as good as the best of all, which all gateways with the same information would choose.
-func TestTheBestOfAFewIsNearlyTheBest(t *testing.T) {
+func TestTheBestOfFourRandomNodesIsNearlyOptimal(t *testing.T) {
 	t.Parallel()
 	by := func(list, req []nodeState) *nodeState {
 		for i := range list {
@@ -287,7 +287,7 @@ func TestPlacementWaitersOfOneCallerBlockNoOther(t *testing.T) {
 }
 
 // A node lists its sessions in pages. A gateway gets them all, and gives up on a node whose list does not end.
-func TestAListOfANodeIsWhole(t *testing.T) {
+func TestAllPagesOfANodesSessionListAreRead(t *testing.T) {
 	t.Parallel()
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {

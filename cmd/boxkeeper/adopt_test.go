@@ -22,7 +22,7 @@ import (
 
 // A keeper that runs out of descriptors does not take a record for damaged, which would leave the
 // box alone for good.
-func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // all of the process lacks room
+func TestARecordIsNotDamagedForLackOfDescriptors(t *testing.T) { //nolint:paralleltest // all of the process lacks room
 	dir, err := openRecords(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // a
 	}
 }
 
-func TestPagesAreAllThereIsAndFitAPacket(t *testing.T) {
+func TestListPagesAreCompleteAndFitAPacket(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 1, isolation.ListPage, isolation.ListPage + 1, 3*isolation.ListPage - 1} {
 		var keys, got []string

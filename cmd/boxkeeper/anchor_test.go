@@ -36,7 +36,7 @@ func TestOwnGroupIsTheOneOfVersionTwo(t *testing.T) {
 
 // A directory of plain files stands in for the cgroup: what the kernel does with the texts is
 // tested on a host that has cgroup v2 (test/host).
-func TestAnchorSwitchesOnWhatThereIs(t *testing.T) {
+func TestTheAnchorEnablesAvailableControllers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		has, on string

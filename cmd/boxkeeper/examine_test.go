@@ -4,7 +4,7 @@ package main
 
 import "testing"
 
-func TestHugePagesAreToldOf(t *testing.T) {
+func TestHugePagesForTmpfsAreReported(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]bool{
 		"always within_size advise [never] deny force\n": false,
@@ -22,7 +22,7 @@ func TestHugePagesAreToldOf(t *testing.T) {
 	}
 }
 
-func TestAStoreOfAnotherFilesystemIsToldOf(t *testing.T) {
+func TestAStoreOfAnotherFilesystemIsReported(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[string]bool{"": false, "ext4": true, "xfs": false} {
 		c, bad := checkStore(kind, "xfs")

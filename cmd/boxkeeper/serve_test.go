@@ -15,7 +15,7 @@ import (
 )
 
 // A boxd that sends more requests than the keeper handles at once has to wait: the memory of the keeper does not grow with them.
-func TestRequestsOfAnErringBoxdWait(t *testing.T) { //nolint:paralleltest // it counts goroutines of the process
+func TestRequestsBeyondTheKeepersConcurrencyWait(t *testing.T) { //nolint:paralleltest // it counts goroutines of the process
 	const requests = maxRequests + 40
 	k := &keeper{boxes: map[string]*box{}}
 	own, far, err := fdpass.Pair(fdpass.MaxInline)
@@ -64,7 +64,7 @@ func TestRequestsOfAnErringBoxdWait(t *testing.T) { //nolint:paralleltest // it 
 	<-done
 }
 
-func TestKeysThatCannotBeAreRefused(t *testing.T) {
+func TestInvalidBoxKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	about := map[string]func(key string) isolation.KeeperRequest{
 		"end":      func(key string) isolation.KeeperRequest { return &isolation.EndBox{Key: key} },

@@ -52,7 +52,7 @@ func play(dir string) {
 }
 
 // A zygote that is killed while it is made is noticed at once, and made once more; one that dies again is an error.
-func TestAZygoteThatDiesWhileItIsMadeIsMadeOnceMore(t *testing.T) {
+func TestAZygoteKilledDuringItsStartIsRetriedOnce(t *testing.T) {
 	t.Parallel()
 	for deaths, want := range map[int]error{0: unix.EXDEV, 1: unix.EXDEV, 2: errZygoteGone} {
 		dir := t.TempDir()

@@ -138,7 +138,7 @@ func TestSecretsArePutIntoRequests(t *testing.T) {
 
 // A client that insists on HTTP/2, by its hello or by its first bytes, is refused, and the denial
 // names the host.
-func TestHTTP2IsRefusedAndTold(t *testing.T) {
+func TestHTTP2IsRefusedAndReported(t *testing.T) {
 	t.Parallel()
 	for name, protocols := range map[string][]string{"hello": {"h2"}, "preface": nil, "both": {"h2", "http/1.1"}} {
 		var requests atomic.Int32
@@ -166,7 +166,7 @@ func TestHTTP2IsRefusedAndTold(t *testing.T) {
 	}
 }
 
-func TestProtocolsAreChangedWithinSecrets(t *testing.T) {
+func TestSecretsWorkWithAProtocolUpgrade(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
 	b, trusts := boundBench(t, allowed, &requests)

@@ -252,7 +252,7 @@ func TestRulesOfALivingBoxChange(t *testing.T) {
 	}
 }
 
-func TestBoxesAreHandedToTheNextProgram(t *testing.T) {
+func TestBoxesAreHandedToTheNextBoxnames(t *testing.T) {
 	t.Parallel()
 	b := openBoxd(t, [4]byte{151, 101, 0, 223})
 	for _, key := range []string{"one", "two"} {

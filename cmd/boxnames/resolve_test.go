@@ -668,7 +668,7 @@ func TestMalformedDNSQueriesAreRejected(t *testing.T) {
 	}
 }
 
-func TestABoxThatAsksTooMuchIsTold(t *testing.T) {
+func TestDNSQueriesOverTheLimitOfABoxGetServerFailure(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})
 	var once sync.Once

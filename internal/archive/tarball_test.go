@@ -169,7 +169,7 @@ func tooMuch(err error) bool {
 	return ok && r.TooMuch
 }
 
-func TestUnpackTakesWhatIsGood(t *testing.T) {
+func TestUnpackAcceptsValidArchives(t *testing.T) {
 	t.Parallel()
 	data := packed(
 		t, tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "commit"}}, tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o755},

@@ -36,7 +36,7 @@ func pair(t *testing.T) (a, b *fdpass.Conn) {
 	return a, b
 }
 
-func TestMessagesKeepTheirBordersAndFiles(t *testing.T) {
+func TestMessagesKeepTheirBoundariesAndDescriptors(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
 	r, w, err := os.Pipe()

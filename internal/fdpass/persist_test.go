@@ -11,7 +11,7 @@ import (
 )
 
 // A send that fails for lack of memory is repeated until there is memory, and fails after a limited number of tries.
-func TestAMessageIsTriedAgain(t *testing.T) {
+func TestASendIsRetriedWhileMemoryIsShort(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		fails []error

@@ -148,7 +148,7 @@ func TestARecordWithANewHashIsNamed(t *testing.T) {
 	}
 }
 
-func TestAnEndThatIsCutOff(t *testing.T) {
+func TestATruncatedHashChainIsDetected(t *testing.T) {
 	t.Parallel()
 	lines, head := some(t, 8)
 	for n := range lines {

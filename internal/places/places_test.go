@@ -73,7 +73,7 @@ func TestTheWaitForAPlaceEndsWithTheTimeout(t *testing.T) {
 }
 
 // Whoever has waited longest is next, unless it has its share already.
-func TestThoseWhoWaitComeInInTheirOrder(t *testing.T) {
+func TestWaitersAreAdmittedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &Limit{All: 2, Each: 1, Patience: time.Hour}
 		leaves := map[string]func(){"a": enter(t, l, "a"), "b": enter(t, l, "b")}

@@ -395,7 +395,7 @@ func TestSpansAreSentInBatches(t *testing.T) {
 }
 
 // Headers are sent to the collector only, not to the target of a redirect, and are in no log.
-func TestHeadersOfTheFileAreSentAndNotTold(t *testing.T) {
+func TestCollectorHeadersAreSentAndNeverLogged(t *testing.T) {
 	t.Parallel()
 	heard := make(chan http.Header, 2)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -441,7 +441,7 @@ func TestHeadersOfTheFileAreSentAndNotTold(t *testing.T) {
 	}
 }
 
-func TestTracesThatAreWrong(t *testing.T) {
+func TestInvalidTracingSettingsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		c    Config

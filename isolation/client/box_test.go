@@ -267,7 +267,7 @@ func durable(t *testing.T, box *Box, peer *pid1) (p *Program, out, event int) {
 	return p, fds[0], fds[3]
 }
 
-func TestReadersAreToldOfNewsAndOfTheEnd(t *testing.T) {
+func TestReadersAreNotifiedOfOutputAndOfTheEnd(t *testing.T) {
 	t.Parallel()
 	box, peer := standin(t)
 	p, out, event := durable(t, box, peer)
@@ -296,7 +296,7 @@ func TestReadersAreToldOfNewsAndOfTheEnd(t *testing.T) {
 	}
 }
 
-func TestAProgramGoesOnWithTheOutputOfAnother(t *testing.T) {
+func TestASecondProgramAppendsToTheOutputLogOfTheFirst(t *testing.T) {
 	t.Parallel()
 	box, peer := standin(t)
 	first, _, _ := durable(t, box, peer)

@@ -313,7 +313,7 @@ func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
 }
 
 // A box whose launch nobody waits for any more is ended with what was made for it, and without what was there before.
-func TestALaunchThatIsGivenUpLeavesFilesOfBefore(t *testing.T) {
+func TestAnAbandonedLaunchKeepsExistingFiles(t *testing.T) {
 	t.Parallel()
 	for _, resume := range []bool{false, true} {
 		s := newStage(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-func TestStructuresAreTheKernels(t *testing.T) {
+func TestQuotaStructuresMatchTheKernels(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		what      string
@@ -83,7 +83,7 @@ func TestFreeIDIsOneNobodyUses(t *testing.T) {
 	}
 }
 
-func TestLeftOverAreLimitsWithoutUse(t *testing.T) {
+func TestLimitsOfUnusedProjectIDsAreLeftOver(t *testing.T) {
 	t.Parallel()
 	a := accounts{
 		{id: 99, spaceHard: 1},
@@ -219,7 +219,7 @@ func TestExperimentRunsWithoutTheRightToExceed(t *testing.T) {
 	}
 }
 
-func TestStepsStopAtALimitAndNothingElse(t *testing.T) {
+func TestWritingUntilFullEndsOnlyAtALimit(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name string

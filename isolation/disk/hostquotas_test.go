@@ -228,7 +228,7 @@ func TestADirectoryOnAnotherFilesystemIsNotAccessed(t *testing.T) {
 
 // Only one caller at a time works on a directory, and callers of other directories do not wait. Unfinished work on it is found by
 // its path, unless a caller is still doing it.
-func TestADirectoryIsOneCallersAtATime(t *testing.T) {
+func TestQuotaWorkOnADirectoryIsSerialized(t *testing.T) {
 	t.Parallel()
 	h := OpenHostQuotas(t.TempDir(), nil, quiet())
 	defer h.Close()

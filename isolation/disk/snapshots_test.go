@@ -350,7 +350,7 @@ func TestASnapshotThatFailsLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestSnapshotsHaveNames(t *testing.T) {
+func TestInvalidSnapshotNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	g := openSnapshots(t, boxtest.NewFilesystem(t, "xfs"))
 	for _, name := range []string{"", ".", "..", "-a", ".partial-x", "a/b", "../a", "a b", "é", strings.Repeat("a", isolation.MaxSnapshotName+1)} {

@@ -101,7 +101,7 @@ func TestAWalkFindsEverythingThatCounts(t *testing.T) {
 }
 
 // Changes to the tree during a walk do not lead it out of the tree.
-func TestAWalkIsNotLedAstray(t *testing.T) {
+func TestATreeWalkStaysInItsTree(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
 	tree(t, outside, "secret")
@@ -123,7 +123,7 @@ func TestAWalkIsNotLedAstray(t *testing.T) {
 	}
 }
 
-func TestAWalkHasAnEnd(t *testing.T) {
+func TestATreeWalkIsBounded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	tree(t, dir, "a/b/c/d/e/f")
@@ -151,7 +151,7 @@ func TestAWalkHasAnEnd(t *testing.T) {
 }
 
 // What is mounted below a directory is not visited, and what the mount hides is.
-func TestAWalkSeesWhatABoxSees(t *testing.T) {
+func TestATreeWalkDoesNotEnterMounts(t *testing.T) {
 	boxtest.RequireRoot(t) // mounting needs root
 	dir := t.TempDir()
 	tree(t, dir, "on/hidden")

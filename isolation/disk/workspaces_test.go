@@ -165,7 +165,7 @@ func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 }
 
 // Where neither the state directory nor a store can keep quotas, the hint says what the store lacks, which is easiest to fix.
-func TestTheHintIsWhatTheStoreLacks(t *testing.T) {
+func TestTheQuotaHintNamesWhatTheStoreLacks(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
 	w, err := OpenWorkspaces(t.TempDir(), "", 0, 0, 0, log.New(t.Output(), "", 0))

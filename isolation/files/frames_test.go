@@ -19,7 +19,7 @@ func frame(kind byte, payload string) string {
 	return string(binary.LittleEndian.AppendUint32([]byte{kind}, uint32(len(payload)))) + payload
 }
 
-func TestAnAnswerThatCannotBeIsRefused(t *testing.T) {
+func TestAMalformedFileAnswerIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, said := range map[string]string{
 		"nothing":               "",
@@ -64,7 +64,7 @@ func TestAnAnswerThatCannotBeIsRefused(t *testing.T) {
 	}
 }
 
-func TestANoticeThatCannotBeIsRefused(t *testing.T) {
+func TestAMalformedFileNoticeIsRefused(t *testing.T) {
 	t.Parallel()
 	file := `"File":{"Type":"file","Time":"2026-01-01T00:00:00Z"}`
 	for name, said := range map[string]string{

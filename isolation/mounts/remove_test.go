@@ -169,7 +169,7 @@ func TestOnlyMountsOfLivingBoxesAreRemoved(t *testing.T) {
 
 // A mount does not count as busy because a process outside the box was just forked, and has the
 // descriptors of its parent until its execve.
-func TestAForkElsewhereKeepsNoMount(t *testing.T) {
+func TestAForkOutsideTheBoxMakesNoMountBusy(t *testing.T) {
 	t.Parallel()
 	b, dir := aBox(t)
 	done := given(t, b, dir+"/t")

@@ -16,7 +16,7 @@ import (
 
 // A skill is mounted from the directory at its place in the store, never from where a symbolic
 // link leads.
-func TestASkillIsWhatHasItsPlaceInTheStore(t *testing.T) {
+func TestASkillIsMountedFromItsPlaceInTheStore(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	rules := &SourceRules{State: state}

@@ -13,7 +13,7 @@ import (
 )
 
 // The wait for a kernel that does not answer each message, such as one without nf_tables, ends.
-func TestAnAnswerThatNeverComesIsNotWaitedFor(t *testing.T) {
+func TestAMissingNetlinkAnswerTimesOut(t *testing.T) {
 	t.Parallel()
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {

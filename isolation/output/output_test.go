@@ -139,7 +139,7 @@ func TestBothStreamsAreReadInTheOrderTheyWereWritten(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotKeptIsAGapAndNeverZeros(t *testing.T) {
+func TestDroppedOutputIsAGapAndNeverZeros(t *testing.T) {
 	t.Parallel()
 	const head, tail, total = 10_000, 100_000, 3 << 20
 	w, l := newWriter(t, head, tail)

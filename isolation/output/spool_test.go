@@ -113,7 +113,7 @@ func TestOutputOnDiskIsReadAsOther(t *testing.T) {
 
 // On a full disk the older half of the kept output is dropped first, repeatedly, and then new output: none of it is read as
 // zeros, and what is written once there is room again is kept.
-func TestAFullDiskIsToldAsGaps(t *testing.T) {
+func TestSpoolingToAFullDiskLeavesGaps(t *testing.T) {
 	t.Parallel()
 	for _, before := range []int{0, 1, page, 300_001} {
 		ring, l := newSpool(t, 0, 1<<30)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestWhatTheHostHasMountedBelowIsFound(t *testing.T) {
+func TestHostMountsBelowADirectoryAreFound(t *testing.T) {
 	t.Parallel()
 	const mountinfo = `21 1 0:20 / / ro - tmpfs tmpfs rw
 22 21 8:1 /usr /usr ro - ext4 /dev/sda1 rw

@@ -18,7 +18,7 @@ import (
 
 // In the upper layer of a restarted session PID 1 finds its own skeleton and accepts it. It refuses anything else in its place:
 // nothing that programs make can take the place of a mount point, or of boxfiles.
-func TestASkeletonIsMadeTwiceAndTakesNothingElse(t *testing.T) {
+func TestARestartedRootAcceptsOnlyItsOwnSkeleton(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
 	for name, plant := range map[string]func(dir string) error{
@@ -104,7 +104,7 @@ func TestLinksOfEtcAreMadeAgain(t *testing.T) {
 }
 
 // A link that programs have removed does not keep their box from starting when they have used up what room there is. It comes back when there is some.
-func TestASkeletonNeedsNoRoomToStartAgain(t *testing.T) {
+func TestAMissingSkeletonLinkOnAFullDiskStopsNoRestart(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
 	dir := t.TempDir()

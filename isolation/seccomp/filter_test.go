@@ -183,7 +183,7 @@ func TestVerdicts(t *testing.T) {
 }
 
 // The search must stay shallow: it runs for each call that is not always allowed.
-func TestSearchIsShallow(t *testing.T) {
+func TestTheSyscallSearchTreeIsShallow(t *testing.T) {
 	for _, target := range targets {
 		f := mustCompile(t, Default(), target.options)
 		deepest := 0

@@ -19,7 +19,7 @@ import (
 
 // A new call in golang.org/x/sys needs a decision, even if the answer is ENOSYS as for every
 // unlisted number.
-func TestPolicySpeaksOfEveryCall(t *testing.T) {
+func TestTheSeccompPolicyDecidesEverySyscall(t *testing.T) {
 	rules, err := parse(Default())
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 )
 
 // Gateways know all actions of nodes.
-func TestTheListOfActionsIsWhole(t *testing.T) {
+func TestGatewaysKnowAllActionsOfNodes(t *testing.T) {
 	t.Parallel()
 	for name := range (&Server{}).table() {
 		if _, ok := wire.ActionOf(name); !ok {

@@ -141,7 +141,7 @@ func TestOthersOfAGenerationWaitUntilTheOlderHasEnded(t *testing.T) {
 	})
 }
 
-func TestWhatCouldNotBeRetiredIsTriedAgain(t *testing.T) {
+func TestAFailedRetirementOfAGenerationIsRetried(t *testing.T) {
 	t.Parallel()
 	w := &world{err: errors.New("it resists")}
 	f := w.fence()
@@ -158,7 +158,7 @@ func TestWhatCouldNotBeRetiredIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestThereAreOnlySoManyWorkspaces(t *testing.T) {
+func TestFencedWorkspacesAreBounded(t *testing.T) {
 	t.Parallel()
 	f := (&world{}).fence()
 	if _, _, err := f.Enter(t.Context(), key, 1, 1); err != nil {

@@ -362,7 +362,7 @@ func TestAGrantEndsWhateverTheClockDoes(t *testing.T) {
 	})
 }
 
-func TestThereAreOnlySoManyRecords(t *testing.T) {
+func TestAdmissionRecordsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := actionrpc.NewGrants(time.Now)
 	const most = 5000

@@ -41,7 +41,7 @@ func TestASpecHasTheDefaultsOfTheReference(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithASpecIsSaidInTheWordsOfTheReference(t *testing.T) {
+func TestSpecErrorsAreThoseOfTheReference(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		`{}`:                                    "Field required",

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 )
 
-func TestADefectInAnActionEndsThatCallAlone(t *testing.T) {
+func TestAPanicInAnActionFailsOnlyThatCall(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	s := &Server{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}}

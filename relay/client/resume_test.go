@@ -422,7 +422,7 @@ func TestAnExecutionIsForgottenOnce(t *testing.T) {
 	}
 }
 
-func TestAProcessThatIsGoneIsNotWaitedFor(t *testing.T) {
+func TestAnAttachmentToAGoneProcessEndsWithAnError(t *testing.T) {
 	t.Parallel()
 	c := answerEach(t, greet(api.StreamAttached{}))
 	_, err := c.Attach(t.Context(), "s", "p", AttachOptions{}, Stdio{}, nil)
@@ -464,7 +464,7 @@ func TestABoxdThatStaysAwayIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsTold(t *testing.T) {
+func TestMissingStreamOutputIsReportedAsGaps(t *testing.T) {
 	t.Parallel()
 	c := answerEach(
 		t, func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
@@ -489,7 +489,7 @@ func TestWhatIsMissingIsTold(t *testing.T) {
 	}
 }
 
-func TestAnotherWriterIsNotDisturbed(t *testing.T) {
+func TestAReconnectDoesNotTakeOverFromAnotherWriter(t *testing.T) {
 	t.Parallel()
 	refuse := func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
 		if first.Attach.Write {
@@ -547,7 +547,7 @@ type detaching struct{}
 
 func (detaching) Read([]byte) (int, error) { return 0, ErrDetached }
 
-func TestTheSizeIsToldToEveryConnection(t *testing.T) {
+func TestTheTerminalSizeIsSentOnEveryReconnect(t *testing.T) {
 	t.Parallel()
 	var got []string
 	listen := func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {

@@ -54,7 +54,7 @@ func TestConnectionsOfOneCallerLeaveRoomForOthers(t *testing.T) {
 
 // A principal counts as one over the socket, by a token and by the visitors of its previews, and leaves room for others, however
 // many unauthenticated connections there are.
-func TestOneCallerIsOneWhicheverWay(t *testing.T) {
+func TestThePrincipalsConnectionsCountOverAllTransports(t *testing.T) {
 	t.Parallel()
 	c := New(Each, All)
 	if n, _ := enterLoad(c, "ann", 100); n != 100 {
@@ -103,7 +103,7 @@ func TestOneCallerIsOneWhicheverWay(t *testing.T) {
 }
 
 // The load of a principal is counted once, over whichever transport its requests come.
-func TestOneCallerHasOneLoad(t *testing.T) {
+func TestTheRequestLoadOfAPrincipalIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	c := New(Each, All)
 	l, refused := c.Enter("ann")

@@ -127,7 +127,7 @@ func FuzzFrames(f *testing.F) {
 }
 
 // Of contexts made for one execution, the least recently used one that runs no code makes room for another; others are kept.
-func TestOnlyImplicitContextsGiveWay(t *testing.T) {
+func TestOnlyIdleImplicitContextsAreEvicted(t *testing.T) {
 	t.Parallel()
 	c, sb := newContexts(&Server{}), &sandbox{Session: &session.Session{}}
 	start := time.Now().Add(-time.Hour)

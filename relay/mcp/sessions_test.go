@@ -17,7 +17,7 @@ import (
 )
 
 // A client may disconnect while a box is created for it: that box is ended with the others.
-func TestABoxThatIsMadeTooLateEnds(t *testing.T) {
+func TestABoxCreatedForADisconnectedClientEnds(t *testing.T) {
 	t.Parallel()
 	asked, gone, removed := make(chan struct{}), make(chan struct{}), make(chan string, 1)
 	boxd := http.NewServeMux()

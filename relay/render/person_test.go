@@ -60,7 +60,7 @@ func TestColoursAreForTerminalsOfPeopleWhoWantThem(t *testing.T) {
 	}
 }
 
-func TestATablesTroubleStandsOut(t *testing.T) {
+func TestFailedRowsOfATableAreHighlighted(t *testing.T) {
 	t.Parallel()
 	style := palette{on: true}
 	w := newTable()

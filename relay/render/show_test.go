@@ -33,7 +33,7 @@ func TestDurationsAreShownRoughly(t *testing.T) {
 	}
 }
 
-func TestNoIDSpeaksToTheTerminal(t *testing.T) {
+func TestControlCharactersInAnIDAreQuoted(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[string]string{
 		"work": "work", "日本 é": "日本 é", "a\x1b[31mb": `"a\x1b[31mb"`, "a\tb": `"a\tb"`, "\u202e": `"\u202e"`, "\u009b": `"\u009b"`,

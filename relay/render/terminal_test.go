@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestTextDoesNotSpeakToTheTerminal(t *testing.T) {
+func TestControlCharactersInTextAreEscaped(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"plain\ttext\n":           "plain\ttext\n",

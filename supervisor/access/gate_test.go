@@ -69,7 +69,7 @@ func token(name, principal, more string) (secret, text string) {
 func bearer(secret string) []string { return []string{"Bearer " + secret} }
 
 // Every request with a bad token gets the same error, whatever is wrong with the token.
-func TestWhoIsNotKnownHearsTheSame(t *testing.T) {
+func TestEveryBadTokenGetsTheSameError(t *testing.T) {
 	t.Parallel()
 	good, one := token("good", "ci", "")
 	old, two := token("old", "ci", "expires = 2020-01-01T00:00:00Z")
@@ -136,7 +136,7 @@ func TestATokenIsNoMoreThanItsCap(t *testing.T) {
 	}
 }
 
-func TestAGateMayBeOpen(t *testing.T) {
+func TestWithOpenAccessAnonymousCallersAreGuests(t *testing.T) {
 	t.Parallel()
 	h := build(t, "")
 	h.config.Open, h.config.Access.DefaultRole = true, access.Viewer

@@ -15,7 +15,7 @@ const someGroups = "root:x:0:\nbanned:x:700:ann,eve\nalso:x:700:last\nshort:x:70
 
 // A caller refused as a member of a group stays refused after leaving the group by setgroups or newgrp: it is still a member in
 // the user database, which lists it in the group or has the group as its primary one.
-func TestWhoIsShutOutDoesNotGetInByLeavingAGroup(t *testing.T) {
+func TestARefusedCallerStaysRefusedAfterLeavingTheGroup(t *testing.T) {
 	t.Parallel()
 	host := HostLookup{Members: members(fstest.MapFS{"passwd": {Data: []byte(somePasswd)}, "group": {Data: []byte(someGroups)}})}
 	table, loud := ResolveRules(Config{DefaultRole: User}, map[string]Rule{

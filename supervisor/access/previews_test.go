@@ -35,7 +35,7 @@ func previewText() *access.PreviewToken {
 	}
 }
 
-func TestATokenIsKnownAgain(t *testing.T) {
+func TestAPreviewTokenIsValidForTheNextBoxd(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	k := key(t, dir)
@@ -96,7 +96,7 @@ func TestEveryPreviewHasItsHost(t *testing.T) {
 	}
 }
 
-func TestAKeyThatIsNoneIsRefused(t *testing.T) {
+func TestAnInvalidPreviewKeyFileIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "{}", `{"key":"AAAA"}`, "x"} {
 		dir := t.TempDir()

@@ -69,7 +69,7 @@ func TestATokenIsForItsRoutes(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNotInOrder(t *testing.T) {
+func TestAMalformedTokenFileIsRefused(t *testing.T) {
 	t.Parallel()
 	_, h := access.NewToken()
 	for name, text := range map[string]string{

@@ -104,7 +104,7 @@ func TestScopesWithoutAServiceManager(t *testing.T) {
 }
 
 // A client of a server that does not answer waits only until its context ends, and returns the context's error.
-func TestASilentServerOfScopesIsNotWaitedFor(t *testing.T) {
+func TestACallToAHungScopeServerEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	var far int
 	d := &Driver{scopes: func(context.Context) (conn *fdpass.Conn, err error) {

@@ -50,7 +50,7 @@ func FuzzRefusals(f *testing.F) {
 }
 
 // The keeper gets the rules of a network without those by name, and learns only that there are some.
-func TestRulesByNameAreBoxdsToKeep(t *testing.T) {
+func TestTheKeeperGetsNoRulesByName(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		asked, want isolation.NetworkSpec
@@ -91,7 +91,7 @@ func TestRulesByNameAreBoxdsToKeep(t *testing.T) {
 	}
 }
 
-func TestWhatWouldAllowIt(t *testing.T) {
+func TestADenialNamesTheRuleThatWouldAllowIt(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		to, protocol string

@@ -73,7 +73,7 @@ func TestIDsThatNobodyCanHaveAreCut(t *testing.T) {
 	}
 }
 
-func TestALateReaderIsToldWhatItMissed(t *testing.T) {
+func TestALateEventReaderGetsTheNumberOfMissedEvents(t *testing.T) {
 	t.Parallel()
 	l := events.New(4)
 	start := l.Start()
@@ -188,7 +188,7 @@ func TestManyEventsComeInBatches(t *testing.T) {
 	}
 }
 
-func TestWatchersAndRequests(t *testing.T) {
+func TestEventWatchersGetTheRequestID(t *testing.T) {
 	t.Parallel()
 	var seen []events.Event
 	l := events.New(2, func(_ context.Context, e *events.Event) { seen = append(seen, *e) })

@@ -70,7 +70,7 @@ func config(arch string) string {
 	return `{"architecture":"` + arch + `","os":"linux","config":{"Env":["A=b"]},"rootfs":{"diff_ids":["` + layerID + `"]}}`
 }
 
-func TestWhatDockerHasSavedIsFound(t *testing.T) {
+func TestDockerSaveArchivesAreRead(t *testing.T) {
 	t.Parallel()
 	const sum, layer = "d29bda1b4ea4fe5a1de1a9e1b1c4a4bf9a0a9c4b1e0e2e7f2a4a4b7e7d7f7b01", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	list := func(tags string) string {

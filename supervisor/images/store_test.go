@@ -141,7 +141,7 @@ func TestPruneKeepsWhatProfilesName(t *testing.T) {
 }
 
 // A slow upload delays other uploads at most, and no other operation of the store.
-func TestAnArchiveOnItsWayKeepsNobodyWaiting(t *testing.T) {
+func TestASlowImageUploadBlocksNoOtherOperation(t *testing.T) {
 	t.Parallel()
 	s, _ := stored(t)
 	s.cfg, s.receiving.All, s.receiving.Each = DefaultConfig(), 1, 1

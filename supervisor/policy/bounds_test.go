@@ -172,7 +172,7 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 	}
 }
 
-func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
+func TestValuesBelowTheCeilingsAreUnchanged(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
 	h := EffectivePolicy{Policy: boundsFor(func(b *Policy) {

@@ -10,7 +10,7 @@ import (
 )
 
 // A workspace may hold no more than a session of its owner could.
-func TestTheQuotaOfAWorkspaceIsHeldAsThatOfASession(t *testing.T) {
+func TestAWorkspaceQuotaIsAtMostThatOfASession(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
 	usual, small := DefaultProfile(), DefaultProfile()

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-func TestSkillsAreThoseAskedForOrTheProfiles(t *testing.T) {
+func TestASessionGetsTheRequestedOrTheProfilesSkills(t *testing.T) {
 	t.Parallel()
 	var many []string
 	for i := range MaxSkills + 1 {

@@ -68,7 +68,7 @@ func TestNewNetworkRulesOfARunningSessionObeyItsLockedProfile(t *testing.T) {
 }
 
 // A session has the caps of its profile, or the default ones; it may ask for less, and each cut is reported once.
-func TestCapsAreTheProfilesAtMost(t *testing.T) {
+func TestNetworkCapsAreClampedToTheProfileAndPolicy(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
 	c.DefaultCaps = NetworkCaps{Connections: 1024}

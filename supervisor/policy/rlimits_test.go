@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/limits"
 )
 
-func TestAskedRlimitsAreWithinTheProfile(t *testing.T) {
+func TestRequestedRlimitsAreWithinTheProfile(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
 	p := DefaultProfile()

@@ -10,7 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-func TestTablesThatAreRefused(t *testing.T) {
+func TestInvalidSecretTablesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		what   string

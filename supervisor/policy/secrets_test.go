@@ -10,7 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-func TestSecretsAreOfWhomThePolicyNames(t *testing.T) {
+func TestOnlySecretsNamedByThePolicyAreUsable(t *testing.T) {
 	t.Parallel()
 	cfg := DefaultConfig()
 	cfg.Secrets = map[string]Secret{"a": {File: "/a", Hosts: []string{"a.example"}, Env: "A"}, "b": {File: "/b", Hosts: []string{"b.example"}, Env: "B"}}

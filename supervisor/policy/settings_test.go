@@ -132,7 +132,7 @@ func TestLockedFieldsCannotBeChanged(t *testing.T) {
 	}
 }
 
-func TestTheValueOfALockedFieldMayBeAskedFor(t *testing.T) {
+func TestTheValueOfALockedFieldMayBeRequested(t *testing.T) {
 	t.Parallel()
 	p := policies().Profiles["closed"]
 	req := Request{
@@ -212,7 +212,7 @@ func TestMergeRefusesWhatIsOutOfBounds(t *testing.T) {
 	}
 }
 
-func TestDifferencesNameWhatWasAskedForAndIsOtherwise(t *testing.T) {
+func TestDifferencesNameTheRequestedFieldsThatDiffer(t *testing.T) {
 	t.Parallel()
 	c := policies()
 	full := everyField()

@@ -243,7 +243,7 @@ func TestARequestIsRefusedByItsField(t *testing.T) {
 	}
 }
 
-func TestTheNextBoxdReadsWhatThisHasWritten(t *testing.T) {
+func TestProcessRecordsAreReadBackByTheNextBoxd(t *testing.T) {
 	t.Parallel()
 	spec := resolved(t, func(s *Spec) {
 		s.Restart.Policy, s.Script, s.Input = RestartAlways, []byte("echo"), []byte{0, 255}
@@ -322,7 +322,7 @@ func TestNonsenseFromPID1IsNoProcess(t *testing.T) {
 	}
 }
 
-func TestALineIsFoundHoweverItComes(t *testing.T) {
+func TestTheReadyLineIsFoundHoweverOutputIsSplit(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", maxLine)
 	for _, tc := range []struct {
@@ -496,7 +496,7 @@ func TestAReaderThatIsBehindGetsAGap(t *testing.T) {
 	}
 }
 
-func TestOneOfManyWrites(t *testing.T) {
+func TestOneOfManyAttachedClientsIsTheWriter(t *testing.T) {
 	t.Parallel()
 	f := feed(t, resolved(t, func(s *Spec) { s.Command.Stdin = isolation.StdinPipe }))
 	first := f.attach(AttachOptions{Write: true})

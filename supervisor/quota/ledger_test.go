@@ -99,7 +99,7 @@ func TestTimeAndBytesOfSessionsAddUp(t *testing.T) {
 	}
 }
 
-func TestADayHasSoManyExecutions(t *testing.T) {
+func TestExecutionsPerDayAreLimited(t *testing.T) {
 	t.Parallel()
 	c := newClock()
 	l := open(t, t.TempDir(), c)
@@ -127,7 +127,7 @@ func TestADayHasSoManyExecutions(t *testing.T) {
 }
 
 // A boxd that is killed loses only what it has not written; the next one counts the time that sessions ran without a boxd.
-func TestTheNextGoesOnWhereTheLastHasStopped(t *testing.T) {
+func TestUsageAccountingContinuesAfterAKill(t *testing.T) {
 	t.Parallel()
 	c, dir := newClock(), t.TempDir()
 	l := open(t, dir, c)
@@ -159,7 +159,7 @@ func TestTheNextGoesOnWhereTheLastHasStopped(t *testing.T) {
 }
 
 // The wall clock only decides which day something counts for.
-func TestAClockThatJumpsCostsNoDay(t *testing.T) {
+func TestAClockJumpLosesNoUsage(t *testing.T) {
 	t.Parallel()
 	c, dir := newClock(), t.TempDir()
 	l := open(t, dir, c)
@@ -257,7 +257,7 @@ func TestARecordWithMoreInItIsRead(t *testing.T) {
 	}
 }
 
-func TestManyCountAtOnce(t *testing.T) {
+func TestConcurrentExecutionsAreAllCounted(t *testing.T) {
 	t.Parallel()
 	c, dir := newClock(), t.TempDir()
 	l := open(t, dir, c)
@@ -318,7 +318,7 @@ func FuzzRecord(f *testing.F) {
 }
 
 // After the clock is set back over midnight the earlier day goes on in a copy: a record that Flush may be writing does not change.
-func TestADayThatIsWrittenIsNotCountedOn(t *testing.T) {
+func TestAUsageRecordBeingWrittenDoesNotChange(t *testing.T) {
 	t.Parallel()
 	c := newClock()
 	l := open(t, t.TempDir(), c)

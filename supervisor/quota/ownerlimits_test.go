@@ -48,7 +48,7 @@ func TestOwnersAreToldApart(t *testing.T) {
 }
 
 // A change is sent to the keeper once, a failed one is sent again, and an owner without sessions is forgotten.
-func TestTheKeeperIsToldWhatChanges(t *testing.T) {
+func TestOwnerLimitChangesAreSentToTheKeeperOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

@@ -129,7 +129,7 @@ func TestAQueuedCallerAtItsLimitBlocksNoOther(t *testing.T) {
 	})
 }
 
-func TestWaitingEnds(t *testing.T) {
+func TestWaitsInTheQueueAreBounded(t *testing.T) {
 	t.Parallel()
 	second := time.Second
 	for _, tc := range []struct {
@@ -178,7 +178,7 @@ func TestWaitingEnds(t *testing.T) {
 	}
 }
 
-func TestWhatPassesSoonIsWaitedFor(t *testing.T) {
+func TestTheQueueWaitsForATransientRefusalToPass(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := line(5, 0)
@@ -234,7 +234,7 @@ func TestOtherErrorsAreFinal(t *testing.T) {
 }
 
 // Under any mix of arrivals and cancellations no caller is admitted twice, admitted beyond the room, or left behind.
-func TestAFlood(t *testing.T) {
+func TestTheQueueAdmitsEachCallerOnceUnderConcurrency(t *testing.T) {
 	t.Parallel()
 	const room, callers = 8, 10_000
 	l, h := line(256, 5*time.Second), &queueFixture{in: map[string]int{}, own: 3, room: room}
@@ -268,7 +268,7 @@ func TestAFlood(t *testing.T) {
 }
 
 // A caller that arrives when there is room does not overtake those that wait for it, even before they were woken.
-func TestNobodyPassesThoseWhoWait(t *testing.T) {
+func TestANewRequestDoesNotOvertakeQueuedOnes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := quota.NewQueue(func() quota.QueueLimits { return quota.QueueLimits{Length: 10, Wait: time.Hour} })

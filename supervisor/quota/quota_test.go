@@ -175,7 +175,7 @@ func TestReleasedQuotaCanBeReservedAgain(t *testing.T) {
 }
 
 // The rate limit is a token bucket: as many at once as it holds, and then as fast as it fills.
-func TestTheRateIsThatOfABucket(t *testing.T) {
+func TestTheExecutionRateIsATokenBucket(t *testing.T) {
 	t.Parallel()
 	b, c := accounts()
 	h := effective(func(b *policy.Policy) { b.PerMinute, b.Burst = 60, 3 })
@@ -239,7 +239,7 @@ func TestARefusedExecutionConsumesNoQuota(t *testing.T) {
 
 func second(_ func(), err error) error { return err }
 
-func TestASessionChangesItsSize(t *testing.T) {
+func TestAResizedSessionIsCountedAtItsNewSize(t *testing.T) {
 	t.Parallel()
 	b, _ := accounts()
 	h := effective(func(b *policy.Policy) { b.Memory, b.CPUs = 3*quantity.GiB, 3 })

@@ -149,7 +149,7 @@ func TestAStartSlotIsReleasedAfterATimeout(t *testing.T) {
 }
 
 // A caller that gives up is skipped, wherever it is in the queue.
-func TestWhoHasGoneIsPassedOver(t *testing.T) {
+func TestTheStartLimiterSkipsACanceledWaiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		turns := NewStartLimiter(1, time.Hour)

@@ -15,7 +15,7 @@ import (
 )
 
 // Where no cgroup reports it, lack of memory is recognized by its signs, and nothing else is taken for it.
-func TestSignsOfWantOfMemory(t *testing.T) {
+func TestLackOfMemoryIsRecognizedWithoutACgroup(t *testing.T) {
 	t.Parallel()
 	const limit = 100 * quantity.MiB
 	for _, tc := range []struct {

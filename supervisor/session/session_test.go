@@ -48,7 +48,7 @@ func Example_states() {
 	// ended    →
 }
 
-func TestEveryMoveIsLegalOrRefused(t *testing.T) {
+func TestIllegalStateTransitionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, from := range states() {
 		for _, to := range states() {
@@ -144,7 +144,7 @@ func TestOneSessionRunsOnlySoManyExecutions(t *testing.T) {
 }
 
 // When its last program ends, a session reports its deadline: the reaper saw none while the program ran.
-func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
+func TestTheEndOfTheLastProgramReportsTheSessionDeadline(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var told []time.Time
@@ -236,7 +236,7 @@ func TestAttachmentsPendingAtAStopAreStillDue(t *testing.T) {
 }
 
 // The context for programs is built once, and again after every change of the session or the configuration.
-func TestProgramsGetWhatTheSessionHasNow(t *testing.T) {
+func TestTheProgramContextIsRebuiltAfterEveryChange(t *testing.T) {
 	t.Parallel()
 	one, other := policy.DefaultConfig(), policy.DefaultConfig()
 	cfg := &one

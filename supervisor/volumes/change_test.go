@@ -15,7 +15,7 @@ import (
 )
 
 // A quota below what is used is the caller's, and a keeper that is being replaced is there again in a moment.
-func TestAFailureOfTheKeeperIsTold(t *testing.T) {
+func TestAKeeperFailureBecomesTheRightKindOfError(t *testing.T) {
 	t.Parallel()
 	over := &isolation.StepError{Step: isolation.StepGroup, Errno: unix.EBUSY, Refused: &isolation.Refusal{Field: "workspace_quota", Value: "1", Allowed: "at least the usage, 2"}}
 	f, ok := errors.AsType[*fault.Error](failed("w", errors.Join(over, nil)))

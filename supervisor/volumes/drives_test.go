@@ -248,7 +248,7 @@ func TestDrivesHaveAQuota(t *testing.T) {
 }
 
 // Of several concurrent fills based on the same version one succeeds.
-func TestFillingsAtTheSameTime(t *testing.T) {
+func TestOfConcurrentDriveFillsOneSucceeds(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)
 	s.fill(volumes.Filling{}, "a=1")

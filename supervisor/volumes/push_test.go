@@ -74,7 +74,7 @@ func TestAVersionStaysUntilItIsPushed(t *testing.T) {
 }
 
 // The number of targets that are remembered per version is limited.
-func TestPlacesOfAVersionAreBounded(t *testing.T) {
+func TestPushTargetsOfAVersionAreBounded(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)
 	s.fill(volumes.Filling{}, "a=1")

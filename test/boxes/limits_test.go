@@ -108,7 +108,7 @@ func TestResourceLimitsAreThePromisedOnes(t *testing.T) {
 }
 
 // Without cgroups no process is killed for memory: calls fail, and the answer says how that shows.
-func TestWantOfMemoryIsTold(t *testing.T) {
+func TestLackOfMemoryIsReported(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	memory := 64 * quantity.MiB
 	b := newBox(t, start(t), func(r *api.SessionRequest) { r.Memory = &memory })

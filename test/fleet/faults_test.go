@@ -370,7 +370,7 @@ func TestAStrangerOnNATS(t *testing.T) {
 
 // A NATS client with all permissions can end sessions of the fleet, which are claimed there, but not those of owners that the
 // node's box.toml assigns to no gateway, although the agent calls its boxd as root.
-func TestNobodyOnNATSEndsWhatIsNotOfTheFleet(t *testing.T) {
+func TestNoNATSClientEndsASessionOutsideTheFleet(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
 	boxd := h.nodes[0].boxd

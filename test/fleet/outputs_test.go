@@ -200,7 +200,7 @@ func (h *house) fills(size int) {
 
 // A gateway without the configuration stores nothing, one with too little space stores what fits, and both report that. The box is
 // ended in any case.
-func TestOutputThatIsNotKept(t *testing.T) {
+func TestAGatewayReportsOutputThatItDoesNotStore(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ settings, message string }{
 		"off":             {"", "no gateway keeps output"},

@@ -292,7 +292,7 @@ func TestOneTraceThroughMCP(t *testing.T) {
 }
 
 // Requests of unsampled traces, of unknown callers and for health checks leave no spans; long ids and names from callers are truncated.
-func TestWhatCallersCannotRecord(t *testing.T) {
+func TestUnsampledAndUnauthenticatedRequestsLeaveNoSpans(t *testing.T) {
 	t.Parallel()
 	spans := boxtest.NewCollector(t)
 	h := buildTraced(t, 1, fmt.Sprintf("endpoint = %q\nratio = 0.0", spans.URL))

@@ -423,8 +423,8 @@ func holdStore() error {
 	return err
 }
 
-// TestQuotaThatOnlyCountsIsNone: without the mount option ext4 accounts and has limits, but does not enforce them.
-func TestQuotaThatOnlyCountsIsNone(t *testing.T) {
+// TestAQuotaThatIsNotEnforcedIsNotUsed: without the mount option ext4 accounts and has limits, but does not enforce them.
+func TestAQuotaThatIsNotEnforcedIsNotUsed(t *testing.T) {
 	state := newState(t)
 	closeStore(t, state, openStore(t, state, storeSize))
 	dir := filepath.Join(state.Name(), disk.StoreDir)

@@ -124,7 +124,7 @@ func news(before, after string) string {
 }
 
 // Other services are not affected, whether they started before or while boxes run.
-func TestOtherUnitsAreAsBefore(t *testing.T) {
+func TestOtherServicesAreNotAffected(t *testing.T) {
 	installed(t, this)
 	const unit = "boxd-test-other.service"
 	strict := []string{"-p", "ProtectSystem=strict", "-p", "ProtectHome=yes", "-p", "PrivateTmp=yes", "-p", "PrivateDevices=yes", "-p", "StateDirectory=boxd-test-other"}

@@ -122,7 +122,7 @@ func TestACrashLoop(t *testing.T) {
 }
 
 // Without work boxd exits, and the keeper with it, both successfully; the next client starts both. A box keeps them running.
-func TestTheIdleEnd(t *testing.T) {
+func TestAnIdleBoxdAndItsKeeperExit(t *testing.T) {
 	installed(t, this)
 	dropIn := "/etc/boxd/box.toml.d/idle.toml"
 	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {

@@ -421,7 +421,7 @@ func TestTheHomeOfASessionIsOnDiskWhereThatIsBounded(t *testing.T) {
 
 // A quota on a host directory that the kernel cannot enforce here is refused, unless the operator leaves it to LangBot, which
 // checks before and after each command.
-func TestAQuotaThatCannotBeKeptIsTheOperatorsToWaive(t *testing.T) {
+func TestOnlyTheOperatorWaivesAQuotaThatCannotBeEnforced(t *testing.T) {
 	t.Parallel()
 	ask := func(b *bot) reply {
 		dir := filepath.Join(b.shared, "w")

@@ -162,7 +162,7 @@ func tcpPages(t *testing.T) int {
 	return n
 }
 
-func TestWhoDiesWhenMemoryIsUsedUp(t *testing.T) {
+func TestTheOOMSettingSelectsWhatIsKilled(t *testing.T) {
 	d := start(t)
 	for _, tc := range []struct {
 		oom, bomb, status string

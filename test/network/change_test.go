@@ -119,7 +119,7 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 }
 
 // Refused connections of a box are counted, and reported with a rule that would allow them, also when the box ends.
-func TestDeniedConnectionsAreTold(t *testing.T) {
+func TestDeniedConnectionsAreReported(t *testing.T) {
 	w := newWorld(t)
 	z := newZone(t, w)
 	z.set("www.allowed.example.", public4)

@@ -163,7 +163,7 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 	visits(t, d, [2]string{"tls www.allowed.example www.allowed.example", "error:"}, [2]string{"tls far.example far.example", "large"}, [2]string{"tls " + webOther4 + " www.allowed.example", denied})
 }
 
-func TestStrictnessIsOfNames(t *testing.T) {
+func TestNetworkStrictNeedsRulesByName(t *testing.T) {
 	newWorld(t)
 	d := boxtest.Start(t, byName, "[profiles.fixed]\nnetwork = \"egress\"\nnetwork_rules = [\"www.allowed.example\"]\nnetwork_strict = true\nlocked = [\"network_strict\"]\n")
 	for what, req := range map[string]api.SessionRequest{

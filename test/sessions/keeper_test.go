@@ -511,7 +511,7 @@ func TestAKeeperFindsWhatIsLeft(t *testing.T) {
 
 // A compromised boxd may leave the workspace of each box that it ends: their number is limited, whatever they are called, and the
 // next keeper counts the existing ones. An honest boxd goes on with those that it has.
-func TestAnErringBoxdLeavesOnlySoManyWorkspaces(t *testing.T) {
+func TestACompromisedBoxdLeavesABoundedNumberOfWorkspaces(t *testing.T) {
 	t.Parallel()
 	tr := newKeeperSeries(t)
 	const most = 4

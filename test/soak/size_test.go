@@ -109,7 +109,7 @@ func quantile(elapsed []time.Duration, q float64) float64 {
 	return float64(elapsed[min(len(elapsed)-1, int(q*float64(len(elapsed))))]) / float64(time.Millisecond)
 }
 
-// load is a run of TestLoadKeepsItsSize.
+// load is a run of TestBoxdAndKeeperDoNotGrowUnderLoad.
 type load struct {
 	*soak
 	start   time.Time
@@ -164,7 +164,7 @@ func resident(t *testing.T, pid int) float64 {
 
 // Under load for a long time, without a kill, boxd and its keeper keep their size: what the load took is given back when
 // it has ended. How long executions take is written down and decides nothing.
-func TestLoadKeepsItsSize(t *testing.T) {
+func TestBoxdAndKeeperDoNotGrowUnderLoad(t *testing.T) {
 	s := start(t)
 	s.d.Warm()
 	s.d.NewSession(t, api.SessionRequest{ID: "prober"})

@@ -250,7 +250,7 @@ func start(t *testing.T) *soak {
 }
 
 // After all of that every count adds up: nothing is lost or duplicated, and nothing is left.
-func TestEverythingAddsUp(t *testing.T) {
+func TestASoakLosesAndLeavesNothing(t *testing.T) {
 	s := start(t)
 	s.d.Warm()
 	before := s.d.Look()

@@ -17,7 +17,7 @@ import (
 
 // What a server does between two ticks, one letter each: "." nothing, "a" answers the ping, "s" sends something else, "r" its
 // client calls a tool, "d" that is answered, "c" that is canceled.
-func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
+func TestAHungMCPServerIsDetected(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, does string
@@ -155,7 +155,7 @@ func TestTheLastLineIsSanitizedAndTruncated(t *testing.T) {
 }
 
 // A server that does not exit at EOF is ended, once its client has had its answers.
-func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
+func TestAnMCPServerThatIgnoresEOFIsEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatch(nil)

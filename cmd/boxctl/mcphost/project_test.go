@@ -75,7 +75,7 @@ func TestAProjectIsFoundByItsCommand(t *testing.T) {
 	}
 }
 
-func TestWhatIsOfTheHostAloneIsNotCopied(t *testing.T) {
+func TestHostOnlyFilesOfAProjectAreNotCopied(t *testing.T) {
 	t.Parallel()
 	py := MakePlan(host(), &Server{Command: "/home/me/py/.venv/bin/serve", Env: map[string]string{"CONFIG": "/home/me/py/c.toml", "PATH": "/home/me/py/.venv/bin"}}, nil)
 	if diff := cmp.Diff([]string{"pyproject.toml", "src"}, py.names); diff != "" {

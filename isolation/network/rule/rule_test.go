@@ -94,7 +94,7 @@ func TestAWiderNetworkRuleCoversANarrowerOne(t *testing.T) {
 	}
 }
 
-func TestWhatIsBlockedUnlessNamed(t *testing.T) {
+func TestPrivateAddressRangesAreBlockedByDefault(t *testing.T) {
 	t.Parallel()
 	blocked := func(a string) bool {
 		addr := netip.MustParseAddr(a)
@@ -149,7 +149,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestConfigurationOfTheKeeper(t *testing.T) {
+func TestTheNetworkConfigurationOfTheKeeperIsParsed(t *testing.T) {
 	t.Parallel()
 	words := []string{"ipv4=10.77.0.0/24", "shared=near", "shared=other", "connections=7", "bandwidth=65536", "most-connections=9"}
 	c, err := ParseConfig("/run/x", words)

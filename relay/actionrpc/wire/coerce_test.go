@@ -37,7 +37,7 @@ func TestNumbersAreReadAsTheReferenceDoes(t *testing.T) {
 	}
 }
 
-func TestTruthIsReadAsTheReferenceDoes(t *testing.T) {
+func TestBooleansAreReadAsTheReferenceDoes(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][2]bool{
 		"true": {true, true}, "0": {false, true}, "1": {true, true}, `"YES"`: {true, true}, `"off"`: {false, true}, `"on"`: {true, true}, `"False"`: {false, true},

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestWhatIsNoRequestIsPassedOver(t *testing.T) {
+func TestMessagesThatAreNoRequestsAreIgnored(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "x", "[]", "null", "7", `"action"`, "{}", `{"seq_id":1}`, `{"seq_id":1,"code":0}`, `{"seq_id":1,"action":"a","code":0,"data":{}}`} {
 		if req, _, err := ParseRequest([]byte(text)); req != nil || err != nil {
@@ -90,7 +90,7 @@ func TestALongErrorIsCut(t *testing.T) {
 }
 
 // What a gateway passes on is what it has got, but for the numbers.
-func TestWhatIsPassedOnIsTheSame(t *testing.T) {
+func TestAForwardedRequestIsUnchanged(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		`{"seq_id":7,"action":"a","data":{"x":null,"y":"ä"}}`,
@@ -163,7 +163,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestThereAreOnlySoManyValuesInAMessage(t *testing.T) {
+func TestValuesInAMessageAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		text string

@@ -138,7 +138,7 @@ func removeAt(dir, name string, mustBeDirectory, recursive bool) error {
 const maxCompared = 64 << 20
 
 // usersOf returns what a box has had from its start at a path that is relative to its root, where that is not what its image has
-// (cmd/boxinit, noteUsers); nil: nothing.
+// (cmd/boxinit, recordUsers); nil: nothing.
 func usersOf(at string) []byte {
 	if at != "etc/passwd" && at != "etc/group" {
 		return nil

@@ -15,7 +15,7 @@ import (
 func (s *server) orphan() {
 	s.unwatch(s.control, s.token)
 	s.control, s.stateSent = -1, false
-	s.life.markLost(monotonic())
+	s.lifetime.markLost(monotonic())
 	for _, p := range s.programs { // kill all of them before waiting for any
 		if !p.durable && p.group.FD >= 0 {
 			_ = p.group.Kill()
@@ -28,16 +28,16 @@ func (s *server) orphan() {
 	}
 }
 
-// outlived reports whether a box without boxd has reached its end.
-func (s *server) outlived() bool {
+// isExpired reports whether a box without boxd has reached its end.
+func (s *server) isExpired() bool {
 	end := s.endAt()
 	return end > 0 && end <= monotonic()
 }
 
 // endAt returns when the box ends if no boxd connects before, 0 if it does not end.
 func (s *server) endAt() time.Duration {
-	s.life.Running(s.mayHaveChildren)
-	return s.life.End(s.listener >= 0)
+	s.lifetime.Running(s.mayHaveChildren)
+	return s.lifetime.End(s.listener >= 0)
 }
 
 // accept takes a connection of another boxd, which replaces the one before: the last to connect is boxd. Only the keeper can
@@ -57,7 +57,7 @@ func (s *server) accept() {
 		return
 	}
 	s.control, s.token = fd, token
-	s.life.find()
+	s.lifetime.markConnected()
 	s.conn++
 }
 
@@ -89,12 +89,12 @@ func (s *server) adopt(version uint32) {
 		}
 		s.send(&isolation.BoxReply{ID: id, Program: &k}, files...)
 	}
-	last := isolation.Adopted{Version: min(isolation.BoxVersion, version), Next: s.last + 1, Frozen: s.frozen, LeftRunning: s.leftRunning}
+	report := isolation.Adopted{Version: min(isolation.BoxVersion, version), Next: s.lastID + 1, Frozen: s.frozen, LeftRunning: s.leftRunning}
 	var files []int
-	if last.Private = s.private >= 0; last.Private {
+	if report.Private = s.private >= 0; report.Private {
 		files = append(files, s.private)
 	}
-	s.send(&isolation.BoxReply{Adopted: &last}, files...)
+	s.send(&isolation.BoxReply{Adopted: &report}, files...)
 }
 
 // maxPending is more requests than a boxd has sent when it ends.

@@ -47,16 +47,16 @@ func boot() int {
 // and does the rest.
 func setUp(buf *fdpass.Buffer) (*server, error) {
 	b := &box{}
-	if err := run(b.common()); err != nil {
+	if err := runSteps(b.commonSteps()); err != nil {
 		return nil, err
 	}
 	if err := b.receive(buf); err != nil {
 		return nil, err
 	}
-	if err := run(b.specific()); err != nil {
+	if err := runSteps(b.boxSteps()); err != nil {
 		return nil, err
 	}
-	unix.Close(b.work)
+	unix.Close(b.scratch)
 	return newServer(b, buf)
 }
 
@@ -69,7 +69,7 @@ func (b *box) receive(buf *fdpass.Buffer) error {
 		req, files, err = receive(buf)
 	}
 	b.group, b.listener = -1, -1
-	last := func(wanted bool) int {
+	takeLast := func(wanted bool) int {
 		if !wanted || len(files) == 0 {
 			return -1
 		}
@@ -81,8 +81,8 @@ func (b *box) receive(buf *fdpass.Buffer) error {
 		return stepError(isolation.StepReceive, "setup", err)
 	}
 	if req.Setup != nil {
-		b.listener = last(req.Setup.Adoptable)
-		b.group = last(req.Setup.Grouped)
+		b.listener = takeLast(req.Setup.Adoptable)
+		b.group = takeLast(req.Setup.Grouped)
 	}
 	if req.Setup == nil || len(files) != len(req.Setup.Mounts) || req.Setup.Grouped != (b.group >= 0) || req.Setup.Adoptable != (b.listener >= 0) {
 		return stepError(isolation.StepReceive, "setup", syscall.EPROTO)

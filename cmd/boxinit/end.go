@@ -41,13 +41,13 @@ func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) 
 	delete(s.byPID, p.pid) // the PID may be reused from here on
 	p.deadline = 0
 	switch others := s.othersAlive(p); {
-	case p.keep && !p.killed:
+	case p.keepRunning && !p.killed:
 		exit.LeftRunning = others
 		s.leftRunning = s.leftRunning || others
 	case others:
 		s.unwatch(p.pidfd, p.token)
 		p.pidfd = -1
-		if ours := p.killed; ours {
+		if wasKilled := p.killed; wasKilled {
 			s.kill(p)
 		} else {
 			exit.Leftovers = s.kill(p)
@@ -147,12 +147,12 @@ func (s *server) release(p *program) {
 	if s.byPID[p.pid] == p {
 		delete(s.byPID, p.pid)
 	}
-	if p.tag != 0 && !p.keep && !p.stuck {
-		s.procs.free(p.tag)
+	if p.tag != 0 && !p.keepRunning && !p.stuck {
+		s.procs.freeTag(p.tag)
 		p.tag = 0
 	}
 	p.deadline = 0
-	s.life.Idle(monotonic())
+	s.lifetime.Idle(monotonic())
 }
 
 // removeScript removes the file that a program was written to.

@@ -71,14 +71,14 @@ func (s *server) tags() (tags []uint32) {
 func (s *server) kill(p *program) (killed uint32) {
 	p.killed = true
 	if p.group.FD < 0 {
-		var all bool
-		killed, p.stuck, all = s.procs.Kill(p.tag)
-		s.unkillable = s.unkillable || !all
+		var complete bool
+		killed, p.stuck, complete = s.procs.Kill(p.tag)
+		s.unkillable = s.unkillable || !complete
 		return killed
 	}
 	// A frozen process forks no more, and SIGKILL still ends it.
 	if p.group.Write("cgroup.freeze", "1") == nil {
-		_, _ = p.group.Await("frozen", 1, killFreezePatience)
+		_, _ = p.group.Await("frozen", 1, killFreezeTimeout)
 	}
 	before, _ := p.group.Processes()
 	if err := p.group.Kill(); err != nil {
@@ -88,8 +88,8 @@ func (s *server) kill(p *program) (killed uint32) {
 	return uint32(len(before))
 }
 
-// killFreezePatience is how long freezing a cgroup may take before its processes are killed regardless.
-const killFreezePatience = 100 * time.Millisecond
+// killFreezeTimeout is how long freezing a cgroup may take before its processes are killed regardless.
+const killFreezeTimeout = 100 * time.Millisecond
 
 // checkUnkillable examines processes that do not die. One in an uninterruptible sleep can do no harm any
 // more; because of any other the box must end.
@@ -112,14 +112,14 @@ func (s *server) checkUnkillable(p *program) {
 // whatever PIDs were reused before it was open.
 func (s *server) killHeadless(p *program) {
 	left, _ := p.group.Processes()
-	held := map[int]int{} // pidfds by PID
+	pidfds := map[int]int{} // pidfds by PID
 	for _, pid := range left {
 		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
-			held[pid] = fd
+			pidfds[pid] = fd
 		}
 	}
 	left, _ = p.group.Processes()
-	for pid, fd := range held {
+	for pid, fd := range pidfds {
 		if slices.Contains(left, pid) {
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 		}
@@ -127,11 +127,11 @@ func (s *server) killHeadless(p *program) {
 	}
 }
 
-// dyingPatience bounds the wait for the killed processes of a cgroup. Other programs of the box do not wait meanwhile. After it,
+// dyingTimeout bounds the wait for the killed processes of a cgroup. Other programs of the box do not wait meanwhile. After it,
 // checkUnkillable decides.
 const (
-	dyingPatience = 30 * time.Second
-	dyingAtOnce   = 2 * time.Millisecond
+	dyingTimeout = 30 * time.Second
+	dyingGrace   = 2 * time.Millisecond
 )
 
 // isEmpty reports whether all processes that a program has left behind are dead. If not, the
@@ -140,7 +140,7 @@ func (s *server) isEmpty(p *program) bool {
 	if p.group.FD < 0 {
 		return true
 	}
-	if empty, err := p.group.Await("populated", 0, dyingAtOnce); empty || err != nil {
+	if empty, err := p.group.Await("populated", 0, dyingGrace); empty || err != nil {
 		return true
 	}
 	events, err := unix.Openat(p.group.FD, "cgroup.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -148,7 +148,7 @@ func (s *server) isEmpty(p *program) bool {
 		s.unkillable = true
 		return true
 	}
-	p.events, p.deadline = events, monotonic()+dyingPatience
+	p.events, p.deadline = events, monotonic()+dyingTimeout
 	// EPOLLPRI: cgroup.events has changed since it was last read.
 	if p.token, err = s.watchFor(events, watch{program: p}, unix.EPOLLPRI); err != nil {
 		s.unkillable = true
@@ -185,9 +185,9 @@ func (s *server) clearGroups() {
 	})
 }
 
-// freezePatience bounds the wait for all programs to stop. A process in an uninterruptible sleep
+// freezeTimeout bounds the wait for all programs to stop. A process in an uninterruptible sleep
 // stops only when that sleep ends.
-const freezePatience = 5 * time.Second
+const freezeTimeout = 5 * time.Second
 
 // freeze stops all programs or lets them continue, and answers once that has happened. Deadlines
 // are not suspended: a frozen program whose time is up is killed frozen. PID 1 does this itself
@@ -208,7 +208,7 @@ func (s *server) setFrozen(on bool) error {
 	if err := s.groups.Write("cgroup.freeze", strconv.FormatUint(state, 10)); err != nil {
 		return err
 	}
-	done, err := s.groups.Await("frozen", state, freezePatience)
+	done, err := s.groups.Await("frozen", state, freezeTimeout)
 	if err == nil && !done {
 		err = unix.ETIMEDOUT
 	}

@@ -59,7 +59,7 @@ func (b *box) showUser() (string, error) {
 	if b.setup.User == (isolation.User{}) {
 		return "", nil
 	}
-	var text, there [2]string
+	var text, paths [2]string
 	for i, name := range []string{"etc/passwd", "etc/group"} {
 		var err error
 		if text[i], err = b.readUsers(name); errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EINVAL) {
@@ -67,30 +67,30 @@ func (b *box) showUser() (string, error) {
 		} else if err != nil {
 			return "/" + name, err
 		}
-		there[i] = name
+		paths[i] = name
 	}
-	shown := b.setup.User.UserFiles(text[0], text[1])
+	files := b.setup.User.UserFiles(text[0], text[1])
 	if b.writable {
-		b.noteUsers()
+		b.recordUsers()
 	}
-	for i, f := range shown {
-		if there[i] == "" || b.writable && (f.Text == text[i] || b.change(there[i], f.Text) == nil) {
+	for i, f := range files {
+		if paths[i] == "" || b.writable && (f.Text == text[i] || b.overwrite(paths[i], f.Text) == nil) {
 			continue
 		}
 		f.Name = "shown-" + f.Name
 		if item, err := writeAll([]isolation.BoxFile{f}); err != nil {
 			return item, err
 		}
-		if err := b.coverFile(there[i], isolation.RunDir+"/"+f.Name); err != nil {
-			return "/" + there[i], err
+		if err := b.coverFile(paths[i], isolation.RunDir+"/"+f.Name); err != nil {
+			return "/" + paths[i], err
 		}
 	}
 	return "", nil
 }
 
-// noteUsers writes down what PID 1 makes of the image's passwd and group: to boxfiles they are what the image has. What cannot be
+// recordUsers writes down what PID 1 makes of the image's passwd and group: to boxfiles they are what the image has. What cannot be
 // written down counts as changed by programs.
-func (b *box) noteUsers() {
+func (b *box) recordUsers() {
 	var text [2]string
 	var errs [2]error
 	for i, name := range []string{"/etc/passwd", "/etc/group"} {
@@ -103,9 +103,9 @@ func (b *box) noteUsers() {
 	}
 }
 
-// change gives a file of a root that can be written to another text, as the box user. One that this may not write to, such as one of
+// overwrite gives a file of a root that can be written to another text, as the box user. One that this may not write to, such as one of
 // root, is replaced.
-func (b *box) change(name, text string) error {
+func (b *box) overwrite(name, text string) error {
 	defer asBoxUser()()
 	fd, err := linux.OpenBeneath(b.root, name, unix.O_WRONLY|unix.O_NONBLOCK)
 	if errors.Is(err, unix.EACCES) {
@@ -115,7 +115,7 @@ func (b *box) change(name, text string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	return fill(fd, text)
+	return writeText(fd, text)
 }
 
 // replace puts another file in the place of one, whose directory the box user may write to.
@@ -126,24 +126,24 @@ func (b *box) replace(name, text string) error {
 	}
 	defer unix.Close(dir)
 	name = path.Base(name)
-	fresh := ".boxd-" + name
-	_ = unix.Unlinkat(dir, fresh, 0) // of a start that did not come so far
-	fd, err := unix.Openat(dir, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	tmpName := ".boxd-" + name
+	_ = unix.Unlinkat(dir, tmpName, 0) // of a start that did not come so far
+	fd, err := unix.Openat(dir, tmpName, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if err = fill(fd, text); err == nil {
-		err = unix.Renameat(dir, fresh, dir, name)
+	if err = writeText(fd, text); err == nil {
+		err = unix.Renameat(dir, tmpName, dir, name)
 	}
 	if err != nil {
-		_ = unix.Unlinkat(dir, fresh, 0)
+		_ = unix.Unlinkat(dir, tmpName, 0)
 	}
 	return err
 }
 
-// fill gives a file a text.
-func fill(fd int, text string) error {
+// writeText gives a file a text.
+func writeText(fd int, text string) error {
 	n, err := unix.Pwrite(fd, []byte(text), 0)
 	if err == nil && n < len(text) {
 		err = unix.ENOSPC

@@ -32,8 +32,8 @@ const (
 	lastTag  = 59999
 )
 
-// take returns a marker gid that no living process has, 0 if there is none left.
-func (g *procView) take() uint32 {
+// allocTag returns a marker gid that no living process has, 0 if there is none left.
+func (g *procView) allocTag() uint32 {
 	if g.used == nil {
 		g.used = map[uint32]bool{}
 	}
@@ -51,15 +51,15 @@ func (g *procView) take() uint32 {
 	return 0
 }
 
-// free gives a marker gid back. No living process may have it.
-func (g *procView) free(tag uint32) { delete(g.used, tag) }
+// freeTag gives a marker gid back. No living process may have it.
+func (g *procView) freeTag(tag uint32) { delete(g.used, tag) }
 
 // Tag returns a marker gid that no living process has, 0 if there is none. When all seem to be in
 // use it looks for those that no process has any more, since a program that may have left
 // processes running keeps its own in use. running returns the marker gids of the running
 // programs.
 func (g *procView) Tag(running func() []uint32) uint32 {
-	if tag := g.take(); tag != 0 {
+	if tag := g.allocTag(); tag != 0 {
 		return tag
 	}
 	used := map[uint32]bool{}
@@ -77,7 +77,7 @@ func (g *procView) Tag(running func() []uint32) uint32 {
 		return 0
 	}
 	g.used = used
-	return g.take()
+	return g.allocTag()
 }
 
 // hasOnly reports whether PID 1 has no children but the running programs, by PID. Then a program that was waited for has left
@@ -111,20 +111,20 @@ func listsOnly(proc int, programs map[int]*program) bool {
 	return true
 }
 
-// killPatience bounds the waits of one Kill, and exitPatience the wait for one process in it: a
+// killTimeout bounds the waits of one Kill, and exitTimeout the wait for one process in it: a
 // process in an uninterruptible sleep dies only when that ends, and must not hold up the whole
 // box.
 const (
-	killPatience = 5 * time.Second
-	exitPatience = time.Second
+	killTimeout = 5 * time.Second
+	exitTimeout = time.Second
 )
 
-// maxScans bounds how many scans of /proc may find something or be spoilt by forks, and scanPatience
+// maxScans bounds how many scans of /proc may find something or be spoilt by forks, and scanTimeout
 // how long they may take. After that all processes are stopped during the following scans: then
 // none forks any more, and none takes processor time from PID 1.
 const (
-	maxScans     = 8
-	scanPatience = 250 * time.Millisecond
+	maxScans    = 8
+	scanTimeout = 250 * time.Millisecond
 )
 
 // killing is the state of one Kill.
@@ -139,13 +139,13 @@ type killing struct {
 // Kill kills every process with a marker gid, waits until they are dead, and returns how many
 // there were. It scans /proc until a scan finds none. A process that forks between being listed
 // and being examined escapes a scan through its child, so only a scan during which nothing has
-// forked counts. stuck means that some were killed and do not die; if all is false, there may be
+// forked counts. stuck means that some were killed and do not die; if complete is false, there may be
 // others that were not even found.
-func (g *procView) Kill(tag uint32) (killed uint32, stuck, all bool) {
-	begin := time.Now()
-	k := &killing{tag: tag, deadline: begin.Add(killPatience), stuck: map[int]bool{}}
+func (g *procView) Kill(tag uint32) (killed uint32, stuck, complete bool) {
+	start := time.Now()
+	k := &killing{tag: tag, deadline: start.Add(killTimeout), stuck: map[int]bool{}}
 	clean := false
-	for n := 0; n < maxScans && !clean && time.Since(begin) < scanPatience; n++ {
+	for n := 0; n < maxScans && !clean && time.Since(start) < scanTimeout; n++ {
 		clean = g.scan(k)
 	}
 	if !clean {
@@ -159,21 +159,21 @@ func (g *procView) Kill(tag uint32) (killed uint32, stuck, all bool) {
 // that every process with the marker gid is found for certain. The rest continues afterwards;
 // they stand still for as long as the found ones take to die, usually some milliseconds.
 func (g *procView) killStopped(k *killing) (clean bool) {
-	asleep, clean := []int{}, false // already stopped before, and left so
+	alreadyStopped, clean := []int{}, false // already stopped before, and left so
 	if g.eachProcess(func(p *process) {
 		if p.state == 'T' {
-			asleep = append(asleep, p.pid)
+			alreadyStopped = append(alreadyStopped, p.pid)
 		}
 	}) != nil {
 		return false
 	}
-	k.stopped, k.deadline = true, time.Now().Add(killPatience)
+	k.stopped, k.deadline = true, time.Now().Add(killTimeout)
 	for n := 0; n < maxScans && !clean; n++ { // two are enough, however slow the machine
 		_ = unix.Kill(-1, unix.SIGSTOP)
 		clean = g.scan(k)
 	}
 	if g.eachProcess(func(p *process) {
-		if !slices.Contains(asleep, p.pid) {
+		if !slices.Contains(alreadyStopped, p.pid) {
 			_ = unix.PidfdSendSignal(p.pidfd, unix.SIGCONT, nil, 0)
 		}
 	}) != nil { // out of descriptors: continue too many rather than too few
@@ -187,7 +187,7 @@ func (g *procView) killStopped(k *killing) (clean bool) {
 func (g *procView) scan(k *killing) (clean bool) {
 	var fds, pids []int
 	found := 0
-	before := g.lastPID()
+	pidBefore := g.lastPID()
 	err := g.eachProcess(func(p *process) {
 		if !slices.Contains(p.groups, k.tag) || k.stuck[p.pid] || unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0) != nil {
 			return
@@ -198,13 +198,13 @@ func (g *procView) scan(k *killing) (clean bool) {
 		}
 	})
 	k.killed += uint32(found)
-	clean = err == nil && found == 0 && before == g.lastPID() && (before != 0 || k.stopped)
+	clean = err == nil && found == 0 && pidBefore == g.lastPID() && (pidBefore != 0 || k.stopped)
 	for i, fd := range fds {
-		until := time.Now().Add(exitPatience)
-		if k.deadline.Before(until) {
-			until = k.deadline
+		deadline := time.Now().Add(exitTimeout)
+		if k.deadline.Before(deadline) {
+			deadline = k.deadline
 		}
-		if !awaitExit(fd, until) {
+		if !awaitExit(fd, deadline) {
 			k.stuck[pids[i]] = true
 		}
 		unix.Close(fd)
@@ -279,13 +279,13 @@ func (g *procView) eachProcess(do func(*process)) error {
 			// The pidfd first, so that the process examined is the one killed.
 			fd, err := unix.PidfdOpen(pid, 0)
 			if err != nil {
-				missed = unlessGone(missed, err)
+				missed = ignoreGone(missed, err)
 				continue
 			}
 			p := process{pid: pid, pidfd: fd}
 			alive, err := g.examine(&p, name)
 			if err != nil {
-				missed = unlessGone(missed, err)
+				missed = ignoreGone(missed, err)
 			} else if alive {
 				do(&p)
 			}
@@ -294,9 +294,9 @@ func (g *procView) eachProcess(do func(*process)) error {
 	}
 }
 
-// unlessGone returns err, or missed as it was if err only says that the process has ended since
+// ignoreGone returns err, or missed as it was if err only says that the process has ended since
 // it was listed.
-func unlessGone(missed, err error) error {
+func ignoreGone(missed, err error) error {
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 		return missed
 	}

@@ -36,19 +36,19 @@ func (b *box) mountPoint(target string) (int, error) {
 	if !errors.Is(err, unix.ENOENT) {
 		return fd, err
 	}
-	there, err := b.deepest(target)
+	existing, err := b.deepestExisting(target)
 	if err != nil {
 		return -1, err
 	}
-	own, err := b.makeWritable(there)
+	byPID1, err := b.makeWritable(existing)
 	if err != nil {
 		return -1, err
 	}
 	restore := func() {}
-	if !own {
+	if !byPID1 {
 		restore = asBoxUser()
 	}
-	err = makeMountDirs(b.root, there, target)
+	err = makeMountDirs(b.root, existing, target)
 	restore()
 	if err != nil {
 		return -1, err
@@ -61,8 +61,8 @@ func (b *box) open(dir string, flags uint64) (int, error) {
 	return linux.OpenBeneath(b.root, path.Join(".", dir), flags|unix.O_DIRECTORY)
 }
 
-// deepest returns the longest existing directory on the path to a missing one.
-func (b *box) deepest(target string) (string, error) {
+// deepestExisting returns the longest existing directory on the path to a missing one.
+func (b *box) deepestExisting(target string) (string, error) {
 	for dir := path.Dir(target); ; dir = path.Dir(dir) { // ends at "/"
 		fd, err := b.open(dir, unix.O_PATH)
 		if err == nil {
@@ -76,8 +76,8 @@ func (b *box) deepest(target string) (string, error) {
 }
 
 // makeMountDirs makes the directories from an existing one down to a target.
-func makeMountDirs(root int, there, target string) error {
-	for end := len(strings.TrimSuffix(there, "/")); end < len(target); {
+func makeMountDirs(root int, existing, target string) error {
+	for end := len(strings.TrimSuffix(existing, "/")); end < len(target); {
 		next := strings.IndexByte(target[end+1:], '/')
 		if next < 0 {
 			next = len(target) - end - 1
@@ -90,10 +90,10 @@ func makeMountDirs(root int, there, target string) error {
 	return nil
 }
 
-// makeWritable makes an existing directory ready for new directories in it. own: PID 1 makes them, in a cover; otherwise the box
+// makeWritable makes an existing directory ready for new directories in it. byPID1: PID 1 makes them, in a cover; otherwise the box
 // user, who owns what is mounted there, or a writable root. An empty directory at the top becomes a part of the scratch tmpfs
 // that belongs to the box user, since a live box can get mounts there.
-func (b *box) makeWritable(dir string) (own bool, err error) {
+func (b *box) makeWritable(dir string) (byPID1 bool, err error) {
 	if b.writable {
 		return false, nil
 	}
@@ -101,18 +101,18 @@ func (b *box) makeWritable(dir string) (own bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if own, covered := b.covers[id]; covered {
-		return own, nil
+	if byPID1, covered := b.covers[id]; covered {
+		return byPID1, nil
 	}
-	if b.isUsers(dir) {
+	if b.belongsToUser(dir) {
 		return false, nil
 	}
 	list, err := b.entries(dir)
 	if err != nil {
 		return false, err
 	}
-	own = len(list) > 0 || path.Dir(dir) != "/" || !isolation.UnderRoots(dir)
-	if own {
+	byPID1 = len(list) > 0 || path.Dir(dir) != "/" || !isolation.UnderRoots(dir)
+	if byPID1 {
 		err = b.cover(dir, list)
 	} else {
 		d := scratchDir{"root-" + dir[1:], dir, 0o755, isolation.BoxUID}
@@ -123,23 +123,23 @@ func (b *box) makeWritable(dir string) (own bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return own, b.isCover(dir, own)
+	return byPID1, b.recordCover(dir, byPID1)
 }
 
-// isUsers reports whether a directory belongs to the box user: a part of the scratch tmpfs, or of an attached mount.
-func (b *box) isUsers(dir string) bool {
+// belongsToUser reports whether a directory belongs to the box user: a part of the scratch tmpfs, or of an attached mount.
+func (b *box) belongsToUser(dir string) bool {
 	return slices.ContainsFunc(b.scratchDirs(), func(d scratchDir) bool { return isolation.Within(dir, d.target) }) ||
 		// What is at or above a target that is being attached has a shorter one.
 		slices.ContainsFunc(b.setup.Mounts, func(m isolation.SetupMount) bool { return isolation.Within(dir, m.Target) })
 }
 
-// isCover records what is mounted on a directory.
-func (b *box) isCover(dir string, own bool) error {
+// recordCover records what is mounted on a directory.
+func (b *box) recordCover(dir string, byPID1 bool) error {
 	id, err := b.mountID(dir)
 	if b.covers == nil {
 		b.covers = map[uint64]bool{}
 	}
-	b.covers[id] = own
+	b.covers[id] = byPID1
 	return err
 }
 
@@ -179,7 +179,7 @@ func (b *box) cover(dir string, list []string) error {
 	if err != nil {
 		return err
 	}
-	b.filled = append(b.filled, to)
+	b.openCovers = append(b.openCovers, to)
 	if err := linux.AttachMount(to, from, ""); err != nil {
 		return err
 	}
@@ -198,10 +198,10 @@ func newCover() (int, error) {
 // closeCovers makes covers read-only, as the covered directories are, once all mount points are made.
 func (b *box) closeCovers() error {
 	var errs error
-	for _, fd := range b.filled {
+	for _, fd := range b.openCovers {
 		errs = errors.Join(errs, closeCover(fd), unix.Close(fd))
 	}
-	b.filled = nil
+	b.openCovers = nil
 	return errs
 }
 
@@ -245,10 +245,10 @@ func showEntry(from, to int, name string) error {
 func (b *box) coverRoot() (item string, err error) {
 	var missing []string
 	for _, m := range b.setup.Mounts {
-		switch there, err := b.deepest(m.Target); {
+		switch existing, err := b.deepestExisting(m.Target); {
 		case err != nil:
 			return m.Target, err
-		case there == "/" && !b.there(m.Target):
+		case existing == "/" && !b.exists(m.Target):
 			missing = append(missing, m.Target)
 		}
 	}
@@ -288,8 +288,8 @@ func (b *box) coverRoot() (item string, err error) {
 	return "/", err
 }
 
-// there reports whether a directory exists.
-func (b *box) there(dir string) bool {
+// exists reports whether a directory exists.
+func (b *box) exists(dir string) bool {
 	fd, err := b.open(dir, unix.O_PATH)
 	if err == nil {
 		unix.Close(fd)

@@ -92,7 +92,7 @@ func (b *box) mountScratch() (string, error) {
 	if err != nil {
 		return "tmpfs", err
 	}
-	b.work = m
+	b.scratch = m
 	if err := linux.AttachMount(m, unix.AT_FDCWD, staging); err != nil {
 		return staging, err
 	}
@@ -133,7 +133,7 @@ func (b *box) makeHome() error {
 		if err := b.makeScratch(d); err != nil {
 			return err
 		}
-		if err := unix.Mkdirat(b.work, d.name+"/"+name, 0o755); err != nil {
+		if err := unix.Mkdirat(b.scratch, d.name+"/"+name, 0o755); err != nil {
 			return err
 		}
 		return b.showScratch(d)
@@ -142,17 +142,17 @@ func (b *box) makeHome() error {
 }
 
 func (b *box) makeScratch(d scratchDir) error {
-	if err := unix.Mkdirat(b.work, d.name, 0o700); err != nil {
+	if err := unix.Mkdirat(b.scratch, d.name, 0o700); err != nil {
 		return err
 	}
-	if err := unix.Fchownat(b.work, d.name, d.owner, d.owner, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.Fchownat(b.scratch, d.name, d.owner, d.owner, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
-	return unix.Fchmodat(b.work, d.name, d.mode, 0)
+	return unix.Fchmodat(b.scratch, d.name, d.mode, 0)
 }
 
 func (b *box) showScratch(d scratchDir) error {
-	tree, err := linux.CloneMount(b.work, d.name, false)
+	tree, err := linux.CloneMount(b.scratch, d.name, false)
 	if err != nil {
 		return err
 	}

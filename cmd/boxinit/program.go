@@ -20,24 +20,24 @@ import (
 
 // program is one running program and everything it has started. A durable program is remembered until boxd sends Forget.
 type program struct {
-	id       uint32
-	pid      int
-	pidfd    int
-	token    int32        // epoll token of pidfd, later of events
-	events   int          // cgroup.events of group while its processes are dying; 0: not open
-	tag      uint32       // marker gid, where the box has no cgroups
-	group    cgroup.Group // where the box has cgroups; FD is -1 otherwise
-	started  time.Duration
-	deadline time.Duration // 0: none
-	reason   isolation.Reason
-	keep     bool
-	root     bool            // it runs as root of the box
-	exit     *isolation.Exit // set once the program itself has ended; its other processes are dying, or dead if over
-	killed   bool            // by PID 1
-	conn     uint32          // the connection that knows the program
-	stuck    bool            // some process of it does not die, so its marker gid stays in use
-	script   string          // path of its script file, "" if none
-	streams  [2]stream
+	id          uint32
+	pid         int
+	pidfd       int
+	token       int32        // epoll token of pidfd, later of events
+	events      int          // cgroup.events of group while its processes are dying; 0: not open
+	tag         uint32       // marker gid, where the box has no cgroups
+	group       cgroup.Group // where the box has cgroups; FD is -1 otherwise
+	started     time.Duration
+	deadline    time.Duration // 0: none
+	reason      isolation.Reason
+	keepRunning bool
+	root        bool            // it runs as root of the box
+	exit        *isolation.Exit // set once the program itself has ended; its other processes are dying, or dead if finished
+	killed      bool            // by PID 1
+	conn        uint32          // the connection that knows the program
+	stuck       bool            // some process of it does not die, so its marker gid stays in use
+	script      string          // path of its script file, "" if none
+	streams     [2]stream
 
 	// For a durable program only.
 	durable    bool
@@ -56,7 +56,7 @@ type program struct {
 func newProgram(id uint32, cmd *isolation.Command) *program {
 	return &program{
 		id: id, pidfd: -1, slave: -1, event: -1, private: -1, input: input{-1, -1}, journal: output.Journal{FD: -1},
-		root: cmd.Root, keep: cmd.KeepRunning, durable: cmd.Durable, pace: isolation.Pace{Wait: cmd.Wait}, group: cgroup.Group{FD: -1},
+		root: cmd.Root, keepRunning: cmd.KeepRunning, durable: cmd.Durable, pace: isolation.Pace{Wait: cmd.Wait}, group: cgroup.Group{FD: -1},
 	}
 }
 
@@ -73,7 +73,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 		return stepError(isolation.StepCommand, "files", unix.EPROTO)
 	}
 	if cmd.Root && s.rootUser < 0 {
-		return stepError(isolation.StepUser, "root", s.noRoot)
+		return stepError(isolation.StepUser, "root", s.rootUserErr)
 	}
 	if s.frozen { // it would stop before its exec, and PID 1 would wait for it
 		return stepError(isolation.StepFreeze, "", unix.EBUSY)
@@ -83,7 +83,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	// As the box user, or root of the box, who then owns the pipes too: programs can open /dev/stdout.
 	restore := asBoxUser()
 	defer restore()
-	if err := s.enterAs(cmd); err != nil {
+	if err := s.chdirAs(cmd); err != nil {
 		return stepError(isolation.StepDirectory, cmd.Dir, err)
 	}
 	defer func() { _ = unix.Fchdir(s.root) }() // a working directory in a mount keeps it busy
@@ -99,7 +99,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 		err = s.start(p, cmd, io)
 	}
 	for i, fd := range io {
-		if held := i > 0 && fd == p.streams[i-1].writer; fd != s.null && fd != stdin && !slices.Contains(io[:i], fd) && !held {
+		if isWriter := i > 0 && fd == p.streams[i-1].writer; fd != s.null && fd != stdin && !slices.Contains(io[:i], fd) && !isWriter {
 			unix.Close(fd)
 		}
 	}
@@ -107,7 +107,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 		s.abandon(p)
 		return asStepError(err)
 	}
-	s.last = max(s.last, id)
+	s.lastID = max(s.lastID, id)
 	if !p.durable {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 
 // attachments assigns the files of a Spawn; -1 means that there is none.
 func attachments(cmd *isolation.Command, files []int) (script, stdin, private int, ok bool) {
-	next := func(wanted bool) int {
+	takeNext := func(wanted bool) int {
 		if !wanted || len(files) == 0 {
 			return -1
 		}
@@ -138,36 +138,36 @@ func attachments(cmd *isolation.Command, files []int) (script, stdin, private in
 		files = files[1:]
 		return fd
 	}
-	script, stdin = next(cmd.ScriptArg >= 0), next(cmd.Stdin == isolation.StdinFile)
-	private = next(cmd.Durable)
+	script, stdin = takeNext(cmd.ScriptArg >= 0), takeNext(cmd.Stdin == isolation.StdinFile)
+	private = takeNext(cmd.Durable)
 	ok = len(files) == 0 && (script >= 0) == (cmd.ScriptArg >= 0) && (stdin >= 0) == (cmd.Stdin == isolation.StdinFile)
 	return script, stdin, private, ok
 }
 
-// enterAs enters the directory of a command as its user, and as root of the box that failing as the box user: here it has no rights over
+// chdirAs enters the directory of a command as its user, and as root of the box that failing as the box user: here it has no rights over
 // what belongs to others, as the workspace does.
-func (s *server) enterAs(cmd *isolation.Command) error {
+func (s *server) chdirAs(cmd *isolation.Command) error {
 	if cmd.Root {
 		asUser(true)
-		err := s.enter(cmd.Dir, cmd.Existing)
+		err := s.chdir(cmd.Dir, cmd.Existing)
 		asUser(false)
 		if !errors.Is(err, unix.EACCES) {
 			return err
 		}
 	}
-	return s.enter(cmd.Dir, cmd.Existing)
+	return s.chdir(cmd.Dir, cmd.Existing)
 }
 
-// enter makes dir the working directory of this thread. From here on only plain open is used: to
+// chdir makes dir the working directory of this thread. From here on only plain open is used: to
 // allow openat2 would be a hole in the filter of a box with host directories. Symbolic links are
 // followed, but none leads out of the box: its tree is the root, and PID 1 holds no directory
 // outside of it but those of its cgroups. To PID 1, however, /proc/self is PID 1, which programs
 // cannot see: so no program is started in a procfs, nor where a descriptor of PID 1 leads.
 //
 // A missing dir is made, unless it must exist.
-func (s *server) enter(dir string, existing bool) error {
+func (s *server) chdir(dir string, mustExist bool) error {
 	fd, err := openDir(dir)
-	if errors.Is(err, unix.ENOENT) && !existing {
+	if errors.Is(err, unix.ENOENT) && !mustExist {
 		fd, err = makeDirs(dir)
 	}
 	if err != nil {
@@ -261,7 +261,7 @@ func (s *server) identity(p *program, cmd *isolation.Command) *identity {
 func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
 	path, err := isolation.LookPath(cmd.Argv[0], cmd.Env)
 	if errors.Is(err, unix.EACCES) && cmd.Root {
-		asUser(false) // as in enterAs
+		asUser(false) // as in chdirAs
 		path, err = isolation.LookPath(cmd.Argv[0], cmd.Env)
 	}
 	if err != nil {

@@ -32,7 +32,7 @@ func rootMaps() (users, groups string) {
 // none, nor could any other process of the box. It is owned by in-box root, as whom no program runs: so no program can enter it.
 // A host that refuses it has boxes without such programs.
 func (b *box) makeRootUser() (string, error) {
-	b.rootUser, b.noRoot = -1, unix.EPERM
+	b.rootUser, b.rootUserErr = -1, unix.EPERM
 	defer func() {
 		unix.Close(b.limits)
 		b.limits = -1
@@ -43,7 +43,7 @@ func (b *box) makeRootUser() (string, error) {
 	if err := writeFile(b.limits, maxUserNamespaces, "1"); err != nil {
 		return maxUserNamespaces, err
 	}
-	if b.rootUser, b.noRoot = b.newRootUser(); b.noRoot != nil {
+	if b.rootUser, b.rootUserErr = b.newRootUser(); b.rootUserErr != nil {
 		b.rootUser = -1
 	}
 	return maxUserNamespaces, writeFile(b.limits, maxUserNamespaces, "0")
@@ -51,12 +51,12 @@ func (b *box) makeRootUser() (string, error) {
 
 func (b *box) newRootUser() (int, error) {
 	w := newWaiting()
-	got, errno := cloneWaiting(uintptr(unsafe.Pointer(&w.clone)), unsafe.Sizeof(w.clone))
+	childPID, errno := cloneWaiting(uintptr(unsafe.Pointer(&w.clone)), unsafe.Sizeof(w.clone))
 	runtime.KeepAlive(w) // the kernel has its addresses as numbers
 	if errno != 0 {
 		return -1, syscall.Errno(errno)
 	}
-	pid := int(got)
+	pid := int(childPID)
 	defer func() {
 		_ = unix.PidfdSendSignal(int(w.pidfd), unix.SIGKILL, nil, 0)
 		unix.Close(int(w.pidfd))

@@ -29,17 +29,17 @@ type server struct {
 	conn      uint32 // number of the connection
 	stateSent bool   // this boxd has been sent the state of the programs
 	listener  int    // where another boxd connects, -1 if the box cannot be adopted
-	life      lifeTimer
+	lifetime  lifeTimer
 	private   int // boxd's own data, held for the next boxd; -1 if none
 
 	programs        map[uint32]*program // by the id that boxd chose
-	last            uint32              // the greatest of these ids that was ever used
+	lastID          uint32              // the greatest of these ids that was ever used
 	byPID           map[int]*program
 	watches         map[int32]watch // by token, which is the data of an epoll event
 	tokens          int32           // the last token; none is used twice
 	procs           procView
 	rootUser        int          // user namespace of programs that run as root, -1 if there is none
-	noRoot          error        // why there is none
+	rootUserErr     error        // why there is none
 	groups          cgroup.Group // parent of the programs' cgroups; FD is -1 if the box has none
 	nonEmpty        []string     // cgroups of ended programs that still have processes
 	frozen          bool
@@ -62,7 +62,7 @@ const reapInterval = 100 * time.Millisecond
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	s := &server{
 		root: b.root, proc: b.proc, buf: buf, control: controlFD, stateSent: true, listener: b.listener, private: -1, procs: procView{Proc: b.proc},
-		rootUser: b.rootUser, noRoot: b.noRoot, groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
+		rootUser: b.rootUser, rootUserErr: b.rootUserErr, groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
 	for _, sig := range linux.InheritedSignals() {
 		if err := linux.DefaultSignal(sig); err != nil {
@@ -84,7 +84,7 @@ func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 			return nil, stepError(isolation.StepStdio, "listener", err)
 		}
 	}
-	s.life.Idle(monotonic())
+	s.lifetime.Idle(monotonic())
 	return s, nil
 }
 
@@ -105,7 +105,7 @@ func (s *server) serve() int {
 		if s.unkillable {
 			return 1
 		}
-		if s.outlived() {
+		if s.isExpired() {
 			return 0
 		}
 	}
@@ -155,8 +155,8 @@ func (s *server) unwatch(fd int, token int32) {
 	unix.Close(fd)
 }
 
-// longestSleep fits into the milliseconds that epoll_wait(2) takes.
-const longestSleep = time.Hour
+// maxSleep fits into the milliseconds that epoll_wait(2) takes.
+const maxSleep = time.Hour
 
 // timeout returns how long the loop may sleep, in milliseconds; -1 is without limit.
 func (s *server) timeout() int {
@@ -179,7 +179,7 @@ func (s *server) timeout() int {
 	if wait < 0 {
 		return -1
 	}
-	return int((min(wait, longestSleep) + time.Millisecond - 1) / time.Millisecond)
+	return int((min(wait, maxSleep) + time.Millisecond - 1) / time.Millisecond)
 }
 
 // request handles one message; false means that boxd has gone.
@@ -206,7 +206,7 @@ func (s *server) request() bool {
 	case req.Freeze != nil:
 		s.freeze(req.Freeze.On)
 	case req.Times != nil:
-		s.life.Set(req.Times, monotonic())
+		s.lifetime.Set(req.Times, monotonic())
 	case req.Private && len(files) == 1:
 		if s.private >= 0 {
 			unix.Close(s.private)
@@ -238,10 +238,10 @@ func (s *server) request() bool {
 	return true
 }
 
-// sendPatience is how long PID 1 waits for a boxd that does not receive. It is longer than the
+// sendTimeout is how long PID 1 waits for a boxd that does not receive. It is longer than the
 // service manager tolerates a boxd that hangs (WatchdogSec= of boxd.service), and a boxd that
 // recovers within it has lost nothing.
-const sendPatience = 40 * time.Second
+const sendTimeout = 40 * time.Second
 
 // send sends a message to boxd. A boxd that does not receive, or for which there is no memory, is treated as gone: the next one
 // learns what this one missed.
@@ -249,12 +249,12 @@ func (s *server) send(reply *isolation.BoxReply, files ...int) {
 	if s.control < 0 || !s.stateSent {
 		return
 	}
-	for late := monotonic() + sendPatience; ; {
+	for deadline := monotonic() + sendTimeout; ; {
 		err := fdpass.SendNow(s.control, reply.Encode(), files...)
 		if err == nil {
 			return
 		}
-		if left := late - monotonic(); left > 0 && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)) {
+		if left := deadline - monotonic(); left > 0 && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)) {
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.control), Events: unix.POLLOUT}}, int(min(left, 100*time.Millisecond)/time.Millisecond))
 			continue
 		}

@@ -19,19 +19,19 @@ import (
 // The mounts of the copy are locked (mount_namespaces(7)): what is read-only in the image stays
 // so.
 type box struct {
-	setup    *isolation.Setup
-	trees    []int           // detached mounts, one for each of setup.Mounts
-	group    int             // parent of the programs' cgroups, -1 if there is none
-	root     int             // "/", for openat2
-	writable bool            // programs can write to it
-	shared   bool            // it shares the network of the host
-	proc     int             // the box's own procfs
-	work     int             // the scratch tmpfs, source of every writable directory
-	covers   map[uint64]bool // mounts, by id, in which mount points are made; true: by PID 1, false: by the box user
-	limits   int             // /proc/sys/user, where the kernel has the limits of this user namespace; -1 once it is closed
-	rootUser int             // user namespace of programs that run as root, -1 if there is none
-	noRoot   error           // why there is none
-	filled   []int           // those of PID 1, until they are read-only
+	setup       *isolation.Setup
+	trees       []int           // detached mounts, one for each of setup.Mounts
+	group       int             // parent of the programs' cgroups, -1 if there is none
+	root        int             // "/", for openat2
+	writable    bool            // programs can write to it
+	shared      bool            // it shares the network of the host
+	proc        int             // the box's own procfs
+	scratch     int             // the scratch tmpfs, source of every writable directory
+	covers      map[uint64]bool // mounts, by id, in which mount points are made; true: by PID 1, false: by the box user
+	limits      int             // /proc/sys/user, where the kernel has the limits of this user namespace; -1 once it is closed
+	rootUser    int             // user namespace of programs that run as root, -1 if there is none
+	rootUserErr error           // why there is none
+	openCovers  []int           // those of PID 1, until they are read-only
 
 	listener int // where another boxd connects, -1 if the box cannot be adopted
 }
@@ -41,9 +41,9 @@ type step struct {
 	do   func() (item string, err error)
 }
 
-// common returns the steps that are the same for every box. They run before PID 1 knows which box
+// commonSteps returns the steps that are the same for every box. They run before PID 1 knows which box
 // it will be. A step may depend on those above it, never on one below.
-func (b *box) common() []step {
+func (b *box) commonSteps() []step {
 	return []step{
 		{isolation.StepRoot, b.openRoot},
 		{isolation.StepProc, b.mountProc},
@@ -57,9 +57,9 @@ func (b *box) common() []step {
 	}
 }
 
-// specific returns the steps that depend on the configuration of this box, and those that have to come
+// boxSteps returns the steps that depend on the configuration of this box, and those that have to come
 // last.
-func (b *box) specific() []step {
+func (b *box) boxSteps() []step {
 	return []step{
 		{isolation.StepRoot, b.enterRoot},
 		{isolation.StepRlimit, b.setRlimits},
@@ -78,7 +78,7 @@ func (b *box) specific() []step {
 	}
 }
 
-func run(steps []step) error {
+func runSteps(steps []step) error {
 	for _, s := range steps {
 		if item, err := s.do(); err != nil {
 			return stepError(s.name, item, err)

@@ -96,19 +96,19 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 // openDirect makes pipes whose other ends are sent to boxd.
 func (p *program) openDirect(io stdio) (stdio, error) {
 	for i := range io {
-		reading, writing, err := pipe()
+		readEnd, writeEnd, err := pipe()
 		if err != nil {
 			return io, stepError(isolation.StepStdio, "pipe", err)
 		}
 		if i == 0 {
-			reading, writing = writing, reading
+			readEnd, writeEnd = writeEnd, readEnd
 		}
-		p.remoteEnds, io[i] = append(p.remoteEnds, reading), writing
+		p.remoteEnds, io[i] = append(p.remoteEnds, readEnd), writeEnd
 	}
 	return io, nil
 }
 
-func pipe() (reading, writing int, err error) {
+func pipe() (readEnd, writeEnd int, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return -1, -1, err
@@ -153,12 +153,12 @@ func (s *server) openRings(p *program, cmd *isolation.Command) (item string, err
 
 // handOver lists the descriptors of a durable program that boxd gets, in the order of the
 // protocol.
-func (p *program) handOver(all bool) (files []int) {
+func (p *program) handOver(withOutput bool) (files []int) {
 	files = append(files, p.remoteEnds...)
 	if p.input.pipe >= 0 {
 		files = append(files, p.input.pipe, p.input.memory)
 	}
-	if all {
+	if withOutput {
 		files = append(files, p.streams[0].ring.FD, p.streams[1].ring.FD, p.journal.FD, p.event)
 	}
 	return files
@@ -176,7 +176,7 @@ func (s *server) watchStreams(p *program) {
 
 // readable moves what a program has written into its ring.
 func (s *server) readable(p *program, st *stream) {
-	if p.ahead(st) {
+	if p.isAhead(st) {
 		s.pause(st)
 		return
 	}
@@ -219,8 +219,8 @@ func (p *program) notifyReaders() {
 	}
 }
 
-// ahead reports whether a program has to wait for its readers.
-func (p *program) ahead(st *stream) bool {
+// isAhead reports whether a program has to wait for its readers.
+func (p *program) isAhead(st *stream) bool {
 	return p.pace.Wait && st.ring.Size()-int64(p.pace.Taken[st.index]) >= st.ring.Tail
 }
 
@@ -235,7 +235,7 @@ func (s *server) setPace(p *program, pace *isolation.Pace) {
 		if p.pace.Wait {
 			st.ring.Hold(int64(p.pace.Taken[i]))
 		}
-		if st.paused && !p.ahead(st) {
+		if st.paused && !p.isAhead(st) {
 			ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: st.token}
 			if unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, st.pipe, &ev) == nil {
 				st.paused = false
@@ -258,11 +258,11 @@ func (s *server) drain(p *program, st *stream) {
 	if st.pipe < 0 {
 		return
 	}
-	there, err := int(terminalRest), error(nil)
+	remaining, err := int(terminalRest), error(nil)
 	if !p.terminal {
-		there, err = unix.IoctlGetInt(st.pipe, unix.TIOCINQ)
+		remaining, err = unix.IoctlGetInt(st.pipe, unix.TIOCINQ)
 	}
-	for err == nil && there > 0 {
+	for err == nil && remaining > 0 {
 		var n int64
 		n, err = s.fill(p, st)
 		if errors.Is(err, unix.EINTR) {
@@ -272,7 +272,7 @@ func (s *server) drain(p *program, st *stream) {
 		if n == 0 {
 			return
 		}
-		there -= int(n)
+		remaining -= int(n)
 	}
 }
 

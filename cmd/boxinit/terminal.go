@@ -21,7 +21,7 @@ func (s *server) openTerminal(p *program, size *isolation.Terminal) (int, error)
 	err = pty.Setsize(master, &pty.Winsize{Rows: size.Rows, Cols: size.Cols})
 	// Descriptors of our own: those of the library are closed by the runtime, and block
 	// (creack/pty, issue 162).
-	end := s.null
+	fd := s.null
 	if err == nil {
 		p.streams[0].pipe, err = duplicate(int(master.Fd()))
 	}
@@ -35,13 +35,13 @@ func (s *server) openTerminal(p *program, size *isolation.Terminal) (int, error)
 		p.slave, err = duplicate(int(slave.Fd()))
 	}
 	if err == nil {
-		end, err = duplicate(int(slave.Fd()))
+		fd, err = duplicate(int(slave.Fd()))
 	}
 	if err != nil {
 		return s.null, stepError(isolation.StepStdio, "terminal", err)
 	}
 	p.terminal = true
-	return end, nil
+	return fd, nil
 }
 
 func duplicate(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3) }

@@ -23,8 +23,8 @@ type child struct {
 	env      []*byte
 	io       stdio
 	terminal bool // descriptor 0 becomes its controlling terminal
-	who      *identity
-	keep     capset
+	ident    *identity
+	caps     capset
 	mask     uint64 // signals that it blocks
 	clone    cloneArgs
 	pidfd    int32
@@ -51,22 +51,22 @@ type cloneArgs struct {
 }
 
 // newChild lays out a program. It starts in the cgroup, unless group is negative.
-func newChild(path string, cmd *isolation.Command, io stdio, terminal bool, group int, who *identity) (*child, error) {
+func newChild(path string, cmd *isolation.Command, io stdio, terminal bool, group int, ident *identity) (*child, error) {
 	for _, fd := range io {
 		if fd < len(io) { // it would be overwritten before it is copied
 			return nil, unix.EBADF
 		}
 	}
-	c := &child{io: io, terminal: terminal, who: who, pidfd: -1, clone: cloneArgs{
+	c := &child{io: io, terminal: terminal, ident: ident, pidfd: -1, clone: cloneArgs{
 		flags: unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PIDFD | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(unix.SIGCHLD),
 	}}
 	if group >= 0 {
 		c.clone.flags |= unix.CLONE_INTO_CGROUP
 		c.clone.cgroup = uint64(group)
 	}
-	c.keep = capset{
+	c.caps = capset{
 		unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
-		[2]unix.CapUserData{{Effective: who.capabilities, Permitted: who.capabilities}},
+		[2]unix.CapUserData{{Effective: ident.capabilities, Permitted: ident.capabilities}},
 	}
 	var err error
 	if c.path, err = unix.BytePtrFromString(path); err != nil {
@@ -87,13 +87,13 @@ func (c *child) start() (pid, pidfd int, err error) {
 	if errno := signalMask(&all, &c.mask); errno != 0 {
 		return 0, -1, errno
 	}
-	got, errno := c.vfork()
+	childPID, errno := c.vfork()
 	_ = signalMask(&c.mask, nil)
 	runtime.KeepAlive(c) // its addresses are passed to system calls as numbers
 	if errno != 0 {
 		return 0, -1, errno
 	}
-	pid, pidfd = int(got), int(c.pidfd)
+	pid, pidfd = int(childPID), int(c.pidfd)
 	if c.failed == 0 {
 		return pid, pidfd, nil
 	}
@@ -167,25 +167,25 @@ func (c *child) exec() (errno syscall.Errno) {
 //go:norace
 //go:nocheckptr
 func (c *child) become() (errno syscall.Errno) {
-	if _, _, errno = syscall.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(c.who.groups)), uintptr(unsafe.Pointer(unsafe.SliceData(c.who.groups))), 0); errno != 0 {
+	if _, _, errno = syscall.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(c.ident.groups)), uintptr(unsafe.Pointer(unsafe.SliceData(c.ident.groups))), 0); errno != 0 {
 		return errno
 	}
-	if c.who.namespace >= 0 {
-		if _, _, errno = syscall.RawSyscall(unix.SYS_SETNS, uintptr(c.who.namespace), unix.CLONE_NEWUSER, 0); errno != 0 {
+	if c.ident.namespace >= 0 {
+		if _, _, errno = syscall.RawSyscall(unix.SYS_SETNS, uintptr(c.ident.namespace), unix.CLONE_NEWUSER, 0); errno != 0 {
 			return errno
 		}
 	}
-	if _, _, errno = syscall.RawSyscall(unix.SYS_SETGID, c.who.gid, 0, 0); errno != 0 {
+	if _, _, errno = syscall.RawSyscall(unix.SYS_SETGID, c.ident.gid, 0, 0); errno != 0 {
 		return errno
 	}
-	if _, _, errno = syscall.RawSyscall(unix.SYS_SETUID, c.who.uid, 0, 0); errno != 0 {
+	if _, _, errno = syscall.RawSyscall(unix.SYS_SETUID, c.ident.uid, 0, 0); errno != 0 {
 		return errno
 	}
-	if c.who.namespace < 0 {
+	if c.ident.namespace < 0 {
 		return 0 // without capabilities, by its change of uid
 	}
 	for capability := uintptr(0); ; capability++ {
-		if capability < 32 && c.who.capabilities&(1<<capability) != 0 {
+		if capability < 32 && c.ident.capabilities&(1<<capability) != 0 {
 			continue
 		}
 		if _, _, errno = syscall.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, capability, 0); errno == unix.EINVAL {
@@ -194,7 +194,7 @@ func (c *child) become() (errno syscall.Errno) {
 			return errno
 		}
 	}
-	_, _, errno = syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&c.keep.header)), uintptr(unsafe.Pointer(&c.keep.data)), 0)
+	_, _, errno = syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&c.caps.header)), uintptr(unsafe.Pointer(&c.caps.data)), 0)
 	return errno
 }
 

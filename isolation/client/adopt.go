@@ -39,12 +39,12 @@ type Adopted struct {
 	Frozen   bool
 }
 
-// maxFound exceeds the durable programs that any session can have.
-const maxFound = 1024
+// maxAdopted exceeds the durable programs that any session can have.
+const maxAdopted = 1024
 
-// adoptPatience is how long PID 1 may take to report its programs. It may first have to kill
+// adoptTimeout is how long PID 1 may take to report its programs. It may first have to kill
 // those of the earlier boxd's callers, on a host that has little time for it.
-const adoptPatience = time.Minute
+const adoptTimeout = time.Minute
 
 // Adopt connects to a box that an earlier boxd has left. Programs that were not durable are dead
 // or dying.
@@ -57,7 +57,7 @@ func (k *Keeper) Adopt(ctx context.Context, key string) (*Box, *Adopted, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := b.adopt(ctx)
+	adopted, err := b.adopt(ctx)
 	if err != nil {
 		b.Close()
 		for _, p := range b.adoptedPrograms {
@@ -68,7 +68,7 @@ func (k *Keeper) Adopt(ctx context.Context, key string) (*Box, *Adopted, error) 
 		}
 		return nil, nil, fmt.Errorf("adopt the box: %w", err)
 	}
-	return b, found, nil
+	return b, adopted, nil
 }
 
 func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
@@ -78,23 +78,23 @@ func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
 	if err := b.send(&isolation.BoxRequest{Adopt: isolation.BoxVersion}); err != nil {
 		return nil, ErrBoxLost
 	}
-	timer := time.NewTimer(adoptPatience)
+	timer := time.NewTimer(adoptTimeout)
 	defer timer.Stop()
 	select {
-	case last := <-b.adopted:
+	case last := <-b.adoptReply:
 		if last.Version < 1 || last.Version > isolation.BoxVersion {
 			return nil, fmt.Errorf("its version is %d, this boxd supports 1 to %d", last.Version, isolation.BoxVersion)
 		}
-		b.freezing.Lock()
-		b.stopped = last.Frozen
-		b.freezing.Unlock()
+		b.freezeMu.Lock()
+		b.frozen = last.Frozen
+		b.freezeMu.Unlock()
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.version = last.Version
-		found := &Adopted{Private: b.private, Programs: b.adoptedPrograms, Frozen: last.Frozen}
+		adopted := &Adopted{Private: b.private, Programs: b.adoptedPrograms, Frozen: last.Frozen}
 		b.private, b.adoptedPrograms, b.adopting = nil, nil, false
-		slices.SortFunc(found.Programs, func(x, y *Program) int { return int(int64(x.id) - int64(y.id)) })
-		return found, nil
+		slices.SortFunc(adopted.Programs, func(x, y *Program) int { return int(int64(x.id) - int64(y.id)) })
+		return adopted, nil
 	case <-b.done:
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -115,7 +115,7 @@ func (b *Box) deliverProgram(reply *isolation.BoxReply, files []int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	known := slices.ContainsFunc(b.adoptedPrograms, func(p *Program) bool { return p.id == reply.ID })
-	if known || !b.adopting || len(files) == 0 || len(b.adoptedPrograms) >= maxFound {
+	if known || !b.adopting || len(files) == 0 || len(b.adoptedPrograms) >= maxAdopted {
 		return isolation.ErrMalformed
 	}
 	cmd := isolation.Command{Output: k.Output, Durable: true}
@@ -123,15 +123,15 @@ func (b *Box) deliverProgram(reply *isolation.BoxReply, files []int) error {
 		cmd.Terminal = &isolation.Terminal{}
 	}
 	p := b.newProgram(&cmd)
-	p.id, p.given = reply.ID, int64(k.Taken)
+	p.id, p.inputTaken = reply.ID, int64(k.Taken)
 	if k.Exited != nil && p.attach(&isolation.BoxReply{Exited: k.Exited}, nil) != nil {
 		return isolation.ErrMalformed
 	}
-	kept := len(files) % 2 // one more file than pairs: the private one that PID 1 was holding
-	if err := p.start(k.PID, k.Input, files[kept:]); err != nil {
+	offset := len(files) % 2 // one more file than pairs: the private one that PID 1 was holding
+	if err := p.start(k.PID, k.Input, files[offset:]); err != nil {
 		return err
 	}
-	if kept > 0 {
+	if offset > 0 {
 		p.private = os.NewFile(uintptr(files[0]), "private")
 	}
 	if k.Exited != nil {
@@ -155,7 +155,7 @@ func (b *Box) deliverAdopted(reply *isolation.BoxReply, files []int) error {
 	}
 	b.next, b.leftRunning = reply.Adopted.Next-1, reply.Adopted.LeftRunning
 	select {
-	case b.adopted <- *reply.Adopted:
+	case b.adoptReply <- *reply.Adopted:
 		return nil
 	default:
 		return isolation.ErrMalformed

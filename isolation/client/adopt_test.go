@@ -14,7 +14,7 @@ import (
 
 // If this process has no descriptors left for the programs of a box, adopting it fails, but the box does not count as lost.
 func TestABoxIsNotLostWhenItsAdoptionLacksDescriptors(t *testing.T) { //nolint:paralleltest // all of the process lacks room
-	box, peer := standin(t)
+	box, peer := newTestBox(t)
 	fds := make([]int, 4)
 	for i := range fds {
 		fds[i] = memory(t, "")
@@ -29,7 +29,7 @@ func TestABoxIsNotLostWhenItsAdoptionLacksDescriptors(t *testing.T) { //nolint:p
 		_, err := box.adopt(t.Context())
 		adopted <- err
 	}()
-	if req := peer.hear(); req.Adopt == 0 {
+	if req := peer.nextRequest(); req.Adopt == 0 {
 		t.Fatalf("heard %+v", req)
 	}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 1, Max: limit.Max}); err != nil {

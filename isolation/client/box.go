@@ -29,16 +29,16 @@ type Box struct {
 	ready  chan error    // receives the outcome of the set-up, or is closed with the connection
 	done   chan struct{} // closed when the connection to PID 1 has ended
 
-	freezing   sync.Mutex  // held during a Freeze or a Ping
-	frozen     chan error  // receives the answer
-	unanswered atomic.Bool // PID 1 has yet to answer
-	stopped    bool        // the box is frozen; guarded by freezing
+	freezeMu    sync.Mutex  // held during a Freeze or a Ping
+	freezeReply chan error  // receives the answer
+	unanswered  atomic.Bool // PID 1 has yet to answer
+	frozen      bool        // the box is frozen; guarded by freezeMu
 
 	adopting        bool                   // guarded by mu
-	adoptedPrograms []*Program             // belongs to the receiver until adopted has received
+	adoptedPrograms []*Program             // belongs to the receiver until adoptReply has received
 	noDescriptors   bool                   // there were no descriptors for the adopted programs; guarded by mu
 	private         *os.File               // guarded by mu
-	adopted         chan isolation.Adopted // receives the last message of an adopted box's report
+	adoptReply      chan isolation.Adopted // receives the last message of an adopted box's report
 
 	mu          sync.Mutex // guards the fields below
 	next        uint32
@@ -58,23 +58,23 @@ func newBox(l isolation.Launched, control, pidfd int, recv *fdpass.Buffers) (*Bo
 		file.Close()
 		return nil, err
 	}
-	conn.Patience = sendPatience
-	b := &Box{Launched: l, conn: conn, recv: recv, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), frozen: make(chan error, 1), adopted: make(chan isolation.Adopted, 1), programs: map[uint32]*Program{}, version: isolation.BoxVersion}
+	conn.Patience = sendTimeout
+	b := &Box{Launched: l, conn: conn, recv: recv, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), freezeReply: make(chan error, 1), adoptReply: make(chan isolation.Adopted, 1), programs: map[uint32]*Program{}, version: isolation.BoxVersion}
 	go b.receive()
 	return b, nil
 }
 
-// sendPatience is how long a message may wait for a PID 1 that does not receive. The only slow thing it does is to kill, a few
+// sendTimeout is how long a message may wait for a PID 1 that does not receive. The only slow thing it does is to kill, a few
 // seconds for each program; a PID 1 that a hostile program has stopped is given up.
-const sendPatience = 10 * time.Second
+const sendTimeout = 10 * time.Second
 
-// setupPatience is how long PID 1 may take to set the box up, which takes it less than a
+// setupTimeout is how long PID 1 may take to set the box up, which takes it less than a
 // millisecond.
-const setupPatience = 20 * time.Second
+const setupTimeout = 20 * time.Second
 
 // awaitReady waits until PID 1 reports that the box is set up.
 func (b *Box) awaitReady(ctx context.Context) error {
-	timer := time.NewTimer(setupPatience)
+	timer := time.NewTimer(setupTimeout)
 	defer timer.Stop()
 	select {
 	case err, ok := <-b.ready:
@@ -161,12 +161,12 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	b.mu.Lock()
 	if b.gone {
 		b.mu.Unlock()
-		p.giveBack()
+		p.returnOutput()
 		return nil, ErrBoxLost
 	}
-	if unknown := notKnown(cmd, b.version); unknown != nil {
+	if unsupportedErr := unsupported(cmd, b.version); unsupportedErr != nil {
 		b.mu.Unlock()
-		p.end(nil, unknown)
+		p.end(nil, unsupportedErr)
 		return p, nil
 	}
 	b.next++
@@ -176,11 +176,11 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	req := isolation.BoxRequest{ID: p.id, Spawn: cmd}
 	if err := b.send(&req, fds...); err != nil {
 		b.mu.Lock()
-		ours := b.programs[p.id] == p
+		registered := b.programs[p.id] == p
 		delete(b.programs, p.id)
 		b.mu.Unlock()
-		if ours {
-			p.giveBack()
+		if registered {
+			p.returnOutput()
 		} else {
 			<-p.exited // the receiver has lost the box, and gives the old output back
 		}
@@ -197,8 +197,8 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	return p, nil
 }
 
-// notKnown returns the part of a command that a PID 1 of this version does not support, nil if it supports all of it.
-func notKnown(cmd *isolation.Command, version uint32) *isolation.StepError {
+// unsupported returns the part of a command that a PID 1 of this version does not support, nil if it supports all of it.
+func unsupported(cmd *isolation.Command, version uint32) *isolation.StepError {
 	switch {
 	case cmd.Existing && version < 2: // it would make the directory
 		return &isolation.StepError{Step: isolation.StepDirectory, Item: cmd.Dir, Errno: unix.EOPNOTSUPP}
@@ -242,7 +242,7 @@ func (b *Box) receive() {
 }
 
 // handle handles one message of PID 1. After a malformed message, or none, it stops using the connection.
-func (b *Box) handle(body []byte, files []int, err error) (again bool) {
+func (b *Box) handle(body []byte, files []int, err error) (more bool) {
 	if b.broken {
 		fdpass.CloseAll(files)
 		return false
@@ -253,7 +253,7 @@ func (b *Box) handle(body []byte, files []int, err error) (again bool) {
 		reply, err = isolation.DecodeBoxReply(body)
 	}
 	if err == nil && noRoom {
-		err = b.miss(reply)
+		err = b.handleNoFiles(reply)
 	} else if err == nil {
 		err = b.deliver(reply, files)
 	}
@@ -265,9 +265,9 @@ func (b *Box) handle(body []byte, files []int, err error) (again bool) {
 	return err == nil
 }
 
-// miss handles a message for whose files this process had no descriptors left: its program is of no more use to its caller, and
+// handleNoFiles handles a message for whose files this process had no descriptors left: its program is of no more use to its caller, and
 // the others are not affected.
-func (b *Box) miss(reply *isolation.BoxReply) error {
+func (b *Box) handleNoFiles(reply *isolation.BoxReply) error {
 	b.mu.Lock()
 	if b.adopting { // all or nothing: another boxd may have descriptors left
 		b.noDescriptors = true
@@ -281,8 +281,8 @@ func (b *Box) miss(reply *isolation.BoxReply) error {
 	}
 	b.mu.Unlock()
 	switch {
-	case p != nil && reply.Started && p.missed == nil:
-		p.missed = fdpass.ErrNoRoom
+	case p != nil && reply.Started && p.filesErr == nil:
+		p.filesErr = fdpass.ErrNoRoom
 		_ = p.Kill() // its end will be reported; without PID 1, the end of the box is
 	case p != nil && reply.Exited != nil:
 		p.end(nil, fdpass.ErrNoRoom)
@@ -347,7 +347,7 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 		p.end(nil, reply.Failed)
 		return nil
 	case reply.Exited != nil && p.attach(reply, files) == nil:
-		p.end(reply.Exited, p.missed)
+		p.end(reply.Exited, p.filesErr)
 		return nil
 	}
 	p.end(nil, ErrBoxLost)

@@ -29,8 +29,8 @@ type pid1 struct {
 	conn *fdpass.Conn
 }
 
-// standin returns a box and its stand-in for PID 1.
-func standin(t *testing.T) (*Box, *pid1) {
+// newTestBox returns a box and its stand-in for PID 1.
+func newTestBox(t *testing.T) (*Box, *pid1) {
 	t.Helper()
 	conn, fd, err := fdpass.Pair(fdpass.MaxInline)
 	if err != nil {
@@ -51,8 +51,8 @@ func standin(t *testing.T) (*Box, *pid1) {
 	return box, &pid1{t, conn}
 }
 
-// say sends a reply, with memory files of the given contents.
-func (p *pid1) say(reply *isolation.BoxReply, contents ...string) {
+// reply sends a reply, with memory files of the given contents.
+func (p *pid1) reply(reply *isolation.BoxReply, contents ...string) {
 	p.t.Helper()
 	fds := make([]int, len(contents))
 	for i, text := range contents {
@@ -69,8 +69,8 @@ func (p *pid1) send(reply *isolation.BoxReply, fds ...int) {
 	}
 }
 
-// hear returns the next request.
-func (p *pid1) hear() *isolation.BoxRequest {
+// nextRequest returns the next request.
+func (p *pid1) nextRequest() *isolation.BoxRequest {
 	p.t.Helper()
 	body, files, err := p.conn.Recv(false)
 	fdpass.CloseAll(files)
@@ -105,14 +105,14 @@ func eventfd(t *testing.T) int {
 	return fd
 }
 
-// begin starts a program that keeps two bytes of head and tail.
-func begin(t *testing.T, box *Box, peer *pid1, durable bool) *Program {
+// startProgram starts a program that keeps two bytes of head and tail.
+func startProgram(t *testing.T, box *Box, peer *pid1, durable bool) *Program {
 	t.Helper()
 	p, err := box.Start(&isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Output: isolation.Output{Head: 2, Tail: 2}, Durable: durable}, Files{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if req := peer.hear(); req.Spawn == nil || req.ID != p.id {
+	if req := peer.nextRequest(); req.Spawn == nil || req.ID != p.id {
 		t.Fatalf("heard %+v", req)
 	}
 	return p
@@ -129,11 +129,11 @@ func exited(id uint32, totals ...uint64) *isolation.BoxReply {
 
 func TestOutputOfAnEndedProgram(t *testing.T) {
 	t.Parallel()
-	box, peer := standin(t)
-	p := begin(t, box, peer, false)
+	box, peer := newTestBox(t)
+	p := startProgram(t, box, peer, false)
 	reply := exited(p.id, 10, 3)
 	reply.Exited.Streams[0].CutFrom, reply.Exited.Streams[0].CutTo = 2, 8
-	peer.say(reply, "01xxxxxx89", "abc")
+	peer.reply(reply, "01xxxxxx89", "abc")
 	if _, err := p.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -148,10 +148,10 @@ func TestOutputOfAnEndedProgram(t *testing.T) {
 
 func TestAProgramThatCannotStartSaysWhy(t *testing.T) {
 	t.Parallel()
-	box, peer := standin(t)
+	box, peer := newTestBox(t)
 	for _, durable := range []bool{false, true} {
-		p := begin(t, box, peer, durable)
-		peer.say(&isolation.BoxReply{ID: p.id, Failed: &isolation.StepError{Step: isolation.StepLookup, Item: "x", Errno: unix.ENOENT}})
+		p := startProgram(t, box, peer, durable)
+		peer.reply(&isolation.BoxReply{ID: p.id, Failed: &isolation.StepError{Step: isolation.StepLookup, Item: "x", Errno: unix.ENOENT}})
 		_, werr := p.Wait(t.Context())
 		for _, err := range []error{werr, p.Started(t.Context())} {
 			if step, ok := errors.AsType[*isolation.StepError](err); !ok || step.Step != isolation.StepLookup || !errors.Is(err, os.ErrNotExist) {
@@ -165,25 +165,25 @@ func TestAProgramThatCannotStartSaysWhy(t *testing.T) {
 // Messages of PID 1 are checked as if a program had sent them: a malformed one ends the box, and
 // no descriptor that came with it stays open.
 func TestNonsenseFromPID1EndsTheBox(t *testing.T) {
-	for name, nonsense := range map[string]func(peer *pid1, p *Program){
-		"an end of nothing":          func(peer *pid1, p *Program) { peer.say(exited(p.id+7, 0), "x") },
-		"a failure of nothing":       func(peer *pid1, p *Program) { peer.say(&isolation.BoxReply{ID: 9, Failed: &isolation.StepError{}}) },
-		"a start that was not asked": func(peer *pid1, p *Program) { peer.say(&isolation.BoxReply{ID: p.id, Started: true}, "", "", "") },
-		"ready with a file":          func(peer *pid1, _ *Program) { peer.say(&isolation.BoxReply{Ready: true}, "x") },
+	for name, malformed := range map[string]func(peer *pid1, p *Program){
+		"an end of nothing":          func(peer *pid1, p *Program) { peer.reply(exited(p.id+7, 0), "x") },
+		"a failure of nothing":       func(peer *pid1, p *Program) { peer.reply(&isolation.BoxReply{ID: 9, Failed: &isolation.StepError{}}) },
+		"a start that was not asked": func(peer *pid1, p *Program) { peer.reply(&isolation.BoxReply{ID: p.id, Started: true}, "", "", "") },
+		"ready with a file":          func(peer *pid1, _ *Program) { peer.reply(&isolation.BoxReply{Ready: true}, "x") },
 		"ready twice": func(peer *pid1, _ *Program) {
-			peer.say(&isolation.BoxReply{Ready: true})
-			peer.say(&isolation.BoxReply{Ready: true})
+			peer.reply(&isolation.BoxReply{Ready: true})
+			peer.reply(&isolation.BoxReply{Ready: true})
 		},
-		"more kept than asked for": func(peer *pid1, p *Program) { peer.say(exited(p.id, 5), "01234") },
+		"more kept than asked for": func(peer *pid1, p *Program) { peer.reply(exited(p.id, 5), "01234") },
 		"output without a file": func(peer *pid1, p *Program) {
 			r := exited(p.id, 3)
 			r.Attached[0] = false
-			peer.say(r)
+			peer.reply(r)
 		},
-		"a file too much": func(peer *pid1, p *Program) { peer.say(exited(p.id, 3), "abc", "abc") },
-		"a file too few":  func(peer *pid1, p *Program) { peer.say(exited(p.id, 3, 3), "abc") },
+		"a file too much": func(peer *pid1, p *Program) { peer.reply(exited(p.id, 3), "abc", "abc") },
+		"a file too few":  func(peer *pid1, p *Program) { peer.reply(exited(p.id, 3, 3), "abc") },
 		"a failure with a file": func(peer *pid1, p *Program) {
-			peer.say(&isolation.BoxReply{ID: p.id, Failed: &isolation.StepError{}}, "x")
+			peer.reply(&isolation.BoxReply{ID: p.id, Failed: &isolation.StepError{}}, "x")
 		},
 		"a file that can block":  func(peer *pid1, p *Program) { fd := eventfd(peer.t); peer.send(exited(p.id, 3), fd); unix.Close(fd) },
 		"a message of no form":   func(peer *pid1, _ *Program) { _ = peer.conn.Send([]byte{255}) },
@@ -192,9 +192,9 @@ func TestNonsenseFromPID1EndsTheBox(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := openFiles(t)
-			box, peer := standin(t)
-			p := begin(t, box, peer, false)
-			nonsense(peer, p)
+			box, peer := newTestBox(t)
+			p := startProgram(t, box, peer, false)
+			malformed(peer, p)
 			<-box.Done()
 			if _, err := p.Wait(t.Context()); !errors.Is(err, ErrBoxLost) {
 				t.Errorf("the program: %v", err)
@@ -226,8 +226,8 @@ func TestNonsenseAboutADurableProgramEndsTheBox(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := openFiles(t)
-			box, peer := standin(t)
-			p := begin(t, box, peer, true)
+			box, peer := newTestBox(t)
+			p := startProgram(t, box, peer, true)
 			fds := files()
 			peer.send(&isolation.BoxReply{ID: p.id, Started: true}, fds...)
 			fdpass.CloseAll(fds)
@@ -254,10 +254,10 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-// durable starts a durable program and returns the files that PID 1 writes to.
-func durable(t *testing.T, box *Box, peer *pid1) (p *Program, out, event int) {
+// startDurable starts a durable program and returns the files that PID 1 writes to.
+func startDurable(t *testing.T, box *Box, peer *pid1) (p *Program, out, event int) {
 	t.Helper()
-	p = begin(t, box, peer, true)
+	p = startProgram(t, box, peer, true)
 	fds := []int{memory(t, "one "), memory(t, ""), memory(t, ""), eventfd(t)}
 	t.Cleanup(func() { fdpass.CloseAll(fds) })
 	peer.send(&isolation.BoxReply{ID: p.id, Started: true, PID: 7}, fds...)
@@ -269,24 +269,24 @@ func durable(t *testing.T, box *Box, peer *pid1) (p *Program, out, event int) {
 
 func TestReadersAreNotifiedOfOutputAndOfTheEnd(t *testing.T) {
 	t.Parallel()
-	box, peer := standin(t)
-	p, out, event := durable(t, box, peer)
+	box, peer := newTestBox(t)
+	p, out, event := startDurable(t, box, peer)
 	defer p.Close()
-	news := p.Output().Changed()
+	changed := p.Output().Changed()
 	if _, err := unix.Write(out, []byte("two ")); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = unix.Write(event, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-	<-news
-	news = p.Output().Changed()
+	<-changed
+	changed = p.Output().Changed()
 	if err := p.Pace(&[2]int64{4, 0}); err != nil {
 		t.Fatal(err)
 	}
-	if req := peer.hear(); req.Pace == nil || *req.Pace != (isolation.Pace{Wait: true, Taken: [2]uint64{4, 0}}) {
+	if req := peer.nextRequest(); req.Pace == nil || *req.Pace != (isolation.Pace{Wait: true, Taken: [2]uint64{4, 0}}) {
 		t.Errorf("PID 1 hears %+v", req)
 	}
 	peer.conn.Close() // PID 1 dies with unread output
-	<-news
+	<-changed
 	if _, err := p.Wait(t.Context()); !errors.Is(err, ErrBoxLost) {
 		t.Errorf("%v", err)
 	}
@@ -298,36 +298,36 @@ func TestReadersAreNotifiedOfOutputAndOfTheEnd(t *testing.T) {
 
 func TestASecondProgramAppendsToTheOutputLogOfTheFirst(t *testing.T) {
 	t.Parallel()
-	box, peer := standin(t)
-	first, _, _ := durable(t, box, peer)
+	box, peer := newTestBox(t)
+	first, _, _ := startDurable(t, box, peer)
 	log := first.Output()
-	peer.say(exited(first.id))
+	peer.reply(exited(first.id))
 	if _, err := first.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	cmd := &isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true}
-	for _, works := range []bool{false, true} {
+	for _, succeeds := range []bool{false, true} {
 		second, err := box.Start(cmd, Files{Old: first})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if req := peer.hear(); req.Spawn == nil || req.Spawn.Continue != first.id {
+		if req := peer.nextRequest(); req.Spawn == nil || req.Spawn.Continue != first.id {
 			t.Fatalf("PID 1 hears %+v", req)
 		}
-		if !works {
-			peer.say(&isolation.BoxReply{ID: second.id, Failed: &isolation.StepError{Errno: unix.ENOENT}})
+		if !succeeds {
+			peer.reply(&isolation.BoxReply{ID: second.id, Failed: &isolation.StepError{Errno: unix.ENOENT}})
 			if err := second.Started(t.Context()); err == nil || first.Output() != log {
 				t.Errorf("%v", err)
 			}
 			second.Close()
 			continue
 		}
-		peer.say(&isolation.BoxReply{ID: second.id, Started: true, PID: 8})
+		peer.reply(&isolation.BoxReply{ID: second.id, Started: true, PID: 8})
 		if err := second.Started(t.Context()); err != nil || second.Output() != log || first.Output() != nil {
 			t.Errorf("%v", err)
 		}
 		first.Close()
-		peer.say(exited(second.id))
+		peer.reply(exited(second.id))
 		if _, err := second.Wait(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -337,21 +337,21 @@ func TestASecondProgramAppendsToTheOutputLogOfTheFirst(t *testing.T) {
 
 func TestInputIsCountedByWhatThePipeAndTheFileSay(t *testing.T) {
 	t.Parallel()
-	var ends [2]int
-	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+	var pipeEnds [2]int
+	if err := unix.Pipe2(pipeEnds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(ends[0])
-	box, _ := standin(t)
+	defer unix.Close(pipeEnds[0])
+	box, _ := newTestBox(t)
 	p := box.newProgram(&isolation.Command{})
 	file := memory(t, "")
-	again := duplicate(t, file)
-	pipe := duplicate(t, ends[1])
-	in := newInput(p, ends[1], file)
+	fileCopy := duplicate(t, file)
+	pipe := duplicate(t, pipeEnds[1])
+	in := newInput(p, pipeEnds[1], file)
 	data := []byte(strings.Repeat("0123456789", 20_000)) // three times what a pipe holds
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { // ends with the first byte in the pipe
-		for ready := []unix.PollFd{{Fd: int32(ends[0]), Events: unix.POLLIN}}; ; {
+		for ready := []unix.PollFd{{Fd: int32(pipeEnds[0]), Events: unix.POLLIN}}; ; {
 			if _, err := unix.Poll(ready, -1); !errors.Is(err, unix.EINTR) {
 				break
 			}
@@ -364,12 +364,12 @@ func TestInputIsCountedByWhatThePipeAndTheFileSay(t *testing.T) {
 	}
 	in.close()
 	// Another boxd continues with the rest in the file, and then the remaining data.
-	in = newInput(p, pipe, again)
+	in = newInput(p, pipe, fileCopy)
 	if in.Taken() != int64(n) {
 		t.Errorf("%d of %d", in.Taken(), n)
 	}
 	got := make(chan []byte)
-	r := os.NewFile(uintptr(duplicate(t, ends[0])), "pipe")
+	r := os.NewFile(uintptr(duplicate(t, pipeEnds[0])), "pipe")
 	go func() {
 		all, _ := io.ReadAll(r)
 		r.Close()
@@ -404,10 +404,10 @@ func TestASilentPID1IsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &Box{ready: make(chan error, 1)}
-		begin := time.Now()
+		start := time.Now()
 		err := b.awaitReady(t.Context())
-		if !errors.Is(err, unix.ETIMEDOUT) || time.Since(begin) != setupPatience {
-			t.Errorf("%v after %v", err, time.Since(begin))
+		if !errors.Is(err, unix.ETIMEDOUT) || time.Since(start) != setupTimeout {
+			t.Errorf("%v after %v", err, time.Since(start))
 		}
 	})
 }
@@ -418,10 +418,10 @@ func TestABoxWatcherGetsPastEventsToo(t *testing.T) {
 	for name, early := range map[string]bool{"before": true, "after": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			box, peer := standin(t)
+			box, peer := newTestBox(t)
 			calls := make(chan bool, 10)
 			watch := func() { box.Watch(func(gone bool) { calls <- gone }) }
-			expect := func(gone bool) {
+			expectCall := func(gone bool) {
 				t.Helper()
 				select {
 				case got := <-calls:
@@ -435,26 +435,26 @@ func TestABoxWatcherGetsPastEventsToo(t *testing.T) {
 			if early {
 				watch()
 			}
-			p := begin(t, box, peer, false)
+			p := startProgram(t, box, peer, false)
 			left := exited(p.id)
 			left.Exited.LeftRunning = true
-			peer.say(left)
+			peer.reply(left)
 			if _, err := p.Wait(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			peer.say(&isolation.BoxReply{Quiet: true})
+			peer.reply(&isolation.BoxReply{Quiet: true})
 			if !early {
 				for running := true; running; running, _ = box.LeftRunning() {
 					runtime.Gosched()
 				}
 				watch()
 			}
-			expect(false)
+			expectCall(false)
 			peer.conn.Close()
-			expect(true)
+			expectCall(true)
 			<-box.Done()
 			box.Watch(func(gone bool) { calls <- gone })
-			expect(true)
+			expectCall(true)
 			if len(calls) > 0 {
 				t.Errorf("called %d times more", len(calls))
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// freezePatience is how long PID 1 may take to answer. It may be busy with other things first.
-const freezePatience = 30 * time.Second
+// freezeTimeout is how long PID 1 may take to answer. It may be busy with other things first.
+const freezeTimeout = 30 * time.Second
 
 // ErrSilent means that PID 1 of the box has not answered in time. It still may.
 var ErrSilent = errors.New("PID 1 of the box does not answer")
@@ -22,23 +22,23 @@ var ErrSilent = errors.New("PID 1 of the box does not answer")
 //
 // PID 1 waits a few seconds at most for the kernel; if it does not answer, it is given up.
 func (b *Box) Freeze(on bool) error {
-	b.freezing.Lock()
-	defer b.freezing.Unlock()
-	late := time.NewTimer(freezePatience)
-	defer late.Stop()
+	b.freezeMu.Lock()
+	defer b.freezeMu.Unlock()
+	timer := time.NewTimer(freezeTimeout)
+	defer timer.Stop()
 	if b.unanswered.Load() { // the answer to a Ping
-		if err := b.answered(late.C, nil); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
+		if err := b.awaitReply(timer.C, nil); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
 			b.conn.Close()
 			return ErrBoxLost
 		}
 	}
-	err := b.request(on, late.C, nil)
+	err := b.sendFreeze(on, timer.C, nil)
 	if errors.Is(err, ErrSilent) {
 		b.conn.Close() // PID 1 hangs
 		return ErrBoxLost
 	}
 	if err == nil {
-		b.stopped = on
+		b.frozen = on
 	}
 	return err
 }
@@ -47,18 +47,18 @@ func (b *Box) Freeze(on bool) error {
 // ErrSilent. It asks PID 1 to let programs run, as they do already, since every version of a box
 // answers that. A frozen box is not asked.
 func (b *Box) Ping(ctx context.Context) error {
-	if !b.freezing.TryLock() {
+	if !b.freezeMu.TryLock() {
 		return nil // a Freeze waits for the same answer, and gives PID 1 up
 	}
-	defer b.freezing.Unlock()
-	if b.stopped {
+	defer b.freezeMu.Unlock()
+	if b.frozen {
 		return nil
 	}
 	var err error
 	if b.unanswered.Load() { // the answer to the last Ping
-		err = b.answered(nil, ctx.Done())
+		err = b.awaitReply(nil, ctx.Done())
 	} else {
-		err = b.request(false, nil, ctx.Done())
+		err = b.sendFreeze(false, nil, ctx.Done())
 	}
 	if errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
 		return err
@@ -70,40 +70,40 @@ func (b *Box) Ping(ctx context.Context) error {
 // ends: then the error is ErrSilent. It asks for the same sign of life as Ping. Nothing runs in a
 // frozen box, so there it does not wait.
 func (b *Box) Sync(ctx context.Context) error {
-	b.freezing.Lock()
-	defer b.freezing.Unlock()
-	if b.stopped {
+	b.freezeMu.Lock()
+	defer b.freezeMu.Unlock()
+	if b.frozen {
 		return nil
 	}
 	if b.unanswered.Load() { // the answer to the last Ping
-		if err := b.answered(nil, ctx.Done()); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
+		if err := b.awaitReply(nil, ctx.Done()); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
 			return err
 		}
 	}
-	if err := b.request(false, nil, ctx.Done()); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
+	if err := b.sendFreeze(false, nil, ctx.Done()); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
 		return err
 	}
 	return nil
 }
 
-// request sends a Freeze and waits for the answer.
-func (b *Box) request(on bool, late <-chan time.Time, done <-chan struct{}) error {
+// sendFreeze sends a Freeze and waits for the answer.
+func (b *Box) sendFreeze(on bool, timeout <-chan time.Time, done <-chan struct{}) error {
 	b.unanswered.Store(true)
 	if err := b.send(&isolation.BoxRequest{Freeze: &isolation.Freeze{On: on}}); err != nil {
 		return ErrBoxLost
 	}
-	return b.answered(late, done)
+	return b.awaitReply(timeout, done)
 }
 
-// answered waits for an answer of PID 1, until late or done.
-func (b *Box) answered(late <-chan time.Time, done <-chan struct{}) error {
+// awaitReply waits for an answer of PID 1, until timeout or done.
+func (b *Box) awaitReply(timeout <-chan time.Time, done <-chan struct{}) error {
 	select {
-	case err := <-b.frozen:
+	case err := <-b.freezeReply:
 		b.unanswered.Store(false)
 		return err
 	case <-b.done:
 		return ErrBoxLost
-	case <-late:
+	case <-timeout:
 		return ErrSilent
 	case <-done:
 		return ErrSilent
@@ -120,7 +120,7 @@ func (b *Box) deliverFrozen(reply *isolation.BoxReply, files []int) error {
 		err = reply.Failed
 	}
 	select {
-	case b.frozen <- err:
+	case b.freezeReply <- err:
 		return nil
 	default:
 		return isolation.ErrMalformed // sent twice

@@ -25,10 +25,10 @@ type Input struct {
 	terminal bool
 	taken    atomic.Int64 // the offset of memory
 
-	turn  chan struct{} // holds one element; its taker may use memory and the fields below
-	holed int64
-	clean bool  // nothing is in the file after its offset
-	err   error // why nothing can be written any more
+	sem     chan struct{} // holds one element; its taker may use memory and the fields below
+	punched int64
+	clean   bool  // nothing is in the file after its offset
+	err     error // why nothing can be written any more
 }
 
 // newInput takes over a non-blocking pipe and a memory file. What an earlier boxd has put into
@@ -37,11 +37,11 @@ type Input struct {
 func newInput(p *Program, pipe, memory int) *Input {
 	i := &Input{
 		program: p, pipe: os.NewFile(uintptr(pipe), "stdin"), memory: os.NewFile(uintptr(memory), "input"), terminal: p.terminal,
-		turn: make(chan struct{}, 1),
+		sem: make(chan struct{}, 1),
 	}
-	i.turn <- struct{}{}
-	at, _ := unix.Seek(memory, 0, unix.SEEK_CUR) // cannot fail
-	i.taken.Store(at)
+	i.sem <- struct{}{}
+	offset, _ := unix.Seek(memory, 0, unix.SEEK_CUR) // cannot fail
+	i.taken.Store(offset)
 	return i
 }
 
@@ -61,44 +61,44 @@ const (
 // bytes of b have gone to the program. After EPIPE it will never read any more.
 func (i *Input) Write(ctx context.Context, b []byte) (n int, err error) {
 	select {
-	case <-i.turn:
+	case <-i.sem:
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	defer func() { i.turn <- struct{}{} }()
+	defer func() { i.sem <- struct{}{} }()
 	if i.err != nil {
 		return 0, i.err
 	}
-	late := make(chan struct{})
+	canceled := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		_ = i.pipe.SetWriteDeadline(time.Unix(1, 0))
-		close(late)
+		close(canceled)
 	})
 	defer func() {
 		if !stop() {
-			<-late
+			<-canceled
 			_ = i.pipe.SetWriteDeadline(time.Time{})
 		}
 	}()
 	for n < len(b) && err == nil {
 		var m int
-		m, err = i.pass(ctx, b[n:min(len(b), n+inputChunk)])
+		m, err = i.writeThrough(ctx, b[n:min(len(b), n+inputChunk)])
 		n += m
 	}
 	return n, err
 }
 
-// pass writes b into the memory file and moves it into the pipe. What does not fit into the pipe
+// writeThrough writes b into the memory file and moves it into the pipe. What does not fit into the pipe
 // is cut off the file again.
-func (i *Input) pass(ctx context.Context, b []byte) (n int, err error) {
-	memory, begin := int(i.memory.Fd()), i.taken.Load()
+func (i *Input) writeThrough(ctx context.Context, b []byte) (n int, err error) {
+	memory, start := int(i.memory.Fd()), i.taken.Load()
 	if !i.clean { // an earlier boxd may have been killed at this point
-		if err := unix.Ftruncate(memory, begin); err != nil {
+		if err := unix.Ftruncate(memory, start); err != nil {
 			return 0, os.NewSyscallError("input", err)
 		}
 	}
 	i.clean = false
-	end := begin
+	end := start
 	for len(b) > 0 {
 		m, err := unix.Pwrite(memory, b, end)
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -109,11 +109,11 @@ func (i *Input) pass(ctx context.Context, b []byte) (n int, err error) {
 	if err = i.move(ctx, memory, end); err == nil {
 		i.clean = true
 		i.taken.Store(end)
-		return int(end - begin), nil
+		return int(end - start), nil
 	}
-	at, serr := unix.Seek(memory, 0, unix.SEEK_CUR)
-	i.taken.Store(at)
-	return int(at - begin), errors.Join(err, serr)
+	offset, serr := unix.Seek(memory, 0, unix.SEEK_CUR)
+	i.taken.Store(offset)
+	return int(offset - start), errors.Join(err, serr)
 }
 
 // move moves the file's contents up to end into the pipe.
@@ -122,11 +122,11 @@ func (i *Input) move(ctx context.Context, memory int, end int64) error {
 	if err != nil {
 		return err
 	}
-	for at := i.taken.Load(); at < end; {
+	for offset := i.taken.Load(); offset < end; {
 		var n int64
 		var werr error
 		err := raw.Write(func(fd uintptr) bool {
-			n, werr = i.splice(memory, int(fd), end-at)
+			n, werr = i.splice(memory, int(fd), end-offset)
 			return !errors.Is(werr, unix.EAGAIN)
 		})
 		switch {
@@ -143,28 +143,28 @@ func (i *Input) move(ctx context.Context, memory int, end int64) error {
 		if i.err != nil {
 			return i.err
 		}
-		at += max(n, 0)
+		offset += max(n, 0)
 	}
-	_ = raw.Control(func(fd uintptr) { i.giveBack(memory, int(fd), end) })
+	_ = raw.Control(func(fd uintptr) { i.punchHole(memory, int(fd), end) })
 	return nil
 }
 
-// giveBack punches a hole where the program has read: only whole pages, since a part of one would
+// punchHole punches a hole where the program has read: only whole pages, since a part of one would
 // be overwritten with zeros, and none that the pipe still refers to.
-func (i *Input) giveBack(memory, pipe int, at int64) {
-	if at-i.holed < 2*inputHole {
+func (i *Input) punchHole(memory, pipe int, offset int64) {
+	if offset-i.punched < 2*inputHole {
 		return
 	}
-	waiting := 0
+	unread := 0
 	if !i.terminal {
 		var err error
-		if waiting, err = unix.IoctlGetInt(pipe, unix.TIOCINQ); err != nil {
+		if unread, err = unix.IoctlGetInt(pipe, unix.TIOCINQ); err != nil {
 			return
 		}
 	}
-	end := (at - int64(waiting)) &^ 4095
-	if end-i.holed >= inputHole && unix.Fallocate(memory, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, i.holed, end-i.holed) == nil {
-		i.holed = end
+	end := (offset - int64(unread)) &^ 4095
+	if end-i.punched >= inputHole && unix.Fallocate(memory, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, i.punched, end-i.punched) == nil {
+		i.punched = end
 	}
 }
 
@@ -183,8 +183,8 @@ func (i *Input) CloseWrite() error {
 	if i.terminal {
 		return nil
 	}
-	<-i.turn
-	defer func() { i.turn <- struct{}{} }()
+	<-i.sem
+	defer func() { i.sem <- struct{}{} }()
 	if errors.Is(i.err, ErrInputClosed) {
 		return nil
 	}
@@ -227,8 +227,8 @@ func (i *Input) hangUp() { _ = i.pipe.Close() }
 // close ends a Write in progress, and releases the files.
 func (i *Input) close() {
 	_ = i.pipe.Close() // CloseWrite or hangUp may have closed it
-	<-i.turn
+	<-i.sem
 	i.err = errors.Join(i.err, os.ErrClosed)
 	i.memory.Close()
-	i.turn <- struct{}{}
+	i.sem <- struct{}{}
 }

@@ -53,11 +53,11 @@ type Keeper struct {
 
 // Time limits for connecting again, and for the end.
 const (
-	relinkPatience = 30 * time.Second // how long a request waits for a connection
-	retryFirst     = 50 * time.Millisecond
-	retryMost      = 5 * time.Second
-	quitPatience   = time.Minute // how long it may take to end every box
-	undoPatience   = 30 * time.Second
+	relinkTimeout = 30 * time.Second // how long a request waits for a connection
+	minRetryPause = 50 * time.Millisecond
+	maxRetryPause = 5 * time.Second
+	quitTimeout   = time.Minute // how long it may take to end every box
+	undoTimeout   = 30 * time.Second
 )
 
 // StartKeeper connects to the running keeper, or else starts one, which then lives on without
@@ -68,10 +68,10 @@ func StartKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	life, stop := context.WithCancel(context.Background())
+	baseCtx, stop := context.WithCancel(context.Background())
 	k.stop = stop
-	k.set(l)
-	go k.maintain(life, l) //nolint:contextcheck // it outlives the start
+	k.setLink(l)
+	go k.maintain(baseCtx, l) //nolint:contextcheck // it outlives the start
 	return k, nil
 }
 
@@ -81,7 +81,7 @@ func (k *Keeper) maintain(ctx context.Context, l *link) {
 	for l != nil {
 		l.receive()
 		more := k.markLost()
-		close(l.over)
+		close(l.done)
 		if !more {
 			return
 		}
@@ -89,14 +89,14 @@ func (k *Keeper) maintain(ctx context.Context, l *link) {
 		l = k.relink(ctx)
 		if l != nil {
 			k.cfg.Log.Info("connected to a new keeper")
-			k.set(l)
+			k.setLink(l)
 		}
 	}
 }
 
 // relink connects again, however long that takes. It returns nil when ctx ends.
 func (k *Keeper) relink(ctx context.Context) *link {
-	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+	for pause := minRetryPause; ; pause = min(2*pause, maxRetryPause) {
 		l, err := k.connect(ctx)
 		if err == nil {
 			return l
@@ -112,7 +112,7 @@ func (k *Keeper) relink(ctx context.Context) *link {
 	}
 }
 
-func (k *Keeper) set(l *link) {
+func (k *Keeper) setLink(l *link) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.link = l
@@ -130,7 +130,7 @@ func (k *Keeper) markLost() bool {
 // current returns the link, after waiting for one if need be. The error is ErrNoKeeper if there
 // is none in time, or ErrKeeperGone after Close.
 func (k *Keeper) current(ctx context.Context) (*link, error) {
-	var late <-chan time.Time
+	var timeout <-chan time.Time
 	for {
 		k.mu.Lock()
 		l, linked := k.link, k.linked
@@ -138,14 +138,14 @@ func (k *Keeper) current(ctx context.Context) (*link, error) {
 		if l != nil {
 			return l, nil
 		}
-		if late == nil {
-			late = time.After(relinkPatience)
+		if timeout == nil {
+			timeout = time.After(relinkTimeout)
 		}
 		select {
 		case <-linked: // it may have been lost again by now
 		case <-k.done:
 			return nil, ErrKeeperGone
-		case <-late:
+		case <-timeout:
 			return nil, ErrNoKeeper
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -170,13 +170,13 @@ func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, e
 		if n == maxAttempts {
 			return answer{}, ErrNoKeeper
 		}
-		<-l.over // wait until it is not the current one any more
+		<-l.done // wait until it is not the current one any more
 	}
 }
 
-// ask makes a repeatable request, and returns the reply and the files with it, which are the
+// requestFiles makes a repeatable request, and returns the reply and the files with it, which are the
 // caller's.
-func ask[R isolation.KeeperReply](ctx context.Context, k *Keeper, req isolation.KeeperRequest) (reply R, files []int, err error) {
+func requestFiles[R isolation.KeeperReply](ctx context.Context, k *Keeper, req isolation.KeeperRequest) (reply R, files []int, err error) {
 	a, err := k.do(ctx, req)
 	if err != nil {
 		return reply, nil, err
@@ -189,16 +189,16 @@ func ask[R isolation.KeeperReply](ctx context.Context, k *Keeper, req isolation.
 	return reply, a.files, nil
 }
 
-// askPlain is ask for a reply that comes without files.
-func askPlain[R isolation.KeeperReply](ctx context.Context, k *Keeper, req isolation.KeeperRequest) (R, error) {
-	reply, files, err := ask[R](ctx, k, req)
+// request is requestFiles for a reply that comes without files.
+func request[R isolation.KeeperReply](ctx context.Context, k *Keeper, req isolation.KeeperRequest) (R, error) {
+	reply, files, err := requestFiles[R](ctx, k, req)
 	fdpass.CloseAll(files)
 	return reply, err
 }
 
-// order makes a repeatable request whose reply has no result.
-func (k *Keeper) order(ctx context.Context, req isolation.KeeperRequest) error {
-	_, err := askPlain[*isolation.Done](ctx, k, req)
+// command makes a repeatable request whose reply has no result.
+func (k *Keeper) command(ctx context.Context, req isolation.KeeperRequest) error {
+	_, err := request[*isolation.Done](ctx, k, req)
 	return err
 }
 
@@ -218,7 +218,7 @@ func (k *Keeper) Done() <-chan struct{} { return k.done }
 // Close ends all boxes, and waits until they and the keeper have ended. An external keeper keeps
 // running.
 func (k *Keeper) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), quitPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), quitTimeout)
 	defer cancel()
 	l, err := k.current(ctx)
 	k.mu.Lock()
@@ -230,10 +230,10 @@ func (k *Keeper) Close() error {
 			err = nil
 		}
 	}
-	k.leave()
+	k.disconnect()
 	if err == nil && !k.cfg.External && k.child != nil {
 		select {
-		case <-k.child.ended:
+		case <-k.child.exited:
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -249,10 +249,10 @@ func (k *Keeper) Detach() {
 	k.mu.Lock()
 	k.closing = true
 	k.mu.Unlock()
-	k.leave()
+	k.disconnect()
 }
 
-func (k *Keeper) leave() {
+func (k *Keeper) disconnect() {
 	k.stop()
 	k.mu.Lock()
 	if k.link != nil {
@@ -264,13 +264,13 @@ func (k *Keeper) leave() {
 
 // Launch starts a box. If ctx ends first, the box is ended as soon as it has started.
 func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error) {
-	for lost := 0; ; {
+	for attempts := 0; ; {
 		box, err := k.launch(ctx, spec)
 		switch {
 		case errors.Is(err, ErrKeeperGone) && ctx.Err() == nil && !k.closed():
 			// What the lost keeper has begun is ended; the next one starts over.
-		case errors.Is(err, ErrBoxLost) && lost < maxAttempts:
-			lost++ // a preforked PID 1 may have died before it was used; the next one is fresh
+		case errors.Is(err, ErrBoxLost) && attempts < maxAttempts:
+			attempts++ // a preforked PID 1 may have died before it was used; the next one is fresh
 		default:
 			return box, err
 		}
@@ -280,7 +280,7 @@ func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 // undo ends a box whose start a lost keeper has begun: the next keeper may find it, or its workspace, and boxd would know of
 // neither. If that keeper is lost too, undo continues with the one after it.
 func (k *Keeper) undo(ctx context.Context, spec *isolation.Spec) error {
-	ctx, cancel := context.WithTimeout(ctx, undoPatience)
+	ctx, cancel := context.WithTimeout(ctx, undoTimeout)
 	defer cancel()
 	for {
 		err := k.End(ctx, spec.Key, !spec.Resume)
@@ -307,7 +307,7 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	}
 	a, err := l.do(ctx, &isolation.Launch{Spec: *spec})
 	if errors.Is(err, ErrKeeperGone) {
-		<-l.over
+		<-l.done
 		// The start may have come so far that the next keeper finds the box, of which boxd would not know.
 		if eerr := k.undo(context.WithoutCancel(ctx), spec); eerr != nil {
 			return nil, fmt.Errorf("%w; after that: %w", ErrNoKeeper, eerr)
@@ -342,12 +342,12 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 // End kills a box and waits until nothing of it is left but its files on disk, or not even those with removeWork. Without that,
 // they are synced. It is no error if the box does not exist.
 func (k *Keeper) End(ctx context.Context, key string, removeWork bool) error {
-	return k.order(ctx, &isolation.EndBox{Key: key, RemoveWork: removeWork})
+	return k.command(ctx, &isolation.EndBox{Key: key, RemoveWork: removeWork})
 }
 
 // WhyEnded returns why the keeper has ended a box by itself.
 func (k *Keeper) WhyEnded(ctx context.Context, key string) (isolation.EndCause, error) {
-	ended, err := askPlain[*isolation.Ended](ctx, k, &isolation.WhyEnded{Key: key})
+	ended, err := request[*isolation.Ended](ctx, k, &isolation.WhyEnded{Key: key})
 	if err != nil {
 		return isolation.CauseNone, err
 	}
@@ -357,33 +357,33 @@ func (k *Keeper) WhyEnded(ctx context.Context, key string) (isolation.EndCause, 
 // SetLimits changes the limits of a live box, all or none. The error unwraps to an
 // *isolation.Refusal if a limit is below what the box uses.
 func (k *Keeper) SetLimits(ctx context.Context, key string, limits *cgroup.Limits, work isolation.Quota) error {
-	return k.order(ctx, &isolation.SetLimits{Key: key, Limits: *limits, Work: work})
+	return k.command(ctx, &isolation.SetLimits{Key: key, Limits: *limits, Work: work})
 }
 
 // SetOwnerLimits changes the limits for all boxes of an owner together. Errors are as for
 // SetLimits.
 func (k *Keeper) SetOwnerLimits(ctx context.Context, owner *cgroup.Owner) error {
-	return k.order(ctx, &isolation.SetOwnerLimits{Owner: *owner})
+	return k.command(ctx, &isolation.SetOwnerLimits{Owner: *owner})
 }
 
 // SetHostname sets the hostname of a box in which no program runs yet.
 func (k *Keeper) SetHostname(ctx context.Context, key, hostname string) error {
-	return k.order(ctx, &isolation.SetHostname{Key: key, Hostname: hostname})
+	return k.command(ctx, &isolation.SetHostname{Key: key, Hostname: hostname})
 }
 
 // Reclaim takes back memory that the programs of a box do not need.
 func (k *Keeper) Reclaim(ctx context.Context, key string) error {
-	return k.order(ctx, &isolation.Reclaim{Key: key})
+	return k.command(ctx, &isolation.Reclaim{Key: key})
 }
 
 // ProbeHost returns what can be enforced on this host.
 func (k *Keeper) ProbeHost(ctx context.Context) (*isolation.Host, error) {
-	return askPlain[*isolation.Host](ctx, k, &isolation.LookHost{})
+	return request[*isolation.Host](ctx, k, &isolation.LookHost{})
 }
 
 // Check returns the keeper's checks of the host.
 func (k *Keeper) Check(ctx context.Context) ([]isolation.Check, error) {
-	checked, err := askPlain[*isolation.Checked](ctx, k, &isolation.CheckHost{})
+	checked, err := request[*isolation.Checked](ctx, k, &isolation.CheckHost{})
 	if err != nil {
 		return nil, err
 	}
@@ -394,7 +394,7 @@ func (k *Keeper) Check(ctx context.Context) ([]isolation.Check, error) {
 func (k *Keeper) List(ctx context.Context) ([]string, error) {
 	var keys []string
 	for after := ""; ; {
-		page, err := askPlain[*isolation.Listed](ctx, k, &isolation.ListBoxes{After: after})
+		page, err := request[*isolation.Listed](ctx, k, &isolation.ListBoxes{After: after})
 		if err != nil {
 			return nil, err
 		}
@@ -412,7 +412,7 @@ func (k *Keeper) List(ctx context.Context) ([]string, error) {
 // adopt connects to PID 1 of a living box again: the control socket and the pidfd are the
 // caller's. ESRCH: the box is dead.
 func (k *Keeper) adopt(ctx context.Context, key string) (launched isolation.Launched, control, pidfd int, err error) {
-	reply, files, err := ask[*isolation.Launched](ctx, k, &isolation.Adopt{Key: key})
+	reply, files, err := requestFiles[*isolation.Launched](ctx, k, &isolation.Adopt{Key: key})
 	if err != nil {
 		return launched, -1, -1, err
 	}

@@ -22,14 +22,14 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// stage is a run directory in which a test plays the keeper.
-type stage struct {
+// fakeKeeper is a run directory in which a test plays the keeper.
+type fakeKeeper struct {
 	t        *testing.T
 	cfg      KeeperConfig
 	listener *fdpass.Listener
 }
 
-func newStage(t *testing.T) *stage {
+func newFakeKeeper(t *testing.T) *fakeKeeper {
 	t.Helper()
 	run := t.TempDir()
 	if err := os.Mkdir(filepath.Join(run, isolation.KeeperDir), 0o700); err != nil {
@@ -40,17 +40,17 @@ func newStage(t *testing.T) *stage {
 			t.Fatal(err)
 		}
 	}
-	s := &stage{t: t, cfg: KeeperConfig{
+	s := &fakeKeeper{t: t, cfg: KeeperConfig{
 		KeeperConfig: isolation.KeeperConfig{RunDir: run, BoxInit: filepath.Join(run, "boxinit"), Allow: []string{"/srv"}},
 		Program:      "/bin/false", External: true, Log: slog.New(slog.DiscardHandler),
 	}}
-	s.open()
+	s.listen()
 	t.Cleanup(func() { s.listener.Close() })
 	return s
 }
 
-// open starts to listen, as a starting keeper does.
-func (s *stage) open() {
+// listen starts to listen, as a starting keeper does.
+func (s *fakeKeeper) listen() {
 	s.t.Helper()
 	dir, err := os.Open(filepath.Join(s.cfg.RunDir, isolation.KeeperDir))
 	if err != nil {
@@ -74,7 +74,7 @@ type peer struct {
 }
 
 // accept accepts a connection and sends the greeting.
-func (s *stage) accept(hello *isolation.Greeting) *peer {
+func (s *fakeKeeper) accept(greeting *isolation.Greeting) *peer {
 	s.t.Helper()
 	fd, err := s.listener.Accept()
 	if err != nil {
@@ -88,18 +88,18 @@ func (s *stage) accept(hello *isolation.Greeting) *peer {
 	}
 	s.t.Cleanup(func() { conn.Close() })
 	p := &peer{s.t, conn}
-	if number, req := p.hear(); !cmp.Equal(req, isolation.KeeperRequest(&isolation.Hello{Version: isolation.KeeperVersion})) {
+	if number, req := p.nextRequest(); !cmp.Equal(req, isolation.KeeperRequest(&isolation.Hello{Version: isolation.KeeperVersion})) {
 		s.t.Errorf("greeted with %d, %+v", number, req)
 	}
-	p.say(0, hello)
+	p.send(0, greeting)
 	return p
 }
 
-func (s *stage) own() *isolation.Greeting {
+func (s *fakeKeeper) greeting() *isolation.Greeting {
 	return &isolation.Greeting{Version: isolation.KeeperVersion, Flags: s.cfg.Flags()}
 }
 
-func (p *peer) hear() (number uint32, req isolation.KeeperRequest) {
+func (p *peer) nextRequest() (number uint32, req isolation.KeeperRequest) {
 	p.t.Helper()
 	body, _, err := p.conn.Recv(false)
 	if err != nil {
@@ -113,7 +113,7 @@ func (p *peer) hear() (number uint32, req isolation.KeeperRequest) {
 	return number, req
 }
 
-func (p *peer) say(number uint32, reply isolation.KeeperReply, files ...int) {
+func (p *peer) send(number uint32, reply isolation.KeeperReply, files ...int) {
 	p.t.Helper()
 	if err := p.conn.Send(isolation.EncodeKeeperReply(number, reply), files...); err != nil {
 		p.t.Error(err)
@@ -123,15 +123,15 @@ func (p *peer) say(number uint32, reply isolation.KeeperReply, files ...int) {
 // reply answers the next request, whichever it is.
 func (p *peer) reply(reply isolation.KeeperReply, files ...int) {
 	p.t.Helper()
-	number, _ := p.hear()
-	p.say(number, reply, files...)
+	number, _ := p.nextRequest()
+	p.send(number, reply, files...)
 }
 
 // connect returns a connected pair of a Keeper and its peer.
-func (s *stage) connect() (*Keeper, *peer) {
+func (s *fakeKeeper) connect() (*Keeper, *peer) {
 	s.t.Helper()
 	accepted := make(chan *peer, 1)
-	go func() { accepted <- s.accept(s.own()) }()
+	go func() { accepted <- s.accept(s.greeting()) }()
 	k, err := StartKeeper(s.t.Context(), s.cfg)
 	if err != nil {
 		s.t.Fatal(err)
@@ -142,15 +142,15 @@ func (s *stage) connect() (*Keeper, *peer) {
 
 func TestAnotherKeeperThanWantedIsAnError(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newFakeKeeper(t)
 	for _, tc := range []struct {
-		hello isolation.Greeting
-		want  string
+		greeting isolation.Greeting
+		want     string
 	}{
 		{isolation.Greeting{Version: isolation.KeeperVersion + 1, Other: "?"}, "version"},
 		{isolation.Greeting{Version: isolation.KeeperVersion, Flags: append(s.cfg.Flags(), "-allow=/")}, `"-allow=/" instead of nothing more`},
 	} {
-		go s.accept(&tc.hello)
+		go s.accept(&tc.greeting)
 		if k, err := StartKeeper(t.Context(), s.cfg); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%v, want %s", err, tc.want)
 			if err == nil {
@@ -171,12 +171,12 @@ func TestAnotherKeeperThanWantedIsAnError(t *testing.T) {
 
 func TestAKeeperOfAnEarlierVersionIsDismissed(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newFakeKeeper(t)
 	s.cfg.External = false
 	left := make(chan bool, 1)
 	go func() {
 		p := s.accept(&isolation.Greeting{Version: isolation.KeeperVersion - 1})
-		_, req := p.hear()
+		_, req := p.nextRequest()
 		s.listener.Close()
 		p.conn.Close()
 		_, leave := req.(*isolation.Leave)
@@ -193,7 +193,7 @@ func TestAKeeperOfAnEarlierVersionIsDismissed(t *testing.T) {
 
 func TestNoKeeperInTime(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newFakeKeeper(t)
 	s.listener.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // it must have tried before that
 	defer cancel()
@@ -204,7 +204,7 @@ func TestNoKeeperInTime(t *testing.T) {
 
 func TestAListComesInPages(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newFakeKeeper(t)
 	k, p := s.connect()
 	var all []string
 	for i := range 2500 {
@@ -212,13 +212,13 @@ func TestAListComesInPages(t *testing.T) {
 	}
 	go func() {
 		for from := 0; from < len(all); from += isolation.ListPage {
-			number, req := p.hear()
+			number, req := p.nextRequest()
 			if list, ok := req.(*isolation.ListBoxes); !ok || from > 0 && list.After != all[from-1] {
 				t.Errorf("asked for %+v", req)
 				return
 			}
 			to := min(from+isolation.ListPage, len(all))
-			p.say(number, &isolation.Listed{Keys: all[from:to], More: to < len(all)})
+			p.send(number, &isolation.Listed{Keys: all[from:to], More: to < len(all)})
 		}
 		p.reply(&isolation.Listed{More: true})
 		p.reply(&isolation.Listed{})
@@ -240,10 +240,10 @@ func TestAListComesInPages(t *testing.T) {
 
 func TestAdoptBringsAConnectionAndAProcess(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newFakeKeeper(t)
 	k, p := s.connect()
 	go func() {
-		number, req := p.hear()
+		number, req := p.nextRequest()
 		a, b := memory(t, "a"), memory(t, "b")
 		defer fdpass.CloseAll([]int{a, b})
 		adopt, ok := req.(*isolation.Adopt)
@@ -251,7 +251,7 @@ func TestAdoptBringsAConnectionAndAProcess(t *testing.T) {
 			t.Errorf("asked for %+v", req)
 			return
 		}
-		p.say(number, &isolation.Launched{PID: 42, Group: adopt.Key}, a, b)
+		p.send(number, &isolation.Launched{PID: 42, Group: adopt.Key}, a, b)
 		p.reply(&isolation.Launched{}, a)
 		p.reply(&isolation.StepError{Errno: unix.ESRCH})
 	}()
@@ -269,31 +269,31 @@ func TestAdoptBringsAConnectionAndAProcess(t *testing.T) {
 
 func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newFakeKeeper(t)
 	k, first := s.connect()
 	ended, launched := make(chan error, 1), make(chan error, 1)
 	go func() { ended <- k.End(t.Context(), "to end", false) }()
-	first.hear()
+	first.nextRequest()
 	go func() {
 		_, err := k.Launch(t.Context(), &isolation.Spec{Key: "to launch"})
 		launched <- err
 	}()
-	first.hear()
+	first.nextRequest()
 	s.listener.Close()
 	first.conn.Close()
-	s.open()
-	second := s.accept(s.own())
-	asked := map[string]bool{}
+	s.listen()
+	second := s.accept(s.greeting())
+	removesWork := map[string]bool{}
 	for range 3 { // a repeatable request, the EndBox for a box that may have been started, and then its Launch
-		number, req := second.hear()
-		launch, again := req.(*isolation.Launch)
+		number, req := second.nextRequest()
+		launch, isLaunch := req.(*isolation.Launch)
 		end, ok := req.(*isolation.EndBox)
 		switch {
 		case ok:
-			asked[end.Key] = end.RemoveWork
-			second.say(number, &isolation.Done{})
-		case again && launch.Spec.Key == "to launch" && asked["to launch"]: // only now are there descriptors for the box
-			second.say(number, &isolation.StepError{Errno: unix.EUSERS})
+			removesWork[end.Key] = end.RemoveWork
+			second.send(number, &isolation.Done{})
+		case isLaunch && launch.Spec.Key == "to launch" && removesWork["to launch"]: // only now are there descriptors for the box
+			second.send(number, &isolation.StepError{Errno: unix.EUSERS})
 		default:
 			t.Fatalf("the next keeper is asked for %+v", req)
 		}
@@ -304,11 +304,11 @@ func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
 	if err := <-launched; !errors.Is(err, unix.EUSERS) {
 		t.Errorf("a launch: %v", err)
 	}
-	if work, ok := asked["to end"]; !ok || work {
-		t.Errorf("%v", asked)
+	if work, ok := removesWork["to end"]; !ok || work {
+		t.Errorf("%v", removesWork)
 	}
-	if work, ok := asked["to launch"]; !ok || !work {
-		t.Errorf("%v", asked)
+	if work, ok := removesWork["to launch"]; !ok || !work {
+		t.Errorf("%v", removesWork)
 	}
 }
 
@@ -316,7 +316,7 @@ func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
 func TestAnAbandonedLaunchKeepsExistingFiles(t *testing.T) {
 	t.Parallel()
 	for _, resume := range []bool{false, true} {
-		s := newStage(t)
+		s := newFakeKeeper(t)
 		k, p := s.connect()
 		ctx, cancel := context.WithCancel(t.Context())
 		launched := make(chan error, 1)
@@ -324,13 +324,13 @@ func TestAnAbandonedLaunchKeepsExistingFiles(t *testing.T) {
 			_, err := k.Launch(ctx, &isolation.Spec{Key: "s", Resume: resume})
 			launched <- err
 		}()
-		number, _ := p.hear()
+		number, _ := p.nextRequest()
 		cancel()
 		if err := <-launched; !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		p.say(number, &isolation.Launched{})
-		_, req := p.hear()
+		p.send(number, &isolation.Launched{})
+		_, req := p.nextRequest()
 		if end, ok := req.(*isolation.EndBox); !ok || end.Key != "s" || end.RemoveWork == resume {
 			t.Errorf("with files of before %v, the keeper is asked for %+v", resume, req)
 		}
@@ -339,18 +339,18 @@ func TestAnAbandonedLaunchKeepsExistingFiles(t *testing.T) {
 
 func TestCloseEndsEveryBox(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
-	for name, bye := range map[string]func(p *peer, number uint32){
-		"one that stays": func(p *peer, number uint32) { p.say(number, &isolation.Done{}) },
+	s := newFakeKeeper(t)
+	for name, answerQuit := range map[string]func(p *peer, number uint32){
+		"one that stays": func(p *peer, number uint32) { p.send(number, &isolation.Done{}) },
 		"one that ends":  func(p *peer, _ uint32) { p.conn.Close() },
 	} {
 		k, p := s.connect()
 		go func() {
-			number, req := p.hear()
+			number, req := p.nextRequest()
 			if _, ok := req.(*isolation.Quit); !ok {
 				t.Errorf("%s is asked for %+v", name, req)
 			}
-			bye(p, number)
+			answerQuit(p, number)
 		}()
 		if err := k.Close(); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -360,7 +360,7 @@ func TestCloseEndsEveryBox(t *testing.T) {
 
 func TestAKeeperIsPresentWhileItIsConnected(t *testing.T) {
 	t.Parallel()
-	k, _ := newStage(t).connect()
+	k, _ := newFakeKeeper(t).connect()
 	if !k.Present() {
 		t.Error("one that has just greeted is not")
 	}

@@ -24,12 +24,12 @@ import (
 // link is a connection to a keeper whose greeting was accepted.
 type link struct {
 	conn *fdpass.Conn
-	over chan struct{} // closed when the connection is lost and the Keeper knows
+	done chan struct{} // closed when the connection is lost and the Keeper knows
 
 	mu      sync.Mutex // guards the fields below
 	next    uint32
-	waiting map[uint32]*call
-	gone    bool
+	pending map[uint32]*call
+	closed  bool
 }
 
 // call is one request in progress. The reply to an abandoned one is undone instead of delivered.
@@ -45,40 +45,40 @@ type answer struct {
 	files []int
 }
 
-// keeperPatience is how long a request may wait for a keeper that does not receive.
-const keeperPatience = 30 * time.Second
+// keeperTimeout is how long a request may wait for a keeper that does not receive.
+const keeperTimeout = 30 * time.Second
 
 // child is a keeper that this process has started.
 type child struct {
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when it has ended
-	met   bool          // there has been a connection to it
+	cmd       *exec.Cmd
+	exited    chan struct{} // closed when it has ended
+	connected bool          // there has been a connection to it
 }
 
-// errAgain marks failures that another attempt may not meet.
-var errAgain = errors.New("the keeper does not answer yet")
+// errRetry marks failures that another attempt may not meet.
+var errRetry = errors.New("the keeper does not answer yet")
 
 // Pauses between attempts to connect, which double.
 const (
 	firstPause = time.Millisecond
-	longPause  = 100 * time.Millisecond
+	maxPause   = 100 * time.Millisecond
 )
 
-// sayPatience is after how long a wait for a keeper is logged.
-const sayPatience = 10 * time.Second
+// warnAfter is after how long a wait for a keeper is logged.
+const warnAfter = 10 * time.Second
 
 // connect connects to the running keeper, or else starts one. A running keeper of another version
 // or configuration is asked to leave; its boxes keep running.
 func (k *Keeper) connect(ctx context.Context) (*link, error) {
-	late := time.Now().Add(sayPatience)
-	for pause := firstPause; ; pause = min(2*pause, longPause) {
+	warnAt := time.Now().Add(warnAfter)
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		l, err := k.attempt(ctx)
-		if err == nil || !errors.Is(err, errAgain) {
+		if err == nil || !errors.Is(err, errRetry) {
 			return l, err
 		}
-		if !late.IsZero() && time.Now().After(late) {
+		if !warnAt.IsZero() && time.Now().After(warnAt) {
 			k.cfg.Log.Warn("boxd waits for the keeper", "error", err)
-			late = time.Time{}
+			warnAt = time.Time{}
 		}
 		select {
 		case <-ctx.Done():
@@ -96,22 +96,22 @@ func (k *Keeper) attempt(ctx context.Context) (*link, error) {
 				return nil, err
 			}
 		}
-		return nil, fmt.Errorf("%w: %w", errAgain, err)
+		return nil, fmt.Errorf("%w: %w", errRetry, err)
 	}
 	if err != nil {
 		// EACCES: the socket of an earlier keeper, which was killed, and which was of another boxd.
 		if errors.Is(err, unix.EAGAIN) || k.cfg.External && errors.Is(err, unix.EACCES) {
-			err = fmt.Errorf("%w: %w", errAgain, err)
+			err = fmt.Errorf("%w: %w", errRetry, err)
 		}
 		return nil, err
 	}
-	l := &link{conn: conn, over: make(chan struct{}), waiting: map[uint32]*call{}}
+	l := &link{conn: conn, done: make(chan struct{}), pending: map[uint32]*call{}}
 	if err := k.greet(ctx, conn); err != nil {
 		conn.Close()
 		return nil, err
 	}
 	if k.child != nil {
-		k.child.met = true
+		k.child.connected = true
 	}
 	return l, nil
 }
@@ -128,7 +128,7 @@ func (k *Keeper) dial() (*fdpass.Conn, error) {
 	}
 	conn, err := fdpass.FromFD(fd, fdpass.MaxInline)
 	if err == nil {
-		conn.Patience = keeperPatience
+		conn.Patience = keeperTimeout
 	}
 	return conn, err
 }
@@ -136,7 +136,7 @@ func (k *Keeper) dial() (*fdpass.Conn, error) {
 // greet checks a keeper's version and configuration by its greeting, and asks it to leave if they
 // differ.
 func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
-	want, err := k.wanted()
+	want, err := k.wantedGreeting()
 	if err != nil {
 		return err
 	}
@@ -144,30 +144,30 @@ func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 	if err != nil {
 		return err
 	}
-	other := keepers(got, want)
+	mismatch := greetingMismatch(got, want)
 	switch {
-	case other == "":
+	case mismatch == "":
 		return nil
 	case k.cfg.External:
-		return fmt.Errorf("the keeper of %s does not match boxd, restart it: %s", k.cfg.RunDir, other)
-	case k.child != nil && !k.child.met:
-		return fmt.Errorf("the keeper %s does not match boxd: %s", k.cfg.Program, other)
+		return fmt.Errorf("the keeper of %s does not match boxd, restart it: %s", k.cfg.RunDir, mismatch)
+	case k.child != nil && !k.child.connected:
+		return fmt.Errorf("the keeper %s does not match boxd: %s", k.cfg.Program, mismatch)
 	}
-	k.cfg.Log.Info("replacing the keeper; its boxes keep running", "reason", other)
+	k.cfg.Log.Info("replacing the keeper; its boxes keep running", "reason", mismatch)
 	if err := conn.Send(isolation.EncodeKeeperRequest(1, &isolation.Leave{})); err != nil {
-		return fmt.Errorf("%w: %w", errAgain, err)
+		return fmt.Errorf("%w: %w", errRetry, err)
 	}
 	for { // until the keeper has closed the connection
 		_, files, err := conn.RecvContext(ctx, true)
 		fdpass.CloseAll(files)
 		if err != nil {
-			return fmt.Errorf("%w: %w", errAgain, err)
+			return fmt.Errorf("%w: %w", errRetry, err)
 		}
 	}
 }
 
-// wanted returns the greeting of a keeper that suits this boxd.
-func (k *Keeper) wanted() (*isolation.Greeting, error) {
+// wantedGreeting returns the greeting of a keeper that suits this boxd.
+func (k *Keeper) wantedGreeting() (*isolation.Greeting, error) {
 	g := &isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags()}
 	if k.cfg.External { // an update of the program restarts the unit
 		return g, nil
@@ -186,12 +186,12 @@ func (k *Keeper) wanted() (*isolation.Greeting, error) {
 func receiveGreeting(ctx context.Context, conn *fdpass.Conn) (*isolation.Greeting, error) {
 	hello := &isolation.Hello{Version: isolation.KeeperVersion}
 	if err := conn.Send(isolation.EncodeKeeperRequest(0, hello)); err != nil {
-		return nil, fmt.Errorf("%w: %w", errAgain, err)
+		return nil, fmt.Errorf("%w: %w", errRetry, err)
 	}
 	body, files, err := conn.RecvContext(ctx, true)
 	fdpass.CloseAll(files)
 	if errors.Is(err, io.EOF) {
-		err = fmt.Errorf("%w: it has closed the connection, as to a user that it was not told to obey (-boxd-uid; this is %d)", errAgain, os.Geteuid())
+		err = fmt.Errorf("%w: it has closed the connection, as to a user that it was not told to obey (-boxd-uid; this is %d)", errRetry, os.Geteuid())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("greet the keeper: %w", err)
@@ -211,9 +211,9 @@ func receiveGreeting(ctx context.Context, conn *fdpass.Conn) (*isolation.Greetin
 func (k *Keeper) start() error {
 	if c := k.child; c != nil {
 		select {
-		case <-c.ended:
+		case <-c.exited:
 			k.child = nil
-			if !c.met && !c.cmd.ProcessState.Success() {
+			if !c.connected && !c.cmd.ProcessState.Success() {
 				return fmt.Errorf("the keeper %s has ended at once: %v", k.cfg.Program, c.cmd.ProcessState)
 			}
 		default:
@@ -230,11 +230,11 @@ func (k *Keeper) start() error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the keeper: %w", err)
 	}
-	c := &child{cmd: cmd, ended: make(chan struct{})}
+	c := &child{cmd: cmd, exited: make(chan struct{})}
 	k.child = c
 	go func() { // ends with the keeper
 		_ = cmd.Wait() // the error is in its process state too
-		close(c.ended)
+		close(c.exited)
 	}()
 	return nil
 }
@@ -246,17 +246,17 @@ func (l *link) do(ctx context.Context, req isolation.KeeperRequest) (answer, err
 		c.key, c.resume = launch.Spec.Key, launch.Spec.Resume
 	}
 	l.mu.Lock()
-	if l.gone {
+	if l.closed {
 		l.mu.Unlock()
 		return answer{}, ErrKeeperGone
 	}
 	l.next++
 	number := l.next
-	l.waiting[number] = c
+	l.pending[number] = c
 	l.mu.Unlock()
 	if err := l.conn.Send(isolation.EncodeKeeperRequest(number, req)); err != nil {
 		l.mu.Lock()
-		delete(l.waiting, number)
+		delete(l.pending, number)
 		l.mu.Unlock()
 		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
 			err = ErrKeeperGone
@@ -303,8 +303,8 @@ func (l *link) receive() {
 		}
 		a := answer{reply, files}
 		l.mu.Lock()
-		c := l.waiting[number]
-		delete(l.waiting, number)
+		c := l.pending[number]
+		delete(l.pending, number)
 		wanted := c != nil && !c.abandoned
 		if wanted {
 			c.reply <- a // never blocks: it has room for the one answer
@@ -316,11 +316,11 @@ func (l *link) receive() {
 	}
 	l.conn.Close()
 	l.mu.Lock()
-	l.gone = true
-	for _, c := range l.waiting {
+	l.closed = true
+	for _, c := range l.pending {
 		close(c.reply)
 	}
-	l.waiting = nil
+	l.pending = nil
 	l.mu.Unlock()
 }
 

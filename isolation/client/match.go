@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// keepers says in what a keeper's greeting differs from the wanted one, "" if in nothing.
-func keepers(g, want *isolation.Greeting) string {
+// greetingMismatch says in what a keeper's greeting differs from the wanted one, "" if in nothing.
+func greetingMismatch(g, want *isolation.Greeting) string {
 	switch {
 	case g.Version != want.Version:
 		return "it speaks version " + strconv.FormatUint(uint64(g.Version), 10) + ", not " + strconv.FormatUint(uint64(want.Version), 10)
@@ -26,7 +26,7 @@ func keepers(g, want *isolation.Greeting) string {
 
 // difference shows the first flag in which two lists differ.
 func difference(got, want []string) string {
-	at := func(list []string, i int) string {
+	flagAt := func(list []string, i int) string {
 		if i < len(list) {
 			return strconv.Quote(list[i])
 		}
@@ -36,5 +36,5 @@ func difference(got, want []string) string {
 	for i < len(got) && i < len(want) && got[i] == want[i] {
 		i++
 	}
-	return at(got, i) + " instead of " + at(want, i)
+	return flagAt(got, i) + " instead of " + flagAt(want, i)
 }

@@ -18,8 +18,8 @@ func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
 	t.Parallel()
 	want := &isolation.Greeting{Version: isolation.KeeperVersion, Flags: []string{"-a=1", "-b=2"}, Programs: "x"}
 	for _, tc := range []struct {
-		got    isolation.Greeting
-		differ string
+		got      isolation.Greeting
+		mismatch string
 	}{
 		{*want, ""},
 		{isolation.Greeting{Version: isolation.KeeperVersion + 1, Other: "whatever it says"}, fmt.Sprintf("it speaks version %d, not %d", isolation.KeeperVersion+1, isolation.KeeperVersion)},
@@ -34,12 +34,12 @@ func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
 			t.Errorf("%+v arrives as %+v, %v", tc.got, reply, err)
 			continue
 		}
-		if differ := keepers(greeting, want); (differ == "") != (tc.differ == "") || !strings.Contains(differ, tc.differ) {
-			t.Errorf("%+v: %q, want %q", tc.got, differ, tc.differ)
+		if mismatch := greetingMismatch(greeting, want); (mismatch == "") != (tc.mismatch == "") || !strings.Contains(mismatch, tc.mismatch) {
+			t.Errorf("%+v: %q, want %q", tc.got, mismatch, tc.mismatch)
 		}
 	}
 	external := &isolation.Greeting{Version: isolation.KeeperVersion, Flags: want.Flags}
-	if differ := keepers(want, external); differ != "" {
-		t.Errorf("the program of a keeper of its own unit: %s", differ)
+	if mismatch := greetingMismatch(want, external); mismatch != "" {
+		t.Errorf("the program of a keeper of its own unit: %s", mismatch)
 	}
 }

@@ -21,7 +21,7 @@ func (k *Keeper) ChangeMount(ctx context.Context, req *isolation.ChangeMount) (*
 	a, err := l.do(ctx, req)
 	fdpass.CloseAll(a.files)
 	if errors.Is(err, ErrKeeperGone) {
-		<-l.over // wait until it is not the current one any more
+		<-l.done // wait until it is not the current one any more
 	}
 	if err != nil {
 		return nil, err

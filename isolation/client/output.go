@@ -48,14 +48,14 @@ func (p *Program) Retained(stream int) (head, tail []byte, err error) {
 	return p.RetainedWithin(stream, nil)
 }
 
-// RetainedWithin is Retained for output that may be on disk: of that it returns at most within, nil for the usual amount.
-func (p *Program) RetainedWithin(stream int, within *isolation.Output) (head, tail []byte, err error) {
+// RetainedWithin is Retained for output that may be on disk: of that it returns at most maxOutput, nil for the usual amount.
+func (p *Program) RetainedWithin(stream int, maxOutput *isolation.Output) (head, tail []byte, err error) {
 	if p.exit == nil {
 		return nil, nil, nil
 	}
 	end := p.exit.Streams[stream]
 	if limits := &p.output; p.log != nil && (p.log.Spooled() || limits.Head > isolation.MaxOutput || limits.Tail > isolation.MaxOutput) {
-		if end, err = p.ends(stream, end, within); err != nil {
+		if end, err = p.spooledEnd(stream, end, maxOutput); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -74,11 +74,11 @@ func (p *Program) RetainedWithin(stream int, within *isolation.Output) (head, ta
 	return head, tail, p.readAt(stream, tail, int64(end.CutTo))
 }
 
-// usualAnswer is how much of the end of a stream goes into an answer by default.
-const usualAnswer = 1 << 20
+// defaultAnswer is how much of the end of a stream goes into an answer by default.
+const defaultAnswer = 1 << 20
 
-// ends returns what goes into an answer of a stream on disk, where it may have gaps anywhere.
-func (p *Program) ends(stream int, end isolation.StreamEnd, within *isolation.Output) (isolation.StreamEnd, error) {
+// spooledEnd returns what goes into an answer of a stream on disk, where it may have gaps anywhere.
+func (p *Program) spooledEnd(stream int, end isolation.StreamEnd, maxOutput *isolation.Output) (isolation.StreamEnd, error) {
 	beginning, err := p.log.Beginning(stream)
 	if err != nil {
 		return end, err
@@ -91,9 +91,9 @@ func (p *Program) ends(stream int, end isolation.StreamEnd, within *isolation.Ou
 	if end.CutFrom < end.CutTo {
 		head, tail = min(head, end.CutFrom), max(tail, end.CutTo)
 	}
-	limit := isolation.Output{Tail: usualAnswer}
-	if within != nil { // these were PID 1's limits too
-		limit = isolation.Output{Head: min(within.Head, isolation.MaxOutput), Tail: min(within.Tail, isolation.MaxOutput)}
+	limit := isolation.Output{Tail: defaultAnswer}
+	if maxOutput != nil { // these were PID 1's limits too
+		limit = isolation.Output{Head: min(maxOutput.Head, isolation.MaxOutput), Tail: min(maxOutput.Tail, isolation.MaxOutput)}
 	}
 	if head < end.Total || end.Total > limit.Head+limit.Tail {
 		head = min(head, limit.Head)
@@ -129,10 +129,10 @@ func (p *Program) readAt(stream int, b []byte, off int64) error {
 // Output returns the output of a durable program. It is valid after Started and until Close.
 func (p *Program) Output() *output.Log { return p.log }
 
-// watch wakes the readers of a durable program's output whenever there is more, until event is
+// wakeReaders wakes the readers of a durable program's output whenever there is more, until event is
 // closed. The eventfd is only polled: every write to it is reported once (epoll(7), EPOLLET), and
 // as it is never read, polling does not block PID 1.
-func watch(event *os.File, log *output.Log) {
+func wakeReaders(event *os.File, log *output.Log) {
 	raw, err := event.SyscallConn()
 	for err == nil {
 		armed := false

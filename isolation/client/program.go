@@ -26,17 +26,17 @@ type Program struct {
 	continued *Program      // the program it continues
 	started   chan struct{} // closed when a durable program runs or has ended
 	exited    chan struct{} // closed when the program has ended
-	missed    error         // why its files did not arrive; belongs to the receiver
-	closing   sync.Once
+	filesErr  error         // why its files did not arrive; belongs to the receiver
+	closeOnce sync.Once
 
 	// Set before started is closed.
-	pid     uint32
-	input   *Input
-	log     *output.Log
-	event   *os.File // wakes log; nil once the program has ended
-	far     []*os.File
-	given   int64    // for an adopted program: how many bytes of standard input it has had
-	private *os.File // for an adopted program: what Files.Private was
+	pid        uint32
+	input      *Input
+	log        *output.Log
+	event      *os.File // wakes log; nil once the program has ended
+	far        []*os.File
+	inputTaken int64    // for an adopted program: how many bytes of standard input it has had
+	private    *os.File // for an adopted program: what Files.Private was
 	// Set before exited is closed.
 	rings [2]int // for a program that is not durable; -1 if it has written nothing
 	exit  *isolation.Exit
@@ -72,15 +72,15 @@ func (p *Program) start(pid uint32, input bool, files []int) error {
 		return isolation.ErrMalformed
 	}
 	// Check all of them before taking any: after an error they stay the caller's.
-	var in []int
+	var stdin []int
 	if input {
-		in, files = files[:2], files[2:]
+		stdin, files = files[:2], files[2:]
 	}
 	var far []int
 	if p.direct {
 		far, files = files[:3], files[3:]
 	}
-	if in != nil && (!output.IsMemory(in[1]) || !isKind(in[0], p.terminal) || unix.SetNonblock(in[0], true) != nil) {
+	if stdin != nil && (!output.IsMemory(stdin[1]) || !isKind(stdin[0], p.terminal) || unix.SetNonblock(stdin[0], true) != nil) {
 		return isolation.ErrMalformed
 	}
 	for _, fd := range far {
@@ -94,10 +94,10 @@ func (p *Program) start(pid uint32, input bool, files []int) error {
 			return isolation.ErrMalformed
 		}
 		p.log, p.event = log, os.NewFile(uintptr(files[3]), "event")
-		go watch(p.event, p.log) // ends with Close
+		go wakeReaders(p.event, p.log) // ends with Close
 	}
-	if in != nil {
-		p.input = newInput(p, in[0], in[1])
+	if stdin != nil {
+		p.input = newInput(p, stdin[0], stdin[1])
 	}
 	for _, fd := range far {
 		p.far = append(p.far, os.NewFile(uintptr(fd), "stdio"))
@@ -120,8 +120,8 @@ func isKind(fd int, terminal bool) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFCHR && err == nil
 }
 
-// giveBack returns the output to the program that this one should have continued.
-func (p *Program) giveBack() {
+// returnOutput returns the output to the program that this one should have continued.
+func (p *Program) returnOutput() {
 	if p.continued != nil {
 		p.continued.log, p.continued.event, p.log, p.event = p.log, p.event, nil, nil
 	}
@@ -129,16 +129,16 @@ func (p *Program) giveBack() {
 
 func (p *Program) end(exit *isolation.Exit, err error) {
 	p.exit, p.err = exit, err
-	early := false
+	neverStarted := false
 	select {
 	case <-p.started:
 	default:
-		early = true
-		p.giveBack()
+		neverStarted = true
+		p.returnOutput()
 	}
 	log := p.log // another program may continue it as soon as this one has ended
 	close(p.exited)
-	if early { // after exited is closed: callers waiting for the start find the end
+	if neverStarted { // after exited is closed: callers waiting for the start find the end
 		close(p.started)
 	}
 	if p.terminal && p.input != nil {
@@ -199,7 +199,7 @@ func (p *Program) Far() []*os.File {
 
 // Taken returns how many bytes of standard input an adopted program had been given when it was
 // adopted.
-func (p *Program) Taken() int64 { return p.given }
+func (p *Program) Taken() int64 { return p.inputTaken }
 
 // Private returns what Files.Private was when an adopted program was started, nil if there was
 // none. It is the caller's.
@@ -247,7 +247,7 @@ func (p *Program) send(req *isolation.BoxRequest) error {
 
 // Close releases the descriptors of a program that has ended, or that is left to the next boxd.
 // No reads or writes may be in progress.
-func (p *Program) Close() { p.closing.Do(p.close) }
+func (p *Program) Close() { p.closeOnce.Do(p.close) }
 
 func (p *Program) close() {
 	if p.input != nil {

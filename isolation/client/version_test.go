@@ -11,16 +11,16 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// adoptAs adopts a box whose PID 1 speaks this version.
-func adoptAs(t *testing.T, version uint32) (*Box, *pid1, error) {
+// adoptVersion adopts a box whose PID 1 speaks this version.
+func adoptVersion(t *testing.T, version uint32) (*Box, *pid1, error) {
 	t.Helper()
-	box, peer := standin(t)
+	box, peer := newTestBox(t)
 	adopted := make(chan error)
 	go func() { // ends once PID 1 has answered
 		_, err := box.adopt(t.Context())
 		adopted <- err
 	}()
-	if req := peer.hear(); req.Adopt != isolation.BoxVersion {
+	if req := peer.nextRequest(); req.Adopt != isolation.BoxVersion {
 		t.Errorf("heard %+v", req)
 	}
 	peer.send(&isolation.BoxReply{Adopted: &isolation.Adopted{Version: version, Next: 1}})
@@ -42,7 +42,7 @@ func TestAPID1OfAnEarlierVersionGetsNoUnknownOption(t *testing.T) {
 		item  string
 	}{{existing, 2, isolation.StepDirectory, existing.Dir}, {merged, 3, isolation.StepStdio, isolation.ItemMerged}, {spooled, 4, isolation.StepStdio, isolation.ItemSpooled}, {asRoot, 5, isolation.StepUser, "root"}} {
 		for version := uint32(1); version <= isolation.BoxVersion; version++ {
-			box, peer, err := adoptAs(t, version)
+			box, peer, err := adoptVersion(t, version)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -51,7 +51,7 @@ func TestAPID1OfAnEarlierVersionGetsNoUnknownOption(t *testing.T) {
 				t.Fatal(err)
 			}
 			if version >= c.since {
-				if req := peer.hear(); req.Spawn == nil || req.Spawn.Existing != c.cmd.Existing || req.Spawn.Merged != c.cmd.Merged || req.Spawn.Spool != c.cmd.Spool || req.Spawn.Root != c.cmd.Root {
+				if req := peer.nextRequest(); req.Spawn == nil || req.Spawn.Existing != c.cmd.Existing || req.Spawn.Merged != c.cmd.Merged || req.Spawn.Spool != c.cmd.Spool || req.Spawn.Root != c.cmd.Root {
 					t.Errorf("version %d heard %+v", version, req)
 				}
 				continue
@@ -69,7 +69,7 @@ func TestAPID1OfAnEarlierVersionGetsNoUnknownOption(t *testing.T) {
 		}
 	}
 	for _, version := range []uint32{0, isolation.BoxVersion + 1} {
-		if _, _, err := adoptAs(t, version); err == nil {
+		if _, _, err := adoptVersion(t, version); err == nil {
 			t.Errorf("a box of version %d is adopted", version)
 		}
 	}

@@ -31,27 +31,27 @@ func nameRequest(w http.ResponseWriter, r *http.Request) trace.Request {
 
 // accessLog is the access log of one request.
 type accessLog struct {
-	call  *Call
-	route string
-	alter bool // changes something
-	ends  bool // only ends something
-	begin time.Time
-	late  *time.Timer
+	call     *Call
+	route    string
+	mutates  bool // changes something
+	onlyEnds bool // only ends something
+	start    time.Time
+	timer    *time.Timer
 
-	asked trace.Request
-	span  *trace.Span
-	gone  func() bool // the caller has gone, or boxd stops
-	cut   bool        // the response was cut off
-	owner string      // of the session, if it is not the caller
-	once  sync.Once
+	request  trace.Request
+	span     *trace.Span
+	canceled func() bool // the caller has gone, or boxd stops
+	cutOff   bool        // the response was cut off
+	owner    string      // of the session, if it is not the caller
+	once     sync.Once
 
-	mu    sync.Mutex // guards the fields below
-	what  *audit.What
-	named string // the session to create
+	mu          sync.Mutex // guards the fields below
+	what        *audit.What
+	requestedID string // the session to create
 }
 
-// long is how long a call may take before it is recorded as in progress, in case boxd dies before its end.
-const long = 5 * time.Second
+// longCall is how long a call may take before it is recorded as in progress, in case boxd dies before its end.
+const longCall = 5 * time.Second
 
 // beginAccessLog begins the access log of a call whose caller is known; End must follow.
 func beginAccessLog(c *Call, rt *Route, q trace.Request) *accessLog {
@@ -60,9 +60,9 @@ func beginAccessLog(c *Call, rt *Route, q trace.Request) *accessLog {
 	if recorded(c, rt) {
 		span = c.Traces.Begin(&q)
 	}
-	asked := c.R.Context() // that of the connection: the call's own ends before its log does
+	connCtx := c.R.Context() // that of the connection: the call's own ends before its log does
 	c.R = c.R.WithContext(trace.With(c.R.Context(), q))
-	t := &accessLog{call: c, route: rt.Pattern, alter: alters(rt.Pattern), ends: accessLogEnds(rt.Pattern), begin: time.Now(), asked: q, span: span, gone: func() bool { return asked.Err() != nil }}
+	t := &accessLog{call: c, route: rt.Pattern, mutates: isMutation(rt.Pattern), onlyEnds: isOnlyEnd(rt.Pattern), start: time.Now(), request: q, span: span, canceled: func() bool { return connCtx.Err() != nil }}
 	if c.R.URL.RawQuery != "" {
 		if query, err := url.ParseQuery(c.R.URL.RawQuery); err == nil && query.Get("owner") != c.Caller.Name {
 			t.owner = query.Get("owner")
@@ -71,33 +71,33 @@ func beginAccessLog(c *Call, rt *Route, q trace.Request) *accessLog {
 	if t.route == "" {
 		t.route = "none"
 	}
-	if t.alter && c.Audit != nil {
+	if t.mutates && c.Audit != nil {
 		c.Observe, c.Sending = t.observe, t.write
-		t.late = time.AfterFunc(long, func() { c.Audit.Append(t.record(audit.KindUnder)) })
+		t.timer = time.AfterFunc(longCall, func() { c.Audit.Append(t.record(audit.KindUnder)) })
 	}
 	return t
 }
 
 // observe keeps what a record needs of the request, which may be long.
-func (t *accessLog) observe(asked any) {
-	w := t.call.Audit.Shape(what(asked))
+func (t *accessLog) observe(body any) {
+	w := t.call.Audit.Shape(auditWhat(body))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.what = w
-	switch r := asked.(type) {
+	switch r := body.(type) {
 	case *api.SessionRequest:
-		t.named = r.ID
+		t.requestedID = r.ID
 	case *api.OneShotRequest:
-		t.named = r.Session.ID
+		t.requestedID = r.Session.ID
 	case *api.StreamStart:
 		if r.Session != nil {
-			t.named = r.Session.ID
+			t.requestedID = r.Session.ID
 		}
 	}
 }
 
-// alters reports whether a route changes something, so that its calls are audited.
-func alters(pattern string) bool {
+// isMutation reports whether a route changes something, so that its calls are audited.
+func isMutation(pattern string) bool {
 	method, path, _ := strings.Cut(pattern, " ")
 	if path == "/mcp" {
 		return false // the API calls made for it are audited
@@ -111,29 +111,29 @@ func alters(pattern string) bool {
 	return true
 }
 
-// accessLogEnds reports whether a route only ends something.
-func accessLogEnds(pattern string) bool {
+// isOnlyEnd reports whether a route only ends something.
+func isOnlyEnd(pattern string) bool {
 	method, path, _ := strings.Cut(pattern, " ")
 	return method == http.MethodDelete || strings.HasSuffix(path, "/stop")
 }
 
 // Admit refuses a call that cannot be audited.
 func (t *accessLog) Admit() error {
-	if !t.alter {
+	if !t.mutates {
 		return nil
 	}
-	return t.call.Audit.Admit(t.ends)
+	return t.call.Audit.Admit(t.onlyEnds)
 }
 
 // End must be deferred. It runs when a request has been answered, or a handler has cut its response off.
 func (t *accessLog) End() {
-	if broken := recover(); broken != nil {
-		t.cut = true
-		defer panic(broken) // net/http handles it
+	if panicked := recover(); panicked != nil {
+		t.cutOff = true
+		defer panic(panicked) // net/http handles it
 	}
 	outcome := t.outcome()
 	t.call.Metrics.Request(t.route, outcome.Status)
-	if t.late != nil {
+	if t.timer != nil {
 		t.write()
 	}
 	if p := outcome.Problem; p != nil {
@@ -142,8 +142,8 @@ func (t *accessLog) End() {
 	t.endSpan(&outcome)
 }
 
-// granted describes a call about a grant if its body does not.
-func granted(c *Call) *audit.What {
+// grantWhat describes a call about a grant if its body does not.
+func grantWhat(c *Call) *audit.What {
 	if c.Path.Principal == "" {
 		return nil
 	}
@@ -170,18 +170,18 @@ const (
 
 // isCut reports whether a call was cut off before it had an outcome.
 func (t *accessLog) isCut(outcome *Outcome) bool {
-	return outcome.Problem == nil && outcome.Body == nil && (t.cut || outcome.Status == 0 && t.gone())
+	return outcome.Problem == nil && outcome.Body == nil && (t.cutOff || outcome.Status == 0 && t.canceled())
 }
 
 // write writes the audit record of the call, before its caller has the response.
 func (t *accessLog) write() {
 	t.once.Do(func() {
-		t.late.Stop()
-		came := t.outcome()
+		t.timer.Stop()
+		result := t.outcome()
 		r := t.record(audit.KindCall)
-		r.Status, r.Outcome, r.TookMS = came.Status, outcome(&came), float64(time.Since(t.begin).Microseconds())/1000
-		if came.Problem != nil {
-			r.Error, r.Detail = kind(came.Problem), came.Problem.Detail
+		r.Status, r.Outcome, r.TookMS = result.Status, outcome(&result), float64(time.Since(t.start).Microseconds())/1000
+		if result.Problem != nil {
+			r.Error, r.Detail = kind(result.Problem), result.Problem.Detail
 		}
 		if r.Principal == "" {
 			t.call.Audit.AppendAnonymous(r)
@@ -194,11 +194,11 @@ func (t *accessLog) write() {
 // describe records an error.
 func (t *accessLog) describe(p *api.Problem) {
 	c, ctx := t.call, t.call.R.Context()
-	who := c.Caller.Name
-	if who == "" {
-		who = "unknown"
+	principal := c.Caller.Name
+	if principal == "" {
+		principal = "unknown"
 	}
-	c.Errors.Add(ctx, events.RecentError{Principal: who, Route: t.route, Session: c.Path.Session, Status: p.Status, Kind: kind(p), Detail: p.Detail})
+	c.Errors.Add(ctx, events.RecentError{Principal: principal, Route: t.route, Session: c.Path.Session, Status: p.Status, Kind: kind(p), Detail: p.Detail})
 	var layer string
 	switch {
 	case p.Denial != nil:
@@ -245,15 +245,15 @@ func (t *accessLog) record(kind string) *audit.Record {
 	c := t.call
 	uid := c.Caller.UID
 	r := &audit.Record{
-		Kind: kind, Request: t.asked.ID, Parent: t.asked.Parent, Principal: c.Caller.Name, UID: &uid, Via: "tcp", Route: t.route,
+		Kind: kind, Request: t.request.ID, Parent: t.request.Parent, Principal: c.Caller.Name, UID: &uid, Via: "tcp", Route: t.route,
 		Session: c.Path.Session, Owner: t.owner, Process: c.Path.Process,
 	}
 	t.mu.Lock()
 	r.What = t.what
-	named := t.named
+	requestedID := t.requestedID
 	t.mu.Unlock()
 	if r.What == nil {
-		r.What = granted(c)
+		r.What = grantWhat(c)
 	}
 	switch {
 	case c.Within:
@@ -265,13 +265,13 @@ func (t *accessLog) record(kind string) *audit.Record {
 		r.Via = access.Via(c.Token)
 	}
 	if r.Session == "" {
-		r.Session = cmp.Or(made(c), named)
+		r.Session = cmp.Or(createdSession(c), requestedID)
 	}
 	return r
 }
 
-// made returns the id of the session created by a call that has none in its path.
-func made(c *Call) string {
+// createdSession returns the id of the session created by a call that has none in its path.
+func createdSession(c *Call) string {
 	switch body := c.Outcome().Body.(type) {
 	case api.Session:
 		return body.ID

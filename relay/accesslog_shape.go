@@ -11,22 +11,22 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/audit"
 )
 
-// what returns what a body asks for, for the audit log: commands and names. It has no values of environment variables,
+// auditWhat returns what a body asks for, for the audit log: commands and names. It has no values of environment variables,
 // no input, and no output of programs.
-func what(body any) *audit.What {
+func auditWhat(body any) *audit.What {
 	switch r := body.(type) {
 	case *api.ExecRequest:
-		return program(r.Argv, r.Command, r.Code, r.Language, r.Env)
+		return commandWhat(r.Argv, r.Command, r.Code, r.Language, r.Env)
 	case *api.ProcessRequest:
-		return program(r.Argv, r.Command, r.Code, r.Language, r.Env)
+		return commandWhat(r.Argv, r.Command, r.Code, r.Language, r.Env)
 	case *api.SessionRequest:
-		return box(r, &audit.What{})
+		return sessionWhat(r, &audit.What{})
 	case *api.OneShotRequest:
-		return box(&r.Session, program(r.Exec.Argv, r.Exec.Command, r.Exec.Code, r.Exec.Language, r.Exec.Env))
+		return sessionWhat(&r.Session, commandWhat(r.Exec.Argv, r.Exec.Command, r.Exec.Code, r.Exec.Language, r.Exec.Env))
 	case *api.StreamStart:
-		w := program(r.Exec.Argv, r.Exec.Command, r.Exec.Code, r.Exec.Language, r.Exec.Env)
+		w := commandWhat(r.Exec.Argv, r.Exec.Command, r.Exec.Code, r.Exec.Language, r.Exec.Env)
 		if r.Session != nil {
-			w = box(r.Session, w)
+			w = sessionWhat(r.Session, w)
 		}
 		return w
 	case *api.GrantRequest:
@@ -38,15 +38,15 @@ func what(body any) *audit.What {
 	case *api.SignalRequest:
 		return &audit.What{Changes: []string{"signal=" + r.Signal}}
 	case *api.SessionChange:
-		return &audit.What{Changes: limitsAsked(r)}
+		return &audit.What{Changes: requestedChanges(r)}
 	case nil:
 		return nil
 	}
 	return &audit.What{Changes: fields(body)}
 }
 
-// program describes a command. A shell command or code is an argument after its interpreter.
-func program(argv []string, command, code *string, language string, env map[string]string) *audit.What {
+// commandWhat describes a command. A shell command or code is an argument after its interpreter.
+func commandWhat(argv []string, command, code *string, language string, env map[string]string) *audit.What {
 	w := &audit.What{Argv: argv, Env: names(env)}
 	switch {
 	case command != nil:
@@ -57,8 +57,8 @@ func program(argv []string, command, code *string, language string, env map[stri
 	return w
 }
 
-// box adds the requested properties of a session.
-func box(r *api.SessionRequest, w *audit.What) *audit.What {
+// sessionWhat adds the requested properties of a session.
+func sessionWhat(r *api.SessionRequest, w *audit.What) *audit.What {
 	w.Profile = r.Profile
 	for _, m := range r.Mounts {
 		w.Mounts = append(w.Mounts, m.Source+":"+m.Target+":"+m.Mode)
@@ -70,17 +70,17 @@ func box(r *api.SessionRequest, w *audit.What) *audit.What {
 	return w
 }
 
-// limitsAsked returns the requested changes of a session with their values; of labels only the names.
-func limitsAsked(r *api.SessionChange) []string {
+// requestedChanges returns the requested changes of a session with their values; of labels only the names.
+func requestedChanges(r *api.SessionChange) []string {
 	copied := *r
 	copied.Labels, copied.Metadata = nil, nil
 	data, err := json.Marshal(&copied)
-	var given map[string]json.RawMessage
-	if err != nil || json.Unmarshal(data, &given) != nil {
+	var byName map[string]json.RawMessage
+	if err != nil || json.Unmarshal(data, &byName) != nil {
 		return nil
 	}
 	var list []string
-	for name, value := range given {
+	for name, value := range byName {
 		list = append(list, name+"="+string(value))
 	}
 	for _, name := range names(r.Labels) {
@@ -101,9 +101,9 @@ func fields(body any) []string {
 	if err != nil {
 		return nil
 	}
-	var given map[string]json.RawMessage
-	if json.Unmarshal(data, &given) != nil {
+	var byName map[string]json.RawMessage
+	if json.Unmarshal(data, &byName) != nil {
 		return nil
 	}
-	return slices.Sorted(maps.Keys(given))
+	return slices.Sorted(maps.Keys(byName))
 }

@@ -14,13 +14,13 @@ import (
 
 func TestMutatingRoutesAreRecorded(t *testing.T) {
 	t.Parallel()
-	for pattern, want := range map[string][2]bool{ // alters, only ends
+	for pattern, want := range map[string][2]bool{ // mutates, only ends
 		"": {false, false}, "GET /v1/sessions": {false, false}, "GET /v1/events": {false, false}, "POST /v1/exec": {true, false}, "PATCH /v1/sessions/{id}": {true, false},
 		"PUT /v1/sessions/{id}/processes/{p}": {true, false}, "GET /v1/exec/stream": {true, false}, "GET /v1/sessions/{id}/processes/{p}/stream": {true, false},
 		"GET /v1/sessions/{id}/processes/{p}/stdio": {true, false}, "GET /v1/sessions/{id}/processes/{p}/logs": {false, false},
 		"DELETE /v1/sessions/{id}": {true, true}, "POST /v1/sessions/{id}/processes/{p}/stop": {true, true},
 	} {
-		if got := [2]bool{alters(pattern), accessLogEnds(pattern)}; got != want {
+		if got := [2]bool{isMutation(pattern), isOnlyEnd(pattern)}; got != want {
 			t.Errorf("%q: %v, want %v", pattern, got, want)
 		}
 	}
@@ -37,10 +37,10 @@ func TestWhatIsRecordedOfARequest(t *testing.T) {
 	}
 	memory.Env = env
 	for _, test := range []struct {
-		asked any
-		argv  []string
-		env   []string
-		more  []string
+		body any
+		argv []string
+		env  []string
+		more []string
 	}{
 		{&api.ExecRequest{Argv: []string{"ls", "-l"}, Env: env, Stdin: secret}, []string{"ls", "-l"}, []string{"A", "TOKEN"}, nil},
 		{&api.ExecRequest{Command: new("ls | wc")}, []string{"sh", "-c", "ls | wc"}, nil, nil},
@@ -53,15 +53,15 @@ func TestWhatIsRecordedOfARequest(t *testing.T) {
 		{&api.SessionChange{Patch: limits.Patch{Pids: new(7), CPUs: new(1.5)}, Labels: map[string]string{"l": secret}}, nil, nil, []string{"cpus=1.5", "labels.l", "pids=7"}},
 		{&api.GrantRequest{Principal: "uid:1", Role: "admin"}, nil, nil, []string{"principal=uid:1", "role=admin", "for=0s"}},
 	} {
-		w := what(test.asked)
+		w := auditWhat(test.body)
 		if !slices.Equal(w.Argv, test.argv) || !slices.Equal(w.Env, test.env) || !slices.Equal(w.Changes, test.more) {
-			t.Errorf("%+v: %+v", test.asked, w)
+			t.Errorf("%+v: %+v", test.body, w)
 		}
 		if data, err := json.Marshal(w); err != nil || strings.Contains(string(data), secret) {
 			t.Errorf("%v: %s", err, data)
 		}
 	}
-	if what(nil) != nil {
+	if auditWhat(nil) != nil {
 		t.Error("of nothing there is something")
 	}
 }

@@ -251,7 +251,7 @@ func archiveDrive(c *Call) (any, error) {
 		if err == nil {
 			c.Drives.Release(tree)
 			archiveHead(c.W.Header())
-			c.expectReader()
+			c.limitReadTime()
 			c.W.WriteHeader(http.StatusOK)
 		}
 		return nil, err

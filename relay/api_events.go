@@ -226,7 +226,7 @@ func getErrors(c *Call) (any, error) {
 
 // getMetrics answers a scrape. The metrics are of the whole host, and name no principal.
 func getMetrics(c *Call) (any, error) {
-	c.expectReader()
+	c.limitReadTime()
 	c.Metrics.ServeHTTP(c.W, c.R)
 	return nil, nil //nolint:nilnil // it has been sent
 }

@@ -42,7 +42,7 @@ func downloadFile(c *Call) (any, error) {
 	}
 	if c.R.Method == http.MethodHead {
 		archiveHead(c.W.Header())
-		c.expectReader()
+		c.limitReadTime()
 		c.W.WriteHeader(http.StatusOK)
 		return nil, nil
 	}

@@ -114,7 +114,7 @@ func sendFileOf(ctx context.Context, c *Call, s *session.Session, p []byte) (ins
 		head.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", opening.Offset, opening.Offset+opening.Length-1, opening.File.Size))
 		status = http.StatusPartialContent
 	}
-	c.expectReader()
+	c.limitReadTime()
 	c.W.WriteHeader(status)
 	if c.R.Method == http.MethodHead {
 		return nil, nil // the headers were asked for
@@ -213,7 +213,7 @@ func watchFiles(c *Call) (any, error) {
 	}
 	if c.R.Method == http.MethodHead {
 		c.W.Header().Set("Content-Type", linesMedia)
-		c.expectReader()
+		c.limitReadTime()
 		c.W.WriteHeader(http.StatusOK)
 		return nil, nil //nolint:nilnil // the headers were asked for
 	}

@@ -253,7 +253,7 @@ func (l *logs) send(c *Call, a *process.Attachment) error {
 	c.W.Header().Set("Content-Type", f.contentType())
 	c.W.Header().Set("X-Content-Type-Options", "nosniff")
 	c.W.Header().Set("Cache-Control", "no-store")
-	c.expectReader()
+	c.limitReadTime()
 	c.W.WriteHeader(http.StatusOK)
 	write := func(data []byte) error {
 		_ = out.SetWriteDeadline(time.Now().Add(stallTimeout)) // every connection has deadlines

@@ -21,17 +21,17 @@ const (
 	maxSmallBody   = 4 << 10 // of a field or two
 )
 
-// decodeBody decodes the JSON body of a request, of at most most bytes, into v.
+// decodeBody decodes the JSON body of a request, of at most limit bytes, into v.
 func (c *Call) decodeBody(v any, limit int64) error {
 	length := c.R.ContentLength // -1: unknown
 	if length > limit {
 		return tooLong(quantity.Size(length), limit)
 	}
-	expect := length
+	size := length
 	if length < 0 {
-		expect = limit
+		size = limit
 	}
-	release, err := c.Limits.Reserve(c.Context(), expect)
+	release, err := c.Limits.Reserve(c.Context(), size)
 	if err != nil {
 		return err
 	}

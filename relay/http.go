@@ -29,17 +29,17 @@ const (
 	requestHeader = "X-Request-Id"
 )
 
-// stateless is the first version of MCP with stateless requests. Over HTTP boxd speaks the versions before it.
-const stateless = "2026-07-28"
+// statelessVersion is the first version of MCP with stateless requests. Over HTTP boxd speaks the versions before it.
+const statelessVersion = "2026-07-28"
 
 // Serve answers a request: a message, the stream of server messages, or the end of a conversation.
 func (m *conversations) Serve(c *Call) (any, error) {
-	leave, err := c.Limits.Stream()
+	release, err := c.Limits.Stream()
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
-	ask, err := mcpAsked(c.R.URL.Query())
+	defer release()
+	options, err := mcpOptions(c.R.URL.Query())
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (m *conversations) Serve(c *Call) (any, error) {
 	traced := trace.Of(c.Context()) // the API calls of the tools belong to it
 	c.R.Header.Set(requestHeader, traced.ID)
 	c.R.Header.Set(trace.HeaderParent, traced.Parent)
-	w := &patient{c.W, c.Answers}
+	w := &deadlineWriter{c.W, c.Answers}
 	id, method := c.R.Header.Get(sessionHeader), methodOf(message)
 	switch {
 	case id != "":
@@ -61,7 +61,7 @@ func (m *conversations) Serve(c *Call) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer v.enter()()
+		defer v.beginRequest()()
 		if c.R.Method == http.MethodDelete {
 			v.cancel()
 		}
@@ -70,13 +70,13 @@ func (m *conversations) Serve(c *Call) (any, error) {
 			v.wait(c.Context())
 		}
 	case method == "initialize":
-		v, err := m.begin(c, ask)
+		v, err := m.begin(c, options)
 		if err != nil {
 			return nil, err
 		}
 		v.handler.ServeHTTP(w, c.R)
 		m.store(v)
-	case method == "server/discover" || method != "" && c.R.Header.Get(versionHeader) >= stateless:
+	case method == "server/discover" || method != "" && c.R.Header.Get(versionHeader) >= statelessVersion:
 		m.none.ServeHTTP(w, c.R)
 	default:
 		return nil, fault.Field(sessionHeader, "", "the id in the answer to initialize").WithHint("send initialize first")
@@ -95,8 +95,8 @@ func methodOf(message []byte) string {
 	return m.Method
 }
 
-// mcpAsked reads from the query which box the conversation is to have.
-func mcpAsked(query url.Values) (*mcp.SessionsOptions, error) {
+// mcpOptions reads from the query which box the conversation is to have.
+func mcpOptions(query url.Values) (*mcp.SessionsOptions, error) {
 	o := &mcp.SessionsOptions{Ask: api.SessionRequest{ID: query.Get("session"), Template: query.Get("template"), Profile: query.Get("profile")}}
 	if text := query.Get("variables"); text != "" {
 		o.Ask.Variables = map[string]string{}
@@ -126,28 +126,28 @@ type conversation struct {
 	client  *client.Client // calls boxd as the owner
 	server  *mcp.Server
 	handler http.Handler
-	calls   chan struct{}   // one entry for each running tool
+	toolSem chan struct{}   // one entry for each running tool
 	ctx     context.Context //nolint:containedctx // of all its tools
 	cancel  context.CancelFunc
-	gone    chan struct{} // closed when everything has ended
+	done    chan struct{} // closed when everything has ended
 
-	mu       sync.Mutex // guards the fields below
-	requests int        // in progress
-	unused   *time.Timer
-	patience time.Duration
-	close    func()
+	mu          sync.Mutex // guards the fields below
+	requests    int        // in progress
+	idleTimer   *time.Timer
+	idleTimeout time.Duration
+	close       func()
 }
 
 // wait returns when the conversation has ended completely, or ctx has.
 func (v *conversation) wait(ctx context.Context) {
 	select {
-	case <-v.gone:
+	case <-v.done:
 	case <-ctx.Done():
 	}
 }
 
-// around wraps all calls of tools.
-func (v *conversation) around(next sdk.MethodHandler) sdk.MethodHandler {
+// middleware wraps all calls of tools.
+func (v *conversation) middleware(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -157,8 +157,8 @@ func (v *conversation) around(next sdk.MethodHandler) sdk.MethodHandler {
 		}
 		if method == "tools/call" {
 			select {
-			case v.calls <- struct{}{}:
-				defer func() { <-v.calls }()
+			case v.toolSem <- struct{}{}:
+				defer func() { <-v.toolSem }()
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
@@ -167,76 +167,76 @@ func (v *conversation) around(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// enter counts a request; leave ends it. Without requests the conversation is unused.
-func (v *conversation) enter() (leave func()) {
+// beginRequest counts a request; release ends it. Without requests the conversation is unused.
+func (v *conversation) beginRequest() (release func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.requests++
-	if v.unused != nil {
-		v.unused.Stop()
+	if v.idleTimer != nil {
+		v.idleTimer.Stop()
 	}
 	return func() {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		if v.requests--; v.requests == 0 && v.unused != nil {
-			v.unused.Reset(v.patience)
+		if v.requests--; v.requests == 0 && v.idleTimer != nil {
+			v.idleTimer.Reset(v.idleTimeout)
 		}
 	}
 }
 
-// last makes end close the conversation when it has been unused for that long.
-func (v *conversation) last(patience time.Duration, end func()) {
+// startIdleTimer makes closeSession close the conversation when it has been unused for that long.
+func (v *conversation) startIdleTimer(timeout time.Duration, closeSession func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.patience, v.close = patience, end
-	v.unused = time.AfterFunc(patience, end)
+	v.idleTimeout, v.close = timeout, closeSession
+	v.idleTimer = time.AfterFunc(timeout, closeSession)
 	if v.requests > 0 {
-		v.unused.Stop()
+		v.idleTimer.Stop()
 	}
 }
 
-// still stops the idle timer of a conversation that has ended.
-func (v *conversation) still() {
+// stopIdleTimer stops the idle timer of a conversation that has ended.
+func (v *conversation) stopIdleTimer() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.unused != nil {
-		v.unused.Stop()
-		v.unused = nil
+	if v.idleTimer != nil {
+		v.idleTimer.Stop()
+		v.idleTimer = nil
 	}
 }
 
-// end closes its MCP session, if it has one.
-func (v *conversation) end() {
+// closeSession closes its MCP session, if it has one.
+func (v *conversation) closeSession() {
 	v.mu.Lock()
-	end := v.close
+	closeSession := v.close
 	v.mu.Unlock()
-	if end != nil {
-		end()
+	if closeSession != nil {
+		closeSession()
 	}
 }
 
-// patient gives the client a new write deadline for each piece of a response.
-type patient struct {
+// deadlineWriter gives the client a new write deadline for each piece of a response.
+type deadlineWriter struct {
 	http.ResponseWriter
 
-	patience time.Duration
+	timeout time.Duration
 }
 
-func (p *patient) expect() {
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(p.patience)) // every connection has deadlines
+func (p *deadlineWriter) extendDeadline() {
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(p.timeout)) // every connection has deadlines
 }
 
 // Write writes a piece.
-func (p *patient) Write(b []byte) (int, error) {
-	p.expect()
+func (p *deadlineWriter) Write(b []byte) (int, error) {
+	p.extendDeadline()
 	return p.ResponseWriter.Write(b)
 }
 
 // Flush sends what was written.
-func (p *patient) Flush() {
-	p.expect()
+func (p *deadlineWriter) Flush() {
+	p.extendDeadline()
 	_ = http.NewResponseController(p.ResponseWriter).Flush() // the next Write returns the error
 }
 
 // Unwrap returns the underlying writer.
-func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+func (p *deadlineWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }

@@ -80,7 +80,7 @@ func (m *conversations) find(c *Call, id string) (*conversation, error) {
 
 // begin makes a conversation, which has no MCP session yet.
 func (m *conversations) begin(c *Call, opts *mcp.SessionsOptions) (*conversation, error) {
-	v := &conversation{owner: ownerOf(c), id: rand.Text(), gone: make(chan struct{}), client: client.Over("boxd", c.Dial)}
+	v := &conversation{owner: ownerOf(c), id: rand.Text(), done: make(chan struct{}), client: client.Over("boxd", c.Dial)}
 	v.client.Token = bearer(c.R.Header)
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	if err := m.add(v); err != nil {
@@ -94,8 +94,8 @@ func (m *conversations) begin(c *Call, opts *mcp.SessionsOptions) (*conversation
 		return nil, mcpRefused(err)
 	}
 	v.server = server
-	v.calls = make(chan struct{}, maxCalls)
-	server.AddReceivingMiddleware(v.around)
+	v.toolSem = make(chan struct{}, maxCalls)
+	server.AddReceivingMiddleware(v.middleware)
 	v.handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server.Server }, options(slog.New(slog.DiscardHandler)))
 	return v, nil
 }
@@ -132,19 +132,19 @@ func (m *conversations) remove(v *conversation) {
 // store keeps a new conversation until its MCP session ends; its boxes end then.
 func (m *conversations) store(v *conversation) {
 	for session := range v.server.Sessions() {
-		v.last(m.idle, func() { _ = session.Close() })
+		v.startIdleTimer(m.idle, func() { _ = session.Close() })
 	}
 	m.wg.Go(func() {
 		for session := range v.server.Sessions() {
 			_ = session.Wait()
 		}
-		v.still()
+		v.stopIdleTimer()
 		// A box that cannot be ended now, as boxd itself ends, is ended by its ttl.
 		if err := v.server.Boxes.Close(v.ctx); err != nil && !m.ending() {
 			m.log.Warn("cannot end the boxes of a connection to /mcp", "principal", v.owner.principal, "error", err)
 		}
 		m.remove(v)
-		close(v.gone)
+		close(v.done)
 	})
 }
 
@@ -165,7 +165,7 @@ func (m *conversations) Close() {
 	m.mu.Unlock()
 	for _, v := range open {
 		v.cancel()
-		v.end()
+		v.closeSession()
 	}
 	m.wg.Wait()
 }

@@ -35,8 +35,8 @@ func (c *Call) Reply(body any) {
 	case Answer:
 		_ = c.send(b.Status, "application/json", b.Body) // as below
 	case noContent:
-		c.sent(http.StatusNoContent, nil)
-		c.expectReader()
+		c.recordResponse(http.StatusNoContent, nil)
+		c.limitReadTime()
 		c.W.WriteHeader(http.StatusNoContent)
 	default:
 		_ = c.send(http.StatusOK, "application/json", body) // the caller may have gone
@@ -72,12 +72,12 @@ func (c *Call) Fail(ctx context.Context, err error) {
 
 // send writes a response, and reports whether the caller's socket has taken it.
 func (c *Call) send(code int, contentType string, body any) error {
-	c.sent(code, body)
-	w := answerWriter{call: c, code: code, contentType: contentType}
+	c.recordResponse(code, body)
+	w := responseWriter{call: c, code: code, contentType: contentType}
 	if err := json.NewEncoder(&w).Encode(body); err != nil {
-		if !w.begun {
+		if !w.started {
 			c.Log.Error("cannot encode an answer", "path", c.R.URL.Path, "error", err)
-			c.expectReader()
+			c.limitReadTime()
 			http.Error(c.W, "internal error", http.StatusInternalServerError)
 		}
 		return err
@@ -85,32 +85,32 @@ func (c *Call) send(code int, contentType string, body any) error {
 	return http.NewResponseController(c.W).Flush()
 }
 
-// answerWriter sends what a JSON Encoder writes, which is a whole response at once with a newline. So a response with
+// responseWriter sends what a JSON Encoder writes, which is a whole response at once with a newline. So a response with
 // megabytes of output is not copied.
-type answerWriter struct {
+type responseWriter struct {
 	call        *Call
 	code        int
 	contentType string
-	begun       bool
+	started     bool
 }
 
 // Write sends the header and the response.
-func (w *answerWriter) Write(data []byte) (int, error) {
+func (w *responseWriter) Write(data []byte) (int, error) {
 	c := w.call
-	if !w.begun {
-		w.begun = true
+	if !w.started {
+		w.started = true
 		c.W.Header().Set("Content-Type", w.contentType)
 		c.W.Header().Set("Content-Length", strconv.Itoa(len(data)))
 		c.W.Header().Set("X-Content-Type-Options", "nosniff")
-		c.expectReader()
+		c.limitReadTime()
 		c.W.WriteHeader(w.code)
 	}
 	return c.W.Write(data)
 }
 
-// expectReader limits the time for the caller to read the response, which takes memory until then, and before that to
+// limitReadTime limits the time for the caller to read the response, which takes memory until then, and before that to
 // send the rest of its body, which net/http reads first. The next request on the connection starts without a deadline.
-func (c *Call) expectReader() {
+func (c *Call) limitReadTime() {
 	if c.R.ContentLength != 0 && !c.read {
 		_ = http.NewResponseController(c.W).SetReadDeadline(time.Now().Add(c.Answers))
 	}

@@ -90,7 +90,7 @@ type Call struct {
 	// Sending is called before a response is sent, or the last message of a stream; it may be nil.
 	Sending func()
 
-	noting  sync.Mutex // guards outcome
+	noteMu  sync.Mutex // guards outcome
 	outcome Outcome
 }
 
@@ -181,7 +181,7 @@ func (c *Call) Stream(open func(*streamOpening) error) error {
 	defer c.Streams.Done()
 	return open(&streamOpening{
 		W: c.W, R: c.R, Sup: c.Sup, Log: c.Log, Reserve: c.Limits.Reserve, Lines: c.Limits.ReserveLine, Unsent: c.unsent,
-		Observe: c.observe, Ended: c.ended,
+		Observe: c.observe, Ended: c.recordEnd,
 	})
 }
 

@@ -29,13 +29,13 @@ func (t *accessLog) endSpan(outcome *Outcome) {
 	}
 	c := t.call
 	t.mu.Lock()
-	named := t.named
+	named := t.requestedID
 	t.mu.Unlock()
 	failed := ""
 	if p := outcome.Problem; p != nil {
 		failed = kind(p)
 	}
-	AnswerSpan(t.span, &t.asked, t.route, c.R.Method, cmp.Or(c.Path.Session, made(c), named), outcome.Status, failed)
+	AnswerSpan(t.span, &t.request, t.route, c.R.Method, cmp.Or(c.Path.Session, createdSession(c), named), outcome.Status, failed)
 }
 
 // AnswerSpan ends the span of an answered request of a route; failed is the name of the fault, "" for none. method is ""

@@ -31,8 +31,8 @@ type Outcome struct {
 
 // Outcome returns the outcome of the call so far.
 func (c *Call) Outcome() Outcome {
-	c.noting.Lock()
-	defer c.noting.Unlock()
+	c.noteMu.Lock()
+	defer c.noteMu.Unlock()
 	return c.outcome
 }
 
@@ -42,30 +42,30 @@ func (c *Call) observe(v any) {
 	}
 }
 
-// ended records how a stream has ended.
-func (c *Call) ended(result *api.ExecResult, p *api.Problem) {
-	c.noting.Lock()
+// recordEnd records how a stream has ended.
+func (c *Call) recordEnd(result *api.ExecResult, p *api.Problem) {
+	c.noteMu.Lock()
 	c.outcome.Problem = p
 	if result != nil {
 		c.outcome.Body = result
 	}
-	c.noting.Unlock()
-	c.sending()
+	c.noteMu.Unlock()
+	c.notifySending()
 }
 
-func (c *Call) sending() {
+func (c *Call) notifySending() {
 	if c.Sending != nil {
 		c.Sending()
 	}
 }
 
-// sent records a response.
-func (c *Call) sent(code int, body any) {
-	c.noting.Lock()
+// recordResponse records a response.
+func (c *Call) recordResponse(code int, body any) {
+	c.noteMu.Lock()
 	c.outcome.Status, c.outcome.Body = code, body
 	if p, ok := body.(*api.Problem); ok {
 		c.outcome.Problem = p
 	}
-	c.noting.Unlock()
-	c.sending()
+	c.noteMu.Unlock()
+	c.notifySending()
 }

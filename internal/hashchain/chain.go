@@ -47,8 +47,8 @@ func (l Link) String() string { return strconv.FormatUint(l.Seq, 10) + ":" + l.H
 func ParseLink(s string) (Link, error) {
 	number, sum, ok := strings.Cut(s, ":")
 	seq, err := strconv.ParseUint(number, 10, 64)
-	hash, legal := parseSum([]byte(sum))
-	if !ok || err != nil || !legal || number != strconv.FormatUint(seq, 10) {
+	hash, valid := parseSum([]byte(sum))
+	if !ok || err != nil || !valid || number != strconv.FormatUint(seq, 10) {
 		return Link{}, fmt.Errorf("invalid place %q in an audit log: must be NUMBER:HASH, as printed by boxctl audit verify and written to the journal", s)
 	}
 	return Link{Seq: seq, Hash: hash}, nil
@@ -69,11 +69,11 @@ var errRecord = errors.New("a record must be a non-empty JSON object on one line
 
 // Seal returns the line, with its newline, of a record that follows another. The record is a JSON
 // object.
-func Seal(before Link, record []byte) ([]byte, Link, error) {
+func Seal(prev Link, record []byte) ([]byte, Link, error) {
 	if len(record) < len(`{"a":0}`) || record[0] != '{' || record[len(record)-1] != '}' || bytes.IndexByte(record, '\n') >= 0 {
 		return nil, Link{}, errRecord
 	}
-	link := Link{Seq: before.Seq + 1, Prev: before.Hash}
+	link := Link{Seq: prev.Seq + 1, Prev: prev.Hash}
 	line := make([]byte, 0, len(record)+2*sumLen+64)
 	line = append(line, partSeq...)
 	line = strconv.AppendUint(line, link.Seq, 10)

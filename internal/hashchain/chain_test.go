@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
-// some makes a log of records in files of three, and returns its lines and its last link.
-func some(t testing.TB, records int) (lines []string, head hashchain.Link) {
+// makeLog makes a log of records in files of three, and returns its lines and its last link.
+func makeLog(t testing.TB, records int) (lines []string, head hashchain.Link) {
 	t.Helper()
 	for i := range records {
 		line, link, err := hashchain.Seal(head, fmt.Appendf(nil, `{"kind":"call","route":"r%d"}`, i+1))
@@ -28,8 +28,8 @@ func some(t testing.TB, records int) (lines []string, head hashchain.Link) {
 
 const perFile = 3
 
-// laidOut returns the log as files.
-func laidOut(lines []string) fstest.MapFS {
+// asFiles returns the log as files.
+func asFiles(lines []string) fstest.MapFS {
 	dir := fstest.MapFS{}
 	for i := 0; i < len(lines); i += perFile {
 		dir[hashchain.FileName(uint64(i+1))] = &fstest.MapFile{Data: []byte(strings.Join(lines[i:min(len(lines), i+perFile)], "")), Mode: 0o600}
@@ -46,8 +46,8 @@ func verify(t testing.TB, dir fstest.MapFS, expect *hashchain.Link) *hashchain.R
 	return r
 }
 
-// one checks that a log has only this problem.
-func one(t *testing.T, r *hashchain.Report, kind hashchain.Kind, seq, last uint64) {
+// wantOneProblem checks that a log has only this problem.
+func wantOneProblem(t *testing.T, r *hashchain.Report, kind hashchain.Kind, seq, last uint64) {
 	t.Helper()
 	if len(r.Problems) != 1 {
 		t.Fatalf("%d problems, not one: %+v", len(r.Problems), r.Problems)
@@ -59,14 +59,14 @@ func one(t *testing.T, r *hashchain.Report, kind hashchain.Kind, seq, last uint6
 
 func TestALogIsWhatWasWritten(t *testing.T) {
 	t.Parallel()
-	lines, head := some(t, 8)
-	r := verify(t, laidOut(lines), &head)
+	lines, head := makeLog(t, 8)
+	r := verify(t, asFiles(lines), &head)
 	if len(r.Problems) != 0 || r.Records != 8 || r.Files != 3 || r.First != 1 || r.Head != head.String() {
 		t.Errorf("%+v", r)
 	}
-	place, err := hashchain.ParseLink(r.Head)
-	if err != nil || place.Seq != 8 || place.Hash != head.Hash {
-		t.Errorf("%+v, %v", place, err)
+	link, err := hashchain.ParseLink(r.Head)
+	if err != nil || link.Seq != 8 || link.Hash != head.Hash {
+		t.Errorf("%+v, %v", link, err)
 	}
 	if r := verify(t, fstest.MapFS{"other": {Data: []byte("x")}, "audit-1.log": {Data: []byte("x")}}, nil); r.Records != 0 || len(r.Problems) != 0 {
 		t.Errorf("an empty log: %+v", r)
@@ -76,7 +76,7 @@ func TestALogIsWhatWasWritten(t *testing.T) {
 // A change of any bit is found, and the report names the record it is in.
 func TestAnyChangedBitInTheHashChainIsFound(t *testing.T) {
 	t.Parallel()
-	lines, head := some(t, 5)
+	lines, head := makeLog(t, 5)
 	for n, line := range lines {
 		for i := range len(line) {
 			for bit := range 8 {
@@ -84,7 +84,7 @@ func TestAnyChangedBitInTheHashChainIsFound(t *testing.T) {
 				changed[i] ^= 1 << bit
 				copied := slices.Clone(lines)
 				copied[n] = string(changed)
-				r := verify(t, laidOut(copied), &head)
+				r := verify(t, asFiles(copied), &head)
 				if len(r.Problems) == 0 || r.Problems[0].Seq != uint64(n+1) {
 					t.Fatalf("bit %d of byte %d of record %d: %+v", bit, i, n+1, r.Problems)
 				}
@@ -95,44 +95,44 @@ func TestAnyChangedBitInTheHashChainIsFound(t *testing.T) {
 
 func TestARecordThatIsGoneIsNamed(t *testing.T) {
 	t.Parallel()
-	lines, head := some(t, 8)
+	lines, head := makeLog(t, 8)
 	for n := range lines[:7] {
-		dir := laidOut(lines)
+		dir := asFiles(lines)
 		name := hashchain.FileName(uint64(n/perFile*perFile + 1))
 		dir[name] = &fstest.MapFile{Data: bytes.Replace(dir[name].Data, []byte(lines[n]), nil, 1), Mode: 0o600}
 		r := verify(t, dir, &head)
-		one(t, r, hashchain.Missing, uint64(n+1), 0)
+		wantOneProblem(t, r, hashchain.Missing, uint64(n+1), 0)
 	}
-	dir := laidOut(lines)
+	dir := asFiles(lines)
 	delete(dir, hashchain.FileName(4))
-	one(t, verify(t, dir, nil), hashchain.Missing, 4, 6)
-	dir = laidOut(lines)
+	wantOneProblem(t, verify(t, dir, nil), hashchain.Missing, 4, 6)
+	dir = asFiles(lines)
 	delete(dir, hashchain.FileName(1))
-	one(t, verify(t, dir, nil), hashchain.Missing, 1, 3)
+	wantOneProblem(t, verify(t, dir, nil), hashchain.Missing, 1, 3)
 }
 
 func TestARecordThatWasMovedIsNamed(t *testing.T) {
 	t.Parallel()
-	lines, head := some(t, 8)
+	lines, head := makeLog(t, 8)
 	for n := range lines[:7] {
 		copied := slices.Clone(lines)
 		copied[n], copied[n+1] = copied[n+1], copied[n]
-		one(t, verify(t, laidOut(copied), &head), hashchain.Reordered, uint64(n+1), 0)
+		wantOneProblem(t, verify(t, asFiles(copied), &head), hashchain.Reordered, uint64(n+1), 0)
 	}
 	far := slices.Clone(lines)
 	far = append(slices.Delete(far, 1, 2), lines[1])
-	one(t, verify(t, laidOut(far), &head), hashchain.Reordered, 2, 0)
-	twice := laidOut(lines)
-	second := twice[hashchain.FileName(4)]
+	wantOneProblem(t, verify(t, asFiles(far), &head), hashchain.Reordered, 2, 0)
+	duplicated := asFiles(lines)
+	second := duplicated[hashchain.FileName(4)]
 	second.Data = append(second.Data, lines[2]...)
-	one(t, verify(t, twice, &head), hashchain.Repeated, 3, 0)
+	wantOneProblem(t, verify(t, duplicated, &head), hashchain.Repeated, 3, 0)
 }
 
 // A record that was edited and hashed again is found by the next record, or by the link that was
 // kept elsewhere.
 func TestARecordWithANewHashIsNamed(t *testing.T) {
 	t.Parallel()
-	lines, head := some(t, 8)
+	lines, head := makeLog(t, 8)
 	for n := range lines {
 		link, err := hashchain.Unseal([]byte(strings.TrimSuffix(lines[n], "\n")))
 		if err != nil {
@@ -144,35 +144,35 @@ func TestARecordWithANewHashIsNamed(t *testing.T) {
 		}
 		copied := slices.Clone(lines)
 		copied[n] = string(forged)
-		one(t, verify(t, laidOut(copied), &head), hashchain.Edited, uint64(n+1), 0)
+		wantOneProblem(t, verify(t, asFiles(copied), &head), hashchain.Edited, uint64(n+1), 0)
 	}
 }
 
 func TestATruncatedHashChainIsDetected(t *testing.T) {
 	t.Parallel()
-	lines, head := some(t, 8)
+	lines, head := makeLog(t, 8)
 	for n := range lines {
-		r := verify(t, laidOut(lines[:n]), &head)
-		one(t, r, hashchain.Truncated, uint64(n+1), 8)
-		if r := verify(t, laidOut(lines[:n]), nil); len(r.Problems) != 0 {
+		r := verify(t, asFiles(lines[:n]), &head)
+		wantOneProblem(t, r, hashchain.Truncated, uint64(n+1), 8)
+		if r := verify(t, asFiles(lines[:n]), nil); len(r.Problems) != 0 {
 			t.Fatalf("without an expected end %+v", r.Problems)
 		}
 	}
-	whole := strings.Join(lines, "")
-	for n := 1; n < len(whole); n++ {
-		r := verify(t, fstest.MapFS{hashchain.FileName(1): {Data: []byte(whole[:n])}}, nil)
-		if ends := whole[n-1] == '\n'; ends != (len(r.Problems) == 0) || !ends && r.Problems[0].Kind != hashchain.Torn {
+	all := strings.Join(lines, "")
+	for n := 1; n < len(all); n++ {
+		r := verify(t, fstest.MapFS{hashchain.FileName(1): {Data: []byte(all[:n])}}, nil)
+		if ends := all[n-1] == '\n'; ends != (len(r.Problems) == 0) || !ends && r.Problems[0].Kind != hashchain.Torn {
 			t.Fatalf("cut at byte %d: %+v", n, r.Problems)
 		}
 	}
-	if r := verify(t, laidOut(lines), &hashchain.Link{Seq: 3, Hash: head.Hash}); len(r.Problems) != 1 || r.Problems[0].Kind != hashchain.Edited || r.Problems[0].Seq != 3 {
+	if r := verify(t, asFiles(lines), &hashchain.Link{Seq: 3, Hash: head.Hash}); len(r.Problems) != 1 || r.Problems[0].Kind != hashchain.Edited || r.Problems[0].Seq != 3 {
 		t.Errorf("another record was expected: %+v", r.Problems)
 	}
 }
 
 func TestWhatRotationRemovedIsNotMissing(t *testing.T) {
 	t.Parallel()
-	lines, head := some(t, 6)
+	lines, head := makeLog(t, 6)
 	third, err := hashchain.Unseal([]byte(strings.TrimSuffix(lines[2], "\n")))
 	if err != nil {
 		t.Fatal(err)
@@ -181,17 +181,17 @@ func TestWhatRotationRemovedIsNotMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := laidOut(append(lines, string(line)))
+	dir := asFiles(append(lines, string(line)))
 	delete(dir, hashchain.FileName(1))
 	if r := verify(t, dir, &last); len(r.Problems) != 0 || r.First != 4 || r.Records != 4 {
 		t.Errorf("%+v", r)
 	}
 	delete(dir, hashchain.FileName(4))
-	one(t, verify(t, dir, &last), hashchain.Missing, 1, 6)
+	wantOneProblem(t, verify(t, dir, &last), hashchain.Missing, 1, 6)
 }
 
 func FuzzVerify(f *testing.F) {
-	lines, _ := some(f, 4)
+	lines, _ := makeLog(f, 4)
 	f.Add([]byte(strings.Join(lines, "")), []byte(lines[3]))
 	f.Add([]byte("\n\n"), []byte(`{"seq":1,"prev":"`))
 	f.Add([]byte(lines[1]+lines[0]), []byte(lines[2]+lines[2]))
@@ -227,7 +227,7 @@ func FuzzParseLink(f *testing.F) {
 
 func TestLinesThatAreTooLong(t *testing.T) {
 	t.Parallel()
-	lines, _ := some(t, 2)
+	lines, _ := makeLog(t, 2)
 	r := verify(t, fstest.MapFS{hashchain.FileName(1): {Data: []byte(lines[0] + strings.Repeat("x", 3*hashchain.MaxLine) + "\n")}}, nil)
 	if len(r.Problems) != 1 || r.Problems[0].Seq != 2 {
 		t.Errorf("%+v", r.Problems)

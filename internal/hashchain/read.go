@@ -63,20 +63,20 @@ type Line struct {
 	Err    error // why it is no record of a chain
 }
 
-// Lines calls see for each line of a file, until there are no more or see fails.
-func Lines(r io.Reader, see func(*Line) error) error {
+// Lines calls visit for each line of a file, until there are no more or visit fails.
+func Lines(r io.Reader, visit func(*Line) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
-	at := int64(0)
+	offset := int64(0)
 	var text []byte
 	for number := 1; ; number++ {
 		text = text[:0]
-		long, size := false, int64(0)
+		tooLong, size := false, int64(0)
 		var err error
 		for {
 			var part []byte
 			part, err = in.ReadSlice('\n')
 			size += int64(len(part))
-			if long = long || size > MaxLine; !long {
+			if tooLong = tooLong || size > MaxLine; !tooLong {
 				text = append(text, part...)
 			}
 			if !errors.Is(err, bufio.ErrBufferFull) {
@@ -89,12 +89,12 @@ func Lines(r io.Reader, see func(*Line) error) error {
 		if size == 0 {
 			return nil
 		}
-		line := Line{Number: number, Offset: at, Size: size, Ended: err == nil, Err: errEdited}
-		if at += size; line.Ended && !long {
+		line := Line{Number: number, Offset: offset, Size: size, Ended: err == nil, Err: errEdited}
+		if offset += size; line.Ended && !tooLong {
 			line.Text = text[:len(text)-1]
 			line.Link, line.Err = Unseal(line.Text)
 		}
-		if err := see(&line); err != nil {
+		if err := visit(&line); err != nil {
 			return err
 		}
 		if err != nil {

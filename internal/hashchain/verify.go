@@ -64,16 +64,16 @@ const (
 
 // verifier is the state of a Verify.
 type verifier struct {
-	report  Report
-	next    uint64 // number of the record that should follow
-	prev    Sum    // hash of the record before that
-	known   bool   // whether prev is known
-	start   uint64 // number in the name of the first file
-	before  *Sum   // the previous hash in the record with that number
-	dropped map[uint64]string
-	missing map[uint64]bool // records that may come later
-	expect  *Link
-	found   bool // the expected link was found
+	report    Report
+	next      uint64 // number of the record that should follow
+	prev      Sum    // hash of the record before that
+	known     bool   // whether prev is known
+	start     uint64 // number in the name of the first file
+	startPrev *Sum   // the previous hash in the record with that number
+	dropped   map[uint64]string
+	missing   map[uint64]bool // records that may come later
+	expect    *Link
+	found     bool // the expected link was found
 }
 
 // Verify reads a whole log. With expect, the log must reach at least that record.
@@ -104,18 +104,18 @@ func (v *verifier) file(dir fs.FS, name string, last bool) error {
 		v.known = v.next == 1 // the hash before the first record is zero
 	}
 	if first := FirstOf(name); first > v.next { // before reading its lines, one of which may be edited
-		v.gap(first, name, 1)
+		v.addGap(first, name, 1)
 	}
-	open := false
+	incomplete := false
 	err = Lines(f, func(line *Line) error {
-		open = !line.Ended
-		if last && open && len(v.report.Problems) < maxProblems {
+		incomplete = !line.Ended
+		if last && incomplete && len(v.report.Problems) < maxProblems {
 			return nil
 		}
 		v.line(name, line)
 		return nil
 	})
-	if open && last {
+	if incomplete && last {
 		v.problem(Problem{Kind: Torn, Seq: v.next, File: name}, "record %d is incomplete: boxd was killed while writing it (the next boxd records this), or the file was truncated", v.next)
 	}
 	return err
@@ -128,12 +128,12 @@ func (v *verifier) problem(p Problem, format string, args ...any) {
 	}
 }
 
-// mostGap is how many numbers of missing records are remembered, in case they come later.
-const mostGap = 1 << 16
+// maxGap is how many numbers of missing records are remembered, in case they come later.
+const maxGap = 1 << 16
 
-// gap records that records are missing before one.
-func (v *verifier) gap(to uint64, file string, line int) {
-	if to-v.next > mostGap {
+// addGap records that records are missing before one.
+func (v *verifier) addGap(to uint64, file string, line int) {
+	if to-v.next > maxGap {
 		v.problem(Problem{Kind: Missing, Seq: v.next, Last: to - 1, File: file, Line: line}, "records %d to %d are missing before line %d of %s", v.next, to-1, line, file)
 	} else {
 		for n := v.next; n < to; n++ {
@@ -144,9 +144,9 @@ func (v *verifier) gap(to uint64, file string, line int) {
 }
 
 func (v *verifier) line(file string, line *Line) {
-	at := Problem{Kind: Edited, Seq: v.next, File: file, Line: line.Number}
+	p := Problem{Kind: Edited, Seq: v.next, File: file, Line: line.Number}
 	if line.Err != nil {
-		v.problem(at, "record %d was modified: line %d of %s does not match its hash", v.next, line.Number, file)
+		v.problem(p, "record %d was modified: line %d of %s does not match its hash", v.next, line.Number, file)
 		v.next, v.known = v.next+1, false
 		return
 	}
@@ -156,37 +156,37 @@ func (v *verifier) line(file string, line *Line) {
 		v.report.First = link.Seq
 	}
 	if link.Seq == v.start {
-		v.before = &link.Prev
+		v.startPrev = &link.Prev
 	}
 	if v.expect != nil && v.expect.Seq == link.Seq && v.expect.Hash == link.Hash {
 		v.found = true
 	}
-	v.note(line.Text)
-	at.Seq = link.Seq
+	v.applyNote(line.Text)
+	p.Seq = link.Seq
 	switch {
 	case link.Seq < v.next && v.missing[link.Seq]:
 		delete(v.missing, link.Seq)
-		at.Kind = Reordered
-		v.problem(at, "record %d was moved: it follows record %d, in line %d of %s", link.Seq, v.next-1, line.Number, file)
+		p.Kind = Reordered
+		v.problem(p, "record %d was moved: it follows record %d, in line %d of %s", link.Seq, v.next-1, line.Number, file)
 		return
 	case link.Seq < v.next:
-		at.Kind = Repeated
-		v.problem(at, "record %d is a duplicate, in line %d of %s", link.Seq, line.Number, file)
+		p.Kind = Repeated
+		v.problem(p, "record %d is a duplicate, in line %d of %s", link.Seq, line.Number, file)
 		return
 	case link.Seq > v.next:
-		v.gap(link.Seq, file, line.Number)
+		v.addGap(link.Seq, file, line.Number)
 	case v.known && link.Prev != v.prev && link.Seq == 1:
-		v.problem(at, "record 1 was modified: it has a predecessor")
+		v.problem(p, "record 1 was modified: it has a predecessor")
 	case v.known && link.Prev != v.prev:
-		at.Seq--
-		v.problem(at, "record %d was modified and hashed again: record %d, in line %d of %s, has another hash of it", link.Seq-1, link.Seq, line.Number, file)
+		p.Seq--
+		v.problem(p, "record %d was modified and hashed again: record %d, in line %d of %s, has another hash of it", link.Seq-1, link.Seq, line.Number, file)
 	}
 	v.next, v.prev, v.known = link.Seq+1, link.Hash, true
 	v.report.Head = link.String()
 }
 
-// note uses a record about the log itself.
-func (v *verifier) note(text []byte) {
+// applyNote uses a record about the log itself.
+func (v *verifier) applyNote(text []byte) {
 	var n Note
 	if json.Unmarshal(text, &n) != nil {
 		return // not JSON, but sealed all the same
@@ -202,23 +202,23 @@ func (v *verifier) note(text []byte) {
 }
 
 func (v *verifier) finish() {
-	if removed := v.dropped[v.start-1]; v.start > 1 && (removed == "" || v.before != nil && removed != v.before.String()) {
+	if removed := v.dropped[v.start-1]; v.start > 1 && (removed == "" || v.startPrev != nil && removed != v.startPrev.String()) {
 		v.problem(Problem{Kind: Missing, Seq: 1, Last: v.start - 1}, "records before %d are missing, and their removal is not recorded", v.start)
 	}
-	gone := slices.Sorted(maps.Keys(v.missing))
-	for len(gone) > 0 {
+	missing := slices.Sorted(maps.Keys(v.missing))
+	for len(missing) > 0 {
 		n := 1
-		for n < len(gone) && gone[n] == gone[n-1]+1 {
+		for n < len(missing) && missing[n] == missing[n-1]+1 {
 			n++
 		}
-		p := Problem{Kind: Missing, Seq: gone[0], Last: gone[n-1]}
+		p := Problem{Kind: Missing, Seq: missing[0], Last: missing[n-1]}
 		if n == 1 {
 			p.Last = 0
 			v.problem(p, "record %d is missing", p.Seq)
 		} else {
 			v.problem(p, "records %d to %d are missing", p.Seq, p.Last)
 		}
-		gone = gone[n:]
+		missing = missing[n:]
 	}
 	if v.expect == nil || v.found || v.expect.Seq < v.start {
 		return // rotation has removed it, so it cannot be expected any more

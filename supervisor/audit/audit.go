@@ -29,48 +29,48 @@ const dirName = "audit"
 
 // Log is the audit log of one boxd. A nil Log accepts everything and writes nothing.
 type Log struct {
-	cfg  Config
-	dir  *os.Root
-	log  *slog.Logger
-	tell func(failed bool, detail string)
+	cfg    Config
+	dir    *os.Root
+	log    *slog.Logger
+	notify func(failed bool, detail string)
 	// write writes a record; tests replace it to simulate a full disk.
 	write func(f *os.File, p []byte, at int64) (int, error)
 
-	mu      sync.Mutex // guards the fields below
-	file    *os.File   // the newest, nil until one can be opened
-	size    int64
-	files   []string // all, oldest first; the last is file
-	head    hashchain.Link
-	dirty   bool     // not everything is synced yet
-	pending [][]byte // records not written yet
-	held    int      // bytes in pending
-	lost    uint64   // records dropped for lack of memory or space in a line
-	broken  error    // why writing fails
-	written uint64
-	failed  uint64 // times a record could not be written at once
+	mu           sync.Mutex // guards the fields below
+	file         *os.File   // the newest, nil until one can be opened
+	size         int64
+	files        []string // all, oldest first; the last is file
+	head         hashchain.Link
+	dirty        bool     // not everything is synced yet
+	pending      [][]byte // records not written yet
+	pendingBytes int      // bytes in pending
+	lost         uint64   // records dropped for lack of memory or space in a line
+	broken       error    // why writing fails
+	written      uint64
+	failed       uint64 // times a record could not be written at once
 
 	anonymousAt time.Time // time of the last record of an anonymous call
 	anonymous   uint64    // anonymous calls since, without a record
 }
 
-// anonymousEvery is the least time between records of anonymous calls. They change nothing, and any client that can connect could
+// anonymousInterval is the least time between records of anonymous calls. They change nothing, and any client that can connect could
 // make enough of them to push all other records out of the log.
-const anonymousEvery = time.Second
+const anonymousInterval = time.Second
 
 // Bounds of what is kept in memory while writing fails.
 const (
-	maxPending = 4096
-	maxHeld    = 16 << 20 // bytes
+	maxPending      = 4096
+	maxPendingBytes = 16 << 20 // bytes
 )
 
-// Open returns the log in a state directory. A disk that cannot be written is no error of Open: see Admit. tell is called when
+// Open returns the log in a state directory. A disk that cannot be written is no error of Open: see Admit. notify is called when
 // writing begins to fail, and when it works again.
-func Open(stateDir string, cfg Config, log *slog.Logger, tell func(failed bool, detail string)) (*Log, error) {
+func Open(stateDir string, cfg Config, log *slog.Logger, notify func(failed bool, detail string)) (*Log, error) {
 	dir, err := durable.Directory(filepath.Join(stateDir, dirName))
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
-	l := &Log{cfg: cfg, dir: dir, log: log, tell: tell, write: (*os.File).WriteAt}
+	l := &Log{cfg: cfg, dir: dir, log: log, notify: notify, write: (*os.File).WriteAt}
 	l.Append(&Record{Kind: kindStarted, PID: os.Getpid()})
 	return l, nil
 }
@@ -81,7 +81,7 @@ func (l *Log) Append(r *Record) {
 		return
 	}
 	l.mu.Lock()
-	before := l.broken
+	prevErr := l.broken
 	if r.Time.IsZero() {
 		r.Time = time.Now()
 	}
@@ -89,9 +89,9 @@ func (l *Log) Append(r *Record) {
 	if err != nil { // r is plain data, so unexpected
 		l.lost++
 		l.log.Error("cannot encode an audit record", "error", err)
-	} else if len(l.pending) < maxPending && l.held+len(data) < maxHeld {
+	} else if len(l.pending) < maxPending && l.pendingBytes+len(data) < maxPendingBytes {
 		l.pending = append(l.pending, data)
-		l.held += len(data)
+		l.pendingBytes += len(data)
 	} else {
 		l.lost++
 	}
@@ -101,7 +101,7 @@ func (l *Log) Append(r *Record) {
 	}
 	waiting, lost := len(l.pending), l.lost
 	l.mu.Unlock()
-	l.report(before, err, waiting, lost)
+	l.report(prevErr, err, waiting, lost)
 }
 
 // AppendAnonymous is Append for a refused call of an unauthenticated caller. It writes one record a second, with the number of
@@ -112,7 +112,7 @@ func (l *Log) AppendAnonymous(r *Record) {
 	}
 	l.mu.Lock()
 	now := time.Now()
-	if now.Sub(l.anonymousAt) < anonymousEvery {
+	if now.Sub(l.anonymousAt) < anonymousInterval {
 		l.anonymous++
 		l.mu.Unlock()
 		return
@@ -127,12 +127,12 @@ func (l *Log) AppendAnonymous(r *Record) {
 }
 
 // report notifies once when writing begins to fail, and once when it works again.
-func (l *Log) report(before, now error, waiting int, lost uint64) {
+func (l *Log) report(prevErr, newErr error, waiting int, lost uint64) {
 	switch {
-	case before == nil && now != nil:
-		l.tell(true, fmt.Sprintf("%v; %d records wait in memory, %d are lost", now, waiting, lost))
-	case before != nil && now == nil:
-		l.tell(false, "waiting records were written")
+	case prevErr == nil && newErr != nil:
+		l.notify(true, fmt.Sprintf("%v; %d records wait in memory, %d are lost", newErr, waiting, lost))
+	case prevErr != nil && newErr == nil:
+		l.notify(false, "waiting records were written")
 	}
 }
 
@@ -143,15 +143,15 @@ func (l *Log) Admit(ends bool) error {
 		return nil
 	}
 	l.mu.Lock()
-	before := l.broken
-	if before == nil {
+	prevErr := l.broken
+	if prevErr == nil {
 		l.mu.Unlock()
 		return nil
 	}
 	err := l.flushLocked() // it may work again
 	waiting, lost := len(l.pending), l.lost
 	l.mu.Unlock()
-	l.report(before, err, waiting, lost)
+	l.report(prevErr, err, waiting, lost)
 	if err == nil || ends || l.cfg.OnError == onErrorContinue {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (l *Log) flushLocked() (err error) {
 		if err := l.writeLocked(l.pending[0]); err != nil {
 			return err
 		}
-		l.held -= len(l.pending[0])
+		l.pendingBytes -= len(l.pending[0])
 		if l.pending = l.pending[1:]; len(l.pending) == 0 {
 			l.pending = nil
 		}
@@ -227,7 +227,7 @@ func (l *Log) rotateLocked(more int) error {
 		if err := l.syncLocked(); err != nil {
 			return err
 		}
-		if err := l.beginLocked(); err != nil {
+		if err := l.newFileLocked(); err != nil {
 			return err
 		}
 	}
@@ -240,8 +240,8 @@ func (l *Log) rotateLocked(more int) error {
 	return nil
 }
 
-// beginLocked creates the next file.
-func (l *Log) beginLocked() error {
+// newFileLocked creates the next file.
+func (l *Log) newFileLocked() error {
 	name := hashchain.FileName(l.head.Seq + 1)
 	f, err := l.dir.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

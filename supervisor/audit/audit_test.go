@@ -22,24 +22,24 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-type said struct {
+type report struct {
 	failed bool
 	detail string
 }
 
 // open opens the log in a directory, and returns also its reports and its log text.
-func open(t testing.TB, dir string, cfg Config) (*Log, *[]said, *bytes.Buffer) {
+func open(t testing.TB, dir string, cfg Config) (*Log, *[]report, *bytes.Buffer) {
 	t.Helper()
-	var told []said
+	var reports []report
 	var text bytes.Buffer
-	l, err := Open(dir, cfg, slog.New(slog.NewTextHandler(&text, nil)), func(failed bool, detail string) { told = append(told, said{failed, detail}) })
+	l, err := Open(dir, cfg, slog.New(slog.NewTextHandler(&text, nil)), func(failed bool, detail string) { reports = append(reports, report{failed, detail}) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l, &told, &text
+	return l, &reports, &text
 }
 
-func inOrder(t testing.TB, dir string, expect *hashchain.Link) *hashchain.Report {
+func mustVerify(t testing.TB, dir string, expect *hashchain.Link) *hashchain.Report {
 	t.Helper()
 	r, err := hashchain.Verify(os.DirFS(filepath.Join(dir, dirName)), expect)
 	if err != nil || len(r.Problems) > 0 {
@@ -48,11 +48,11 @@ func inOrder(t testing.TB, dir string, expect *hashchain.Link) *hashchain.Report
 	return r
 }
 
-func last(t testing.TB, l *Log, n int) []*Record {
+func lastRecords(t testing.TB, l *Log, n int) []*Record {
 	t.Helper()
-	list, cut, err := l.Last(t.Context(), n, func(*Record) bool { return true })
-	if err != nil || cut {
-		t.Fatal(cut, err)
+	list, truncated, err := l.Last(t.Context(), n, func(*Record) bool { return true })
+	if err != nil || truncated {
+		t.Fatal(truncated, err)
 	}
 	return list
 }
@@ -70,12 +70,12 @@ func TestTheChainGoesOnOverRestarts(t *testing.T) {
 			t.Errorf("the log does not say the end: %s", text)
 		}
 	}
-	if r := inOrder(t, dir, &head); r.Records != 6 {
+	if r := mustVerify(t, dir, &head); r.Records != 6 {
 		t.Errorf("%+v", r)
 	}
 	l, _, _ := open(t, dir, DefaultConfig())
 	defer l.Close()
-	list := last(t, l, 2)
+	list := lastRecords(t, l, 2)
 	if len(list) != 2 || list[0].Seq != 6 || list[1].Kind != kindStarted || !slices.Equal(list[0].What.Argv, []string{"ls", "-l"}) || list[0].What.Argc != 2 {
 		t.Errorf("the last are %+v", list)
 	}
@@ -95,7 +95,7 @@ func TestRotationKeepsTheChain(t *testing.T) {
 	}
 	head := l.Head()
 	l.Close()
-	r := inOrder(t, dir, &head)
+	r := mustVerify(t, dir, &head)
 	if r.Files != 3 || r.First == 1 {
 		t.Errorf("%+v", r)
 	}
@@ -118,24 +118,24 @@ func TestOldFilesAreRemovedByHand(t *testing.T) {
 	dir := t.TempDir()
 	cfg := DefaultConfig()
 	cfg.MaxSize, cfg.MaxFiles = 4*quantity.KiB, 3
-	l, told, _ := open(t, dir, cfg)
+	l, reports, _ := open(t, dir, cfg)
 	defer l.Close()
-	fill := func() {
+	writeMany := func() {
 		for i := range 200 {
 			l.Append(&Record{Kind: KindCall, Session: fmt.Sprint("s", i)})
 		}
 	}
-	fill()
+	writeMany()
 	for _, name := range l.files[:2] {
 		if err := os.Remove(filepath.Join(dir, dirName, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	fill()
-	if is := l.State(); is.Trouble != nil || is.Waiting > 0 || is.Lost > 0 || len(*told) > 0 {
-		t.Errorf("%+v, %v", is, *told)
+	writeMany()
+	if state := l.State(); state.Trouble != nil || state.Waiting > 0 || state.Lost > 0 || len(*reports) > 0 {
+		t.Errorf("%+v, %v", state, *reports)
 	}
-	inOrder(t, dir, new(l.Head()))
+	mustVerify(t, dir, new(l.Head()))
 }
 
 // A record that was incomplete when boxd died is cut off, wherever it ends, and the repair is recorded.
@@ -148,18 +148,18 @@ func TestATornEndIsRepairedAndSaid(t *testing.T) {
 	l.Append(&Record{Kind: KindCall, Session: "b"})
 	l.Close()
 	path := filepath.Join(dir, dirName, hashchain.FileName(1))
-	whole, err := os.ReadFile(path)
+	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := before + 1; n < int64(len(whole)); n += 7 {
-		if err := os.WriteFile(path, whole[:n], 0o600); err != nil {
+	for n := before + 1; n < int64(len(data)); n += 7 {
+		if err := os.WriteFile(path, data[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}
 		l, _, text := open(t, dir, DefaultConfig())
-		list := last(t, l, 2)
+		list := lastRecords(t, l, 2)
 		l.Close()
-		if r := inOrder(t, dir, nil); r.Repairs != 1 || r.Records != 4 {
+		if r := mustVerify(t, dir, nil); r.Repairs != 1 || r.Records != 4 {
 			t.Fatalf("cut at %d: %+v", n, r)
 		}
 		if list[0].Kind != hashchain.NoteRepaired || list[0].Seq != 3 || !strings.Contains(list[0].Detail, fmt.Sprintf("%d bytes", n-before)) || !strings.Contains(text.String(), "incomplete last record") {
@@ -196,8 +196,8 @@ func TestAnEditedEndIsSaidAndStays(t *testing.T) {
 	}
 }
 
-// fill makes the disk full, and returns a function that frees it. A part of each record is still written.
-func fill(l *Log) (mend func()) {
+// fillDisk makes the disk full, and returns a function that frees it. A part of each record is still written.
+func fillDisk(l *Log) (freeDisk func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.write = func(f *os.File, p []byte, at int64) (int, error) {
@@ -217,11 +217,11 @@ func TestADiskThatIsFull(t *testing.T) {
 		dir := t.TempDir()
 		cfg := DefaultConfig()
 		cfg.OnError = policy
-		l, told, _ := open(t, dir, cfg)
+		l, reports, _ := open(t, dir, cfg)
 		if err := l.Admit(false); err != nil {
 			t.Fatal(err)
 		}
-		mend := fill(l)
+		freeDisk := fillDisk(l)
 		l.Append(&Record{Kind: KindCall, Session: "a"})
 		err := l.Admit(false)
 		if refused := err != nil; refused != (policy == onErrorRefuse) || refused && fault.KindOf(err) != fault.Unavailable {
@@ -236,8 +236,8 @@ func TestADiskThatIsFull(t *testing.T) {
 		if st := l.State(); st.Waiting != maxPending || st.Lost != 11 || st.Trouble == nil || st.Failed == 0 {
 			t.Errorf("%s: %+v", policy, st)
 		}
-		inOrder(t, dir, nil) // half a record is not left behind
-		mend()
+		mustVerify(t, dir, nil) // half a record is not left behind
+		freeDisk()
 		l.retry()
 		if st := l.State(); st.Waiting != 0 || st.Lost != 0 || st.Trouble != nil {
 			t.Errorf("%s, mended: %+v", policy, st)
@@ -245,11 +245,11 @@ func TestADiskThatIsFull(t *testing.T) {
 		if err := l.Admit(false); err != nil {
 			t.Errorf("%s, mended: %v", policy, err)
 		}
-		if len(*told) != 2 || !(*told)[0].failed || (*told)[1].failed {
-			t.Errorf("%s: it said %+v", policy, *told)
+		if len(*reports) != 2 || !(*reports)[0].failed || (*reports)[1].failed {
+			t.Errorf("%s: it said %+v", policy, *reports)
 		}
 		l.Close()
-		if r := inOrder(t, dir, nil); r.Lost != 11 || r.Records != maxPending+2 {
+		if r := mustVerify(t, dir, nil); r.Lost != 11 || r.Records != maxPending+2 {
 			t.Errorf("%s: %+v", policy, r)
 		}
 	}
@@ -259,24 +259,24 @@ func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cfg := DefaultConfig()
-	cfg.MaxSize = leastSize
+	cfg.MaxSize = minSize
 	l, _, _ := open(t, dir, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
-	var busy, syncing sync.WaitGroup
-	syncing.Go(func() { l.Run(ctx) })
+	var writers, syncer sync.WaitGroup
+	syncer.Go(func() { l.Run(ctx) })
 	for range 16 {
-		busy.Go(func() {
+		writers.Go(func() {
 			for range 100 {
 				l.Append(&Record{Kind: KindCall})
 			}
 		})
 	}
-	busy.Wait()
+	writers.Wait()
 	cancel()
-	syncing.Wait()
+	syncer.Wait()
 	head := l.Head()
 	l.Close()
-	if r := inOrder(t, dir, &head); r.Records != 1601 {
+	if r := mustVerify(t, dir, &head); r.Records != 1601 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -286,15 +286,15 @@ func TestIDsThatNobodyCanHaveAreCut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _, _ := open(t, dir, DefaultConfig())
-	long, most := strings.Repeat("\x00", hashchain.MaxLine), strings.Repeat("i", 256)
+	long, longest := strings.Repeat("\x00", hashchain.MaxLine), strings.Repeat("i", 256)
 	l.Append(&Record{Kind: KindCall, Session: long, Owner: long, Process: long, What: &What{Profile: long}})
-	l.Append(&Record{Kind: KindCall, Session: most})
-	list := last(t, l, 2)
-	if len(list) != 2 || list[0].Session != long[:256]+"…" || list[1].Session != most {
+	l.Append(&Record{Kind: KindCall, Session: longest})
+	list := lastRecords(t, l, 2)
+	if len(list) != 2 || list[0].Session != long[:256]+"…" || list[1].Session != longest {
 		t.Fatalf("%d records", len(list))
 	}
 	l.Close()
-	if r := inOrder(t, dir, nil); r.Records != 3 || r.Lost != 0 {
+	if r := mustVerify(t, dir, nil); r.Records != 3 || r.Lost != 0 {
 		t.Errorf("%+v", r)
 	}
 	if info, err := os.Stat(filepath.Join(dir, dirName, hashchain.FileName(1))); err != nil || info.Size() > 16<<10 {
@@ -311,16 +311,16 @@ func TestCallsOfStrangersAreCounted(t *testing.T) {
 		l.AppendAnonymous(&Record{Kind: KindCall, Detail: "refused"})
 	}
 	l.Append(&Record{Kind: KindCall, Principal: "uid:1", Detail: "refused"})
-	list := last(t, l, calls+2)
+	list := lastRecords(t, l, calls+2)
 	if n := len(list); n < 3 || n > calls/2 || list[1].Detail != "refused" || list[n-1].Principal != "uid:1" {
 		t.Fatalf("%d records: %+v", n, list)
 	}
 	l.mu.Lock()
 	l.anonymousAt = time.Time{} // as if a second had passed
-	unsaid := l.anonymous
+	uncounted := l.anonymous
 	l.mu.Unlock()
 	l.AppendAnonymous(&Record{Kind: KindCall, Detail: "refused"})
-	if got, want := last(t, l, 1)[0].Detail, fmt.Sprintf("%d earlier calls have no record; refused", unsaid); unsaid == 0 || got != want {
+	if got, want := lastRecords(t, l, 1)[0].Detail, fmt.Sprintf("%d earlier calls have no record; refused", uncounted); uncounted == 0 || got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	(*Log)(nil).AppendAnonymous(&Record{})
@@ -344,7 +344,7 @@ func TestArgvIsWhatTheConfigurationSays(t *testing.T) {
 		cfg.Argv = test.argv
 		r := &Record{What: &What{Argv: test.in, Env: slices.Repeat([]string{strings.Repeat("é", 1000)}, 1000)}}
 		w := cfg.shaped(r).What
-		if (len(w.Argv) > 0) != test.full || w.SHA256 != test.digest || w.Argc != len(test.in) || len(w.Env) != mostNames {
+		if (len(w.Argv) > 0) != test.full || w.SHA256 != test.digest || w.Argc != len(test.in) || len(w.Env) != maxNames {
 			t.Errorf("%s: %+v", test.argv, w)
 		}
 		if len(r.What.Argv) != len(test.in) || len(r.What.Env) != 1000 {
@@ -358,8 +358,8 @@ func TestArgvIsWhatTheConfigurationSays(t *testing.T) {
 
 func TestConfigIsHeldToItsBounds(t *testing.T) {
 	t.Parallel()
-	good := DefaultConfig()
-	if err := good.Validate(); err != nil {
+	valid := DefaultConfig()
+	if err := valid.Validate(); err != nil {
 		t.Error(err)
 	}
 	for _, change := range []func(*Config){
@@ -378,8 +378,8 @@ func TestConfigIsHeldToItsBounds(t *testing.T) {
 func BenchmarkAppend(b *testing.B) {
 	l, _, _ := open(b, b.TempDir(), DefaultConfig())
 	ctx, cancel := context.WithCancel(b.Context())
-	var syncing sync.WaitGroup
-	syncing.Go(func() { l.Run(ctx) })
+	var syncer sync.WaitGroup
+	syncer.Go(func() { l.Run(ctx) })
 	uid := uint32(1000)
 	r := &Record{
 		Kind: KindCall, Request: "3f2a", Principal: "uid:1000", UID: &uid, PID: 12, Via: "socket", Route: "POST /v1/sessions/{id}/exec", Session: "work",
@@ -389,6 +389,6 @@ func BenchmarkAppend(b *testing.B) {
 		l.Append(r)
 	}
 	cancel()
-	syncing.Wait()
+	syncer.Wait()
 	l.Close()
 }

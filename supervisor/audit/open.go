@@ -17,8 +17,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
-// found describes the end of the log.
-type found struct {
+// logEnd describes the end of the log.
+type logEnd struct {
 	head    hashchain.Link // of the last valid record, counted on over invalid ones
 	damaged int            // lines at the end that are no valid records
 	size    int64          // of the last file, up to its last complete line
@@ -35,18 +35,18 @@ func (l *Log) prepareLocked() error {
 	}
 	l.files = files
 	if len(files) == 0 {
-		return l.beginLocked()
+		return l.newFileLocked()
 	}
-	var end found
+	var end logEnd
 	for i, name := range slices.Backward(files) {
-		at, err := l.lookLocked(name)
+		fileEnd, err := l.scanLocked(name)
 		if err != nil {
 			return err
 		}
 		if i == len(files)-1 {
-			end = at
+			end = fileEnd
 		} else {
-			end.head, end.damaged = at.head, end.damaged+at.damaged
+			end.head, end.damaged = fileEnd.head, end.damaged+fileEnd.damaged
 		}
 		if end.head.Seq > 0 {
 			break
@@ -78,34 +78,34 @@ func (l *Log) prepareLocked() error {
 	return l.noteLocked(&Record{Kind: hashchain.NoteRepaired, Detail: fmt.Sprintf("%d bytes of an incomplete record at the end of %s were cut off; SHA-256: %s", end.tornLen, name, end.torn)})
 }
 
-// lookLocked reads one file to its end.
-func (l *Log) lookLocked(name string) (at found, err error) {
+// scanLocked reads one file to its end.
+func (l *Log) scanLocked(name string) (end logEnd, err error) {
 	f, err := l.dir.Open(name)
 	if err != nil {
-		return at, err
+		return end, err
 	}
 	defer f.Close()
-	whole := true
+	complete := true
 	err = hashchain.Lines(f, func(line *hashchain.Line) error {
-		if whole = line.Ended; !whole {
-			at.size = line.Offset
+		if complete = line.Ended; !complete {
+			end.size = line.Offset
 			return nil
 		}
-		at.size = line.Offset + line.Size
-		if at.damaged++; line.Err == nil {
-			at.head, at.damaged = line.Link, 0
+		end.size = line.Offset + line.Size
+		if end.damaged++; line.Err == nil {
+			end.head, end.damaged = line.Link, 0
 		}
 		return nil
 	})
-	if err != nil || whole {
-		return at, err
+	if err != nil || complete {
+		return end, err
 	}
 	h := sha256.New()
-	if at.tornLen, err = io.Copy(h, io.NewSectionReader(f, at.size, 1<<40)); err != nil {
-		return at, err
+	if end.tornLen, err = io.Copy(h, io.NewSectionReader(f, end.size, 1<<40)); err != nil {
+		return end, err
 	}
-	at.torn = hex.EncodeToString(h.Sum(nil))
-	return at, nil
+	end.torn = hex.EncodeToString(h.Sum(nil))
+	return end, nil
 }
 
 // syncLocked waits for the disk.
@@ -136,18 +136,18 @@ func (l *Log) sync() error {
 
 // How often records are synced, and how often the daemon's log notes the end of the audit log.
 const (
-	syncEvery = time.Second
-	headEvery = 10 * time.Minute
+	syncInterval = time.Second
+	headInterval = 10 * time.Minute
 )
 
 // Run syncs records, retries those that could not be written, and from time to time logs the position of the end, until ctx ends.
 func (l *Log) Run(ctx context.Context) {
-	tick := time.NewTicker(syncEvery)
-	defer tick.Stop()
-	logged, at := time.Now(), hashchain.Link{}
+	ticker := time.NewTicker(syncInterval)
+	defer ticker.Stop()
+	loggedAt, loggedHead := time.Now(), hashchain.Link{}
 	for {
 		select {
-		case <-tick.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
@@ -155,8 +155,8 @@ func (l *Log) Run(ctx context.Context) {
 			l.log.Error("cannot sync the audit log to disk", "error", err)
 		}
 		l.retry()
-		if head := l.Head(); time.Since(logged) >= headEvery && head != at {
-			logged, at = time.Now(), head
+		if head := l.Head(); time.Since(loggedAt) >= headInterval && head != loggedHead {
+			loggedAt, loggedHead = time.Now(), head
 			l.log.Info("audit log", "head", head.String())
 		}
 	}
@@ -165,15 +165,15 @@ func (l *Log) Run(ctx context.Context) {
 // retry tries to write the pending records.
 func (l *Log) retry() {
 	l.mu.Lock()
-	before := l.broken
-	if before == nil {
+	prevErr := l.broken
+	if prevErr == nil {
 		l.mu.Unlock()
 		return
 	}
 	err := l.flushLocked()
 	waiting, lost := len(l.pending), l.lost
 	l.mu.Unlock()
-	l.report(before, err, waiting, lost)
+	l.report(prevErr, err, waiting, lost)
 }
 
 // Head returns the position of the last record.

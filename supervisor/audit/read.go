@@ -20,10 +20,10 @@ const (
 
 // tail has the last records that match.
 type tail struct {
-	list  []sized
-	n     int
-	bytes int64 // of those in the list
-	cut   bool  // one was left out because of its size
+	list      []sized
+	n         int
+	bytes     int64 // of those in the list
+	truncated bool  // one was left out because of its size
 }
 
 type sized struct {
@@ -34,28 +34,28 @@ type sized struct {
 // add appends a record, and drops the oldest that exceed the bounds.
 func (t *tail) add(r *Record, size int64) {
 	t.list, t.bytes = append(t.list, sized{r, size}), t.bytes+size
-	drop := 0
-	for ; len(t.list)-drop > t.n || t.bytes > MostBytes; drop++ {
-		t.cut = t.cut || len(t.list)-drop <= t.n
-		t.bytes -= t.list[drop].size
-		t.list[drop].Record = nil // free it even though the slice still has its slot
+	dropped := 0
+	for ; len(t.list)-dropped > t.n || t.bytes > MostBytes; dropped++ {
+		t.truncated = t.truncated || len(t.list)-dropped <= t.n
+		t.bytes -= t.list[dropped].size
+		t.list[dropped].Record = nil // free it even though the slice still has its slot
 	}
-	t.list = t.list[drop:]
+	t.list = t.list[dropped:]
 }
 
-// before prepends the records of an earlier file, as many as fit.
-func (t *tail) before(earlier *tail) {
+// prepend prepends the records of an earlier file, as many as fit.
+func (t *tail) prepend(earlier *tail) {
 	from := len(earlier.list)
 	for ; from > 0 && t.bytes+earlier.list[from-1].size <= MostBytes; from-- {
 		t.bytes += earlier.list[from-1].size
 	}
-	t.cut = t.cut || earlier.cut || from > 0
+	t.truncated = t.truncated || earlier.truncated || from > 0
 	t.list = append(slices.Clone(earlier.list[from:]), t.list...)
 }
 
-// Last returns the last n matching records, oldest first, or fewer if they exceed MostBytes: then cut is true. Invalid lines are
+// Last returns the last n matching records, oldest first, or fewer if they exceed MostBytes: then truncated is true. Invalid lines are
 // skipped: Verify finds them.
-func (l *Log) Last(ctx context.Context, n int, match func(*Record) bool) (list []*Record, cut bool, err error) {
+func (l *Log) Last(ctx context.Context, n int, match func(*Record) bool) (list []*Record, truncated bool, err error) {
 	if l == nil || n <= 0 {
 		return nil, false, nil
 	}
@@ -64,7 +64,7 @@ func (l *Log) Last(ctx context.Context, n int, match func(*Record) bool) (list [
 		return nil, false, fmt.Errorf("audit log: %w", err)
 	}
 	var all tail
-	for i := len(files) - 1; i >= 0 && len(all.list) < n && !all.cut && ctx.Err() == nil; i-- {
+	for i := len(files) - 1; i >= 0 && len(all.list) < n && !all.truncated && ctx.Err() == nil; i-- {
 		earlier, err := l.lastOf(ctx, files[i], n-len(all.list), match)
 		if errors.Is(err, fs.ErrNotExist) {
 			break // removed meanwhile, with the files before it
@@ -72,12 +72,12 @@ func (l *Log) Last(ctx context.Context, n int, match func(*Record) bool) (list [
 		if err != nil {
 			return nil, false, fmt.Errorf("audit log: %w", err)
 		}
-		all.before(earlier)
+		all.prepend(earlier)
 	}
 	for _, r := range all.list {
 		list = append(list, r.Record)
 	}
-	return list, all.cut && len(list) < n, ctx.Err()
+	return list, all.truncated && len(list) < n, ctx.Err()
 }
 
 // lastOf reads one file.
@@ -97,6 +97,6 @@ func (l *Log) lastOf(ctx context.Context, name string, n int, match func(*Record
 		}
 		return ctx.Err()
 	})
-	t.cut = t.cut && len(t.list) < n
+	t.truncated = t.truncated && len(t.list) < n
 	return t, err
 }

@@ -16,7 +16,7 @@ func TestWhatIsReadIsBounded(t *testing.T) {
 		n              int
 		earlier, later []int64 // sizes of records in two files
 		want           []uint64
-		cut            bool // of both files
+		truncated      bool // of both files
 	}{
 		"few":                         {10, []int64{mib}, []int64{mib, mib}, []uint64{1, 2, 3}, false},
 		"more than asked for":         {2, []int64{mib}, []int64{mib, mib}, []uint64{2, 3}, false},
@@ -42,13 +42,13 @@ func TestWhatIsReadIsBounded(t *testing.T) {
 		if room := tc.n - len(later.list); len(earlier.list) > room { // Last asks for no more of an earlier file
 			earlier.list = earlier.list[len(earlier.list)-room:]
 		}
-		later.before(earlier)
+		later.prepend(earlier)
 		var got []uint64
 		for _, r := range later.list {
 			got = append(got, r.Seq)
 		}
-		if cut := later.cut && len(got) < tc.n; !slices.Equal(got, tc.want) || cut != tc.cut || later.bytes > MostBytes {
-			t.Errorf("%s: %v, cut %v, %d bytes; want %v, %v", name, got, cut, later.bytes, tc.want, tc.cut)
+		if truncated := later.truncated && len(got) < tc.n; !slices.Equal(got, tc.want) || truncated != tc.truncated || later.bytes > MostBytes {
+			t.Errorf("%s: %v, cut %v, %d bytes; want %v, %v", name, got, truncated, later.bytes, tc.want, tc.truncated)
 		}
 	}
 	dir := t.TempDir()
@@ -58,8 +58,8 @@ func TestWhatIsReadIsBounded(t *testing.T) {
 	for range 20 {
 		l.Append(&Record{Kind: KindCall, What: &What{Argv: []string{long}, Argc: 1}})
 	}
-	list, cut, err := l.Last(t.Context(), 1000, func(r *Record) bool { return r.Kind == KindCall })
-	if err != nil || len(list) == 0 || len(list) < 20 != cut {
-		t.Errorf("%d records, cut %v, %v", len(list), cut, err)
+	list, truncated, err := l.Last(t.Context(), 1000, func(r *Record) bool { return r.Kind == KindCall })
+	if err != nil || len(list) == 0 || len(list) < 20 != truncated {
+		t.Errorf("%d records, cut %v, %v", len(list), truncated, err)
 	}
 }

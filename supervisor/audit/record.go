@@ -39,9 +39,9 @@ const (
 
 // Bounds of the files.
 const (
-	leastSize = 64 * quantity.KiB
-	mostSize  = quantity.GiB
-	mostFiles = 10000
+	minSize  = 64 * quantity.KiB
+	maxSize  = quantity.GiB
+	maxFiles = 10000
 )
 
 // DefaultConfig returns the built-in configuration.
@@ -56,10 +56,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("audit.argv = %q: must be %q, %q or %q", c.Argv, argvFull, argvDigest, argvNone)
 	case c.OnError != onErrorRefuse && c.OnError != onErrorContinue:
 		return fmt.Errorf("audit.on_error = %q: must be %q or %q", c.OnError, onErrorRefuse, onErrorContinue)
-	case c.MaxSize < leastSize || c.MaxSize > mostSize:
-		return fmt.Errorf("audit.max_size = %v: must be %v to %v", c.MaxSize, leastSize, mostSize)
-	case c.MaxFiles < 2 || c.MaxFiles > mostFiles:
-		return fmt.Errorf("audit.max_files = %d: must be 2 to %d", c.MaxFiles, mostFiles)
+	case c.MaxSize < minSize || c.MaxSize > maxSize:
+		return fmt.Errorf("audit.max_size = %v: must be %v to %v", c.MaxSize, minSize, maxSize)
+	case c.MaxFiles < 2 || c.MaxFiles > maxFiles:
+		return fmt.Errorf("audit.max_files = %d: must be 2 to %d", c.MaxFiles, maxFiles)
 	}
 	return nil
 }
@@ -108,18 +108,18 @@ type What struct {
 	Changes []string `json:"changes,omitempty"` // names of the fields given
 }
 
-// mostNames, mostName and mostArgv bound a record, which must fit into a line however it is escaped.
+// maxNames, maxName and maxArgv bound a record, which must fit into a line however it is escaped.
 const (
-	mostNames = 256
-	mostName  = 256
-	mostArgv  = 64 << 10
+	maxNames = 256
+	maxName  = 256
+	maxArgv  = 64 << 10
 )
 
 // shaped returns the record as configured and within its bounds.
 func (c *Config) shaped(r *Record) *Record {
 	copied := *r
 	for _, text := range []*string{&copied.Detail, &copied.Session, &copied.Owner, &copied.Process} {
-		*text = cut(*text) // in a refused call these are arbitrary text from the caller
+		*text = truncate(*text) // in a refused call these are arbitrary text from the caller
 	}
 	if r.What == nil {
 		return &copied
@@ -136,9 +136,9 @@ func (l *Log) Shape(w *What) *What {
 	return l.cfg.shape(w)
 }
 
-func (c *Config) shape(asked *What) *What {
-	w := *asked
-	w.Env, w.Mounts, w.Changes, w.Profile = names(w.Env), names(w.Mounts), names(w.Changes), cut(w.Profile)
+func (c *Config) shape(what *What) *What {
+	w := *what
+	w.Env, w.Mounts, w.Changes, w.Profile = truncateNames(w.Env), truncateNames(w.Mounts), truncateNames(w.Changes), truncate(w.Profile)
 	if len(w.Argv) > 0 { // not shaped yet
 		w.Argc = len(w.Argv)
 		total := 0
@@ -148,7 +148,7 @@ func (c *Config) shape(asked *What) *What {
 		switch {
 		case c.Argv == argvNone:
 			w.Argv = nil
-		case c.Argv == argvDigest || total > mostArgv || w.Argc > mostArgv/64 || slices.ContainsFunc(w.Argv, func(a string) bool { return !utf8.ValidString(a) }): // records are text
+		case c.Argv == argvDigest || total > maxArgv || w.Argc > maxArgv/64 || slices.ContainsFunc(w.Argv, func(a string) bool { return !utf8.ValidString(a) }): // records are text
 			w.SHA256, w.Argv = Digest(w.Argv), nil
 		}
 	}
@@ -164,17 +164,17 @@ func Digest(argv []string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-func names(list []string) []string {
-	list = slices.Clone(list[:min(len(list), mostNames)])
+func truncateNames(list []string) []string {
+	list = slices.Clone(list[:min(len(list), maxNames)])
 	for i := range list {
-		list[i] = cut(list[i])
+		list[i] = truncate(list[i])
 	}
 	return list
 }
 
-func cut(s string) string {
-	if len(s) > mostName {
-		return strings.ToValidUTF8(s[:mostName], "") + "…"
+func truncate(s string) string {
+	if len(s) > maxName {
+		return strings.ToValidUTF8(s[:maxName], "") + "…"
 	}
 	return s
 }

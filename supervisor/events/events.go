@@ -76,7 +76,7 @@ type Filter struct {
 	Types     []Type // nil: any
 }
 
-func (f *Filter) wants(e *Event) bool {
+func (f *Filter) matches(e *Event) bool {
 	return (f.Everybody || f.Owner != "" && (e.Owner == f.Owner || e.Principal == f.Owner && (e.Owner == "" || e.Owner == f.Owner))) &&
 		(f.Session == "" || e.Session == f.Session) && (f.Types == nil || slices.Contains(f.Types, e.Type))
 }
@@ -89,7 +89,7 @@ type Log struct {
 	mu      sync.Mutex // guards the fields below
 	ring    []Event
 	next    uint64        // number of the next event
-	waiting chan struct{} // closed with the next event; nil if no reader waits
+	changed chan struct{} // closed with the next event; nil if no reader waits
 }
 
 // New returns a Log of the last size events. The watchers are called for each event, on the goroutine that adds it, in no order
@@ -119,9 +119,9 @@ func (l *Log) Add(ctx context.Context, e Event) {
 	} else {
 		l.ring[(e.Seq-1)%uint64(cap(l.ring))] = e
 	}
-	if l.waiting != nil {
-		close(l.waiting)
-		l.waiting = nil
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
 	}
 	l.mu.Unlock()
 	for _, watch := range l.watchers {
@@ -184,17 +184,17 @@ func (l *Log) Read(after Position, f *Filter) (Batch, <-chan struct{}) {
 	}
 	for len(b.Events) < maxBatch && b.Next.Seq+1 < l.next {
 		b.Next.Seq++
-		if e := &l.ring[(b.Next.Seq-1)%uint64(cap(l.ring))]; f.wants(e) {
+		if e := &l.ring[(b.Next.Seq-1)%uint64(cap(l.ring))]; f.matches(e) {
 			b.Events = append(b.Events, *e)
 		}
 	}
 	if b.Next.Seq+1 < l.next {
 		return b, nil
 	}
-	if l.waiting == nil {
-		l.waiting = make(chan struct{})
+	if l.changed == nil {
+		l.changed = make(chan struct{})
 	}
-	return b, l.waiting
+	return b, l.changed
 }
 
 // Describe returns the event in words, for a text log.

@@ -98,9 +98,9 @@ func TestAnEventReaderIsNotifiedOfARestart(t *testing.T) {
 	if got := sessions(b); !b.Restarted || !slices.Equal(got, []string{"new"}) {
 		t.Errorf("read %+v", b)
 	}
-	ahead := l.End()
-	ahead.Seq += 5
-	if b, _ = l.Read(ahead, all); !b.Restarted || len(b.Events) != 1 {
+	end := l.End()
+	end.Seq += 5
+	if b, _ = l.Read(end, all); !b.Restarted || len(b.Events) != 1 {
 		t.Errorf("from a place that has not been: %+v", b)
 	}
 }
@@ -147,19 +147,19 @@ func TestWritersWaitForNoReader(t *testing.T) {
 	l := events.New(64)
 	start := l.Start()
 	_, more := l.Read(start, all) // the reader never comes back
-	const writers, each = 8, 1000
-	var busy sync.WaitGroup
+	const writers, perWriter = 8, 1000
+	var wg sync.WaitGroup
 	for range writers {
-		busy.Go(func() {
-			for range each {
+		wg.Go(func() {
+			for range perWriter {
 				l.Add(context.Background(), events.Event{Type: events.ExecEnded})
 			}
 		})
 	}
-	busy.Wait()
+	wg.Wait()
 	<-more
 	b, _ := l.Read(start, all)
-	if len(b.Events) != 64 || b.Missed != writers*each-64 {
+	if len(b.Events) != 64 || b.Missed != writers*perWriter-64 {
 		t.Fatalf("%d events, %d missed", len(b.Events), b.Missed)
 	}
 	for i := 1; i < len(b.Events); i++ {

@@ -18,8 +18,8 @@ func Logged(log *slog.Logger) func(context.Context, *Event) {
 		if !log.Enabled(ctx, level) {
 			return
 		}
-		var room [10]slog.Attr // on the stack: handlers do not keep it
-		attrs := room[:0]
+		var buf [10]slog.Attr // on the stack: handlers do not keep it
+		attrs := buf[:0]
 		for _, a := range [...]slog.Attr{
 			slog.String("session", e.Session), slog.String("owner", e.Owner), slog.String("reason", e.Reason), slog.String("process", e.Process), slog.String("exec", e.Exec),
 			slog.String("profile", e.Profile), slog.String("detail", e.Detail), slog.String(messageID, e.Type.MessageID()),

@@ -30,10 +30,10 @@ type RecentError struct {
 
 // Bounds of what is kept.
 const (
-	maxEach       = 64 // of each principal, and of boxd itself
-	maxPrincipals = 64
-	maxText       = 1024 // bytes of a detail
-	maxID         = 256  // bytes of a session id, which may be an invalid one
+	maxPerPrincipal = 64 // of each principal, and of boxd itself
+	maxPrincipals   = 64
+	maxText         = 1024 // bytes of a detail
+	maxID           = 256  // bytes of a session id, which may be an invalid one
 )
 
 // Recent keeps the latest errors. A nil Recent accepts errors and keeps none.
@@ -51,47 +51,47 @@ func (l *Recent) Add(ctx context.Context, e RecentError) {
 		return
 	}
 	e.Time, e.Request = time.Now(), trace.Of(ctx)
-	e.Detail, e.Session = cut(e.Detail, maxText), cut(e.Session, maxID)
+	e.Detail, e.Session = truncate(e.Detail, maxText), truncate(e.Session, maxID)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	row, known := l.rows[e.Principal]
 	if !known && len(l.rows) >= maxPrincipals {
-		l.forgetLocked()
+		l.evictOldestLocked()
 	}
-	if len(row) >= maxEach {
+	if len(row) >= maxPerPrincipal {
 		row = row[:copy(row, row[1:])]
 	}
 	l.rows[e.Principal] = append(row, e)
 }
 
-// cut truncates a text to this many bytes, and does not retain the rest.
-func cut(s string, limit int) string {
+// truncate truncates a text to this many bytes, and does not retain the rest.
+func truncate(s string, limit int) string {
 	if len(s) > limit {
 		return strings.ToValidUTF8(s[:limit], "") + "…"
 	}
 	return s
 }
 
-// forgetLocked drops the principal whose last error is the oldest.
-func (l *Recent) forgetLocked() {
+// evictOldestLocked drops the principal whose last error is the oldest.
+func (l *Recent) evictOldestLocked() {
 	var oldest string
-	var at time.Time
-	for who, row := range l.rows {
-		if last := row[len(row)-1].Time; who != "" && (at.IsZero() || last.Before(at)) {
-			oldest, at = who, last
+	var oldestTime time.Time
+	for principal, row := range l.rows {
+		if last := row[len(row)-1].Time; principal != "" && (oldestTime.IsZero() || last.Before(oldestTime)) {
+			oldest, oldestTime = principal, last
 		}
 	}
 	delete(l.rows, oldest)
 }
 
-// Of returns the errors of a principal, oldest first, or with everybody those of all and of boxd itself.
-func (l *Recent) Of(principal string, everybody bool) []RecentError {
+// Of returns the errors of a principal, oldest first, or with allOwners those of all and of boxd itself.
+func (l *Recent) Of(principal string, allOwners bool) []RecentError {
 	if l == nil {
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !everybody {
+	if !allOwners {
 		if principal == "" {
 			return nil
 		}

@@ -24,15 +24,15 @@ func (s *Session) Restored(box *client.Box, frozen bool, env []string) {
 
 // Programs makes processes of the programs that an earlier boxd has left running. One that is no process was for a caller that
 // is gone, and is ended.
-func (s *Session) Programs(ctx context.Context, found []*client.Program, log *slog.Logger) {
-	for _, p := range found {
+func (s *Session) Programs(ctx context.Context, programs []*client.Program, log *slog.Logger) {
+	for _, p := range programs {
 		s.adoptProgram(ctx, p, log)
 	}
 }
 
 func (s *Session) adoptProgram(ctx context.Context, program *client.Program, log *slog.Logger) {
 	p, err := process.Adopt(s.processHooks(ctx), program)
-	if err == nil && !s.enter(p) {
+	if err == nil && !s.addAdopted(p) {
 		err = fmt.Errorf("two processes have the id %q", p.Spec().ID)
 		p.Release()
 	}
@@ -49,22 +49,22 @@ func (s *Session) adoptProgram(ctx context.Context, program *client.Program, log
 	s.drive(ctx, entry)
 }
 
-// enter adds a process to the session, unless it has one of that id.
-func (s *Session) enter(p *process.Process) bool {
+// addAdopted adds a process to the session, unless it has one of that id.
+func (s *Session) addAdopted(p *process.Process) bool {
 	spec, current := p.Spec(), s.context()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.processes[spec.ID] != nil {
 		return false
 	}
-	entry := &slot{request: spec.Request, managed: spec.Managed, spool: spec.Spooled(), known: make(chan struct{}), over: make(chan struct{}), process: p}
-	close(entry.known)
+	entry := &slot{request: spec.Request, managed: spec.Managed, spool: spec.Spooled(), resolved: make(chan struct{}), done: make(chan struct{}), process: p}
+	close(entry.resolved)
 	s.execs++
-	if entry.past = p.Past(); !entry.past {
+	if entry.uncounted = p.Past(); !entry.uncounted {
 		s.running++
 		entry.release = s.hooks.Accounts.Running(s.Owner.Name, &current.Policy, spec.Managed)
 		if entry.managed {
-			s.lives++
+			s.managed++
 		}
 	}
 	if s.processes == nil {
@@ -77,8 +77,8 @@ func (s *Session) enter(p *process.Process) bool {
 // endUnnamed ends a program that no client can ask for.
 func (s *Session) endUnnamed(program *client.Program) {
 	s.hooks.Work.Go(func() {
-		late := process.After(process.KillPatience, s.markLost)
-		defer late.Stop()
+		deadline := process.After(process.KillPatience, s.markLost)
+		defer deadline.Stop()
 		_ = program.Kill() // fails without a box: then it has ended
 		<-program.Exited()
 		_ = program.Forget()

@@ -43,7 +43,7 @@ func readCgroup(path string) (*CgroupUsage, error) {
 		CPU: microseconds(s.GetCPU().GetUsageUsec()), Throttled: microseconds(s.GetCPU().GetThrottledUsec()),
 		Memory: s.GetMemory().GetUsage(), MemoryPeak: s.GetMemory().GetMaxUsage(), Swap: s.GetMemory().GetSwapUsage(),
 		Pids: s.GetPids().GetCurrent(), OOMKills: s.GetMemoryEvents().GetOomKill(),
-		CPUPressure: some(s.GetCPU().GetPSI()), MemoryPressure: some(s.GetMemory().GetPSI()), IOPressure: some(s.GetIo().GetPSI()),
+		CPUPressure: somePressure(s.GetCPU().GetPSI()), MemoryPressure: somePressure(s.GetMemory().GetPSI()), IOPressure: somePressure(s.GetIo().GetPSI()),
 	}
 	for _, device := range s.GetIo().GetUsage() {
 		b.Read += device.GetRbytes()
@@ -54,4 +54,4 @@ func readCgroup(path string) (*CgroupUsage, error) {
 
 func microseconds(n uint64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-func some(p *stats.PSIStats) float64 { return p.GetSome().GetAvg10() }
+func somePressure(p *stats.PSIStats) float64 { return p.GetSome().GetAvg10() }

@@ -74,14 +74,14 @@ type Context struct {
 // has one, which may be any. What makes it a process is not in the Spec.
 func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	if req.Internal != nil {
-		return c.own(req)
+		return c.planInternal(req)
 	}
-	asked := *req // a copy: the caller's stays unchanged
-	asked.Usual = false
+	copied := *req // a copy: the caller's stays unchanged
+	copied.Usual = false
 	if root := c.Settings.Root; root != nil && req.Argv == nil && req.Command == nil && req.Code == nil {
-		asked.Argv = root.Command
+		copied.Argv = root.Command
 	}
-	req = &asked
+	req = &copied
 	if err := req.Validate(c.Config); err != nil {
 		return nil, err
 	}
@@ -111,17 +111,17 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 			cmd.Dir = root.Dir
 		}
 	}
-	cmd.Existing = (req.Existing || req.Dir != "" && !c.makes(req.Dir)) && (!root || req.Dir != RootHome)
+	cmd.Existing = (req.Existing || req.Dir != "" && !c.canCreateDir(req.Dir)) && (!root || req.Dir != RootHome)
 	limit := c.Config.Exec.OutputLimit
 	if req.OutputLimit != nil {
 		limit = *req.OutputLimit
 	}
-	cmd.Output = kept(limit, req.Beginning)
+	cmd.Output = splitOutput(limit, req.Beginning)
 	if req.Spool != nil {
 		if cmd.Spool, spec.Answer = true, new(cmd.Output); managed {
 			spec.Answer = &isolation.Output{Tail: uint64(limit)}
 		}
-		cmd.Output = kept(*req.Spool, req.Beginning)
+		cmd.Output = splitOutput(*req.Spool, req.Beginning)
 	}
 	if len(req.Stdin) > 0 {
 		cmd.Stdin = isolation.StdinFile
@@ -130,12 +130,12 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 		return nil, err
 	}
 	spec.Script = argv(c.Config, cmd, req)
-	own, err := policy.ProgramRlimits(&c.Settings, req.Rlimits)
+	rlimits, err := policy.ProgramRlimits(&c.Settings, req.Rlimits)
 	if err != nil {
 		return nil, err
 	}
-	if len(own) > 0 {
-		cmd.Argv = isolation.LimitedArgv(own, cmd.Argv)
+	if len(rlimits) > 0 {
+		cmd.Argv = isolation.LimitedArgv(rlimits, cmd.Argv)
 		if cmd.ScriptArg >= 0 {
 			cmd.ScriptArg += isolation.LimitedAhead
 		}
@@ -170,11 +170,11 @@ func (c *Context) user(user string) (root bool, env []string, err error) {
 
 // rootEnv returns the environment of root: variables that follow the name and the home of the box user follow root's.
 func (c *Context) rootEnv() []string {
-	usual, own := policy.VariablesOf(c.Settings.UserName(), c.Settings.HomeDir()), policy.VariablesOf(RootUser, RootHome)
+	userVars, rootVars := policy.VariablesOf(c.Settings.UserName(), c.Settings.HomeDir()), policy.VariablesOf(RootUser, RootHome)
 	env := map[string]string{"HOME": RootHome, "USER": RootUser, "LOGNAME": RootUser}
 	for _, variable := range c.Env {
-		if name, value, _ := strings.Cut(variable, "="); usual[name] == value && own[name] != value {
-			env[name] = own[name]
+		if name, value, _ := strings.Cut(variable, "="); userVars[name] == value && rootVars[name] != value {
+			env[name] = rootVars[name]
 		}
 	}
 	return withEnv(c.Env, env)
@@ -199,8 +199,8 @@ func (s *Session) MarkRootless() { s.rootless.Store(true) }
 // IsRootless reports whether MarkRootless was called.
 func (s *Session) IsRootless() bool { return s.rootless.Load() }
 
-// kept splits the limit of a stream into its beginning and its end.
-func kept(limit quantity.Size, beginning bool) isolation.Output {
+// splitOutput splits the limit of a stream into its beginning and its end.
+func splitOutput(limit quantity.Size, beginning bool) isolation.Output {
 	if beginning {
 		return isolation.Output{Head: uint64(limit)}
 	}
@@ -208,24 +208,24 @@ func kept(limit quantity.Size, beginning bool) isolation.Output {
 	return isolation.Output{Head: head, Tail: uint64(limit) - head}
 }
 
-// makes reports whether a missing working directory is created. Elsewhere a box has what its image has.
-func (c *Context) makes(dir string) bool {
+// canCreateDir reports whether a missing working directory is created. Elsewhere a box has what its image has.
+func (c *Context) canCreateDir(dir string) bool {
 	return dir == "/" || isolation.UnderRoots(dir) || isolation.Within(dir, c.Settings.HomeDir()) || isolation.Within(dir, isolation.SkillsDir) || isolation.Within(dir, isolation.DrivesDir)
 }
 
-// longestTimeout leaves room for the durations that are added to a timeout.
-const longestTimeout = quantity.Duration(365 * 24 * time.Hour)
+// maxTimeout leaves room for the durations that are added to a timeout.
+const maxTimeout = quantity.Duration(365 * 24 * time.Hour)
 
-func (c *Context) timeout(asked *quantity.Duration, managed bool) (time.Duration, []policy.Clamp, error) {
+func (c *Context) timeout(requested *quantity.Duration, managed bool) (time.Duration, []policy.Clamp, error) {
 	switch {
 	case !managed:
-		return c.Policy.ExecTimeout(c.Profile, c.Settings.Profile, asked)
-	case asked == nil:
+		return c.Policy.ExecTimeout(c.Profile, c.Settings.Profile, requested)
+	case requested == nil:
 		return 0, nil, nil
-	case *asked <= 0 || *asked > longestTimeout:
-		return 0, nil, fault.Field("timeout", *asked, fmt.Sprintf("more than 0, at most %v", longestTimeout))
+	case *requested <= 0 || *requested > maxTimeout:
+		return 0, nil, fault.Field("timeout", *requested, fmt.Sprintf("more than 0, at most %v", maxTimeout))
 	}
-	return c.Policy.Timeout(time.Duration(*asked), true)
+	return c.Policy.Timeout(time.Duration(*requested), true)
 }
 
 // argv sets the arguments. It returns the code if that is too long for an argument.
@@ -249,18 +249,18 @@ func argv(cfg *policy.Config, cmd *isolation.Command, req *ExecRequest) []byte {
 
 // Validate checks what can be checked without a session.
 func (req *ExecRequest) Validate(cfg *policy.Config) error {
-	given := 0
-	for _, is := range []bool{req.Argv != nil, req.Command != nil, req.Code != nil} {
-		if is {
-			given++
+	count := 0
+	for _, set := range []bool{req.Argv != nil, req.Command != nil, req.Code != nil} {
+		if set {
+			count++
 		}
 	}
 	switch {
-	case given == 0 && req.Usual: // the image of its session may name a program
-	case given != 1:
-		err := fault.Errorf(fault.Invalid, "give one of argv, command and code; the request has %d", given).
+	case count == 0 && req.Usual: // the image of its session may name a program
+	case count != 1:
+		err := fault.Errorf(fault.Invalid, "give one of argv, command and code; the request has %d", count).
 			WithHint("give one of argv (program and arguments), command (a shell line) and code (with language)")
-		err.Field, err.Value, err.Allowed = "argv, command, code", strconv.Itoa(given), "one of them"
+		err.Field, err.Value, err.Allowed = "argv, command, code", strconv.Itoa(count), "one of them"
 		return err
 	case req.Argv != nil:
 		if err := validateArgv(cfg, req.Argv); err != nil {

@@ -36,10 +36,10 @@ func request(change func(*ProcessRequest)) *ProcessRequest {
 func TestAManagedProcessHasNoTimeoutItDoesNotAskFor(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		managed bool
-		asked   time.Duration
-		want    time.Duration
-		clamped int
+		managed   bool
+		requested time.Duration
+		want      time.Duration
+		clamped   int
 	}{
 		{true, 0, 0, 0},
 		{true, time.Hour, time.Hour, 0},
@@ -47,8 +47,8 @@ func TestAManagedProcessHasNoTimeoutItDoesNotAskFor(t *testing.T) {
 		{false, time.Hour, 2 * time.Minute, 1},
 	} {
 		spec, err := session(t).Process(request(func(r *ProcessRequest) {
-			if r.Managed = tc.managed; tc.asked > 0 {
-				r.Exec.Timeout = new(quantity.Duration(tc.asked))
+			if r.Managed = tc.managed; tc.requested > 0 {
+				r.Exec.Timeout = new(quantity.Duration(tc.requested))
 			}
 		}))
 		if err != nil || spec.Command.Timeout != tc.want || len(spec.Clamped) != tc.clamped {
@@ -60,9 +60,9 @@ func TestAManagedProcessHasNoTimeoutItDoesNotAskFor(t *testing.T) {
 func TestAProgramInATerminalEndsWhenTheOperatorSays(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		most, asked, want time.Duration
-		terminal          bool
-		clamped           int
+		maximum, requested, want time.Duration
+		terminal                 bool
+		clamped                  int
 	}{
 		{0, 0, 0, true, 0},
 		{time.Minute, 0, time.Minute, true, 0},
@@ -71,10 +71,10 @@ func TestAProgramInATerminalEndsWhenTheOperatorSays(t *testing.T) {
 		{time.Minute, 0, 0, false, 0},
 	} {
 		c := session(t)
-		c.Config.Exec.MaxInteractive = quantity.Duration(tc.most)
+		c.Config.Exec.MaxInteractive = quantity.Duration(tc.maximum)
 		spec, err := c.Process(request(func(r *ProcessRequest) {
-			if tc.asked > 0 {
-				r.Exec.Timeout = new(quantity.Duration(tc.asked))
+			if tc.requested > 0 {
+				r.Exec.Timeout = new(quantity.Duration(tc.requested))
 			}
 			if tc.terminal {
 				r.Terminal = &process.Size{Rows: 24, Cols: 80}
@@ -116,14 +116,14 @@ func TestAProcessIsWhatWasAskedFor(t *testing.T) {
 
 func TestTwoRequestsAreComparedByWhatTheyAskFor(t *testing.T) {
 	t.Parallel()
-	of := func(change func(*ProcessRequest)) map[string]string {
+	requestOf := func(change func(*ProcessRequest)) map[string]string {
 		spec, err := session(t).Process(request(change))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return spec.Request
 	}
-	base := of(nil)
+	base := requestOf(nil)
 	for names, change := range map[string]func(*ProcessRequest){
 		"":         func(r *ProcessRequest) { r.Exec.Stdin, r.Labels = []byte{}, map[string]string{} },
 		"argv":     func(r *ProcessRequest) { r.Exec.Argv = []string{"y"} },
@@ -133,19 +133,19 @@ func TestTwoRequestsAreComparedByWhatTheyAskFor(t *testing.T) {
 		"restart":  func(r *ProcessRequest) { r.Restart = &process.Restart{Policy: "always"} },
 		"terminal": func(r *ProcessRequest) { r.Terminal, r.Stdin = &process.Size{Rows: 1, Cols: 1}, false },
 	} {
-		got := slices.DeleteFunc(process.Differences(base, of(change)), func(name string) bool { return names == "terminal" && name == "stdin" })
+		got := slices.DeleteFunc(process.Differences(base, requestOf(change)), func(name string) bool { return names == "terminal" && name == "stdin" })
 		if strings.Join(got, " ") != names {
 			t.Errorf("%q: %q", names, got)
 		}
 	}
 	input := func(data string) func(*ProcessRequest) { return func(r *ProcessRequest) { r.StdinData = []byte(data) } }
-	if got := process.Differences(of(input("\xff")), of(input("\xfe"))); !slices.Equal(got, []string{"stdin_data"}) {
+	if got := process.Differences(requestOf(input("\xff")), requestOf(input("\xfe"))); !slices.Equal(got, []string{"stdin_data"}) {
 		t.Errorf("%q", got)
 	}
 	size := func(n uint16) func(*ProcessRequest) {
 		return func(r *ProcessRequest) { r.Terminal = &process.Size{Rows: n, Cols: n} }
 	}
-	if got := process.Differences(of(size(1)), of(size(2))); len(got) > 0 {
+	if got := process.Differences(requestOf(size(1)), requestOf(size(2))); len(got) > 0 {
 		t.Errorf("%q", got)
 	}
 	for name, value := range base {

@@ -26,30 +26,30 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	var m session.EndedSessions
 	now := time.Unix(1e9, 0)
-	has := func(key string, at time.Time, want session.EndReason) {
+	wantReason := func(key string, at time.Time, want session.EndReason) {
 		t.Helper()
 		if s, ok := m.Get(key, at); ok != (want != "") || s.Reason != want {
 			t.Errorf("%s: %+v %v, want %q", key, s, ok, want)
 		}
 	}
-	has("a", now, "")
+	wantReason("a", now, "")
 	m.Add("a", session.EndIdle, now)
 	m.Add("b", session.EndDeleted, now.Add(time.Minute))
 	m.Add("a", session.EndLost, now.Add(2*time.Minute)) // created again, and ended again
-	has("a", now.Add(3*time.Minute), session.EndLost)
-	has("b", now.Add(3*time.Minute), session.EndDeleted)
+	wantReason("a", now.Add(3*time.Minute), session.EndLost)
+	wantReason("b", now.Add(3*time.Minute), session.EndDeleted)
 	m.Expire(now.Add(session.KeepEnded + time.Minute))
-	has("b", now.Add(3*time.Minute), "")
-	has("a", now.Add(3*time.Minute), session.EndLost)
-	has("a", now.Add(session.KeepEnded+2*time.Minute), "")
+	wantReason("b", now.Add(3*time.Minute), "")
+	wantReason("a", now.Add(3*time.Minute), session.EndLost)
+	wantReason("a", now.Add(session.KeepEnded+2*time.Minute), "")
 	m.Expire(now.Add(time.Hour))
-	has("a", now, "")
+	wantReason("a", now, "")
 	for i := range session.MostEnded + 1 {
 		m.Add(strconv.Itoa(i), session.EndIdle, now)
 	}
-	has("0", now, "")
-	has("1", now, session.EndIdle)
+	wantReason("0", now, "")
+	wantReason("1", now, session.EndIdle)
 	// After the clock is set back they are still remembered; their number alone limits them.
 	m.Expire(now.Add(-time.Hour))
-	has(strconv.Itoa(session.MostEnded), now.Add(-time.Hour), session.EndIdle)
+	wantReason(strconv.Itoa(session.MostEnded), now.Add(-time.Hour), session.EndIdle)
 }

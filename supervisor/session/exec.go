@@ -16,13 +16,13 @@ import (
 
 // execution is a running program whose caller waits for it.
 type execution struct {
-	session *Session
-	caller  context.Context //nolint:containedctx // whose request it is of, for what is told of it; nothing waits for it
-	spec    *process.Spec
-	program *client.Program
-	release func()         // gives back what was reserved
-	over    func()         // gives back its start turn
-	late    *process.Timer // ends the session
+	session     *Session
+	callerCtx   context.Context //nolint:containedctx // whose request it is of, for what is told of it; nothing waits for it
+	spec        *process.Spec
+	program     *client.Program
+	release     func()         // gives back what was reserved
+	releaseTurn func()         // gives back its start turn
+	deadline    *process.Timer // ends the session
 }
 
 // context returns what the session provides to its programs. It is cached until the configuration or the session changes:
@@ -31,11 +31,11 @@ func (s *Session) context() *Context {
 	cfg := s.hooks.Config()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.gives; c != nil && c.Config == cfg {
+	if c := s.cachedContext; c != nil && c.Config == cfg {
 		return c
 	}
-	s.gives = &Context{Config: cfg, Policy: cfg.PolicyOf(s.Owner).For(s.Settings.Labels), Profile: &s.profile, Settings: s.Settings, Enforced: s.enforced, Env: withEnv(s.env, s.given)}
-	return s.gives
+	s.cachedContext = &Context{Config: cfg, Policy: cfg.PolicyOf(s.Owner).For(s.Settings.Labels), Profile: &s.profile, Settings: s.Settings, Enforced: s.enforced, Env: withEnv(s.env, s.extraEnv)}
+	return s.cachedContext
 }
 
 // Plan returns what an execution would be, or why it is refused. It starts nothing and uses up nothing of its owner's limits.
@@ -81,37 +81,37 @@ func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, erro
 	var box *client.Box
 	var release func()
 	err = s.admit(ctx, req.Wait, func() (err error) {
-		box, release, err = s.take(current)
+		box, release, err = s.reserve(current)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	over, err := s.hooks.Turns.Begin(ctx, s.Owner.Name)
+	releaseTurn, err := s.hooks.Turns.Begin(ctx, s.Owner.Name)
 	if err != nil {
 		release()
-		s.done()
+		s.endExec()
 		return nil, err
 	}
 	p, err := box.Start(&spec.Command, files)
 	if err != nil {
-		over()
+		releaseTurn()
 		release()
-		s.done()
+		s.endExec()
 		if errors.Is(err, client.ErrBoxLost) {
-			return nil, s.closed()
+			return nil, s.notReadyError()
 		}
 		return nil, err
 	}
 	s.hooks.Executed.Add(1)
 	s.Emit(ctx, events.Event{Type: events.ExecStarted})
-	e := &execution{session: s, caller: context.WithoutCancel(ctx), spec: spec, program: p, release: release, over: over}
-	e.late = process.After(spec.Command.Timeout+process.KillPatience, e.markLost)
+	e := &execution{session: s, callerCtx: context.WithoutCancel(ctx), spec: spec, program: p, release: release, releaseTurn: releaseTurn}
+	e.deadline = process.After(spec.Command.Timeout+process.KillPatience, e.markLost)
 	return e, nil
 }
 
-// take admits one execution, if its session and its owner's limits have room; release gives back what was reserved.
-func (s *Session) take(current *Context) (box *client.Box, release func(), err error) {
+// reserve admits one execution, if its session and its owner's limits have room; release gives back what was reserved.
+func (s *Session) reserve(current *Context) (box *client.Box, release func(), err error) {
 	limit := current.Config.Exec.MaxPerSession
 	if err := s.checkSlot(limit); err != nil { // before anything of the owner's day is used up
 		return nil, nil, err
@@ -119,7 +119,7 @@ func (s *Session) take(current *Context) (box *client.Box, release func(), err e
 	if release, err = s.hooks.Accounts.Execution(s.Owner.Name, &current.Policy); err != nil {
 		return nil, nil, err
 	}
-	if box, err = s.begin(limit, time.Now()); err != nil {
+	if box, err = s.beginExec(limit, time.Now()); err != nil {
 		release()
 	}
 	return box, release, err
@@ -145,8 +145,8 @@ func (e *execution) wait(ctx context.Context) (*Result, error) {
 			return e.result(canceled)
 		case <-done:
 			done, canceled = nil, true
-			if e.late.Left() > process.KillPatience {
-				e.late.Reset(process.KillPatience)
+			if e.deadline.Left() > process.KillPatience {
+				e.deadline.Reset(process.KillPatience)
 			}
 			_ = e.program.Kill() // if the box is gone, Exited is closed
 		}
@@ -155,40 +155,40 @@ func (e *execution) wait(ctx context.Context) (*Result, error) {
 
 // result reports the outcome of the program, to its caller and as an event.
 func (e *execution) result(canceled bool) (*Result, error) {
-	exit, err := e.program.Wait(e.caller) // returns at once
+	exit, err := e.program.Wait(e.callerCtx) // returns at once
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		if err := e.session.limitHit(step); err != nil {
-			e.session.Emit(e.caller, events.Event{Type: events.ExecEnded, Reason: string(StatusStartFailed), Detail: err.Error()})
+			e.session.Emit(e.callerCtx, events.Event{Type: events.ExecEnded, Reason: string(StatusStartFailed), Detail: err.Error()})
 			return nil, err
 		}
 	}
 	r, err := e.session.result(e.spec, exit, err, e.program.Group(), e.program.Retained, canceled)
-	e.session.emitResult(e.caller, events.Event{Type: events.ExecEnded}, r, err)
+	e.session.emitResult(e.callerCtx, events.Event{Type: events.ExecEnded}, r, err)
 	return r, err
 }
 
 // close releases a program that has ended.
 func (e *execution) close() {
-	e.over()
-	e.late.Stop()
-	if exit, err := e.program.Wait(e.caller); err == nil { // returns at once
-		e.session.used(exit)
+	e.releaseTurn()
+	e.deadline.Stop()
+	if exit, err := e.program.Wait(e.callerCtx); err == nil { // returns at once
+		e.session.accountCPU(exit)
 	}
 	e.program.Close()
 	e.release()
-	e.session.done()
+	e.session.endExec()
 }
 
-// used accounts for a program's CPU time if the box has no cgroups that do.
-func (s *Session) used(exit *isolation.Exit) {
+// accountCPU accounts for a program's CPU time if the box has no cgroups that do.
+func (s *Session) accountCPU(exit *isolation.Exit) {
 	if !s.Grouped() {
 		s.hooks.Used(s.Owner.Name, exit.UserTime+exit.SystemTime)
 	}
 }
 
-// done ends an execution, and tells the reaper when the session expires now.
-func (s *Session) done() {
-	if at := s.finish(time.Now()); !at.IsZero() {
+// endExec ends an execution, and tells the reaper when the session expires now.
+func (s *Session) endExec() {
+	if at := s.finishExec(time.Now()); !at.IsZero() {
 		s.hooks.Due(s, at)
 	}
 	s.hooks.Line.Wake()

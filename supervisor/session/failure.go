@@ -58,7 +58,7 @@ func StartError(id string, settings *policy.Settings, err error) error {
 			WithHint("allowed directories are listed in mounts.allow in box.toml").
 			By(fault.Denial{Layer: fault.LayerMount, Rule: "mounts.allow", Allowed: r.Allowed, Setting: "mounts.allow with " + strconv.Quote(r.Value)})
 	case step.Refused != nil && step.Step == isolation.StepWorkspace:
-		return noQuota(step)
+		return quotaError(step)
 	case step.Refused != nil:
 		return fault.Field(step.Refused.Field, step.Refused.Value, step.Refused.Allowed)
 	case step.Step == isolation.StepMountSource:
@@ -76,7 +76,7 @@ func StartError(id string, settings *policy.Settings, err error) error {
 			}
 		}
 	case step.Step == isolation.StepNetwork:
-		return noNetwork(id, step)
+		return networkError(id, step)
 	case step.Step == isolation.StepGroup && step.Refused == nil:
 		return fault.Errorf(fault.Unavailable, "session %s cannot start: %s", fault.Show(id), step.Item).
 			WithHint("check the unit that holds the boxes: systemctl status boxd-boxes.service")
@@ -87,8 +87,8 @@ func StartError(id string, settings *policy.Settings, err error) error {
 	return fmt.Errorf("start session %q: %w", id, err)
 }
 
-// noQuota is the refusal of a host directory that cannot have the quota of the session.
-func noQuota(step *isolation.StepError) error {
+// quotaError is the refusal of a host directory that cannot have the quota of the session.
+func quotaError(step *isolation.StepError) error {
 	r := step.Refused
 	f := fault.Field(r.Field, r.Value, r.Allowed)
 	switch step.Errno { //nolint:exhaustive // of a hundred
@@ -115,8 +115,8 @@ func NoAnswerError(field string, step *isolation.StepError) error {
 	return f
 }
 
-// noNetwork is the refusal of a session that cannot have its network here, with the keeper's reason.
-func noNetwork(id string, step *isolation.StepError) error {
+// networkError is the refusal of a session that cannot have its network here, with the keeper's reason.
+func networkError(id string, step *isolation.StepError) error {
 	kind := fault.Unavailable
 	switch step.Errno { //nolint:exhaustive // of a hundred
 	case unix.EUSERS:

@@ -25,25 +25,25 @@ type Sample struct {
 }
 
 // NewSample is the usage of a session now: of its cgroups and of its workspace, each nil if not known.
-func (s *Session) NewSample(now time.Time, usage *CgroupUsage, work *isolation.Disk) Sample {
+func (s *Session) NewSample(now time.Time, usage *CgroupUsage, workspace *isolation.Disk) Sample {
 	m := Sample{At: now.UnixMilli()}
-	if work != nil {
-		m.Quota, m.Used, m.Files = true, work.Used, work.Files
+	if workspace != nil {
+		m.Quota, m.Used, m.Files = true, workspace.Used, workspace.Files
 	}
 	if usage == nil {
 		return m
 	}
 	m.Counted, m.CPU, m.Memory, m.Swap, m.Pids, m.Read, m.Written = true, usage.CPU, usage.Memory, usage.Swap, uint32(usage.Pids), usage.Read, usage.Written
 	m.CPUPressure, m.MemoryPressure, m.IOPressure = float32(usage.CPUPressure), float32(usage.MemoryPressure), float32(usage.IOPressure)
-	before := Sample{At: s.Created.UnixMilli()}
+	prev := Sample{At: s.Created.UnixMilli()}
 	if last, ok := s.history.last(); ok {
-		before = last
+		prev = last
 	}
-	if before.CPU > m.CPU { // the session was stopped in between: this is another box
-		before.CPU = 0
+	if prev.CPU > m.CPU { // the session was stopped in between: this is another box
+		prev.CPU = 0
 	}
-	if took := time.Duration(m.At-before.At) * time.Millisecond; took > 0 {
-		m.CPUPercent = float32(100 * float64(m.CPU-before.CPU) / float64(took))
+	if elapsed := time.Duration(m.At-prev.At) * time.Millisecond; elapsed > 0 {
+		m.CPUPercent = float32(100 * float64(m.CPU-prev.CPU) / float64(elapsed))
 	}
 	return m
 }
@@ -70,7 +70,7 @@ func (s *Session) Remember(m Sample) {
 	s.history.list = append(s.history.list, m)
 }
 
-// ForgetBefore drops the older samples of a session, and all but the last most of the others, so that setting the clock back
+// ForgetBefore drops the older samples of a session, and all but the last limit of the others, so that setting the clock back
 // does not make them accumulate.
 func (s *Session) ForgetBefore(at time.Time, limit int) {
 	h := s.history
@@ -91,11 +91,11 @@ func (s *Session) ForgetBefore(at time.Time, limit int) {
 func (s *Session) History(after time.Time) []Sample {
 	s.history.mu.Lock()
 	defer s.history.mu.Unlock()
-	begin := 0
-	for begin < len(s.history.list) && s.history.list[begin].At <= after.UnixMilli() {
-		begin++
+	start := 0
+	for start < len(s.history.list) && s.history.list[start].At <= after.UnixMilli() {
+		start++
 	}
-	return slices.Clone(s.history.list[begin:])
+	return slices.Clone(s.history.list[start:])
 }
 
 // TakeHistory gives a session that no caller knows yet the history of the one it replaces.

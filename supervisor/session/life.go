@@ -25,15 +25,15 @@ func (s *Session) Launched(box *client.Box, err error) error {
 	if err != nil {
 		next = StateEnded
 	}
-	move := s.advanceLocked(next)
+	transitionErr := s.advanceLocked(next)
 	s.mu.Unlock()
 	if err != nil {
 		s.FinishStart()
 		close(s.ended)
-		return move
+		return transitionErr
 	}
 	s.watch()
-	return move
+	return transitionErr
 }
 
 // FinishStart wakes the callers that wait for the start of a session. What other callers may do with it, such as ending it,
@@ -121,11 +121,11 @@ func (s *Session) markLost() {
 }
 
 // Expiry returns when and why the session ends by itself, if it is ready or stopped; a zero time means never.
-func (s *Session) Expiry() (at time.Time, why EndReason) {
+func (s *Session) Expiry() (at time.Time, reason EndReason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != StateReady && s.state != StateStopped {
-		return at, why
+		return at, reason
 	}
 	return s.expiryLocked()
 }
@@ -140,19 +140,19 @@ func (s *Session) Environment() []string { return s.env }
 func (s *Session) SetGiven(env map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.given, s.gives = env, nil
+	s.extraEnv, s.cachedContext = env, nil
 }
 
 // Made is the configuration under which the session was created or adopted.
-func (s *Session) Made() *policy.Config { return s.made }
+func (s *Session) Made() *policy.Config { return s.createdConfig }
 
 // Profile is the profile of the session.
 func (s *Session) Profile() *policy.Profile { return &s.profile }
 
 // Exclusive calls f while nothing else changes the session or freezes it.
 func (s *Session) Exclusive(f func() error) error {
-	s.changing.Lock()
-	defer s.changing.Unlock()
+	s.changeMu.Lock()
+	defer s.changeMu.Unlock()
 	return f()
 }
 
@@ -160,7 +160,7 @@ func (s *Session) Exclusive(f func() error) error {
 func (s *Session) Set(settings policy.Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Settings, s.gives = settings, nil
+	s.Settings, s.cachedContext = settings, nil
 	s.changes++
 }
 
@@ -181,7 +181,7 @@ func (s *Session) Await(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != StateReady {
-		return s.closedLocked()
+		return s.notReadyErrorLocked()
 	}
 	return nil
 }
@@ -212,27 +212,27 @@ func (s *Session) Freeze(ctx context.Context, on bool) error {
 	if err != nil {
 		return err
 	}
-	what := events.SessionThawed
+	eventType := events.SessionThawed
 	if on {
-		what = events.SessionFrozen
+		eventType = events.SessionFrozen
 	}
-	s.Emit(ctx, events.Event{Type: what})
+	s.Emit(ctx, events.Event{Type: eventType})
 	return nil
 }
 
 func (s *Session) freeze(on bool) error {
 	s.mu.Lock()
-	before := s.frozen
+	wasFrozen := s.frozen
 	s.frozen = true // until it is known not to be: no program may be started meanwhile
-	slept := s.asleep
+	wasAsleep := s.asleep
 	s.asleep = s.asleep && !on // callers that come meanwhile wait for the thaw
 	s.lastUsed = time.Now()
 	s.mu.Unlock()
-	if slept && on {
+	if wasAsleep && on {
 		s.hooks.Keep(s) // otherwise the next boxd would thaw what a caller has frozen
 	}
-	err := s.setFrozen(on, before)
-	if slept {
+	err := s.setFrozen(on, wasFrozen)
+	if wasAsleep {
 		s.mu.Lock()
 		s.asleep = s.asleep && s.frozen
 		s.mu.Unlock()
@@ -245,14 +245,14 @@ func (s *Session) freeze(on bool) error {
 }
 
 // setFrozen freezes or thaws the box, and records the outcome.
-func (s *Session) setFrozen(on, before bool) error {
+func (s *Session) setFrozen(on, wasFrozen bool) error {
 	err := s.box.Freeze(on)
 	s.mu.Lock()
-	s.frozen = on && err == nil || !on && err != nil && before
+	s.frozen = on && err == nil || !on && err != nil && wasFrozen
 	s.mu.Unlock()
 	switch {
 	case errors.Is(err, client.ErrBoxLost):
-		return s.closed()
+		return s.notReadyError()
 	case errors.Is(err, unix.ETIMEDOUT):
 		return fault.Errorf(fault.Unavailable, "cannot freeze session %s: a process does not stop", fault.Show(s.ID)).
 			WithHint("try again: a process may be waiting for a disk")

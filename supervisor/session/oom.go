@@ -31,16 +31,16 @@ func oomVictims(mount, group string) (names []string, limited string) {
 		case err != nil || n <= 0:
 			return names, limited
 		}
-		if name, by := victimOf(buf[:n], strings.TrimPrefix(group, mount)); name != "" {
-			names, limited = append(names, name), mount+by
+		if name, memcg := victimOf(buf[:n], strings.TrimPrefix(group, mount)); name != "" {
+			names, limited = append(names, name), mount+memcg
 		}
 	}
 }
 
 // victimOf parses one record:
-// "6,1234,5678,-;oom-kill:constraint=…,task_memcg=/a/b,task=python3,pid=42,uid=…". by is its
+// "6,1234,5678,-;oom-kill:constraint=…,task_memcg=/a/b,task=python3,pid=42,uid=…". memcg is its
 // oom_memcg, "" if the host itself was short of memory.
-func victimOf(record []byte, group string) (name, by string) {
+func victimOf(record []byte, group string) (name, memcg string) {
 	line, _, _ := bytes.Cut(record, []byte("\n"))
 	_, text, ok := bytes.Cut(line, []byte(";oom-kill:"))
 	if !ok || group == "" {
@@ -59,6 +59,6 @@ func victimOf(record []byte, group string) (name, by string) {
 }
 
 func limitOf(text []byte) string {
-	_, by, _ := bytes.Cut(text, []byte(",oom_memcg="))
-	return string(by)
+	_, memcg, _ := bytes.Cut(text, []byte(",oom_memcg="))
+	return string(memcg)
 }

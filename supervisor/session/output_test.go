@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// cut splits data as PID 1 does when it keeps head bytes of the beginning and tail bytes of the end.
-func cut(data []byte, head, tail int) (h, t []byte, end isolation.StreamEnd) {
+// truncate splits data as PID 1 does when it keeps head bytes of the beginning and tail bytes of the end.
+func truncate(data []byte, head, tail int) (h, t []byte, end isolation.StreamEnd) {
 	end.Total = uint64(len(data))
 	if len(data) <= head+tail {
 		return bytes.Clone(data), nil, end
@@ -45,7 +45,7 @@ func TestOutputKeepsBeginningAndEnd(t *testing.T) {
 		// Bytes that are no valid character are kept as they are.
 		{"\xff\xff\xff\xff\xff", 2, 2, "\xff\xff\n... [1 bytes omitted] ...\n\xff\xff", 1},
 	} {
-		head, tail, end := cut([]byte(tc.in), tc.head, tc.tail)
+		head, tail, end := truncate([]byte(tc.in), tc.head, tc.tail)
 		s := newStream(head, tail, end)
 		if string(s.Data) != tc.want || s.Omitted != tc.omitted || s.Total != uint64(len(tc.in)) {
 			t.Errorf("%q with %d and %d: %q, %d omitted", tc.in, tc.head, tc.tail, s.Data, s.Omitted)
@@ -58,7 +58,7 @@ func FuzzOutput(f *testing.F) {
 	f.Add([]byte("hello, wörld €😀"), uint8(5), uint8(4))
 	f.Add([]byte{0xf0, 0x9f, 0x98, 0x80, 0x80, 0x80}, uint8(2), uint8(2))
 	f.Fuzz(func(t *testing.T, data []byte, headSize, tailSize uint8) {
-		head, tail, end := cut(data, int(headSize), int(tailSize))
+		head, tail, end := truncate(data, int(headSize), int(tailSize))
 		s := newStream(head, tail, end)
 		if s.Omitted == 0 {
 			if !bytes.Equal(s.Data, data) {

@@ -22,14 +22,14 @@ type InternalExec struct {
 	Single  bool   // one CPU at a time, and so few threads, which the session limits: it runs for long
 }
 
-// ownProcessors is the most CPUs for a program of boxd itself: it runs only briefly.
-const ownProcessors = 4
+// maxInternalCPUs is the most CPUs for a program of boxd itself: it runs only briefly.
+const maxInternalCPUs = 4
 
-func (c *Context) own(req *ExecRequest) (*process.Spec, error) {
+func (c *Context) planInternal(req *ExecRequest) (*process.Spec, error) {
 	if err := c.Policy.May(req.Internal.Tool); err != nil {
 		return nil, err
 	}
-	processors := min(ownProcessors, runtime.NumCPU())
+	processors := min(maxInternalCPUs, runtime.NumCPU())
 	if req.Internal.Single {
 		processors = 1
 	}

@@ -34,8 +34,8 @@ const (
 	maxOfOwner   = 256
 )
 
-// patience bounds connecting: a program whose accept queue is full does not answer.
-const patience = 10 * time.Second
+// connectTimeout bounds connecting: a program whose accept queue is full does not answer.
+const connectTimeout = 10 * time.Second
 
 // Ports counts the connections into boxes.
 type Ports struct {
@@ -88,56 +88,56 @@ func (b *Ports) Open(ctx context.Context, s *Session, port uint16) (*PortConn, e
 	if s.Info().Frozen {
 		return nil, frozenError(s.ID)
 	}
-	leave, err := b.enter(s)
+	release, err := b.acquire(s)
 	if err != nil {
 		return nil, err
 	}
 	conn, err := b.connect(ctx, s, port)
 	if err != nil {
-		leave()
+		release()
 		return nil, err
 	}
-	c := &PortConn{TCPConn: conn, session: s, over: make(chan struct{}), leave: leave}
+	c := &PortConn{TCPConn: conn, session: s, done: make(chan struct{}), release: release}
 	go c.watch() // ends with the connection
 	return c, nil
 }
 
-// enter counts a connection; the caller must call leave.
-func (b *Ports) enter(s *Session) (leave func(), err error) {
+// acquire counts a connection; the caller must call release.
+func (b *Ports) acquire(s *Session) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	full := func(whose string, limit int) error {
-		return fault.Errorf(fault.Exhausted, "%s %d connections to ports, the limit", whose, limit).WithHint("close one of them")
+	limitErr := func(subject string, limit int) error {
+		return fault.Errorf(fault.Exhausted, "%s %d connections to ports, the limit", subject, limit).WithHint("close one of them")
 	}
 	switch {
 	case b.sessions[s.Key] >= maxOfSession:
-		return nil, full("session "+fault.Show(s.ID)+" has", maxOfSession)
+		return nil, limitErr("session "+fault.Show(s.ID)+" has", maxOfSession)
 	case b.owners[s.Owner.Name] >= maxOfOwner:
-		return nil, full("the sessions of "+s.Owner.Name+" have", maxOfOwner)
+		return nil, limitErr("the sessions of "+s.Owner.Name+" have", maxOfOwner)
 	}
 	b.sessions[s.Key]++
 	b.owners[s.Owner.Name]++
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		less(b.sessions, s.Key)
-		less(b.owners, s.Owner.Name)
+		decrement(b.sessions, s.Key)
+		decrement(b.owners, s.Owner.Name)
 	}, nil
 }
 
-func less(count map[string]int, name string) {
+func decrement(count map[string]int, name string) {
 	if count[name]--; count[name] == 0 {
 		delete(count, name)
 	}
 }
 
 func (b *Ports) connect(ctx context.Context, s *Session, port uint16) (*net.TCPConn, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	var conn *net.TCPConn
 	var err error
-	for _, at := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} { // some programs listen on one only
-		if conn, err = b.connectTo(ctx, s.BoxKey(), netip.AddrPortFrom(at, port)); !errors.Is(err, unix.ECONNREFUSED) {
+	for _, addr := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} { // some programs listen on one only
+		if conn, err = b.connectTo(ctx, s.BoxKey(), netip.AddrPortFrom(addr, port)); !errors.Is(err, unix.ECONNREFUSED) {
 			break
 		}
 	}
@@ -154,7 +154,7 @@ func (b *Ports) connect(ctx context.Context, s *Session, port uint16) (*net.TCPC
 		return nil, fault.Errorf(fault.Conflict, "the program that listens on port %d in session %s has closed the connection", port, fault.Show(s.ID)).
 			WithHint("try again; the program may be ending")
 	case errors.Is(err, unix.ESRCH):
-		return nil, s.closed()
+		return nil, s.notReadyError()
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
 		return nil, fault.Errorf(fault.Unavailable, "port %d: %w", port, err).WithHint("try again: boxd is starting a new keeper")
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, unix.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):
@@ -173,7 +173,7 @@ func (b *Ports) connectTo(ctx context.Context, key string, to netip.AddrPort) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := ready(ctx, conn); err != nil {
+	if err := awaitConnected(ctx, conn); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
@@ -195,23 +195,23 @@ func connOf(fd int) (*net.TCPConn, error) {
 	return tcp, nil
 }
 
-// ready waits until conn is connected.
-func ready(ctx context.Context, conn *net.TCPConn) error {
+// awaitConnected waits until conn is connected.
+func awaitConnected(ctx context.Context, conn *net.TCPConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) })()
 	var errno error
-	err = raw.Write(func(fd uintptr) bool { errno = state(int(fd)); return !errors.Is(errno, unix.EINPROGRESS) })
+	err = raw.Write(func(fd uintptr) bool { errno = socketError(int(fd)); return !errors.Is(errno, unix.EINPROGRESS) })
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return errors.Join(err, errno)
 }
 
-// state is nil for an established connection, EINPROGRESS for a pending one, and otherwise why it failed.
-func state(fd int) error {
+// socketError is nil for an established connection, EINPROGRESS for a pending one, and otherwise why it failed.
+func socketError(fd int) error {
 	n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err == nil && n != 0 {
 		err = syscall.Errno(n)
@@ -230,8 +230,8 @@ type PortConn struct {
 	*net.TCPConn
 	session *Session
 	once    sync.Once
-	over    chan struct{}
-	leave   func()
+	done    chan struct{}
+	release func()
 }
 
 // watch closes the connection when the session ends: an open one would keep the network of the box alive.
@@ -239,7 +239,7 @@ func (c *PortConn) watch() {
 	select {
 	case <-c.session.Ended():
 		_ = c.Close() // its reader gets an error
-	case <-c.over:
+	case <-c.done:
 	}
 }
 
@@ -258,9 +258,9 @@ func (c *PortConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{
 func (c *PortConn) Close() error {
 	err := net.ErrClosed
 	c.once.Do(func() {
-		close(c.over)
+		close(c.done)
 		err = c.TCPConn.Close()
-		c.leave()
+		c.release()
 	})
 	return err
 }

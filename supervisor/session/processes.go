@@ -24,21 +24,21 @@ import (
 
 // slot is the entry of a process in its session: the caller that creates it starts the process, all others wait.
 type slot struct {
-	request  map[string]string
-	managed  bool          // it counts as a process; otherwise as an execution
-	unlisted bool          // the caller that has started it removes it
-	waiting  bool          // for room in the session; guarded by the session's mu
-	spec     *process.Spec // set while it waits
-	spool    quantity.Size // how much of its output may be on disk
-	past     bool          // it had ended when it was adopted, and is not counted
-	known    chan struct{} // closed when process or err is set
-	process  *process.Process
-	err      error
-	over     chan struct{} // closed when the process has ended and is no longer counted
-	release  func()        // gives back what was reserved; nil if past
-	turn     func()        // gives back its start turn; nil if it was adopted
-	timer    *time.Timer   // guarded by the session's mu: drops the process; nil while it lives
-	ended    time.Time     // when it ended, set before the timer is
+	request     map[string]string
+	managed     bool          // it counts as a process; otherwise as an execution
+	unlisted    bool          // the caller that has started it removes it
+	waiting     bool          // for room in the session; guarded by the session's mu
+	spec        *process.Spec // set while it waits
+	spool       quantity.Size // how much of its output may be on disk
+	uncounted   bool          // it had ended when it was adopted, and is not counted
+	resolved    chan struct{} // closed when process or err is set
+	process     *process.Process
+	err         error
+	done        chan struct{} // closed when the process has ended and is no longer counted
+	release     func()        // gives back what was reserved; nil if uncounted
+	releaseTurn func()        // gives back its start turn; nil if it was adopted
+	timer       *time.Timer   // guarded by the session's mu: drops the process; nil while it lives
+	ended       time.Time     // when it ended, set before the timer is
 }
 
 // StartProcess returns the process of a session with the requested id, and starts it if there is none; the second result tells
@@ -53,19 +53,19 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 	if err != nil {
 		return nil, false, err
 	}
-	entry, mine, err := s.place(ctx, spec, current, req.Exec.Wait)
+	entry, created, err := s.findOrQueue(ctx, spec, current, req.Exec.Wait)
 	if err != nil {
 		return nil, false, err
 	}
-	if mine && entry.spec == nil {
-		starting := ctx
+	if created && entry.spec == nil {
+		startCtx := ctx
 		if !spec.Unlisted { // continues after its first caller hangs up
-			starting = context.WithoutCancel(ctx)
+			startCtx = context.WithoutCancel(ctx)
 		}
-		s.launchProcess(starting, entry, spec)
+		s.launchProcess(startCtx, entry, spec)
 	}
 	select {
-	case <-entry.known:
+	case <-entry.resolved:
 	case <-ctx.Done():
 		return nil, false, ctx.Err()
 	}
@@ -79,18 +79,18 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 		}
 		return nil, false, ctx.Err()
 	}
-	if step, ok := errors.AsType[*isolation.StepError](err); ok && mine {
+	if step, ok := errors.AsType[*isolation.StepError](err); ok && created {
 		if err := s.limitHit(step); err != nil {
 			s.dropProcess(entry)
 			return nil, false, err
 		}
 	}
-	return entry.process, mine, nil
+	return entry.process, created, nil
 }
 
 // reserveProcess finds the slot of a process, or makes one that its caller must fill. It does nothing slow.
 func (s *Session) reserveProcess(spec *process.Spec, current *Context) (entry *slot, isNew bool, err error) {
-	crowded := !spec.Unlisted && s.hooks.Line.Waits(s.Key) // before taking mu: the queue calls back with its own lock held
+	mustQueue := !spec.Unlisted && s.hooks.Line.Waits(s.Key) // before taking mu: the queue calls back with its own lock held
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if entry := s.processes[spec.ID]; entry != nil {
@@ -106,36 +106,36 @@ func (s *Session) reserveProcess(spec *process.Spec, current *Context) (entry *s
 		return nil, false, err
 	}
 	if !spec.Managed {
-		if crowded { // those waiting come first
+		if mustQueue { // those waiting come first
 			return nil, false, &quota.Full{Reason: quota.Executions, Own: true}
 		}
 		if err := s.checkSlotLocked(current.Config.Exec.MaxPerSession); err != nil {
 			return nil, false, err
 		}
-	} else if limit := current.Config.Processes.Max; s.lives >= limit {
-		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, its limit (processes.max)", fault.Show(s.ID), s.lives).
+	} else if limit := current.Config.Processes.Max; s.managed >= limit {
+		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, its limit (processes.max)", fault.Show(s.ID), s.managed).
 			WithHint("stop one of them").
-			By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max", Used: strconv.Itoa(s.lives), Allowed: strconv.Itoa(limit), Setting: "a larger processes.max"})
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max", Used: strconv.Itoa(s.managed), Allowed: strconv.Itoa(limit), Setting: "a larger processes.max"})
 	}
 	reserve := s.hooks.Accounts.Execution
 	if spec.Managed {
 		reserve = s.hooks.Accounts.Process
 	}
-	if err := s.openLocked(); err != nil {
+	if err := s.checkReadyLocked(); err != nil {
 		return nil, false, err
 	}
 	release, err := reserve(s.Owner.Name, &current.Policy)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := s.beginLocked(time.Now()); err != nil {
+	if err := s.beginExecLocked(time.Now()); err != nil {
 		release()
 		return nil, false, err
 	}
 	if spec.Managed {
-		s.lives++
+		s.managed++
 	}
-	entry = &slot{request: spec.Request, managed: spec.Managed, unlisted: spec.Unlisted, spool: spec.Spooled(), release: release, known: make(chan struct{}), over: make(chan struct{})}
+	entry = &slot{request: spec.Request, managed: spec.Managed, unlisted: spec.Unlisted, spool: spec.Spooled(), release: release, resolved: make(chan struct{}), done: make(chan struct{})}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}
 	}
@@ -143,48 +143,48 @@ func (s *Session) reserveProcess(spec *process.Spec, current *Context) (entry *s
 	return entry, true, nil
 }
 
-// checkSpoolLocked refuses a process if its output on disk, with that of all others the session still has, could exceed most.
+// checkSpoolLocked refuses a process if its output on disk, with that of all others the session still has, could exceed limit.
 // What they have written also counts toward the workspace quota.
 func (s *Session) checkSpoolLocked(spec *process.Spec, limit quantity.Size) error {
-	more := spec.Spooled()
-	if more == 0 {
+	needed := spec.Spooled()
+	if needed == 0 {
 		return nil
 	}
-	var all quantity.Size
+	var total quantity.Size
 	for _, other := range s.processes {
-		all += other.spool
+		total += other.spool
 	}
-	if more <= limit && all <= limit-more {
+	if needed <= limit && total <= limit-needed {
 		return nil
 	}
-	err := fault.Errorf(fault.Exhausted, "session %s may keep %v of output on disk (processes.max_spool), has promised %v, and this needs %v", fault.Show(s.ID), limit, all, more).
+	err := fault.Errorf(fault.Exhausted, "session %s may keep %v of output on disk (processes.max_spool), has promised %v, and this needs %v", fault.Show(s.ID), limit, total, needed).
 		WithHint("remove processes that have ended (boxctl ps BOX), or ask for a smaller spool; both streams count unless they are merged").
-		By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max_spool", Used: all.String(), Allowed: limit.String(), Setting: "a larger processes.max_spool"})
-	err.Field, err.Value = "spool", more.String()
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max_spool", Used: total.String(), Allowed: limit.String(), Setting: "a larger processes.max_spool"})
+	err.Field, err.Value = "spool", needed.String()
 	return err
 }
 
 // launchProcess starts the process of a slot, without holding a lock, unless ctx ends before its owner's turn comes.
 func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.Spec) {
-	defer close(entry.known)
-	turn, err := s.hooks.Turns.Begin(ctx, s.Owner.Name)
+	defer close(entry.resolved)
+	releaseTurn, err := s.hooks.Turns.Begin(ctx, s.Owner.Name)
 	ctx = context.WithoutCancel(ctx)
 	if err == nil {
 		if entry.process, err = process.Start(s.processHooks(ctx), spec); err != nil {
-			turn()
+			releaseTurn()
 		}
 	}
 	if err != nil {
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
-			entry.err = s.closed()
+			entry.err = s.notReadyError()
 		}
 		s.processEnded(ctx, entry)
 		s.dropProcess(entry)
 		return
 	}
 	s.hooks.Executed.Add(1)
-	entry.turn = turn
-	s.Emit(ctx, happened(spec, events.ProcessStarted, events.ExecStarted))
+	entry.releaseTurn = releaseTurn
+	s.Emit(ctx, programEvent(spec, events.ProcessStarted, events.ExecStarted))
 	s.drive(ctx, entry)
 }
 
@@ -192,11 +192,11 @@ func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.
 func (s *Session) processHooks(ctx context.Context) process.Hooks {
 	return process.Hooks{
 		Tell: func(id string, ready bool) {
-			what := events.ProcessRestarted
+			eventType := events.ProcessRestarted
 			if ready {
-				what = events.ProcessReady
+				eventType = events.ProcessReady
 			}
-			s.Emit(ctx, events.Event{Type: what, Process: id})
+			s.Emit(ctx, events.Event{Type: eventType, Process: id})
 		},
 		Box:     s.box,
 		Lose:    s.markLost,
@@ -208,14 +208,14 @@ func (s *Session) processHooks(ctx context.Context) process.Hooks {
 func (s *Session) drive(ctx context.Context, entry *slot) {
 	s.hooks.Work.Go(func() {
 		entry.process.Drive() //nolint:contextcheck // the context is for what is told of it alone
-		if entry.turn != nil {
-			entry.turn()
+		if entry.releaseTurn != nil {
+			entry.releaseTurn()
 		}
-		if !entry.past {
+		if !entry.uncounted {
 			s.emitEnd(ctx, entry.process)
 			s.processEnded(ctx, entry)
 		}
-		close(entry.over)
+		close(entry.done)
 		s.retire(entry)
 	})
 }
@@ -224,16 +224,16 @@ func (s *Session) drive(ctx context.Context, entry *slot) {
 func (s *Session) processEnded(ctx context.Context, entry *slot) {
 	s.mu.Lock()
 	if entry.managed {
-		s.lives--
+		s.managed--
 	}
 	s.mu.Unlock()
 	if entry.process != nil {
 		if exit, err := entry.process.Wait(context.WithoutCancel(ctx)); err == nil { // it has ended
-			s.used(exit)
+			s.accountCPU(exit)
 		}
 	}
 	entry.release()
-	s.done()
+	s.endExec()
 }
 
 // maxEnded is how many ended processes a session keeps, and how many ended executions: they are counted separately, so that a
@@ -249,13 +249,13 @@ func (s *Session) retire(entry *slot) {
 		return
 	}
 	info := entry.process.Info()
-	keep := max(time.Until(info.EndedAt.Add(entry.process.Keep(time.Duration(s.hooks.Config().Processes.Keep)))), 0)
+	keepFor := max(time.Until(info.EndedAt.Add(entry.process.Keep(time.Duration(s.hooks.Config().Processes.Keep)))), 0)
 	s.mu.Lock()
 	if s.processes[info.ID] != entry || s.state != StateReady {
 		s.mu.Unlock()
 		return
 	}
-	entry.ended, entry.timer = info.EndedAt, time.AfterFunc(keep, func() { s.dropProcess(entry) })
+	entry.ended, entry.timer = info.EndedAt, time.AfterFunc(keepFor, func() { s.dropProcess(entry) })
 	var ended []*slot
 	for _, other := range s.processes {
 		if other.timer != nil && other.attached() == entry.attached() {
@@ -289,9 +289,9 @@ func (s *Session) dropProcess(entry *slot) {
 // DropProcesses drops all processes of a session whose box is gone.
 func (s *Session) DropProcesses() {
 	for _, entry := range s.slots() {
-		<-entry.known
+		<-entry.resolved
 		if entry.process != nil {
-			<-entry.over // soon, as the box is gone
+			<-entry.done // soon, as the box is gone
 		}
 		s.dropProcess(entry)
 	}
@@ -317,7 +317,7 @@ func (s *Session) Process(id string) (*process.Process, error) {
 	s.mu.Unlock()
 	if entry != nil && !entry.unlisted {
 		select {
-		case <-entry.known:
+		case <-entry.resolved:
 			if entry.process != nil {
 				return entry.process, nil
 			}
@@ -333,7 +333,7 @@ func (s *Session) Processes() []*process.Process {
 	var list []*process.Process
 	for _, entry := range s.slots() {
 		select {
-		case <-entry.known:
+		case <-entry.resolved:
 			if entry.process != nil && !entry.unlisted {
 				list = append(list, entry.process)
 			}
@@ -368,12 +368,12 @@ func (s *Session) AwaitReleased(ctx context.Context, p *process.Process) error {
 func (s *Session) awaitReleased(ctx context.Context, p *process.Process) (*slot, error) {
 	for _, entry := range s.slots() {
 		select {
-		case <-entry.known:
+		case <-entry.resolved:
 			if entry.process != p {
 				continue
 			}
 			select {
-			case <-entry.over:
+			case <-entry.done:
 				return entry, nil
 			case <-ctx.Done():
 				return nil, ctx.Err()

@@ -17,11 +17,11 @@ import (
 // errAsleep means that the session must be woken first.
 var errAsleep = errors.New("the session is suspended")
 
-// admit waits until the session has room for one more, and wakes it if it is asleep. try is called without a lock of the
+// admit waits until the session has room for one more, and wakes it if it is asleep. attempt is called without a lock of the
 // session, possibly more than once.
-func (s *Session) admit(ctx context.Context, wait *time.Duration, try func() error) error {
+func (s *Session) admit(ctx context.Context, wait *time.Duration, attempt func() error) error {
 	for {
-		err := s.hooks.Line.Admit(ctx, quota.Waiter{Caller: s.Key, What: s.ID, Wait: wait}, try)
+		err := s.hooks.Line.Admit(ctx, quota.Waiter{Caller: s.Key, What: s.ID, Wait: wait}, attempt)
 		if !errors.Is(err, errAsleep) {
 			return err
 		}
@@ -55,8 +55,8 @@ func (s *Session) Use() error {
 // A session is in use while an execution runs or a client is attached: as no event reports the end of that, the result is then
 // the time to check again.
 func (s *Session) IdleAt() time.Time {
-	after := time.Duration(s.profile.FreezeAfter)
-	if after == 0 || !s.Grouped() {
+	delay := time.Duration(s.profile.FreezeAfter)
+	if delay == 0 || !s.Grouped() {
 		return time.Time{}
 	}
 	attached := s.attached()
@@ -65,10 +65,10 @@ func (s *Session) IdleAt() time.Time {
 	switch {
 	case s.state != StateReady || s.frozen:
 		return time.Time{}
-	case attached || s.running > s.lives:
-		return time.Now().Add(max(after, time.Second))
+	case attached || s.running > s.managed:
+		return time.Now().Add(max(delay, time.Second))
 	}
-	return s.lastUsed.Add(after)
+	return s.lastUsed.Add(delay)
 }
 
 // attached reports whether a client is attached to a process, or may be without boxd's knowledge.
@@ -88,7 +88,7 @@ func (s *Session) FreezeIdle() error {
 			return nil
 		}
 		s.mu.Lock()
-		if s.state != StateReady || s.running > s.lives {
+		if s.state != StateReady || s.running > s.managed {
 			s.mu.Unlock()
 			return nil
 		}

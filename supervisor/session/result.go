@@ -138,7 +138,7 @@ func (s *Session) addOutput(r *Result, exit *isolation.Exit, out retained, durab
 		if err != nil {
 			return fmt.Errorf("session %q: %w", s.ID, err)
 		}
-		if there := uint64(len(head) + len(tail)); end.CutFrom == end.CutTo && there < end.Total { // the rest is on disk
+		if retainedLen := uint64(len(head) + len(tail)); end.CutFrom == end.CutTo && retainedLen < end.Total { // the rest is on disk
 			end.CutFrom, end.CutTo = uint64(len(head)), end.Total-uint64(len(tail))
 		}
 		if durable {
@@ -153,8 +153,8 @@ func (s *Session) addOutput(r *Result, exit *isolation.Exit, out retained, durab
 	return nil
 }
 
-// lastWords is how much of the end of standard error is searched.
-const lastWords = 4 << 10
+// searchedStderr is how much of the end of standard error is searched.
+const searchedStderr = 4 << 10
 
 // memorySign returns a sign of lack of memory in a program under RLIMIT_DATA, which makes its allocations fail: what C, C++,
 // Go, Python, Java and Node print then, or a fatal signal when it has used most of its limit.
@@ -166,7 +166,7 @@ func (r *Result) memorySign(limit quantity.Size) string {
 		return r.Signal
 	}
 	stderr := r.Streams[1].Data
-	stderr = stderr[max(0, len(stderr)-lastWords):]
+	stderr = stderr[max(0, len(stderr)-searchedStderr):]
 	for _, sign := range []string{"MemoryError", "OutOfMemoryError", "std::bad_alloc", "Cannot allocate memory", "heap out of memory", "runtime: out of memory", "virtual memory exhausted", "memory allocation of"} {
 		if bytes.Contains(stderr, []byte(sign)) {
 			return sign
@@ -175,9 +175,9 @@ func (r *Result) memorySign(limit quantity.Size) string {
 	return ""
 }
 
-// addUse adds what the cgroup of an execution has reported; own are its own limits.
-func (s *Session) addUse(r *Result, settings *policy.Settings, own *cgroup.Limits, exit *isolation.Exit, group string) {
-	if by := s.enforced[policy.LimitWorkspace]; by == policy.MechanismProject || by == policy.MechanismStore {
+// addUse adds what the cgroup of an execution has reported; ownLimits are its own limits.
+func (s *Session) addUse(r *Result, settings *policy.Settings, ownLimits *cgroup.Limits, exit *isolation.Exit, group string) {
+	if mechanism := s.enforced[policy.LimitWorkspace]; mechanism == policy.MechanismProject || mechanism == policy.MechanismStore {
 		r.addFull(policy.LimitWorkspace, exit.Disks[0])
 	}
 	r.addFull(policy.LimitTmp, exit.Disks[1])
@@ -189,7 +189,7 @@ func (s *Session) addUse(r *Result, settings *policy.Settings, own *cgroup.Limit
 	r.UserTime, r.SysTime = u.User, u.System
 	r.MemoryPeak = quantity.Size(u.MemoryPeak)
 	// The kernel also counts attempts that it then refuses (kernel/cgroup/pids.c, pids_try_charge).
-	pids := int(own.Pids)
+	pids := int(ownLimits.Pids)
 	if pids == 0 {
 		pids = settings.Pids
 	}
@@ -198,20 +198,20 @@ func (s *Session) addUse(r *Result, settings *policy.Settings, own *cgroup.Limit
 	if u.OOMKills == 0 {
 		return
 	}
-	r.OOM = &OOM{Kills: int(u.OOMKills), Limit: quantity.Size(own.Memory), Own: true}
+	r.OOM = &OOM{Kills: int(u.OOMKills), Limit: quantity.Size(ownLimits.Memory), Own: true}
 	if r.OOM.Limit == 0 {
 		r.OOM.Limit, r.OOM.Own = settings.Memory, false
 	}
 	if info := s.Info(); info.Group != "" {
 		var limited string
 		r.OOM.Victims, limited = oomVictims(cgroup.Mount, filepath.Join(info.Group, "work", group))
-		r.OOM.share(limited)
+		r.OOM.markShared(limited)
 	}
 }
 
-// share notes that the limit was that of the owner's cgroup, if it was. Its present limit is the one it had, unless that has
+// markShared notes that the limit was that of the owner's cgroup, if it was. Its present limit is the one it had, unless that has
 // just been changed.
-func (o *OOM) share(limited string) {
+func (o *OOM) markShared(limited string) {
 	if !strings.HasPrefix(filepath.Base(limited), cgroup.OwnerPrefix) {
 		return
 	}
@@ -234,12 +234,12 @@ type Full struct {
 	FilesLimit  uint64
 }
 
-// roomForOne is less than any file needs.
-const roomForOne = 4 * quantity.KiB
+// minFileSize is less than any file needs.
+const minFileSize = 4 * quantity.KiB
 
 // IsFull reports whether nothing more fits on a disk.
 func IsFull(d isolation.Disk) bool {
-	return d.Limit > 0 && (quantity.Size(d.Used)+roomForOne > quantity.Size(d.Limit) || d.Files >= d.FilesLimit)
+	return d.Limit > 0 && (quantity.Size(d.Used)+minFileSize > quantity.Size(d.Limit) || d.Files >= d.FilesLimit)
 }
 
 func (r *Result) addFull(kind string, d isolation.Disk) {

@@ -19,10 +19,10 @@ func TestLackOfMemoryIsRecognizedWithoutACgroup(t *testing.T) {
 	t.Parallel()
 	const limit = 100 * quantity.MiB
 	for _, tc := range []struct {
-		exit   isolation.Exit
-		stderr string
-		by     policy.Mechanism
-		want   string
+		exit      isolation.Exit
+		stderr    string
+		mechanism policy.Mechanism
+		want      string
 	}{
 		{isolation.Exit{Code: 1}, "Traceback\nMemoryError\n", policy.MechanismRlimit, "MemoryError"},
 		{isolation.Exit{Code: 134, Reason: isolation.ReasonSignaled, Signal: int(unix.SIGABRT)}, "terminate called after throwing an instance of 'std::bad_alloc'\n", policy.MechanismRlimit, "std::bad_alloc"},
@@ -34,7 +34,7 @@ func TestLackOfMemoryIsRecognizedWithoutACgroup(t *testing.T) {
 		{isolation.Exit{Code: 1}, "MemoryError", policy.MechanismGroup, ""},
 		{isolation.Exit{Reason: isolation.ReasonTimedOut, Signal: int(unix.SIGKILL), MaxRSS: uint64(limit)}, "MemoryError", policy.MechanismRlimit, ""},
 	} {
-		s := Session{Settings: policy.Settings{Limits: limits.Limits{Memory: limit}}, enforced: map[string]policy.Mechanism{policy.LimitMemory: tc.by}}
+		s := Session{Settings: policy.Settings{Limits: limits.Limits{Memory: limit}}, enforced: map[string]policy.Mechanism{policy.LimitMemory: tc.mechanism}}
 		r, err := s.result(&process.Spec{}, &tc.exit, nil, "", func(stream int) (head, tail []byte, err error) {
 			if stream == 1 {
 				return []byte(tc.stderr), nil, nil

@@ -61,10 +61,10 @@ type Params struct {
 }
 
 // New returns a session that is starting; Launched tells it the outcome.
-func New(host *Hooks, p *Params) *Session {
+func New(hooks *Hooks, p *Params) *Session {
 	s := &Session{
 		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID, isolation.MaxHostname), Settings: p.Settings, Created: p.Created,
-		hooks: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills, drives: p.Drives, pushes: p.Pushes,
+		hooks: hooks, profile: *p.Profile, createdConfig: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills, drives: p.Drives, pushes: p.Pushes,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(), rested: p.Rested, stopped: p.Stopped, history: &history{},
 	}
 	s.Record.Stopped = p.Stopped // until it has its box
@@ -73,52 +73,52 @@ func New(host *Hooks, p *Params) *Session {
 
 // Session is one box and its state.
 type Session struct {
-	ID       string
-	Key      string
-	Owner    access.Principal
-	Hostname string
-	Settings policy.Settings // guarded by mu once the session has started
-	Created  time.Time
-	OneShot  bool   // it is not adopted by a later boxd
-	Record   Record // state of its record on disk
-	hooks    *Hooks
-	profile  policy.Profile
-	made     *policy.Config // the configuration under which it was created or adopted
-	env      []string       // NAME=value, without variables of a single program
-	rootless atomic.Bool    // its box has no root after all
-	enforced map[string]policy.Mechanism
+	ID            string
+	Key           string
+	Owner         access.Principal
+	Hostname      string
+	Settings      policy.Settings // guarded by mu once the session has started
+	Created       time.Time
+	OneShot       bool   // it is not adopted by a later boxd
+	Record        Record // state of its record on disk
+	hooks         *Hooks
+	profile       policy.Profile
+	createdConfig *policy.Config // the configuration under which it was created or adopted
+	env           []string       // NAME=value, without variables of a single program
+	rootless      atomic.Bool    // its box has no root after all
+	enforced      map[string]policy.Mechanism
 
-	rested      time.Duration // how long it was stopped in all
-	stopped     *Stopped      // what it is, or was, started again from; nil: it has not been stopped
-	changing    sync.Mutex    // held while the session is changed or frozen
-	handingOver sync.Mutex    // held while the box is given what the next boxd needs
-	history     *history      // has its own lock; not replaced once the session is visible to others
+	rested     time.Duration // how long it was stopped in all
+	stopped    *Stopped      // what it is, or was, started again from; nil: it has not been stopped
+	changeMu   sync.Mutex    // held while the session is changed or frozen
+	handOverMu sync.Mutex    // held while the box is given what the next boxd needs
+	history    *history      // has its own lock; not replaced once the session is visible to others
 
 	started chan struct{} // closed when the start is over, successful or not
 	ended   chan struct{} // closed when nothing is left of the session
 
-	mu          sync.Mutex // guards the fields below
-	state       State
-	changes     int // number of changes of Settings
-	box         *client.Box
-	boxKey      string // key of its box, if that is not Key; fixed once it has started
-	lastUsed    time.Time
-	running     int // executions under way, and processes
-	lives       int // managed processes among them
-	watches     int // watches of directories
-	execs       int // executions so far
-	frozen      bool
-	asleep      bool // frozen because it was idle: the next use thaws it
-	watching    bool // its box, which counts as work of the supervisor
-	missedPings int  // pings in a row that its PID 1 has not answered
-	reason      EndReason
-	live        []policy.LiveMount  // mounts added while it lived, by target
-	mounting    *policy.MountChange // the change of them that is under way
-	skills      []policy.ActiveSkill
-	drives      []policy.ActiveDrive
-	pushes      []Push            // results that are yet to be copied
-	given       map[string]string // variables that boxd adds to env: placeholders of secrets
-	gives       *Context          // what context returned last; nil: nothing, or it is outdated
+	mu            sync.Mutex // guards the fields below
+	state         State
+	changes       int // number of changes of Settings
+	box           *client.Box
+	boxKey        string // key of its box, if that is not Key; fixed once it has started
+	lastUsed      time.Time
+	running       int // executions under way, and processes
+	managed       int // managed processes among them
+	watches       int // watches of directories
+	execs         int // executions so far
+	frozen        bool
+	asleep        bool // frozen because it was idle: the next use thaws it
+	watching      bool // its box, which counts as work of the supervisor
+	missedPings   int  // pings in a row that its PID 1 has not answered
+	reason        EndReason
+	live          []policy.LiveMount  // mounts added while it lived, by target
+	mounting      *policy.MountChange // the change of them that is under way
+	skills        []policy.ActiveSkill
+	drives        []policy.ActiveDrive
+	pushes        []Push            // results that are yet to be copied
+	extraEnv      map[string]string // variables that boxd adds to env: placeholders of secrets
+	cachedContext *Context          // what context returned last; nil: nothing, or it is outdated
 
 	processes map[string]*slot
 	err       error    // why the start failed
@@ -172,7 +172,7 @@ func (s *Session) Info() Info {
 	defer s.mu.Unlock()
 	info := Info{
 		ID: s.ID, Box: cmp.Or(s.boxKey, s.Key), Owner: s.Owner.Name, OwnerUID: s.Owner.UID, Hostname: s.Hostname, State: s.state, Settings: s.Settings,
-		Enforced: maps.Clone(s.enforced), Skills: slices.Clone(s.skills), Drives: slices.Clone(s.drives), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen, Asleep: s.asleep, MissedPings: s.missedPings,
+		Enforced: maps.Clone(s.enforced), Skills: slices.Clone(s.skills), Drives: slices.Clone(s.drives), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.managed, Executions: s.execs, Frozen: s.frozen, Asleep: s.asleep, MissedPings: s.missedPings,
 	}
 	info.Expires, _ = s.expiryLocked()
 	if s.state == StateStopped {
@@ -187,7 +187,7 @@ func (s *Session) Info() Info {
 
 // advanceLocked makes a transition of the table in state.go.
 func (s *Session) advanceLocked(to State) error {
-	if !slices.Contains(moves()[s.state], to) {
+	if !slices.Contains(transitions()[s.state], to) {
 		return fmt.Errorf("session %q: no way from %s to %s", s.ID, s.state, to)
 	}
 	s.state = to
@@ -198,12 +198,12 @@ func (s *Session) advanceLocked(to State) error {
 // runs, nor while processes continue that a program has left.
 func (s *Session) expiryLocked() (time.Time, EndReason) {
 	var at time.Time
-	var why EndReason
+	var reason EndReason
 	if s.state == StateStopped {
 		if age := time.Duration(s.hooks.Config().Sessions.StoppedAge); age > 0 {
-			at, why = s.stopped.Since.Add(age), EndStoppedAge
+			at, reason = s.stopped.Since.Add(age), EndStoppedAge
 		}
-		return at, why
+		return at, reason
 	}
 	idle, since := s.running == 0, s.lastUsed
 	if s.box != nil && idle {
@@ -214,47 +214,47 @@ func (s *Session) expiryLocked() (time.Time, EndReason) {
 		}
 	}
 	if ttl := time.Duration(s.Settings.TTL); ttl > 0 && idle {
-		at, why = since.Add(ttl), EndIdle
+		at, reason = since.Add(ttl), EndIdle
 	}
-	if life := time.Duration(s.Settings.MaxLifetime); life > 0 {
-		if end := s.Created.Add(s.rested + life); at.IsZero() || end.Before(at) {
-			at, why = end, EndLifetime
+	if lifetime := time.Duration(s.Settings.MaxLifetime); lifetime > 0 {
+		if end := s.Created.Add(s.rested + lifetime); at.IsZero() || end.Before(at) {
+			at, reason = end, EndLifetime
 		}
 	}
-	return at, why
+	return at, reason
 }
 
-// begin admits one execution; the caller must call finish.
-func (s *Session) begin(limit int, now time.Time) (*client.Box, error) {
+// beginExec admits one execution; the caller must call finishExec.
+func (s *Session) beginExec(limit int, now time.Time) (*client.Box, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.checkSlotLocked(limit); err != nil {
 		return nil, err
 	}
-	return s.box, s.beginLocked(now)
+	return s.box, s.beginExecLocked(now)
 }
 
-// checkSlot refuses an execution that begin would refuse now.
+// checkSlot refuses an execution that beginExec would refuse now.
 func (s *Session) checkSlot(limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cmp.Or(s.checkSlotLocked(limit), s.openLocked())
+	return cmp.Or(s.checkSlotLocked(limit), s.checkReadyLocked())
 }
 
 // checkSlotLocked refuses an execution beyond the limit.
 func (s *Session) checkSlotLocked(limit int) error {
-	if s.running-s.lives < limit || s.state != StateReady || s.frozen {
-		return nil // beginLocked refuses it
+	if s.running-s.managed < limit || s.state != StateReady || s.frozen {
+		return nil // beginExecLocked refuses it
 	}
 	return &quota.Full{Reason: quota.Executions, Own: true, Err: fault.Errorf(fault.Exhausted, "session %s has %d executions running, its limit (exec.max_per_session)", fault.Show(s.ID), limit).
 		WithHint("wait for one of them to end").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: "exec.max_per_session", Used: strconv.Itoa(limit), Allowed: strconv.Itoa(limit), Setting: "a larger exec.max_per_session"})}
 }
 
-// openLocked refuses a session in which nothing can be started.
-func (s *Session) openLocked() error {
+// checkReadyLocked refuses a session in which nothing can be started.
+func (s *Session) checkReadyLocked() error {
 	if s.state != StateReady {
-		return s.closedLocked()
+		return s.notReadyErrorLocked()
 	}
 	if s.asleep {
 		return errAsleep
@@ -265,9 +265,9 @@ func (s *Session) openLocked() error {
 	return nil
 }
 
-// beginLocked is begin for a caller that checks the limit itself.
-func (s *Session) beginLocked(now time.Time) error {
-	if err := s.openLocked(); err != nil {
+// beginExecLocked is beginExec for a caller that checks the limit itself.
+func (s *Session) beginExecLocked(now time.Time) error {
+	if err := s.checkReadyLocked(); err != nil {
 		return err
 	}
 	s.running++
@@ -301,8 +301,8 @@ func (s *Session) limitHit(step *isolation.StepError) error {
 	return limitError(s.ID, pids, step)
 }
 
-// finish ends an execution and returns when the session expires if that was its last use.
-func (s *Session) finish(now time.Time) time.Time {
+// finishExec ends an execution and returns when the session expires if that was its last use.
+func (s *Session) finishExec(now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running--

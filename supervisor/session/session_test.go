@@ -29,10 +29,10 @@ func states() []State {
 	return []State{StateStarting, StateReady, StateStopping, StateStopped, StateEnding, StateEnded}
 }
 
-// The diagram above moves in state.go shows the same transitions.
+// The diagram above transitions in state.go shows the same transitions.
 func Example_states() {
 	for _, from := range states() {
-		to := moves()[from]
+		to := transitions()[from]
 		words := make([]string, len(to))
 		for i, s := range to {
 			words[i] = string(s)
@@ -54,7 +54,7 @@ func TestIllegalStateTransitionsAreRefused(t *testing.T) {
 		for _, to := range states() {
 			s := &Session{ID: "s", state: from}
 			err := s.advanceLocked(to)
-			legal := slices.Contains(moves()[from], to)
+			legal := slices.Contains(transitions()[from], to)
 			if (err == nil) != legal || legal && s.state != to || !legal && s.state != from {
 				t.Errorf("%s → %s: %v, now %s", from, to, err, s.state)
 			}
@@ -65,7 +65,7 @@ func TestIllegalStateTransitionsAreRefused(t *testing.T) {
 		reached := map[State]bool{from: true}
 		for range states() {
 			for s := range maps.Clone(reached) {
-				for _, to := range moves()[s] {
+				for _, to := range transitions()[s] {
 					reached[to] = true
 				}
 			}
@@ -74,22 +74,22 @@ func TestIllegalStateTransitionsAreRefused(t *testing.T) {
 			t.Errorf("no way from %s to the end", from)
 		}
 	}
-	if len(moves()[StateEnded]) > 0 {
+	if len(transitions()[StateEnded]) > 0 {
 		t.Error("something comes after the end")
 	}
 }
 
 func TestASessionExpiresByIdlenessOrAge(t *testing.T) {
 	t.Parallel()
-	born := time.Now()
+	created := time.Now()
 	const minute, hour = quantity.Duration(time.Minute), quantity.Duration(time.Hour)
 	for _, tc := range []struct {
-		name      string
-		ttl, life quantity.Duration
-		used      time.Duration // after the creation
-		running   int
-		at        time.Duration // after the creation; 0 is never
-		why       EndReason
+		name          string
+		ttl, lifetime quantity.Duration
+		used          time.Duration // after the creation
+		running       int
+		at            time.Duration // after the creation; 0 is never
+		reason        EndReason
 	}{
 		{"neither", 0, 0, time.Second, 0, 0, ""},
 		{"unused", minute, 0, 0, 0, time.Minute, EndIdle},
@@ -101,15 +101,15 @@ func TestASessionExpiresByIdlenessOrAge(t *testing.T) {
 		{"old alone", 0, hour, time.Second, 0, time.Hour, EndLifetime},
 	} {
 		s := &Session{
-			Created: born, lastUsed: born.Add(tc.used), running: tc.running, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: tc.ttl, MaxLifetime: tc.life}},
+			Created: created, lastUsed: created.Add(tc.used), running: tc.running, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: tc.ttl, MaxLifetime: tc.lifetime}},
 		}
-		at, why := s.expiryLocked()
+		at, reason := s.expiryLocked()
 		want := time.Time{}
 		if tc.at > 0 {
-			want = born.Add(tc.at)
+			want = created.Add(tc.at)
 		}
-		if !at.Equal(want) || why != tc.why {
-			t.Errorf("%s: at %v because %q, want %v because %q", tc.name, at.Sub(born), why, tc.at, tc.why)
+		if !at.Equal(want) || reason != tc.reason {
+			t.Errorf("%s: at %v because %q, want %v because %q", tc.name, at.Sub(created), reason, tc.at, tc.reason)
 		}
 		if info := s.Info(); !info.Expires.Equal(want) {
 			t.Errorf("%s: the session says it expires at %v", tc.name, info.Expires)
@@ -122,22 +122,22 @@ func TestOneSessionRunsOnlySoManyExecutions(t *testing.T) {
 	s := &Session{ID: "s", state: StateReady}
 	now := time.Now()
 	for range 2 {
-		if _, err := s.begin(2, now); err != nil {
+		if _, err := s.beginExec(2, now); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.begin(2, now); fault.KindOf(err) != fault.Exhausted {
+	if _, err := s.beginExec(2, now); fault.KindOf(err) != fault.Exhausted {
 		t.Errorf("a third: %v", err)
 	}
-	s.finish(now.Add(time.Second))
-	if _, err := s.begin(2, now.Add(2*time.Second)); err != nil {
+	s.finishExec(now.Add(time.Second))
+	if _, err := s.beginExec(2, now.Add(2*time.Second)); err != nil {
 		t.Errorf("after one has ended: %v", err)
 	}
 	if info := s.Info(); info.Running != 2 || info.Executions != 3 || !info.LastUsed.Equal(now.Add(2*time.Second)) {
 		t.Errorf("%+v", info)
 	}
 	for _, state := range []State{StateStarting, StateEnding, StateEnded} {
-		if _, err := (&Session{state: state}).begin(9, now); fault.KindOf(err) != fault.NotFound {
+		if _, err := (&Session{state: state}).beginExec(9, now); fault.KindOf(err) != fault.NotFound {
 			t.Errorf("in a session that is %s: %v", state, err)
 		}
 	}
@@ -147,46 +147,46 @@ func TestOneSessionRunsOnlySoManyExecutions(t *testing.T) {
 func TestTheEndOfTheLastProgramReportsTheSessionDeadline(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	var told []time.Time
+	var reports []time.Time
 	line := quota.NewQueue(func() quota.QueueLimits { return quota.QueueLimits{} })
-	host := &Hooks{Line: line, Due: func(_ *Session, at time.Time) { told = append(told, at) }}
-	s := &Session{hooks: host, state: StateReady, Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(time.Minute)}}}
+	hooks := &Hooks{Line: line, Due: func(_ *Session, at time.Time) { reports = append(reports, at) }}
+	s := &Session{hooks: hooks, state: StateReady, Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(time.Minute)}}}
 	for range 2 {
-		if _, err := s.begin(2, now); err != nil {
+		if _, err := s.beginExec(2, now); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s.done(); len(told) != 0 {
-		t.Errorf("told of %v while a program runs", told)
+	if s.endExec(); len(reports) != 0 {
+		t.Errorf("told of %v while a program runs", reports)
 	}
-	if s.done(); len(told) != 1 || told[0].Before(now.Add(time.Minute)) {
-		t.Errorf("told of %v", told)
+	if s.endExec(); len(reports) != 1 || reports[0].Before(now.Add(time.Minute)) {
+		t.Errorf("told of %v", reports)
 	}
 }
 
 // The last report of what waits contains everything, since looking and reporting happen under one lock.
 func TestTheLastReportOfQueuedExecutionsIsComplete(t *testing.T) {
 	t.Parallel()
-	told := 0 // guarded by handingOver
+	reported := 0 // guarded by handOverMu
 	s := &Session{state: StateReady, hooks: &Hooks{HandOver: func(s *Session) {
-		if s.handingOver.TryLock() {
-			defer s.handingOver.Unlock()
+		if s.handOverMu.TryLock() {
+			defer s.handOverMu.Unlock()
 			t.Error("another could look and tell at the same time")
 		}
-		told = len(s.Waiting())
+		reported = len(s.Waiting())
 	}}}
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for i := range maxWaiting {
-		all.Go(func() {
+		wg.Go(func() {
 			if _, err := s.enqueue(&process.Spec{ID: fmt.Sprint(i)}); err != nil {
 				t.Error(err)
 			}
 			s.handOver()
 		})
 	}
-	all.Wait()
-	if told != maxWaiting {
-		t.Errorf("%d wait, and %d were told last", maxWaiting, told)
+	wg.Wait()
+	if reported != maxWaiting {
+		t.Errorf("%d wait, and %d were told last", maxWaiting, reported)
 	}
 }
 
@@ -195,8 +195,8 @@ func TestTheLastReportOfQueuedExecutionsIsComplete(t *testing.T) {
 func TestASessionIsSeenWhileItGetsItsBox(t *testing.T) {
 	t.Parallel()
 	s := &Session{ID: "s", Key: "own", state: StateStarting}
-	var looking sync.WaitGroup
-	looking.Go(func() {
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		for i := 0; i < 1000 || s.BoxKey() != "warm"; i++ {
 			if box := s.Info().Box; box != "own" && box != "warm" {
 				t.Errorf("its box is %q", box)
@@ -206,7 +206,7 @@ func TestASessionIsSeenWhileItGetsItsBox(t *testing.T) {
 		}
 	})
 	s.SetBoxKey("warm")
-	looking.Wait()
+	wg.Wait()
 }
 
 // A process is started again from a copy of its specification: the old process, which may still exist, shares the original.
@@ -229,17 +229,17 @@ func TestAttachmentsPendingAtAStopAreStillDue(t *testing.T) {
 		Mounts:    []policy.Mount{{Source: "/old", Target: "/data/a"}, {Source: "/b", Target: "/data/b"}},
 		Processes: []*process.Spec{{ID: "p"}},
 	}
-	is := s.ToHaveAgain()
-	if len(is.Mounts) != 2 || is.Mounts[0].Source != "/new" || is.Mounts[1].Source != "/b" || len(is.Processes) != 1 || is.Processes[0].ID != "p" {
-		t.Errorf("%+v", is)
+	again := s.ToHaveAgain()
+	if len(again.Mounts) != 2 || again.Mounts[0].Source != "/new" || again.Mounts[1].Source != "/b" || len(again.Processes) != 1 || again.Processes[0].ID != "p" {
+		t.Errorf("%+v", again)
 	}
 }
 
 // The context for programs is built once, and again after every change of the session or the configuration.
 func TestTheProgramContextIsRebuiltAfterEveryChange(t *testing.T) {
 	t.Parallel()
-	one, other := policy.DefaultConfig(), policy.DefaultConfig()
-	cfg := &one
+	first, other := policy.DefaultConfig(), policy.DefaultConfig()
+	cfg := &first
 	s := &Session{hooks: &Hooks{Config: func() *policy.Config { return cfg }}, env: []string{"A=1"}}
 	before := s.context()
 	if s.context() != before {

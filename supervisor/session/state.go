@@ -15,7 +15,7 @@ const (
 	StateEnded    State = "ended"
 )
 
-// moves is every legal move:
+// transitions is every legal move:
 //
 //	starting ──► ready ──► ending ──► ended
 //	    │         ▲ │        ▲          ▲
@@ -26,7 +26,7 @@ const (
 //
 // A stopping session ends when a stopped one has taken its place, and a stopped one when one that is starting has: see
 // Succeed. A stop that could not be written down leads back to ready.
-func moves() map[State][]State {
+func transitions() map[State][]State {
 	return map[State][]State{
 		StateStarting: {StateReady, StateEnded},
 		StateReady:    {StateEnding, StateStopping},

@@ -37,8 +37,8 @@ type Again struct {
 }
 
 // NewStopped returns a stopped session.
-func NewStopped(host *Hooks, p *Params) *Session {
-	s := New(host, p)
+func NewStopped(hooks *Hooks, p *Params) *Session {
+	s := New(hooks, p)
 	s.state, s.lastUsed = StateStopped, p.Stopped.Since
 	close(s.started)
 	return s
@@ -66,18 +66,18 @@ func StoppedError(id string) error {
 	return fault.Errorf(fault.Conflict, "session %s is stopped", fault.Show(id)).WithHint("start it again: boxctl start BOX")
 }
 
-// closedLocked is the refusal of a session that is not ready: it is stopping or stopped, or no longer exists.
-func (s *Session) closedLocked() error {
+// notReadyErrorLocked is the refusal of a session that is not ready: it is stopping or stopped, or no longer exists.
+func (s *Session) notReadyErrorLocked() error {
 	if s.state == StateStopping || s.state == StateStopped || s.next != nil {
 		return StoppedError(s.ID)
 	}
 	return NotFoundError(s.ID)
 }
 
-func (s *Session) closed() error {
+func (s *Session) notReadyError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.closedLocked()
+	return s.notReadyErrorLocked()
 }
 
 // Canceled is the error for a request whose program was ended on purpose: with its box, which is being stopped or removed, or
@@ -86,7 +86,7 @@ func (s *Session) Canceled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != StateReady {
-		return canceledError{s.closedLocked()}
+		return canceledError{s.notReadyErrorLocked()}
 	}
 	return context.Canceled
 }
@@ -169,10 +169,10 @@ func (s *Session) Succeed(next *Session) bool {
 }
 
 // Fail says, before Launched is called, that a start has failed and which stopped session replaces this one.
-func (s *Session) Fail(back *Session) {
+func (s *Session) Fail(stopped *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.next = back
+	s.next = stopped
 }
 
 // ToHaveAgain returns what the session, which is stopped or could be, will be given when it is started again: its live mounts, its
@@ -184,26 +184,26 @@ func (s *Session) ToHaveAgain() Again {
 	s.Record.Lock()
 	pending := s.Record.Again
 	s.Record.Unlock()
-	known := s.Processes() // before restarting, since pending processes are just being started
-	is := Again{Processes: s.restarting()}
+	existing := s.Processes() // before restarting, since pending processes are just being started
+	again := Again{Processes: s.restarting()}
 	for _, m := range s.Live() {
-		is.Mounts = append(is.Mounts, m.Mount)
+		again.Mounts = append(again.Mounts, m.Mount)
 	}
 	if pending == nil {
-		return is
+		return again
 	}
 	for _, m := range pending.Mounts {
-		if !slices.ContainsFunc(is.Mounts, func(has policy.Mount) bool { return has.Target == m.Target }) {
-			is.Mounts = append(is.Mounts, m)
+		if !slices.ContainsFunc(again.Mounts, func(have policy.Mount) bool { return have.Target == m.Target }) {
+			again.Mounts = append(again.Mounts, m)
 		}
 	}
 	for _, spec := range pending.Processes {
-		if !slices.ContainsFunc(known, func(p *process.Process) bool { return p.Spec().ID == spec.ID }) &&
-			!slices.ContainsFunc(is.Processes, func(has *process.Spec) bool { return has.ID == spec.ID }) {
-			is.Processes = append(is.Processes, spec)
+		if !slices.ContainsFunc(existing, func(p *process.Process) bool { return p.Spec().ID == spec.ID }) &&
+			!slices.ContainsFunc(again.Processes, func(have *process.Spec) bool { return have.ID == spec.ID }) {
+			again.Processes = append(again.Processes, spec)
 		}
 	}
-	return is
+	return again
 }
 
 // restarting lists the processes to start when the session is started again: those with the restart policy "always" that were
@@ -221,11 +221,11 @@ func (s *Session) restarting() []*process.Spec {
 
 // StopProcesses asks all processes of a session to end, each by its own stop settings, and returns when they have or ctx ends.
 func (s *Session) StopProcesses(ctx context.Context) {
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for _, entry := range s.slots() {
-		all.Go(func() {
+		wg.Go(func() {
 			select {
-			case <-entry.known:
+			case <-entry.resolved:
 			case <-ctx.Done():
 				return
 			}
@@ -234,20 +234,20 @@ func (s *Session) StopProcesses(ctx context.Context) {
 			}
 		})
 	}
-	all.Wait()
+	wg.Wait()
 }
 
 // StartAgain starts processes that the session had when it was stopped, unless it has them already. Failures are logged.
 func (s *Session) StartAgain(ctx context.Context, list []*process.Spec, log *slog.Logger) {
-	for _, given := range list {
-		spec := new(*given) // a process from before the stop may still read its own
+	for _, orig := range list {
+		spec := new(*orig) // a process from before the stop may still read its own
 		var entry *slot
-		var first bool
+		var isNew bool
 		err := spec.Resolve() // it comes from a file
 		if err == nil {
-			entry, first, err = s.reserveProcess(spec, s.context())
+			entry, isNew, err = s.reserveProcess(spec, s.context())
 		}
-		if err == nil && first {
+		if err == nil && isNew {
 			s.launchProcess(context.WithoutCancel(ctx), entry, spec)
 			err = entry.err
 		}

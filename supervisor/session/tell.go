@@ -41,28 +41,28 @@ func (s *Session) emitResult(ctx context.Context, e events.Event, r *Result, err
 		return
 	}
 	if r.OOM != nil {
-		of := "session"
+		scope := "session"
 		switch {
 		case r.OOM.Sign != "":
-			of = "process"
+			scope = "process"
 		case r.OOM.Own:
-			of = "execution"
+			scope = "execution"
 		case r.OOM.Shared:
-			of = "owner"
+			scope = "owner"
 		}
 		detail := "killed: " + strings.Join(r.OOM.Victims, ", ")
 		if r.OOM.Sign != "" {
 			detail = "probably: " + r.OOM.Sign
 		}
-		s.Emit(ctx, events.Event{Type: events.OOM, Exec: e.Exec, Process: e.Process, Reason: of, Detail: fmt.Sprintf("%v used up; %s", r.OOM.Limit, detail)})
+		s.Emit(ctx, events.Event{Type: events.OOM, Exec: e.Exec, Process: e.Process, Reason: scope, Detail: fmt.Sprintf("%v used up; %s", r.OOM.Limit, detail)})
 	}
 	for _, full := range r.Full {
 		s.Emit(ctx, events.Event{Type: events.Quota, Exec: e.Exec, Process: e.Process, Reason: full.Kind, Detail: fmt.Sprintf("%v of %v, %d of %d files", full.Used, full.Limit, full.Files, full.FilesLimit)})
 	}
 }
 
-// happened is an event of a process, or of an execution, which may have an id.
-func happened(spec *process.Spec, ofProcess, ofExec events.Type) events.Event {
+// programEvent is an event of a process, or of an execution, which may have an id.
+func programEvent(spec *process.Spec, ofProcess, ofExec events.Type) events.Event {
 	switch {
 	case spec.Managed:
 		return events.Event{Type: ofProcess, Process: spec.ID}
@@ -78,9 +78,9 @@ func (s *Session) emitEnd(ctx context.Context, p *process.Process) {
 		return
 	}
 	r, err := s.ProcessEnd(ctx, p)
-	e := happened(p.Spec(), events.ProcessEnded, events.ExecEnded)
-	if began := p.LatestStart(); e.Type == events.ProcessEnded && err == nil && r.Status == StatusCanceled && !began.IsZero() {
-		e.Took = time.Since(began) // of one that ends with its box, which does not tell
+	e := programEvent(p.Spec(), events.ProcessEnded, events.ExecEnded)
+	if start := p.LatestStart(); e.Type == events.ProcessEnded && err == nil && r.Status == StatusCanceled && !start.IsZero() {
+		e.Took = time.Since(start) // of one that ends with its box, which does not tell
 	}
 	s.emitResult(ctx, e, r, err)
 }

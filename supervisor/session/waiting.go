@@ -26,18 +26,18 @@ const (
 	maxSpecs   = 16 << 20 // bytes of all their Specs
 )
 
-// place finds the slot of a process, or makes one: to be filled by the caller, or by a goroutine once there is room in the
+// findOrQueue finds the slot of a process, or makes one: to be filled by the caller, or by a goroutine once there is room in the
 // session. For an unlisted process the caller waits.
-func (s *Session) place(ctx context.Context, spec *process.Spec, current *Context, wait *time.Duration) (entry *slot, mine bool, err error) {
+func (s *Session) findOrQueue(ctx context.Context, spec *process.Spec, current *Context, wait *time.Duration) (entry *slot, isNew bool, err error) {
 	if spec.Unlisted {
 		err = s.admit(ctx, wait, func() error {
-			entry, mine, err = s.reserveProcess(spec, current)
+			entry, isNew, err = s.reserveProcess(spec, current)
 			return err
 		})
-		return entry, mine, err
+		return entry, isNew, err
 	}
 	for {
-		entry, mine, err = s.reserveProcess(spec, current)
+		entry, isNew, err = s.reserveProcess(spec, current)
 		if errors.Is(err, errAsleep) {
 			if err := s.Use(); err != nil {
 				return nil, false, err
@@ -45,14 +45,14 @@ func (s *Session) place(ctx context.Context, spec *process.Spec, current *Contex
 			continue
 		}
 		if _, full := errors.AsType[*quota.Full](err); !full {
-			return entry, mine, err
+			return entry, isNew, err
 		}
 		if entry, err = s.enqueue(spec); err != nil {
 			return nil, false, err
 		}
 		if entry != nil { // nil: another caller has made it meanwhile
 			s.handOver()
-			s.hooks.Work.Go(func() { s.await(context.WithoutCancel(ctx), entry, wait) }) // continues after the caller hangs up
+			s.hooks.Work.Go(func() { s.awaitRoom(context.WithoutCancel(ctx), entry, wait) }) // continues after the caller hangs up
 			return entry, true, nil
 		}
 	}
@@ -66,12 +66,12 @@ func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
 		return nil, nil
 	}
 	if s.state != StateReady {
-		return nil, s.closedLocked()
+		return nil, s.notReadyErrorLocked()
 	}
-	many, size := 1, len(spec.Script)+len(spec.Input)
+	count, size := 1, len(spec.Script)+len(spec.Input)
 	for _, other := range s.processes {
 		if other.waiting {
-			many++
+			count++
 			size += len(other.spec.Script) + len(other.spec.Input)
 		}
 	}
@@ -80,11 +80,11 @@ func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
 			return nil, err
 		}
 	}
-	if many > maxWaiting || size > maxSpecs {
-		return nil, fault.Errorf(fault.Exhausted, "session %s has %d executions waiting, the limit", fault.Show(s.ID), many-1).
+	if count > maxWaiting || size > maxSpecs {
+		return nil, fault.Errorf(fault.Exhausted, "session %s has %d executions waiting, the limit", fault.Show(s.ID), count-1).
 			WithHint("wait for one of them to end")
 	}
-	entry := &slot{request: spec.Request, spool: spec.Spooled(), known: make(chan struct{}), over: make(chan struct{}), waiting: true, spec: spec}
+	entry := &slot{request: spec.Request, spool: spec.Spooled(), resolved: make(chan struct{}), done: make(chan struct{}), waiting: true, spec: spec}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}
 	}
@@ -92,20 +92,20 @@ func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
 	return entry, nil
 }
 
-// await fills a slot when the session has room. It ends with the session, or at the limits of the queue.
-func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
+// awaitRoom fills a slot when the session has room. It ends with the session, or at the limits of the queue.
+func (s *Session) awaitRoom(ctx context.Context, entry *slot, wait *time.Duration) {
 	err := s.admit(ctx, wait, func() error {
 		current := s.context()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if err := cmp.Or(s.checkSlotLocked(current.Config.Exec.MaxPerSession), s.openLocked()); err != nil {
+		if err := cmp.Or(s.checkSlotLocked(current.Config.Exec.MaxPerSession), s.checkReadyLocked()); err != nil {
 			return err
 		}
 		release, err := s.hooks.Accounts.Execution(s.Owner.Name, &current.Policy)
 		if err != nil {
 			return err
 		}
-		if err := s.beginLocked(time.Now()); err != nil {
+		if err := s.beginExecLocked(time.Now()); err != nil {
 			release()
 			return err
 		}
@@ -116,7 +116,7 @@ func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
 		s.launchProcess(ctx, entry, entry.spec)
 	} else {
 		entry.err = err
-		close(entry.known)
+		close(entry.resolved)
 		s.dropProcess(entry)
 	}
 	s.mu.Lock()
@@ -131,8 +131,8 @@ func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
 // handOver gives the box the executions that wait. It is serialized: an older list that arrived later would lose newer ones,
 // and start again what has been started.
 func (s *Session) handOver() {
-	s.handingOver.Lock()
-	defer s.handingOver.Unlock()
+	s.handOverMu.Lock()
+	defer s.handOverMu.Unlock()
 	s.hooks.HandOver(s)
 }
 
@@ -153,8 +153,8 @@ func (s *Session) Waiting() []json.RawMessage {
 
 // Resume queues again the executions that an earlier boxd has left waiting, except those that have started. They come from PID
 // 1, which is not trusted.
-func (s *Session) Resume(ctx context.Context, found []json.RawMessage, log *slog.Logger) {
-	for _, text := range found[:min(len(found), maxWaiting)] {
+func (s *Session) Resume(ctx context.Context, queued []json.RawMessage, log *slog.Logger) {
+	for _, text := range queued[:min(len(queued), maxWaiting)] {
 		spec := &process.Spec{}
 		err := json.Unmarshal(text, spec)
 		if err == nil {
@@ -175,7 +175,7 @@ func (s *Session) Resume(ctx context.Context, found []json.RawMessage, log *slog
 func (s *Session) resume(ctx context.Context, spec *process.Spec) error {
 	entry, err := s.enqueue(spec)
 	if entry != nil {
-		s.hooks.Work.Go(func() { s.await(ctx, entry, nil) })
+		s.hooks.Work.Go(func() { s.awaitRoom(ctx, entry, nil) })
 	}
 	return err
 }

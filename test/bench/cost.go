@@ -72,16 +72,28 @@ func (b *bench) costCases(ctx context.Context, without string) error {
 
 // withoutRecords builds a boxd without audit records of calls, and returns the directory of its programs.
 func (b *bench) withoutRecords(ctx context.Context) (dir string, err error) {
-	const source, line, instead = "relay/accesslog.go", "if t.alter && c.Audit != nil {", "if t.alter = false; t.alter {"
-	text, err := os.ReadFile(source)
+	text, err := sourceWithoutRecords(".")
 	if err != nil {
 		return "", err
 	}
-	if bytes.Count(text, []byte(line)) != 1 {
-		return "", fmt.Errorf("%s: the place to remove is not in this version of the file", source)
-	}
 	dir = filepath.Join(b.dir, "without")
-	return dir, build(ctx, ".", dir, map[string][]byte{source: bytes.Replace(text, []byte(line), []byte(instead), 1)})
+	return dir, build(ctx, ".", dir, map[string][]byte{recordSource: text})
+}
+
+// recordSource is the file that decides which calls have records.
+const recordSource = "relay/accesslog.go"
+
+// sourceWithoutRecords returns that file of a tree, changed so that none has.
+func sourceWithoutRecords(tree string) ([]byte, error) {
+	const line, instead = "if t.mutates && c.Audit != nil {", "if t.mutates = false; t.mutates {"
+	text, err := os.ReadFile(filepath.Join(tree, recordSource))
+	if err != nil {
+		return nil, err
+	}
+	if bytes.Count(text, []byte(line)) != 1 {
+		return nil, fmt.Errorf("%s: the place to remove is not in this version of the file", recordSource)
+	}
+	return bytes.Replace(text, []byte(line), []byte(instead), 1), nil
 }
 
 // hasRecords reports whether a daemon's audit log has records of session creation.

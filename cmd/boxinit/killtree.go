@@ -81,10 +81,10 @@ func (g *procView) Tag(running func() []uint32) uint32 {
 }
 
 // hasOnly reports whether PID 1 has no children but the running programs, by PID. Then a program that was waited for has left
-// nothing behind: what it has left descends from a child of PID 1 that is no program, as orphans go to the nearest ancestor that is a
-// subreaper (PR_SET_CHILD_SUBREAPER(2const)) and lives, or to PID 1 (pid_namespaces(7)), and of the ancestors of a program PID 1 alone
-// is no part of it. That others fork and exit meanwhile, of which proc_pid_task_children(5) warns, hides none: only a wait of this
-// thread takes a child from the list, and new ones come last.
+// nothing behind: whatever it has left descends from a child of PID 1 that is no program. Orphans go to the nearest living ancestor
+// that is a subreaper (PR_SET_CHILD_SUBREAPER(2const)), else to PID 1 (pid_namespaces(7)), and no ancestor of a program but PID 1 is
+// outside of what it started. The list is exact although others fork and exit meanwhile, of which proc_tid_children(5) warns: only
+// a wait of this thread takes a child from it, and new ones come last.
 func (g *procView) hasOnly(programs map[int]*program) bool {
 	// Orphans are listed as children of the first thread, programs as those of this one.
 	return unix.Gettid() == 1 && listsOnly(g.Proc, programs)

@@ -461,3 +461,15 @@ func TestABoxWatcherGetsPastEventsToo(t *testing.T) {
 		})
 	}
 }
+
+func TestAWatcherOfABoxThatIsGoneIsCalledAtOnce(t *testing.T) {
+	t.Parallel()
+	box, peer := newTestBox(t)
+	peer.conn.Close()
+	<-box.Done()
+	calls := []bool{}
+	box.Watch(func(gone bool) { calls = append(calls, gone) })
+	if len(calls) != 1 || !calls[0] {
+		t.Errorf("the watcher was called with %v, want once, with gone", calls)
+	}
+}

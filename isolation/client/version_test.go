@@ -4,6 +4,7 @@ package client
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,36 @@ func adoptVersion(t *testing.T, version uint32) (*Box, *pid1, error) {
 	}
 	peer.send(&isolation.BoxReply{Adopted: &isolation.Adopted{Version: version, Next: 1}})
 	return box, peer, <-adopted
+}
+
+// What PID 1 reports while a box is adopted is not overwritten by what it reported at first.
+func TestAnAdoptedBoxMayBecomeQuietAtOnce(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		box, peer := newTestBox(t)
+		adopted := make(chan error)
+		go func() { // ends once PID 1 has answered
+			_, err := box.adopt(t.Context())
+			adopted <- err
+		}()
+		peer.nextRequest()
+		peer.send(&isolation.BoxReply{Adopted: &isolation.Adopted{Version: isolation.BoxVersion, Next: 1, LeftRunning: true}})
+		peer.send(&isolation.BoxReply{Quiet: true})
+		if err := <-adopted; err != nil {
+			t.Fatal(err)
+		}
+		left, since := box.LeftRunning()
+		for since.IsZero() { // PID 1's last message is on its way
+			if !left {
+				t.Fatal("an adopted box has nothing running although PID 1 has reported that it has")
+			}
+			runtime.Gosched()
+			left, since = box.LeftRunning()
+		}
+		if left {
+			t.Fatal("an adopted box has something running although PID 1 has reported that nothing is")
+		}
+	}
 }
 
 // A box of an earlier boxd is adopted, and its PID 1 gets no request with an option that it does not know: it would ignore the

@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/internal/linux"
 )
 
 // stranger is the unprivileged user that boxd runs as in these tests.
@@ -106,7 +107,8 @@ func TestDirectoriesAreChownedToRootForADowngrade(t *testing.T) {
 			t.Errorf("%s: info = %v, err = %v, want no error and info.Mode().Perm() == 0o700", path, info, err)
 		}
 	}
-	lock, err := lockState(cfg.StateDir, 0)
+	// Programs that other tests are just starting may still hold the lock of prepareDirs.
+	lock, err := lockState(cfg.StateDir, linux.StartPatience)
 	if err != nil {
 		t.Fatal(err)
 	}

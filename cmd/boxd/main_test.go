@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -96,7 +97,7 @@ func TestTheStateDirectoryIsPrivateAndLocked(t *testing.T) {
 		t.Errorf(`locked twice: err = %v, want an error containing dir + " is in use by another boxd"`, err)
 	}
 	lock.Close()
-	if lock, err = lockState(dir, 0); err != nil {
+	if lock, err = lockState(dir, linux.StartPatience); err != nil {
 		t.Fatalf("after the first has released it: %v", err)
 	}
 	lock.Close()

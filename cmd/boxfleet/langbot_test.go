@@ -177,7 +177,8 @@ func TestAnIdleWorkspaceIsReleased(t *testing.T) {
 	}
 	defer a.fences.close()
 	defer a.boxd.Close()
-	a.clock = c.now
+	a.clock, a.nc = c.now, js.Conn()
+	writeClaims(t, js)
 	if a.view, err = openView(t.Context(), claims, "n"); err != nil {
 		t.Fatal(err)
 	}

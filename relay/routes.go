@@ -100,7 +100,7 @@ func sessionRoutes() []Route {
 		line("POST /v1/sessions/{id}/keep", access.User, "owner", keepWorkspace),
 		ends("POST /v1/sessions/{id}/stop", stopSession),
 		line("POST /v1/sessions/{id}/start", access.User, "owner", startSession),
-		line("GET /v1/sessions/{id}/definition", access.User, "owner", getDefinition),
+		line("GET /v1/sessions/{id}/definition", access.User, "owner with_workspace", getDefinition),
 		line("GET /v1/sessions/{id}/snapshots", access.Viewer, "owner", listSnapshots),
 		line("POST /v1/sessions/{id}/snapshots", access.User, "owner", createSnapshot),
 		line("POST /v1/sessions/{id}/snapshots/{snapshot}/restore", access.User, "owner", restoreSnapshot),

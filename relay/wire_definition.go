@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/session"
+	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
 // getDefinition returns what another session like this one is made from.
@@ -32,11 +34,23 @@ func getDefinition(c *Call) (any, error) {
 	case <-c.Context().Done():
 		return nil, c.Context().Err()
 	}
+	with, err := queryFlag(c.R.URL.Query(), "with_workspace")
+	if err != nil {
+		return nil, err
+	}
 	list, err := c.Sup.Snapshots(c.Context(), s)
 	if err != nil {
 		return nil, err
 	}
-	d, err := definitionOf(s, time.Now())
+	var lent *volumes.Workspace
+	if settings := s.Current(); with && settings.Workspace != "" {
+		w, err := c.Sup.Spaces.Get(s.Owner.Name, settings.Workspace)
+		if err != nil {
+			return nil, err
+		}
+		lent = &w
+	}
+	d, err := definitionOf(s, lent, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -46,8 +60,9 @@ func getDefinition(c *Call) (any, error) {
 	return d, nil
 }
 
-// definitionOf is getDefinition without what only the keeper knows.
-func definitionOf(s *session.Session, now time.Time) (*api.SessionDefinition, error) {
+// definitionOf is getDefinition without what only the keeper knows. lent is the named workspace that is to be the new session's own; nil: it
+// has the same one, if it has any.
+func definitionOf(s *session.Session, lent *volumes.Workspace, now time.Time) (*api.SessionDefinition, error) {
 	info, again := s.Info(), s.ToHaveAgain()
 	settings := &info.Settings
 	d := &api.SessionDefinition{Processes: map[string]json.RawMessage{}, Paths: []string{}, LeftOut: []string{}}
@@ -81,7 +96,10 @@ func definitionOf(s *session.Session, now time.Time) (*api.SessionDefinition, er
 			req.Drives = append(req.Drives, fmt.Sprintf("%s@%d", k.Name, k.Version))
 		}
 	}
-	if settings.ManagedWork() && settings.Workspace == "" {
+	if lent != nil {
+		ownWorkspace(&req, lent)
+	}
+	if settings.ManagedWork() && (settings.Workspace == "" || lent != nil) {
 		d.Paths = append(d.Paths, isolation.Workspace)
 	}
 	if settings.HomeOnDisk {
@@ -108,6 +126,26 @@ func definitionOf(s *session.Session, now time.Time) (*api.SessionDefinition, er
 		}
 	}
 	return d, nil
+}
+
+// ownWorkspace has a session have a workspace of its own instead of one that is lent to it, with room for the same.
+func ownWorkspace(req *api.SessionRequest, lent *volumes.Workspace) {
+	size, files := lent.Quota, lent.Inodes
+	if beside := req.WorkspaceQuota; beside != nil { // of its home, or of changes to its root
+		size, files = both(size, *beside), both(files, *cmp.Or(req.WorkspaceInodes, &files))
+	}
+	req.Workspace, req.WorkspaceQuota, req.WorkspaceInodes = "", &size, nil
+	if size > 0 {
+		req.WorkspaceInodes = &files
+	}
+}
+
+// both is what two limits allow together; 0 is none.
+func both[T quantity.Size | int](a, b T) T {
+	if a == 0 || b == 0 {
+		return 0
+	}
+	return a + b
 }
 
 // sessionRequestFrom is the opposite of sessionRequestOf, for what settings have.

@@ -19,7 +19,7 @@ import (
 
 func (a *app) exportCommand() *cobra.Command {
 	var file string
-	var leave bool
+	var o client.ExportOptions
 	cmd := &cobra.Command{
 		Use: "export [flags] BOX", Short: "Export a box with its files as a tar archive", Args: usage(cobra.ExactArgs(1)),
 		Long: `export writes an archive from which boxctl import makes the same box again, on this host or another.
@@ -29,7 +29,8 @@ file of --output can be read by its owner only.
 
 Stop the box first (boxctl stop), or its programs can change files while they are read. Changes to
 the root filesystem, snapshots, sockets and FIFOs are left out, which export says. The archive names
-host directories, workspaces, skills, drives, images and secrets; their content is not part of it.`,
+host directories, workspaces, skills, drives, images and secrets; their content is not part of it,
+but for that of the workspace the box uses with --with-workspace: the new box then has it as its own.`,
 		Example: `  boxctl stop build
   boxctl export -o build.tar build
   boxctl export build | ssh web2 boxctl import`,
@@ -37,11 +38,12 @@ host directories, workspaces, skills, drives, images and secrets; their content 
 			if file == "" && render.IsTerminal(a.stdout) {
 				return &usageError{err: errors.New("an archive is not for a terminal"), hint: "boxctl export -o FILE BOX"}
 			}
-			return a.into(file, func(w io.Writer) error { return a.export(cmd.Context(), c, args[0], leave, w) })
+			return a.into(file, func(w io.Writer) error { return a.export(cmd.Context(), c, args[0], o, w) })
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "output", "o", "", "`FILE` to write to, instead of standard output")
-	cmd.Flags().BoolVar(&leave, "leave-out", false, "leave out files that cannot be read")
+	cmd.Flags().BoolVar(&o.LeaveOut, "leave-out", false, "leave out files that cannot be read")
+	cmd.Flags().BoolVar(&o.WithWorkspace, "with-workspace", false, "export the named workspace, as the new box's own")
 	a.addQuiet(cmd, "show no progress")
 	return cmd
 }
@@ -75,13 +77,14 @@ func (a *app) into(file string, write func(io.Writer) error) error {
 }
 
 // export writes the archive of a box.
-func (a *app) export(ctx context.Context, c *client.Client, id string, leave bool, w io.Writer) error {
+func (a *app) export(ctx context.Context, c *client.Client, id string, o client.ExportOptions, w io.Writer) error {
 	p := a.progress("written", 0)
 	defer p.end()
-	err := c.Export(ctx, id, io.MultiWriter(w, p), client.ExportOptions{LeaveOut: leave, Told: func(what string) error {
+	o.Told = func(what string) error {
 		a.printMessage("boxctl", "left out: "+render.Printable(what))
 		return nil
-	}})
+	}
+	err := c.Export(ctx, id, io.MultiWriter(w, p), o)
 	if errors.Is(err, client.ErrUnreadable) {
 		err = fmt.Errorf("%w; --leave-out exports the rest", err)
 	}

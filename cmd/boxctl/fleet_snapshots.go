@@ -45,7 +45,9 @@ box of it on any node.
 
 Stop the box first (boxctl stop), or its programs can change files while they are read. A box with
 changes to its root filesystem, files that its user cannot read, or the like is refused unless
---leave-out is given. The gateway must have a size in [snapshots] of its configuration.`,
+--leave-out is given. A box that uses a named workspace needs --with-workspace: the new box then has
+a copy of it, which boxctl workspaces keep can give a name. The gateway must have a size in
+[snapshots] of its configuration.`,
 		Example: `  boxctl stop build
   boxctl fleet snapshot build
   boxctl fleet snapshot --name before-upgrade build`,
@@ -63,6 +65,7 @@ changes to its root filesystem, files that its user cannot read, or the like is 
 	}
 	cmd.Flags().StringVar(&req.Name, "name", "", "`NAME` of the snapshot; default the id of the box with the time")
 	cmd.Flags().BoolVar(&req.LeaveOut, "leave-out", false, "make it without what cannot be part of it")
+	cmd.Flags().BoolVar(&req.WithWorkspace, "with-workspace", false, "copy the named workspace, as the new box's own")
 	return cmd
 }
 

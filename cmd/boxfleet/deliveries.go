@@ -29,6 +29,9 @@ type sessionSpec struct {
 	Skills []string `json:"skills"`
 	Drives []string `json:"drives"` // names, or NAME@VERSION
 	had    bool     // a session has them: a node may still have a version that the fleet has no more
+
+	Workspace string      `json:"workspace"` // named ones are on one node, and are not sent
+	Inputs    []api.Input `json:"inputs"`
 }
 
 // needs is what a session has to have of what the fleet has, with the digests of that.
@@ -36,6 +39,7 @@ type needs struct {
 	image, digest string            // "": none of the fleet's
 	skills        map[string]string // digests by name
 	drives        []neededDrive
+	workspaces    []string
 }
 
 // need is one thing that a session has to have.
@@ -56,6 +60,9 @@ func (g *gateway) each(want *needs, owner string) (list []need) {
 	for i := range want.drives {
 		d := &want.drives[i]
 		list = append(list, need{d.key(owner), func(c *call, n *nodeState) error { return g.hasDrive(c, n, d) }})
+	}
+	for _, name := range want.workspaces {
+		list = append(list, need{workspaceKey(owner, name), func(c *call, n *nodeState) error { return g.hasWorkspace(c, n, name) }})
 	}
 	return list
 }
@@ -85,6 +92,7 @@ func (g *gateway) resolve(c *call, route string, spec *sessionSpec) (want *needs
 	if c.may(route, access.User) != nil {
 		return want, nil //nolint:nilerr // see above
 	}
+	want.workspaces = spec.neededWorkspaces()
 	ctx := c.r.Context()
 	if spec.Image != "" && spec.Image != "host" && g.cfg.Images > 0 {
 		k, err := g.storedImage(ctx, spec.Image)
@@ -152,7 +160,7 @@ func (g *gateway) passOn(c *call, place *placement, want *needs) error {
 
 // provideAny sees to it that a node has what is needed: the first that takes it.
 func (g *gateway) provideAny(c *call, place *placement, want *needs) (node string, err error) {
-	place.near = g.near(want, c.pass.Name)
+	place.near, place.holders = g.near(want, c.pass.Name), g.holders(want, c.pass.Name)
 	list, reason := choose(place, g.known(), "", nil)
 	if len(list) == 0 {
 		return "", full(reason)
@@ -187,6 +195,13 @@ func (g *gateway) note(key, node string) {
 		g.noted[key] = map[string]bool{}
 	}
 	g.noted[key][node] = true
+}
+
+// unnote notes that a node does not have something any more.
+func (g *gateway) unnote(key, node string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.noted[key], node)
 }
 
 // near is the share of what a session needs that each node was seen to have.
@@ -373,11 +388,8 @@ func (g *gateway) sendArchive(c *call, n *nodeState, s *archiveStore, a archived
 // in a header, for streams, or in a body of at most maxRequest bytes.
 func (g *gateway) needed(c *call) (*needs, error) {
 	route := c.r.Method + " " + c.r.URL.Path
-	if g.cfg.Images == 0 && g.cfg.Skills == 0 && g.cfg.Drives == 0 {
-		return &needs{}, nil
-	}
 	if values, err := url.ParseQuery(c.r.Header.Get(api.NeedsHeader)); err == nil && len(values) > 0 {
-		return g.resolve(c, route, &sessionSpec{Image: values.Get("image"), Skills: values["skill"], Drives: values["drive"]})
+		return g.resolve(c, route, &sessionSpec{Image: values.Get("image"), Skills: values["skill"], Drives: values["drive"], Workspace: values.Get("workspace"), Inputs: inputsOf(values["input"])})
 	}
 	if route != "POST /v1/exec" {
 		return &needs{}, nil
@@ -392,6 +404,13 @@ func (g *gateway) needed(c *call) (*needs, error) {
 		return &needs{}, nil //nolint:nilerr // who reads it all says what is wrong
 	}
 	return g.resolve(c, route, &body.Session)
+}
+
+func inputsOf(names []string) (list []api.Input) {
+	for _, name := range names {
+		list = append(list, api.Input{Workspace: name})
+	}
+	return list
 }
 
 // attaches sees to it that a node has the skill, or the version of a drive, that a request adds to a session there.

@@ -170,7 +170,7 @@ func (r *sessionMove) plan(node string) (list []nodeState, err error) {
 	}
 	switch {
 	case r.has.WorkspaceName != "" || len(r.has.Inputs) > 0:
-		return nil, fault.Errorf(fault.Conflict, "session %s uses a named workspace, which stays on node %s", fault.Show(r.id), r.from.Name).WithHint("make a session without one on the other node, and copy what it needs: boxctl cp")
+		return nil, fault.Errorf(fault.Conflict, "session %s uses a named workspace, which stays on node %s", fault.Show(r.id), r.from.Name).WithHint("restore a snapshot with a copy of it there: boxctl fleet snapshot --with-workspace")
 	case len(r.d.LeftOut) > 0 && !r.leave:
 		return nil, r.lossy(r.d.LeftOut)
 	}

@@ -31,7 +31,8 @@ type placement struct {
 	Can      []string          `json:"can,omitempty"`      // capabilities it must have
 	Spread   bool              `json:"spread,omitempty"`   // away from the owner's other sessions
 
-	near map[string]float64 // the share of what the session needs that nodes are known to have
+	near    map[string]float64 // the share of what the session needs that nodes are known to have
+	holders map[string]bool    // nodes that were seen to have a workspace that it needs, and that no other node has
 }
 
 // How many nodes are looked at, and what counts how much. A lower score is better.
@@ -134,6 +135,15 @@ func choose(p *placement, nodes []nodeState, profile string, own map[string]int)
 		return nil, cmp.Or(strings.Join(why, "; "), "there is no node")
 	}
 	mathrand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	slices.SortStableFunc(list, func(a, b nodeState) int {
+		switch {
+		case p.holders[a.Name] == p.holders[b.Name]:
+			return 0
+		case p.holders[a.Name]:
+			return -1
+		}
+		return 1
+	})
 	k := min(len(list), sampleSize)
 	slices.SortStableFunc(list[:k], func(a, b nodeState) int {
 		return cmp.Compare(p.score(&a, profile, own[a.Name]), p.score(&b, profile, own[b.Name]))

@@ -150,6 +150,8 @@ func (g *gateway) route(c *call) error {
 		return g.skills(c, path[2:])
 	case len(path) >= 2 && path[0] == "v1" && path[1] == "drives":
 		return g.drives(c, path[2:])
+	case len(path) >= 2 && len(path) <= 3 && path[0] == "v1" && path[1] == "workspaces":
+		return g.workspaces(c, path[2:])
 	case path[0] == "mcp":
 		return g.mcp(c)
 	case c.r.Method == http.MethodGet && c.r.URL.Path == "/metrics":

@@ -208,14 +208,18 @@ func (g *gateway) snapshot(c *call, u *upload, req *api.FleetSnapshotRequest, ro
 	if err != nil {
 		return nil, refusedAs(err)
 	}
-	if info.WorkspaceName != "" || len(info.Inputs) > 0 {
-		return nil, fault.Errorf(fault.Conflict, "session %s uses a named workspace, which no snapshot has", fault.Show(info.ID)).WithHint("copy what it has: boxctl cp")
+	switch {
+	case len(info.Inputs) > 0:
+		return nil, fault.Errorf(fault.Conflict, "session %s reads a named workspace, which no snapshot has", fault.Show(info.ID)).WithHint("make a snapshot of a session that uses that workspace")
+	case info.WorkspaceName != "" && !req.WithWorkspace:
+		return nil, fault.Errorf(fault.Conflict, "session %s uses the named workspace %s", fault.Show(info.ID), fault.Show(info.WorkspaceName)).
+			WithHint("set with_workspace (boxctl fleet snapshot --with-workspace) for a snapshot with a copy of it, which will be the new session's own")
 	}
 	lacks := &lacking{session: info.ID, may: req.LeaveOut}
 	archive, w := io.Pipe()
 	exported := make(chan error, 1)
 	go func() { // ends with ctx
-		err := own.Export(ctx, info.ID, w, client.ExportOptions{LeaveOut: req.LeaveOut, Told: lacks.add})
+		err := own.Export(ctx, info.ID, w, client.ExportOptions{LeaveOut: req.LeaveOut, WithWorkspace: req.WithWorkspace, Told: lacks.add})
 		w.CloseWithError(cutBy(err))
 		exported <- err
 	}()
@@ -236,7 +240,8 @@ func (g *gateway) snapshot(c *call, u *upload, req *api.FleetSnapshotRequest, ro
 	return &storedSnapshot{
 		FleetSnapshot: api.FleetSnapshot{
 			Name: req.Name, Owner: c.pass.Name, Session: info.ID, Node: claim.Node, CreatedAt: time.Now().UTC(), Size: u.Size, Digest: u.Digest, LeftOut: lacks.list(),
-			Running: err != nil || info.StoppedAt == nil || after.StoppedAt == nil || !info.StoppedAt.Equal(*after.StoppedAt),
+			Running: err != nil || info.WorkspaceName != "" || // which others may use
+				info.StoppedAt == nil || after.StoppedAt == nil || !info.StoppedAt.Equal(*after.StoppedAt),
 		},
 		key: claimKey(c.pass.Name, req.Name),
 	}, nil

@@ -10,7 +10,7 @@ import (
 // RouteHeader is in answers to gateways: the pattern of the route that was asked for, as "GET /v1/sessions/{id}".
 const RouteHeader = "Boxd-Route"
 
-// NeedsHeader tells a gateway what the session of a stream needs, "image=NAME&skill=NAME&drive=NAME", as the request itself comes when a node has
+// NeedsHeader tells a gateway what the session of a stream needs, "image=NAME&skill=NAME&drive=NAME&workspace=NAME&input=NAME", as the request itself comes when a node has
 // been chosen. boxd does not read it.
 const NeedsHeader = "Boxd-Needs"
 
@@ -191,6 +191,8 @@ type FleetSnapshotRequest struct {
 	Name string `json:"name,omitempty"`
 	// LeaveOut makes it without what cannot be part of it: see left_out of a SessionDefinition. Otherwise a session that has such is refused.
 	LeaveOut bool `json:"leave_out,omitempty"`
+	// WithWorkspace has it have a copy of the named workspace that the session uses, which is the new session's own. Otherwise such a session is refused.
+	WithWorkspace bool `json:"with_workspace,omitempty"`
 }
 
 // FleetRestore asks for a new session like the one of a snapshot: the body of POST /v1/fleet/snapshots/{name}/restore.

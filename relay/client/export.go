@@ -57,6 +57,8 @@ type exported struct {
 // ExportOptions changes what Export does.
 type ExportOptions struct {
 	LeaveOut bool // files that cannot be read, instead of failing
+	// WithWorkspace exports the files of a named workspace that the session uses. They are the new session's own.
+	WithWorkspace bool
 	// Told is called with each thing that is left out. Its error ends the export.
 	Told func(string) error
 }
@@ -64,7 +66,7 @@ type ExportOptions struct {
 // Export writes an archive of which Import makes the same session: its definition, its files on disk and the processes that always
 // restart. If it fails, the archive is cut off.
 func (c *Client) Export(ctx context.Context, id string, w io.Writer, o ExportOptions) error {
-	d, err := c.Definition(ctx, id)
+	d, err := c.Definition(ctx, id, o.WithWorkspace)
 	if err != nil {
 		return err
 	}
@@ -258,7 +260,7 @@ func (c *Client) undo(ctx context.Context, id string) (err error) {
 
 // sameImage refuses a session whose image is another one than at its export.
 func (c *Client) sameImage(ctx context.Context, s *api.Session, d *api.SessionDefinition) error {
-	definition, err := c.Definition(ctx, s.ID)
+	definition, err := c.Definition(ctx, s.ID, false)
 	if err == nil && definition.ImageDigest != d.ImageDigest {
 		err = fmt.Errorf("%s: %w: %s and not %s", s.Image, ErrOtherImage, cmp.Or(definition.ImageDigest, "none"), cmp.Or(d.ImageDigest, "none"))
 	}

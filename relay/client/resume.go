@@ -218,6 +218,12 @@ func needsOf(first *api.ClientControl) http.Header {
 	for _, name := range request.Drives {
 		needs.Add("drive", name)
 	}
+	if request.Workspace != "" {
+		needs.Set("workspace", request.Workspace)
+	}
+	for i := range request.Inputs {
+		needs.Add("input", request.Inputs[i].Workspace)
+	}
 	if len(needs) == 0 {
 		return nil
 	}

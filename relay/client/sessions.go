@@ -95,9 +95,14 @@ func (c *Client) StartSession(ctx context.Context, id string) (api.Session, erro
 	return request[api.Session](ctx, c, http.MethodPost, c.session(id, "/start", nil), nil)
 }
 
-// Definition returns what another session like this one is made from.
-func (c *Client) Definition(ctx context.Context, id string) (api.SessionDefinition, error) {
-	return request[api.SessionDefinition](ctx, c, http.MethodGet, c.session(id, "/definition", nil), nil)
+// Definition returns what another session like this one is made from. With withWorkspace that has a workspace of its own where this one
+// uses a named one.
+func (c *Client) Definition(ctx context.Context, id string, withWorkspace bool) (api.SessionDefinition, error) {
+	var query url.Values
+	if withWorkspace {
+		query = url.Values{"with_workspace": {"true"}}
+	}
+	return request[api.SessionDefinition](ctx, c, http.MethodGet, c.session(id, "/definition", query), nil)
 }
 
 // RenewSession restarts the idle time of a session.

@@ -68,7 +68,7 @@ func TestAProcessOfRootStaysOne(t *testing.T) {
 		t.Errorf("changes: text = %s, diff.Counts = %+v, err = %v, want no error and text containing `\"/usr/local/closed/file\"` and diff.Unreadable == 0",
 			text, diff.Counts, err)
 	}
-	is, err := d.Definition(t.Context(), "s")
+	is, err := d.Definition(t.Context(), "s", false)
 	if err != nil || !strings.Contains(string(is.Processes["server"]), `"user":"root"`) {
 		t.Errorf("the definition: is.Processes[\"server\"] = %s, err = %v, want no error and is.Processes[\"server\"] containing `\"user\":\"root\"`",
 			is.Processes["server"], err)

@@ -569,7 +569,7 @@ func TestPathsOfMountsAreBytes(t *testing.T) {
 	d.Restart()
 	startAgain(t, d, "s")
 	has("started again")
-	definition, err := d.Definition(t.Context(), "s")
+	definition, err := d.Definition(t.Context(), "s", false)
 	if err != nil {
 		t.Fatal(err)
 	}

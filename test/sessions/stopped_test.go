@@ -959,7 +959,7 @@ func TestMountsOfAStoppedSessionAreNotRead(t *testing.T) {
 	if got := archiveOf(t, d, "s", "/home/box"); !strings.Contains(got, "f=home") {
 		t.Errorf(`the home has %q, want got containing "f=home"`, got)
 	}
-	is, err := d.Definition(t.Context(), "s")
+	is, err := d.Definition(t.Context(), "s", false)
 	if err != nil || !slices.Equal(is.Paths, []string{"/home/box"}) {
 		t.Errorf(`the definition is %s, %v, want no error and is.Paths == []string{"/home/box"}`, asJSON(t, is), err)
 	}
@@ -989,7 +989,7 @@ func TestADefinitionMakesTheSameSession(t *testing.T) {
 	}
 	d.NewProcess(t, "one", "once", &api.ProcessRequest{Argv: []string{"sleep", "1000"}})
 	stop(t, d, "one")
-	one, err := d.Definition(t.Context(), "one")
+	one, err := d.Definition(t.Context(), "one", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1023,7 +1023,7 @@ func TestADefinitionMakesTheSameSession(t *testing.T) {
 		t.Errorf(`the copy has %q, want "work\nhome\n a v a l u e . . 377 \\n\n2000\nuser\n1\n"`, got)
 	}
 	stop(t, d, "two")
-	two, err := d.Definition(t.Context(), "two")
+	two, err := d.Definition(t.Context(), "two", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1102,13 +1102,86 @@ func sessionOf(t *testing.T, d *api.SessionDefinition) (req api.SessionRequest, 
 func TestADefinitionSaysWhatItLeavesOut(t *testing.T) {
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false)})
-	is, err := d.Definition(t.Context(), "s")
+	is, err := d.Definition(t.Context(), "s", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if req, _ := sessionOf(t, &is); !slices.Equal(is.LeftOut, []string{"changes to the root filesystem"}) || *req.ReadOnlyRoot || req.ID != "s" {
 		t.Errorf("the definition is %s, %v", asJSON(t, is), err)
 	}
-	_, err = d.Definition(t.Context(), "none")
+	_, err = d.Definition(t.Context(), "none", false)
 	boxtest.Refused(t, err, http.StatusNotFound, "")
+}
+
+// The definition of a session that uses a named workspace has that, or, on request, a workspace of its own instead, with room for the same. An export has its files then.
+func TestAnExportHasANamedWorkspaceOnRequest(t *testing.T) {
+	d := boxtest.Start(t)
+	for name, req := range map[string]api.WorkspaceRequest{
+		"bounded": {Name: "bounded", Quota: new(40 * quantity.MiB), Inodes: new(2000)},
+		"free":    {Name: "free", Quota: new(quantity.Size(0))},
+	} {
+		if _, err := d.CreateWorkspace(t.Context(), &req); err != nil {
+			t.Fatal(err)
+		}
+		own := api.SessionRequest{ID: name + "-home", Workspace: name, HomeOnDisk: new(true), Patch: limits.Patch{WorkspaceQuota: new(24 * quantity.MiB), WorkspaceInodes: new(1000)}}
+		for _, req := range []api.SessionRequest{{ID: name, Workspace: name}, own} {
+			d.NewSession(t, req)
+			d.Sh(t, req.ID, "echo "+name+" > /workspace/f; echo home > $HOME/f")
+			stop(t, d, req.ID)
+		}
+	}
+	for _, tc := range []struct {
+		id, quota string
+		paths     []string
+	}{
+		{"bounded", "40 MiB 2000", []string{"/workspace"}},
+		{"bounded-home", "64 MiB 3000", []string{"/workspace", "/home/box"}},
+		{"free", "0 none", []string{"/workspace"}},
+		{"free-home", "0 none", []string{"/workspace", "/home/box"}},
+	} {
+		is, err := d.Definition(t.Context(), tc.id, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if req, _ := sessionOf(t, &is); req.Workspace == "" || slices.Contains(is.Paths, "/workspace") {
+			t.Errorf("%s: the definition is %s, want req.Workspace != \"\" and is.Paths without \"/workspace\"", tc.id, asJSON(t, is))
+		}
+		if is, err = d.Definition(t.Context(), tc.id, true); err != nil {
+			t.Fatal(err)
+		}
+		req, _ := sessionOf(t, &is)
+		quota := fmt.Sprint(int64(*req.WorkspaceQuota)/int64(quantity.MiB), " MiB none")
+		if *req.WorkspaceQuota == 0 {
+			quota = "0 none"
+		}
+		if req.WorkspaceInodes != nil {
+			quota = strings.Replace(quota, "none", fmt.Sprint(*req.WorkspaceInodes), 1)
+		}
+		if req.Workspace != "" || quota != tc.quota || !slices.Equal(is.Paths, tc.paths) || len(is.LeftOut) != 0 {
+			t.Errorf("%s: the definition is %s, want req.Workspace == \"\", a quota of %s, is.Paths == %q and len(is.LeftOut) == 0", tc.id, asJSON(t, is), tc.quota, tc.paths)
+		}
+		var all bytes.Buffer
+		if err := d.Export(t.Context(), tc.id, &all, client.ExportOptions{WithWorkspace: true}); err != nil {
+			t.Fatal(err)
+		}
+		copied, err := d.Import(t.Context(), &all, client.ImportOptions{ID: "copy"})
+		if err != nil || copied.WorkspaceName != "" {
+			t.Fatalf("copied = %+v, err = %v, want no error and copied.WorkspaceName == \"\"", copied, err)
+		}
+		name, _, home := strings.Cut(tc.id, "-")
+		want := name + "\n"
+		if home {
+			want += "home\n"
+		}
+		if got := d.Sh(t, "copy", "cat /workspace/f $HOME/f 2>/dev/null; echo other > /workspace/f"); got != want {
+			t.Errorf("%s: the copy has %q, want %q", tc.id, got, want)
+		}
+		if err := d.DeleteSession(t.Context(), "copy"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.NewSession(t, api.SessionRequest{ID: "reads", Inputs: []api.Input{{Workspace: "bounded"}, {Workspace: "free"}}})
+	if got := d.Sh(t, "reads", "cat /mnt/*/f"); got != "bounded\nfree\n" {
+		t.Errorf("the workspaces have %q, want \"bounded\\nfree\\n\"", got)
+	}
 }

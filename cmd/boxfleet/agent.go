@@ -58,8 +58,6 @@ type agent struct {
 	round      int              // announcements so far
 	moves      map[string]start // claims of sessions that are being moved from here, by key
 	idle       map[string]start // claims of Workspaces of LangBot that have no session here, by key
-	noWriter   error            // why no claim was changed in this round; nil: none had to be, or all were
-	waiting    bool             // it is said that claims wait to be changed
 	baseCtx    context.Context  //nolint:containedctx // of the agent
 	background sync.WaitGroup   // sessions that are being started again, or ended
 
@@ -401,13 +399,8 @@ func (a *agent) beat(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := a.reconcile(ctx, claims, id, sessions); err != nil && !(errors.Is(err, errNoClaimWriter) && a.agrees(id)) {
+	if err := a.reconcile(ctx, claims, id, sessions); err != nil {
 		return err
-	}
-	if waits := a.noWriter != nil; waits != a.waiting { // who has a session does not depend on it
-		if a.waiting = waits; waits {
-			a.log.Warn("claims of this node wait to be changed", "error", a.noWriter)
-		}
 	}
 	if !a.agrees(id) && a.isEnding("") {
 		return a.announce(ctx, nodes, &api.FleetNode{State: api.FleetNodeOff, Reason: "it ends what other nodes have by now"})

@@ -118,7 +118,7 @@ func newGateway(ctx context.Context, cfg *gatewayOptions) (*gateway, error) {
 		return nil, err
 	}
 	g.transport = g.newTransport()
-	if err := errors.Join(g.subscribeOutputs(), g.subscribeClaims()); err != nil {
+	if err := g.subscribeOutputs(); err != nil {
 		g.Close()
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -280,12 +281,21 @@ func (a *agent) tryPart(ctx context.Context, p *outputPart, data []byte) error {
 	if err != nil {
 		return err
 	}
-	answer, err := a.ask(ctx, "output", m)
+	m.Reply = nodeSubject + a.name + ".output." + rand.Text() // where gateways may publish and this node alone hears it, unlike its inbox
+	replies, err := a.nc.SubscribeSync(m.Reply)
+	if err != nil {
+		return fmt.Errorf("no gateway is asked: %w", err)
+	}
+	defer func() { _ = replies.Unsubscribe() }() // of a connection that may be closed
+	if err := a.nc.PublishMsg(m); err != nil {
+		return fmt.Errorf("no gateway is asked: %w", err)
+	}
+	answer, err := replies.NextMsgWithContext(ctx)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return errNoTaker
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("no gateway answers: %w", err)
 	}
 	var reply outputTaken
 	switch err := json.Unmarshal(answer.Data, &reply); {

@@ -177,8 +177,7 @@ func TestAnIdleWorkspaceIsReleased(t *testing.T) {
 	}
 	defer a.fences.close()
 	defer a.boxd.Close()
-	a.clock, a.nc = c.now, js.Conn()
-	writeClaims(t, js)
+	a.clock = c.now
 	if a.view, err = openView(t.Context(), claims, "n"); err != nil {
 		t.Fatal(err)
 	}

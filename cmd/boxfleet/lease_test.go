@@ -219,34 +219,6 @@ func anAgent(t testing.TB, js jetstream.JetStream, boxd http.Handler) *agent {
 	return a
 }
 
-// writeClaims has a gateway change claims for nodes until the end of the test.
-func writeClaims(t testing.TB, js jetstream.JetStream) *gateway {
-	t.Helper()
-	g := aGateway(js, &clock{t: time.Unix(1e9, 0)})
-	g.openClaims(t)
-	g.baseCtx, g.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
-	t.Cleanup(func() {
-		g.cancel()
-		g.work.Wait()
-	})
-	if err := g.subscribeClaims(); err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-// openClaims lets the gateway have the current bucket of claims.
-func (g *gateway) openClaims(t testing.TB) {
-	t.Helper()
-	claims, id, err := openBucket(t.Context(), g.js, claimsConfig(0), "b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.claims, g.bucket = claims, id
-}
-
 // A change on a host is in its next announcement, which gateways receive as soon as it is published. Announcements are frequent
 // enough that one may even be missed.
 func TestAHostChangeReachesGatewaysInTime(t *testing.T) {
@@ -318,7 +290,6 @@ func TestASessionWhoseClaimWasGivenUpEnds(t *testing.T) {
 	boxd := &fakeBoxd{status: api.Status{State: "ok", MaxSessions: 10}}
 	boxd.list.Sessions = []api.Session{{Owner: "ci", ID: "given-up"}, {Owner: "ci", ID: "of-before"}}
 	a := anAgent(t, js, boxd)
-	writeClaims(t, js)
 	a.now.Gateways = map[string]access.Gateway{"main": {Role: access.User, Principals: []string{"ci"}}}
 	for id, in := range map[string]string{"given-up": bucket, "of-before": "before"} {
 		if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: id, Generation: 1, Bucket: in, Sandbox: true}); err != nil || !ok {

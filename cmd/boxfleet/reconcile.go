@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,7 +26,7 @@ const startingFor = 2 * time.Minute
 const readAnyway = 15
 
 // reconcile makes the sessions of this node and the claims agree: whose claim is gone or another's ends here, whose claim was
-// lost is found, and a bucket that is new has its claims again. errNoClaimWriter: some of these wait for a gateway, and all else is done.
+// lost is found, and a bucket that is new has its claims again.
 func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket string, sessions []api.Session) error {
 	live := map[string]bool{}
 	for i := range sessions {
@@ -39,17 +40,16 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 		return err
 	}
 	a.round++
-	a.noWriter = nil
 	for i, key := range slices.Sorted(maps.Keys(all)) {
 		h := all[key]
 		if (live[key] || h.Workspace > 0) && h.Bucket == bucket && !h.Coming && a.view.has(key, h.Generation) && (i+a.round)%readAnyway != 0 {
 			continue // as before
 		}
-		if err := a.reconcileOne(ctx, claims, bucket, key, &h, live[key]); err != nil && !errors.Is(err, errNoClaimWriter) {
+		if err := a.reconcileOne(ctx, claims, bucket, key, &h, live[key]); err != nil {
 			return err
 		}
 	}
-	return a.noWriter
+	return nil
 }
 
 func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *fencedSession, lives bool) error {
@@ -74,13 +74,13 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	recent := time.Since(h.Since) < startingFor
 	switch {
 	case !lives && mine && h.Workspace > 0 && (claim.State == api.FleetClaimLive || claim.State == api.FleetClaimStarting):
-		return a.releaseIdle(ctx, bucket, key, h, claim)
+		return a.releaseIdle(ctx, claims, bucket, key, h, claim)
 	case !lives && mine && (claim.State != api.FleetClaimStarting || !recent): // it has ended, or was never made
 		if lives, err := a.lives(ctx, h); err != nil || lives { // it was made after boxd had listed its sessions
 			return err
 		}
 		defer a.releasing(key, false)()
-		if err := a.dropClaim(ctx, bucket, claim); err != nil && !conflict(err) {
+		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); err != nil && !conflict(err) {
 			return fmt.Errorf("release the claim of %s: %w", h.ID, err)
 		}
 		return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })
@@ -89,14 +89,14 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	case !lives:
 		return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })
 	case mine && (claim.State != api.FleetClaimLive || claim.Ran || claim.Sandbox != h.Sandbox): // a gateway of an older version rewrites claims without the mark
-		if changed, err := a.revive(ctx, bucket, key, h, claim); err != nil || changed {
+		if changed, err := a.revive(ctx, claims, key, h, claim); err != nil || changed {
 			return err
 		}
 	case mine:
 	case claim == nil && h.Bucket != bucket && h.Coming && !h.Whole:
 		return nil // it may have all or a part of what the other node has: it is neither ended nor claimed
 	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
-		if _, err := a.putClaim(ctx, bucket, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: h.Sandbox, Workspace: h.Workspace, Served: h.Workspace, Keeps: h.Keeps, key: key}); err != nil {
+		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: h.Sandbox, Workspace: h.Workspace, Served: h.Workspace, Keeps: h.Keeps, key: key}); err != nil {
 			if conflict(err) {
 				return nil // somebody has claimed it: it is looked at again
 			}
@@ -112,7 +112,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 }
 
 // revive makes the claim of a session that runs here live. changed means that somebody else has changed it.
-func (a *agent) revive(ctx context.Context, bucket, key string, h *fencedSession, claim *sessionClaim) (changed bool, err error) {
+func (a *agent) revive(ctx context.Context, claims jetstream.KeyValue, key string, h *fencedSession, claim *sessionClaim) (changed bool, err error) {
 	next := *claim
 	next.State, next.Reason, next.Snapshot, next.Sandbox, next.To, next.ToGeneration = api.FleetClaimLive, "", "", h.Sandbox, "", 0
 	next.Served = next.Workspace
@@ -125,7 +125,7 @@ func (a *agent) revive(ctx context.Context, bucket, key string, h *fencedSession
 	if next == *claim {
 		return false, nil // it is about to run again
 	}
-	_, err = a.putClaim(ctx, bucket, &next)
+	_, err = putClaim(ctx, claims, &next)
 	if conflict(err) {
 		return true, nil // it is looked at again
 	}
@@ -153,7 +153,7 @@ const idleFor = 5 * time.Minute
 
 // releaseIdle releases the claim of a Workspace that has no session and keeps nothing, in two steps: first gateways have to ask for the
 // Workspace anew, and when what was sent before that can have made no session any more, the claim is removed.
-func (a *agent) releaseIdle(ctx context.Context, bucket, key string, h *fencedSession, claim *sessionClaim) error {
+func (a *agent) releaseIdle(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *fencedSession, claim *sessionClaim) error {
 	s, ok := a.idle[key]
 	if !ok || s.revision != claim.revision {
 		s = start{claim.revision, a.clock()}
@@ -167,7 +167,7 @@ func (a *agent) releaseIdle(ctx context.Context, bucket, key string, h *fencedSe
 	case claim.State == api.FleetClaimLive && idle >= idleFor && !claim.Keeps:
 		next := *claim
 		next.State, next.Since = api.FleetClaimStarting, time.Now()
-		revision, err := a.putClaim(ctx, bucket, &next)
+		revision, err := putClaim(ctx, claims, &next)
 		if err != nil && !conflict(err) {
 			return err
 		}
@@ -177,7 +177,7 @@ func (a *agent) releaseIdle(ctx context.Context, bucket, key string, h *fencedSe
 			return err
 		}
 		defer a.releasing(key, false)()
-		if err := a.dropClaim(ctx, bucket, claim); conflict(err) {
+		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); conflict(err) {
 			return nil // a gateway has asked for it
 		} else if err != nil {
 			return fmt.Errorf("release the claim of %s: %w", h.ID, err)
@@ -425,3 +425,46 @@ func (a *agent) handOverOnce(key string, generation uint64) bool {
 
 // maxHanded bounds how many sessions are remembered.
 const maxHanded = 1 << 16
+
+// getClaim reads a claim; nil: there is none.
+func getClaim(ctx context.Context, claims jetstream.KeyValue, key string) (*sessionClaim, error) {
+	entry, err := claims.Get(ctx, key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, nil //nolint:nilnil // there is none, and nothing has failed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a claim: %w", err)
+	}
+	return readClaim(entry)
+}
+
+func readClaim(entry jetstream.KeyValueEntry) (*sessionClaim, error) {
+	c := &sessionClaim{}
+	if err := json.Unmarshal(entry.Value(), c); err != nil {
+		return nil, fmt.Errorf("claim %s: %w", entry.Key(), err)
+	}
+	c.key, c.revision = entry.Key(), entry.Revision()
+	return c, nil
+}
+
+// putClaim writes a claim if it has not changed since it was read; a claim without a revision must not be there.
+func putClaim(ctx context.Context, claims jetstream.KeyValue, c *sessionClaim) (revision uint64, err error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return 0, err
+	}
+	if c.revision == 0 {
+		revision, err = claims.Create(ctx, c.key, data)
+	} else {
+		revision, err = claims.Update(ctx, c.key, data, c.revision)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("claim %s: %w", c.ID, err)
+	}
+	return revision, nil
+}
+
+// conflict reports whether somebody has been faster.
+func conflict(err error) bool {
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.Is(err, jetstream.ErrKeyRevisionMismatch)
+}

@@ -75,7 +75,6 @@ func newManyNodes(b *testing.B, nodes, sessions int) *manyNodes {
 		return h.g.ends.Dial(ctx, nodeSubject+node)
 	}}
 	b.Cleanup(h.g.transport.CloseIdleConnections)
-	writeClaims(b, js)
 	h.beat()
 	ctx, end := context.WithCancel(b.Context())
 	var followed sync.WaitGroup

@@ -28,7 +28,7 @@ const natsAccounts = `accounts {
     jetstream: enabled
     users: [
       {user: gateway, password: gateway, permissions: {publish: ["fleet.>", "$JS.>", "$KV.>", "_INBOX_gateway_main.>"], subscribe: ["fleet.>", "$JS.>", "$KV.>", "_INBOX_gateway_main.>"]}}
-      {user: a, password: a, permissions: {publish: ["fleet.g.*.s.>", "fleet.g.claim.a", "fleet.g.output", "fleet.g.output.lost", "_INBOX_gateway_main.>", "$JS.API.>", "$JS.ACK.>", "$KV.boxd_nodes.a"], subscribe: ["fleet.n.a.>", "_INBOX_node_a.>"]}}
+      {user: a, password: a, permissions: {publish: ["fleet.g.>", "_INBOX_gateway_main.>", "$JS.API.>", "$JS.ACK.>", "$KV.boxd_nodes.a", "$KV.boxd_claims.>"], subscribe: ["fleet.n.a.>", "_INBOX_node_a.>"]}}
     ]
   }
 }`

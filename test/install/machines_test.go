@@ -140,7 +140,7 @@ func permissions(t *testing.T, node string) (publish, subscribe []string) {
 		rest, _, _ = strings.Cut(rest, "]")
 		decode(t, rest+"]", &subjects)
 		for i, s := range subjects {
-			subjects[i] = strings.NewReplacer("boxd_nodes.a", "boxd_nodes."+node, "fleet.n.a.", "fleet.n."+node+".", "fleet.g.claim.a", "fleet.g.claim."+node, "_INBOX_node_a.", "_INBOX_node_"+node+".").Replace(s)
+			subjects[i] = strings.NewReplacer("boxd_nodes.a", "boxd_nodes."+node, "fleet.n.a.", "fleet.n."+node+".", "_INBOX_node_a.", "_INBOX_node_"+node+".").Replace(s)
 		}
 		return subjects
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
@@ -309,5 +310,26 @@ func TestWhatCannotBeSignedIsNotClaimed(t *testing.T) {
 	}
 	if claim, err := getClaim(t.Context(), h.g.claims, claimKey("ci", "s")); claim != nil || err != nil {
 		t.Errorf("claim = %+v, err = %v, want claim == nil and no error", claim, err)
+	}
+}
+
+// An id that no node takes is refused before it is claimed: a claim has room for what a node takes, and no more.
+func TestAnIDThatNoNodeTakesIsNotClaimed(t *testing.T) {
+	t.Parallel()
+	h := newClaiming(t)
+	h.announce("a", h.id)
+	for _, id := range []string{strings.Repeat("x", 257), "a\nb", "\x00"} {
+		body, err := json.Marshal(map[string]any{"id": id, "wait": "0s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/sessions", bytes.NewReader(body))
+		c := &call{w: httptest.NewRecorder(), r: r, pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}
+		if err := h.g.create(c); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "id = ") {
+			t.Errorf("%.10q: err = %v, want a fault.Invalid error about the id", id, err)
+		}
+	}
+	if all, err := listClaims(t.Context(), h.g.claims); err != nil || len(all) != 0 || h.made != 0 {
+		t.Errorf("%d claims, %v, %d requests to the node, want none", len(all), err, h.made)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // placement is what a request says of where its session is to be: the field placement of POST /v1/sessions. Nodes do not see it.
@@ -193,6 +194,9 @@ func (g *gateway) create(c *call) error {
 		if want.Template == "" && len(want.Variables) == 0 {
 			fields["id"], _ = json.Marshal(want.ID) // a string can be marshalled
 		}
+	}
+	if err := policy.ValidateID(want.ID); err != nil { // it is claimed before a node sees it
+		return err
 	}
 	c.span.setSession(want.ID)
 	return g.claim(c, place, &want, fields)

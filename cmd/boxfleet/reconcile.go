@@ -80,7 +80,9 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 			return err
 		}
 		defer a.releasing(key, false)()
-		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); err != nil && !conflict(err) {
+		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); conflict(err) {
+			return nil // a gateway has changed it: it is looked at again
+		} else if err != nil {
 			return fmt.Errorf("release the claim of %s: %w", h.ID, err)
 		}
 		return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })

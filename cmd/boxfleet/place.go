@@ -21,7 +21,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // placement is what a request says of where its session is to be: the field placement of POST /v1/sessions. Nodes do not see it.
@@ -165,6 +164,9 @@ func unread(err error) error {
 // maxRequest is the largest request for a session, in bytes.
 const maxRequest = 1 << 20
 
+// maxID is the longest id that nodes take, in bytes. It is claimed before a node sees it.
+const maxID = 256
+
 // create places a session: it is claimed for a node, which may refuse it, and then for the next.
 func (g *gateway) create(c *call) error {
 	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxRequest))
@@ -195,8 +197,8 @@ func (g *gateway) create(c *call) error {
 			fields["id"], _ = json.Marshal(want.ID) // a string can be marshalled
 		}
 	}
-	if err := policy.ValidateID(want.ID); err != nil { // it is claimed before a node sees it
-		return err
+	if len(want.ID) > maxID {
+		return fault.Field("id", want.ID, fmt.Sprintf("at most %d bytes", maxID))
 	}
 	c.span.setSession(want.ID)
 	return g.claim(c, place, &want, fields)

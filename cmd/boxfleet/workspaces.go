@@ -15,7 +15,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
-	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // A named workspace is on one node, and sessions that use it are made there. The gateway keeps no list: it asks all nodes. Where one of them does
@@ -108,7 +107,7 @@ func (g *gateway) createWorkspace(c *call, owner string) error {
 		return err
 	}
 	node := ""
-	if policy.ValidSpaceName("name", want.Name) == nil { // otherwise a node says what is wrong
+	if want.Name != "" { // otherwise a node says what is wrong
 		if node, err = g.workspaceNode(c.as(owner), want.Name); err != nil && fault.KindOf(err) != fault.NotFound {
 			return err
 		}
@@ -126,9 +125,6 @@ func (g *gateway) createWorkspace(c *call, owner string) error {
 
 // workspaceNode is the node that has a workspace of the caller.
 func (g *gateway) workspaceNode(c *call, name string) (string, error) {
-	if err := policy.ValidSpaceName("workspace", name); err != nil {
-		return "", err
-	}
 	nodes, unsure := g.known(), []string(nil)
 	nodes = slices.DeleteFunc(nodes, func(n nodeState) bool {
 		if n.lost {
@@ -197,15 +193,16 @@ func (g *gateway) hasWorkspace(c *call, n *nodeState, name string) error {
 
 // neededWorkspaces are the named workspaces that a session uses or reads.
 func (s *sessionSpec) neededWorkspaces() (names []string) {
-	if s.Workspace != "" {
-		names = append(names, s.Workspace)
-	}
-	for _, in := range s.Inputs[:min(len(s.Inputs), maxMounts)] {
-		if !slices.Contains(names, in.Workspace) {
-			names = append(names, in.Workspace)
+	add := func(name string) {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
-	return slices.DeleteFunc(names, func(name string) bool { return policy.ValidSpaceName("workspace", name) != nil }) // the node says what is wrong
+	add(s.Workspace)
+	for _, in := range s.Inputs[:min(len(s.Inputs), maxMounts)] {
+		add(in.Workspace)
+	}
+	return names
 }
 
 // holders are the nodes that were seen to have a named workspace that a session needs.

@@ -56,7 +56,10 @@ func TestSessionsAreMadeWhereTheirWorkspaceIs(t *testing.T) {
 	make("on1", "n1", http.StatusCreated, "")
 	make("on2", "n2", http.StatusCreated, "")
 	make("on2", "n1", http.StatusConflict, "") // the other node has it
-	make("../x", "n1", http.StatusBadRequest, "name")
+	make("../x", "n1", http.StatusBadRequest, "../x")
+	make("", "n1", http.StatusBadRequest, "name")
+	h.refuses(h.token, "GET", "/v1/workspaces/a%20b", nil, http.StatusNotFound, "a b")
+	h.refuses(h.token, "POST", "/v1/sessions", using("x", "a b"), http.StatusNotFound, "a b")
 	h.refuses(h.token, "POST", "/v1/workspaces", []int{}, http.StatusBadRequest, "cannot be decoded")
 	h.refuses(h.token, "POST", "/v1/workspaces", map[string]any{"name": strings.Repeat("x", 70_000)}, http.StatusBadRequest, "65536 bytes")
 	h.refuses(h.viewer, "POST", "/v1/workspaces", map[string]any{"name": "x"}, http.StatusForbidden, "needs the user role")

@@ -55,7 +55,7 @@ type answered struct {
 // code is 0.
 func (h *house) sends(method, path, body string, header ...string) answered {
 	h.t.Helper()
-	req, err := http.NewRequestWithContext(h.t.Context(), method, "http://"+h.e2b+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(h.t.Context(), method, h.scheme("http")+h.e2b+path, strings.NewReader(body))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func (h *house) sends(method, path, body string, header ...string) answered {
 		}
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := h.http().Do(req)
 	if err != nil {
 		return answered{text: err.Error()}
 	}
@@ -133,13 +133,13 @@ func (sb *sandbox) RoundTrip(r *http.Request) (*http.Response, error) {
 	for list := sb.on("49983"); len(list) > 0; list = list[2:] {
 		r.Header.Set(list[0], list[1])
 	}
-	return http.DefaultTransport.RoundTrip(r)
+	return sb.house.transport().RoundTrip(r)
 }
 
 // starts starts a shell line.
 func (sb *sandbox) starts(line string) (*rpc.ServerStreamForClient[protocol.StartResponse], error) {
 	no := false
-	c := protocol.NewProcessClient(&http.Client{Transport: sb}, "http://"+sb.house.e2b)
+	c := protocol.NewProcessClient(&http.Client{Transport: sb}, sb.house.scheme("http")+sb.house.e2b)
 	return c.Start(sb.house.t.Context(), &protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "/bin/bash", Args: []string{"-l", "-c", line}}, Stdin: &no})
 }
 
@@ -462,7 +462,8 @@ func pauses(t *testing.T, h *house, sb *sandbox) {
 // The published SDK works through a gateway as with a single boxd.
 func TestTheSDKOfE2BThroughTheGateway(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
-	h := buildE2B(t, 2)
+	h := (&house{t: t, dir: boxtest.TempDir(t), e2b: boxtest.FreeAddress(t, "127.0.0.1")}).fillByTLS(2)
+	at := h.scheme("http") + h.e2b
 	for _, script := range []string{"sdk.mjs", "code.mjs"} {
 		source, err := os.ReadFile(filepath.Join("..", "e2b", "testdata", script))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -481,7 +482,7 @@ func TestTheSDKOfE2BThroughTheGateway(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.CommandContext(t.Context(), boxtest.Node(t), file.Name())
-		cmd.Env = append(os.Environ(), "E2B_API_KEY="+h.token, "E2B_API_URL=http://"+h.e2b, "E2B_SANDBOX_URL=http://"+h.e2b)
+		cmd.Env = append(os.Environ(), "E2B_API_KEY="+h.token, "E2B_API_URL="+at, "E2B_SANDBOX_URL="+at, "NODE_EXTRA_CA_CERTS="+h.ca.File)
 		out, err := cmd.CombinedOutput()
 		if err != nil || strings.Contains(string(out), "FAILED ") {
 			t.Errorf("%s: err = %v, want no error and out without \"FAILED \":\n%s", script, err, out)

@@ -253,8 +253,8 @@ func (h *house) fill(nodes int) *house {
 	}
 	sandboxes, clients, speaks := "", "", `"ci", "other"`
 	if h.e2b != "" {
-		sandboxes = "[e2b]\nfleet = true\npython_kernel = \"own\"\n[profiles.e2b]\nnetwork = \"off\""
-		clients = fmt.Sprintf("[e2b]\nlisten = %q", h.e2b)
+		sandboxes = "[e2b]\nfleet = true\npython_kernel = \"own\"\n[profiles.e2b]\nnetwork = \"off\"\n"
+		clients = fmt.Sprintf("[e2b]\nlisten = %q\n", h.e2b)
 	}
 	if h.bot != "" {
 		sandboxes += "[principals.langbot]\nrole = \"user\"\n[langbot]\nfleet = true\n"
@@ -402,19 +402,28 @@ func (h *house) ready(nodes int) {
 
 // base returns the address of the gateway.
 func (h *house) base() string {
+	return h.scheme("http") + h.address
+}
+
+// scheme begins addresses of the gateway, for HTTP or WebSockets.
+func (h *house) scheme(name string) string {
 	if h.ca != nil {
-		return "https://" + h.address
+		name += "s"
 	}
-	return "http://" + h.address
+	return name + "://"
 }
 
 // http makes requests to the gateway.
 func (h *house) http() *http.Client {
 	h.t.Helper()
+	return &http.Client{Transport: h.transport()}
+}
+
+func (h *house) transport() http.RoundTripper {
 	if h.ca == nil {
-		return http.DefaultClient
+		return http.DefaultTransport
 	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: h.ca.Roots()}, DisableKeepAlives: true}}
+	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: h.ca.Roots()}, DisableKeepAlives: true}
 }
 
 // client returns a client of the gateway, for ci.

@@ -57,7 +57,13 @@ type bot struct {
 // dials connects to a gateway as LangBot does.
 func dials(t testing.TB, address, workspace string, generation int) *bot {
 	t.Helper()
-	ws, _, err := websocket.Dial(t.Context(), "ws://"+address+wire.PathRPC, &websocket.DialOptions{HTTPHeader: botHeader()}) //nolint:bodyclose // the library has it
+	return dialsBy(t, http.DefaultClient, "ws://"+address, workspace, generation)
+}
+
+// dialsBy is dials with a client.
+func dialsBy(t testing.TB, by *http.Client, address, workspace string, generation int) *bot {
+	t.Helper()
+	ws, _, err := websocket.Dial(t.Context(), address+wire.PathRPC, &websocket.DialOptions{HTTPClient: by, HTTPHeader: botHeader()}) //nolint:bodyclose // the library has it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ package fleet_test
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,7 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/actionrpc/wire"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -23,10 +28,75 @@ import (
 // buildByTLS is like build, with NATS over TLS and with credentials, and a gateway over TLS that accepts client certificates.
 func buildByTLS(t *testing.T, nodes int) *house {
 	t.Helper()
-	h := &house{t: t, dir: boxtest.TempDir(t), ca: boxtest.NewAuthority(t), issuer: boxtest.NewNATSIssuer(t)}
+	return (&house{t: t, dir: boxtest.TempDir(t)}).fillByTLS(nodes)
+}
+
+func (h *house) fillByTLS(nodes int) *house {
+	h.t.Helper()
+	h.ca, h.issuer = boxtest.NewAuthority(h.t), boxtest.NewNATSIssuer(h.t)
 	certificate, key := h.ca.Server()
-	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, h.issuer.Config+fmt.Sprintf("tls { cert_file: %q, key_file: %q }\n", certificate, key))
+	h.nats = startNATS(h.t, filepath.Join(h.dir, "nats"), anyPort, h.issuer.Config+fmt.Sprintf("tls { cert_file: %q, key_file: %q }\n", certificate, key))
 	return h.fill(nodes)
+}
+
+// Clients of E2B and of LangBot use a gateway by TLS as they do without, and get nothing without TLS or from a server that they do not know.
+func TestClientsOfE2BAndLangBotComeByTLS(t *testing.T) {
+	t.Parallel()
+	h := (&house{t: t, dir: boxtest.TempDir(t), e2b: boxtest.FreeAddress(t, "127.0.0.1"), bot: boxtest.FreeAddress(t, "127.0.0.1")}).fillByTLS(1)
+
+	sb := h.sandbox(h.token, "n1", `{"timeout":300}`)
+	big := strings.Repeat("0123456789abcdef", 1<<14)
+	if got := sb.runs("cd /tmp; head -c 262144 /dev/zero | tr '\\0' x > big; wc -c < big; echo by TLS"); got != "262144\nby TLS\n" {
+		t.Errorf(`got = %q, want "262144\nby TLS\n"`, got)
+	}
+	if a := h.sends("GET", "/files?path=/tmp/big", "", sb.on("49983")...); a.code != http.StatusOK || a.text != strings.Repeat("x", 262144) {
+		t.Errorf("a.code = %d, %d bytes, want a.code == 200 and 262144 bytes", a.code, len(a.text))
+	}
+	if a := h.sends("GET", sb.signed("/tmp/big", "read"), ""); a.code != http.StatusOK || len(a.text) != 262144 {
+		t.Errorf("a signed address: a.code = %d, %d bytes, want a.code == 200 and 262144 bytes", a.code, len(a.text))
+	}
+	cert, private := h.ca.Client(time.Hour, "DNS:ci.example.org")
+	pair, err := tls.LoadX509KeyPair(cert, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: h.ca.Roots(), Certificates: []tls.Certificate{pair}}, DisableKeepAlives: true}}
+	resp, err := shown.Get("https://" + h.e2b + "/v2/sandboxes") //nolint:noctx // it is answered at once
+	if err != nil || resp.StatusCode != http.StatusUnauthorized {
+		t.Fatalf("a certificate is no key: resp = %+v, err = %v, want no error and resp.StatusCode == 401", resp, err)
+	}
+	resp.Body.Close()
+
+	b := dialsBy(t, h.http(), "wss://"+h.bot, "w1", 1)
+	b.gets("box_init", `{"backend":"boxd"}`, nil)
+	b.eventually("box_create_session", created)
+	if got := b.runs("printf %s byTLS"); got != "byTLS" {
+		t.Errorf(`got = %q, want "byTLS"`, got)
+	}
+	b.gets("box_start_managed_process", `{"session_id":"s","spec":{"process_id":"p","command":"sh","args":["-c","while read -r l; do echo \"got $l\"; done"]}}`, nil)
+	ws, _, err := websocket.Dial(t.Context(), "wss://"+h.bot+"/v1/sessions/"+b.physical()+"/managed-process/p/ws", &websocket.DialOptions{ //nolint:bodyclose // the library has it
+		HTTPClient: h.http(), HTTPHeader: botHeader(wire.HeaderWorkspace, "w1", wire.HeaderGeneration, "1"), Subprotocols: []string{"mcp"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	ws.SetReadLimit(1 << 20)
+	if err := ws.Write(t.Context(), websocket.MessageText, []byte(big)); err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := ws.Read(t.Context()); err != nil || string(got) != "got "+big+"\n" {
+		t.Errorf("%d bytes, %v, want no error and %d bytes", len(got), err, len("got "+big+"\n"))
+	}
+
+	for _, address := range []string{h.e2b, h.bot} {
+		if a := boxtest.Get(t, "http://"+address+"/", nil); a.Code != http.StatusBadRequest {
+			t.Errorf("%s without TLS: a.Code = %d, want 400", address, a.Code)
+		}
+		if _, err := http.Get("https://" + address + "/"); !errors.As(err, new(x509.UnknownAuthorityError)) { //nolint:noctx,bodyclose // there is none
+			t.Errorf("%s, whose authority is not known: err = %v, want an x509.UnknownAuthorityError", address, err)
+		}
+	}
 }
 
 // Everything over TLS: NATS with credentials, and callers with certificates, whose names map to principals.

@@ -61,7 +61,7 @@ func TestClientsOfE2BAndLangBotComeByTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: h.ca.Roots(), Certificates: []tls.Certificate{pair}}, DisableKeepAlives: true}}
-	resp, err := shown.Get("https://" + h.e2b + "/v2/sandboxes") //nolint:noctx // it is answered at once
+	resp, err := shown.Get("https://" + h.e2b + "/v2/sandboxes")
 	if err != nil || resp.StatusCode != http.StatusUnauthorized {
 		t.Fatalf("a certificate is no key: resp = %+v, err = %v, want no error and resp.StatusCode == 401", resp, err)
 	}
@@ -93,7 +93,7 @@ func TestClientsOfE2BAndLangBotComeByTLS(t *testing.T) {
 		if a := boxtest.Get(t, "http://"+address+"/", nil); a.Code != http.StatusBadRequest {
 			t.Errorf("%s without TLS: a.Code = %d, want 400", address, a.Code)
 		}
-		if _, err := http.Get("https://" + address + "/"); !errors.As(err, new(x509.UnknownAuthorityError)) { //nolint:noctx,bodyclose // there is none
+		if _, err := http.Get("https://" + address + "/"); !errors.As(err, new(x509.UnknownAuthorityError)) { //nolint:bodyclose // there is none
 			t.Errorf("%s, whose authority is not known: err = %v, want an x509.UnknownAuthorityError", address, err)
 		}
 	}

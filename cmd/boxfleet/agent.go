@@ -53,13 +53,14 @@ type agent struct {
 	fences   *fences
 
 	// Of claims; only beat uses these.
-	view       *view            // nil: none yet
-	renewal    uint64           // how often the connection to NATS had been made again when it was opened
-	round      int              // announcements so far
-	moves      map[string]start // claims of sessions that are being moved from here, by key
-	idle       map[string]start // claims of Workspaces of LangBot that have no session here, by key
-	baseCtx    context.Context  //nolint:containedctx // of the agent
-	background sync.WaitGroup   // sessions that are being started again, or ended
+	view       *view             // nil: none yet
+	renewal    uint64            // how often the connection to NATS had been made again when it was opened
+	round      int               // announcements so far
+	moves      map[string]start  // claims of sessions that are being moved from here, by key
+	idle       map[string]start  // claims of Workspaces of LangBot that have no session here, by key
+	dropped    map[string]uint64 // generations of claims that this node is releasing, by key
+	baseCtx    context.Context   //nolint:containedctx // of the agent
+	background sync.WaitGroup    // sessions that are being started again, or ended
 
 	// Of its name; only renew uses these.
 	lease       nameLease

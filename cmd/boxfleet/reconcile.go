@@ -63,6 +63,9 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	if claim == nil || claim.State != api.FleetClaimMoving {
 		delete(a.moves, key)
 	}
+	if claim != nil {
+		delete(a.dropped, key)
+	}
 	mine := claim != nil && claim.Node == a.name && claim.Generation == h.Generation && (!h.Coming || claim.State != api.FleetClaimStarting)
 	if claim != nil && claim.State == api.FleetClaimMoving && (mine && lives && a.moveAlive(claim) || claim.To == a.name && claim.ToGeneration == h.Generation) {
 		return nil // whoever moves it changes the claim
@@ -79,13 +82,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		if lives, err := a.lives(ctx, h); err != nil || lives { // it was made after boxd had listed its sessions
 			return err
 		}
-		defer a.releasing(key, false)()
-		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); conflict(err) {
-			return nil // a gateway has changed it: it is looked at again
-		} else if err != nil {
-			return fmt.Errorf("release the claim of %s: %w", h.ID, err)
-		}
-		return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })
+		return a.release(ctx, claims, key, h, claim)
 	case !lives && (mine || recent):
 		return nil // it may be about to be made
 	case !lives:
@@ -97,13 +94,14 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	case mine:
 	case claim == nil && h.Bucket != bucket && h.Coming && !h.Whole:
 		return nil // it may have all or a part of what the other node has: it is neither ended nor claimed
-	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
-		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: h.Sandbox, Workspace: h.Workspace, Served: h.Workspace, Keeps: h.Keeps, key: key}); err != nil {
+	case claim == nil && (h.Bucket != bucket || a.dropped[key] == h.Generation) && !h.Since.After(time.Now()): // nobody else has removed it
+		if err := a.claimAgain(ctx, claims, key, h); err != nil {
 			if conflict(err) {
 				return nil // somebody has claimed it: it is looked at again
 			}
 			return err
 		}
+		delete(a.dropped, key)
 	default:
 		return a.giveUp(ctx, claims, bucket, key, h, claim)
 	}
@@ -111,6 +109,43 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		h.Bucket, h.Coming, h.Whole = bucket, false, false
 		h.follow(claim)
 	})
+}
+
+// release removes the claim of a session that has ended here. A request that has seen the claim may make the session again meanwhile: that is
+// claimed as before.
+func (a *agent) release(ctx context.Context, claims jetstream.KeyValue, key string, h *fencedSession, claim *sessionClaim) error {
+	defer a.releasing(key, false)()
+	if a.dropped == nil {
+		a.dropped = map[string]uint64{}
+	}
+	a.dropped[key] = h.Generation
+	if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); conflict(err) {
+		delete(a.dropped, key)
+		return nil // a gateway has changed it: it is looked at again
+	} else if err != nil {
+		return fmt.Errorf("release the claim of %s: %w", h.ID, err)
+	}
+	lives, err := a.lives(ctx, h)
+	if err == nil && lives {
+		err = a.claimAgain(ctx, claims, key, h)
+	}
+	if err != nil && !conflict(err) {
+		return err
+	}
+	delete(a.dropped, key)
+	if lives { // it is looked at again, as somebody else may have claimed it
+		return nil
+	}
+	return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })
+}
+
+// claimAgain claims what runs here and has no claim.
+func (a *agent) claimAgain(ctx context.Context, claims jetstream.KeyValue, key string, h *fencedSession) error {
+	_, err := putClaim(ctx, claims, &sessionClaim{
+		FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()},
+		Sandbox:    h.Sandbox, Workspace: h.Workspace, Served: h.Workspace, Keeps: h.Keeps, key: key,
+	})
+	return err
 }
 
 // revive makes the claim of a session that runs here live. changed means that somebody else has changed it.

@@ -39,7 +39,7 @@ type needs struct {
 	image, digest string            // "": none of the fleet's
 	skills        map[string]string // digests by name
 	drives        []neededDrive
-	workspaces    []string
+	workspaces    []string // which one node has
 }
 
 // need is one thing that a session has to have.
@@ -60,9 +60,6 @@ func (g *gateway) each(want *needs, owner string) (list []need) {
 	for i := range want.drives {
 		d := &want.drives[i]
 		list = append(list, need{d.key(owner), func(c *call, n *nodeState) error { return g.hasDrive(c, n, d) }})
-	}
-	for _, name := range want.workspaces {
-		list = append(list, need{workspaceKey(owner, name), func(c *call, n *nodeState) error { return g.hasWorkspace(c, n, name) }})
 	}
 	return list
 }
@@ -160,7 +157,10 @@ func (g *gateway) passOn(c *call, place *placement, want *needs) error {
 
 // provideAny sees to it that a node has what is needed: the first that takes it.
 func (g *gateway) provideAny(c *call, place *placement, want *needs) (node string, err error) {
-	place.near, place.holders = g.near(want, c.pass.Name), g.holders(want, c.pass.Name)
+	if place.only, err = g.workspacesNode(c, want.workspaces); err != nil {
+		return "", err
+	}
+	place.near = g.near(want, c.pass.Name)
 	list, reason := choose(place, g.known(), "", nil)
 	if len(list) == 0 {
 		return "", full(reason)
@@ -195,13 +195,6 @@ func (g *gateway) note(key, node string) {
 		g.noted[key] = map[string]bool{}
 	}
 	g.noted[key][node] = true
-}
-
-// unnote notes that a node does not have something any more.
-func (g *gateway) unnote(key, node string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.noted[key], node)
 }
 
 // near is the share of what a session needs that each node was seen to have.
@@ -395,15 +388,22 @@ func (g *gateway) needed(c *call) (*needs, error) {
 		return &needs{}, nil
 	}
 	var body struct {
-		Session sessionSpec `json:"session"`
-		Exec    struct {
+		Session struct {
+			sessionSpec
+
+			DryRun bool `json:"dry_run"`
+		} `json:"session"`
+		Exec struct {
 			DryRun bool `json:"dry_run"`
 		} `json:"exec"`
 	}
-	if data, err := c.peekBody(maxRequest); err != nil || json.Unmarshal(data, &body) != nil || body.Exec.DryRun {
+	if data, err := c.peekBody(maxRequest); err != nil || json.Unmarshal(data, &body) != nil {
 		return &needs{}, nil //nolint:nilerr // who reads it all says what is wrong
 	}
-	return g.resolve(c, route, &body.Session)
+	if body.Exec.DryRun || body.Session.DryRun { // nothing is sent for it
+		return g.resolve(c, route, &sessionSpec{Workspace: body.Session.Workspace, Inputs: body.Session.Inputs})
+	}
+	return g.resolve(c, route, &body.Session.sessionSpec)
 }
 
 func inputsOf(names []string) (list []api.Input) {

@@ -31,8 +31,8 @@ type placement struct {
 	Can      []string          `json:"can,omitempty"`      // capabilities it must have
 	Spread   bool              `json:"spread,omitempty"`   // away from the owner's other sessions
 
-	near    map[string]float64 // the share of what the session needs that nodes are known to have
-	holders map[string]bool    // nodes that were seen to have a workspace that it needs, and that no other node has
+	near map[string]float64 // the share of what the session needs that nodes are known to have
+	only string             // the node that has the named workspaces that it needs; "": it needs none
 }
 
 // How many nodes are looked at, and what counts how much. A lower score is better.
@@ -64,6 +64,8 @@ func (p *placement) fits(n *nodeState) string {
 	switch {
 	case p.Node != "" && p.Node != n.Name:
 		return "the request names another"
+	case p.only != "" && p.only != n.Name:
+		return "its workspace is on another node"
 	case n.State != api.FleetNodeReady:
 		return "it is " + n.State
 	case n.cordon != nil && n.cordon.Reason != "":
@@ -135,15 +137,6 @@ func choose(p *placement, nodes []nodeState, profile string, own map[string]int)
 		return nil, cmp.Or(strings.Join(why, "; "), "there is no node")
 	}
 	mathrand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	slices.SortStableFunc(list, func(a, b nodeState) int {
-		switch {
-		case p.holders[a.Name] == p.holders[b.Name]:
-			return 0
-		case p.holders[a.Name]:
-			return -1
-		}
-		return 1
-	})
 	k := min(len(list), sampleSize)
 	slices.SortStableFunc(list[:k], func(a, b nodeState) int {
 		return cmp.Compare(p.score(&a, profile, own[a.Name]), p.score(&b, profile, own[b.Name]))
@@ -187,7 +180,7 @@ func (g *gateway) create(c *call) error {
 	}
 	delete(fields, "placement")
 	if want.DryRun {
-		return g.plan(c, place, fields)
+		return g.plan(c, place, &want, fields)
 	}
 	if want.ID == "" {
 		if want.ID, err = g.name(c, place, fields, &want); err != nil {
@@ -205,7 +198,11 @@ func (g *gateway) create(c *call) error {
 }
 
 // plan has a node say what it would make of a request.
-func (g *gateway) plan(c *call, place *placement, fields map[string]json.RawMessage) error {
+func (g *gateway) plan(c *call, place *placement, want *wanted, fields map[string]json.RawMessage) error {
+	var err error
+	if place.only, err = g.workspacesNode(c, want.neededWorkspaces()); err != nil {
+		return err
+	}
 	list, none := choose(place, g.known(), "", nil)
 	if len(list) == 0 {
 		return full(none)

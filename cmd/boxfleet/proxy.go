@@ -262,6 +262,9 @@ func (c *call) may(route string, minRole access.Role) error {
 // session passes a request for a session on to the node that has it.
 func (g *gateway) session(c *call, owner, id string, itself bool) error {
 	if claim := g.cachedClaim(c, owner, id); claim != nil && !itself {
+		if err := g.keeps(c, owner, claim.Node); err != nil {
+			return err
+		}
 		if answered, err := g.passCached(c, claim); answered || err != nil {
 			return err
 		}
@@ -276,7 +279,7 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 	if claim.State == api.FleetClaimMoving && (!itself || c.r.Method != http.MethodGet) {
 		return moving(claim)
 	}
-	if err := g.attaches(c, owner, claim.Node); err != nil {
+	if err := cmp.Or(g.attaches(c, owner, claim.Node), g.keeps(c, owner, claim.Node)); err != nil {
 		return err
 	}
 	remove := itself && c.r.Method == http.MethodDelete

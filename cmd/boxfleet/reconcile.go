@@ -83,9 +83,10 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 			return err
 		}
 		return a.release(ctx, claims, key, h, claim)
-	case !lives && (mine || recent):
+	case !lives && (mine || recent && a.dropped[key] != h.Generation):
 		return nil // it may be about to be made
 	case !lives:
+		delete(a.dropped, key)
 		return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })
 	case mine && (claim.State != api.FleetClaimLive || claim.Ran || claim.Sandbox != h.Sandbox): // a gateway of an older version rewrites claims without the mark
 		if changed, err := a.revive(ctx, claims, key, h, claim); err != nil || changed {
@@ -112,7 +113,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 }
 
 // release removes the claim of a session that has ended here. A request that has seen the claim may make the session again meanwhile: that is
-// claimed as before.
+// claimed as before, now or with the next announcement, which notes that there is none any more.
 func (a *agent) release(ctx context.Context, claims jetstream.KeyValue, key string, h *fencedSession, claim *sessionClaim) error {
 	defer a.releasing(key, false)()
 	if a.dropped == nil {
@@ -129,14 +130,10 @@ func (a *agent) release(ctx context.Context, claims jetstream.KeyValue, key stri
 	if err == nil && lives {
 		err = a.claimAgain(ctx, claims, key, h)
 	}
-	if err != nil && !conflict(err) {
-		return err
+	if conflict(err) {
+		return nil // somebody else has claimed it: it is looked at again
 	}
-	delete(a.dropped, key)
-	if lives { // it is looked at again, as somebody else may have claimed it
-		return nil
-	}
-	return a.fences.change(key, h.Generation, func(h *fencedSession) { h.Ended = true })
+	return err
 }
 
 // claimAgain claims what runs here and has no claim.

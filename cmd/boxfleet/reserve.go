@@ -291,7 +291,12 @@ func (r *reservation) round() (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r.place.near, r.place.holders = r.g.near(r.needs, r.c.pass.Name), r.g.holders(r.needs, r.c.pass.Name)
+	if r.place.only == "" { // who waits has asked before
+		if r.place.only, err = r.g.workspacesNode(r.c, r.needs.workspaces); err != nil {
+			return false, err
+		}
+	}
+	r.place.near = r.g.near(r.needs, r.c.pass.Name)
 	list, none, chosen := r.choose(nodes, own)
 	defer chosen()
 	r.why, r.unfit = none, nil

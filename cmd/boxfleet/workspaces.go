@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,10 +64,14 @@ func (g *gateway) workspaces(c *call, path []string) error {
 
 // listWorkspaces asks every node for its workspaces.
 func (g *gateway) listWorkspaces(c *call) error {
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestTimeout)
+	defer cancel()
+	one := *c
+	one.r = c.r.WithContext(ctx)
 	nodes := slices.DeleteFunc(g.known(), func(n nodeState) bool { return n.lost })
 	lists, missing, err := fromEach(g, nodes, func(n *nodeState) ([]map[string]any, error) {
 		var list workspaceList
-		_, err := g.get(c, n, c.r.URL.RequestURI(), &list)
+		_, err := g.get(&one, n, c.r.URL.RequestURI(), &list)
 		for _, w := range list.Workspaces {
 			w["node"] = n.Name
 		}
@@ -84,7 +89,7 @@ func (g *gateway) listWorkspaces(c *call) error {
 	return nil
 }
 
-// createWorkspace has a node make a workspace that no node has.
+// createWorkspace has a node make a workspace that no node has: the next one if one does not take it.
 func (g *gateway) createWorkspace(c *call, owner string) error {
 	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxWorkspaceBody))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -106,48 +111,78 @@ func (g *gateway) createWorkspace(c *call, owner string) error {
 	if err != nil {
 		return err
 	}
-	node := ""
 	if want.Name != "" { // otherwise a node says what is wrong
-		if node, err = g.workspaceNode(c.as(owner), want.Name); err != nil && fault.KindOf(err) != fault.NotFound {
+		node, err := g.workspaceNode(c.as(owner), want.Name)
+		if err == nil { // which says that it has it
+			c.setBody(body)
+			return g.pass(c, node, nil)
+		}
+		if fault.KindOf(err) != fault.NotFound {
 			return err
 		}
 	}
-	if node == "" {
-		list, none := choose(&want.Placement, g.known(), "", nil)
-		if len(list) == 0 {
-			return full(none)
-		}
-		node = list[0].Name
+	list, none := choose(&want.Placement, g.known(), "", nil)
+	if len(list) == 0 {
+		return full(none)
 	}
-	c.setBody(body)
-	return g.pass(c, node, nil)
+	var refused []error
+	for i := range list {
+		done, err := g.makeWorkspace(c, &list[i], body)
+		if done || err == nil {
+			return err
+		}
+		refused = append(refused, err)
+	}
+	return noNode(list, refused)
 }
 
-// workspaceNode is the node that has a workspace of the caller.
+// makeWorkspace asks a node for a workspace. done: it has answered for good, or may have made it.
+func (g *gateway) makeWorkspace(c *call, n *nodeState, body []byte) (done bool, err error) {
+	c.span.setNode(n.Name)
+	resp, err := g.request(c, n, http.MethodPost, c.r.URL.RequestURI(), body)
+	if err != nil {
+		_, refused := errors.AsType[*nodeRefusal](err)
+		return !refused && !errors.Is(err, errNoResponder), unreached(n.Name, err)
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return false, asFault(resp)
+	case http.StatusCreated:
+	default:
+		return true, asFault(resp)
+	}
+	var made map[string]any
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxRequest)).Decode(&made); err != nil {
+		return true, unreached(n.Name, err)
+	}
+	made["node"] = n.Name
+	reply(c.w, http.StatusCreated, made)
+	return true, nil
+}
+
+// workspaceNode is the node that has a workspace of the caller. A node on which the caller may do nothing has none of its workspaces.
 func (g *gateway) workspaceNode(c *call, name string) (string, error) {
-	nodes, unsure := g.known(), []string(nil)
-	nodes = slices.DeleteFunc(nodes, func(n nodeState) bool {
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestTimeout)
+	defer cancel()
+	one := *c
+	one.r = c.r.WithContext(ctx)
+	var unsure []string
+	nodes := slices.DeleteFunc(g.known(), func(n nodeState) bool {
 		if n.lost {
 			unsure = append(unsure, n.Name)
 		}
 		return n.lost
 	})
 	found, missing, err := fromEach(g, nodes, func(n *nodeState) (string, error) {
-		resp, err := g.request(c, n, http.MethodGet, workspaceTarget(name), nil)
-		if _, refused := errors.AsType[*nodeRefusal](err); refused { // this gateway does not speak for the caller there, who has nothing there for the fleet
+		ok, err := g.get(&one, n, "/v1/workspaces/"+url.PathEscape(name), &api.Workspace{})
+		switch {
+		case fault.KindOf(err) == fault.Denied:
 			return "", nil
-		}
-		if err != nil {
+		case err != nil || !ok:
 			return "", err
 		}
-		defer resp.Body.Close()
-		switch resp.StatusCode {
-		case http.StatusOK:
-			return n.Name, nil
-		case http.StatusNotFound, http.StatusForbidden:
-			return "", nil
-		}
-		return "", asFault(resp)
+		return n.Name, nil
 	})
 	if err != nil {
 		return "", err
@@ -155,38 +190,53 @@ func (g *gateway) workspaceNode(c *call, name string) (string, error) {
 	found = slices.DeleteFunc(found, func(node string) bool { return node == "" })
 	unsure = append(unsure, missing...)
 	slices.Sort(found)
+	slices.Sort(unsure)
 	switch {
 	case len(found) > 1:
-		return "", fault.Errorf(fault.Conflict, "workspace %s is on several nodes: %s", fault.Show(name), strings.Join(found, ", ")).WithHint("name one of them with the header %s", nodeHeader)
+		return "", fault.Errorf(fault.Conflict, "workspace %s is on several nodes: %s", fault.Show(name), strings.Join(found, ", ")).
+			WithHint("remove or copy one of them: requests for /v1/workspaces with the header %s: NODE are for that of this node", nodeHeader)
 	case len(found) == 1:
-		g.note(workspaceKey(c.pass.Name, name), found[0])
 		return found[0], nil
 	case len(unsure) > 0:
-		slices.Sort(unsure)
 		return "", fault.Errorf(fault.Unavailable, "no workspace %s on the nodes that answer; these do not, and may have it: %s", fault.Show(name), strings.Join(unsure, ", ")).
-			WithHint("try again when they are back, name a node with the header %s, or have the operator remove a node that is gone for good: boxctl fleet forget", nodeHeader)
+			WithHint("try again when they are back, or have the operator remove a node that is gone for good: boxctl fleet forget")
 	}
-	return "", noWorkspace(name)
+	return "", fault.Errorf(fault.NotFound, "no workspace %s", fault.Show(name)).WithHint("boxctl workspaces ls lists them, and boxctl workspaces create makes one")
 }
 
-func noWorkspace(name string) error {
-	return fault.Errorf(fault.NotFound, "no workspace %s", fault.Show(name)).WithHint("boxctl workspaces ls lists them, and boxctl workspaces create makes one")
+// workspacesNode is the node that has all of some workspaces of the caller; "": there are none.
+func (g *gateway) workspacesNode(c *call, names []string) (node string, err error) {
+	own := c.as(c.pass.Name) // its token is for what it has asked for
+	for i, name := range names {
+		at, err := g.workspaceNode(own, name)
+		if err != nil {
+			return "", err
+		}
+		if i > 0 && at != node {
+			return "", fault.Errorf(fault.Conflict, "workspace %s is on node %s, and %s on node %s", fault.Show(names[0]), node, fault.Show(name), at).
+				WithHint("a session uses workspaces of one node: take a copy of one there, by boxctl fleet snapshot --with-workspace")
+		}
+		node = at
+	}
+	return node, nil
 }
 
-func workspaceTarget(name string) string { return "/v1/workspaces/" + url.PathEscape(name) }
-
-// workspaceKey is the key of a need.
-func workspaceKey(owner, name string) string { return "workspace " + claimKey(owner, name) }
-
-// hasWorkspace refuses a node that does not have a workspace of the caller.
-func (g *gateway) hasWorkspace(c *call, n *nodeState, name string) error {
-	ok, err := g.get(c, n, workspaceTarget(name), &api.Workspace{})
-	if err != nil {
+// keeps refuses a workspace of a name that another node has: a session is to end here and leave it.
+func (g *gateway) keeps(c *call, owner, node string) error {
+	if c.r.Method != http.MethodPost || c.e2b != nil || !strings.HasSuffix(c.r.URL.EscapedPath(), "/keep") {
+		return nil
+	}
+	var want api.WorkspaceKept
+	if data, err := c.peekBody(maxWorkspaceBody); err != nil || json.Unmarshal(data, &want) != nil || want.Workspace == "" || c.may("POST /v1/sessions/{id}/keep", access.User) != nil {
+		return nil //nolint:nilerr // the node says what is wrong
+	}
+	switch at, err := g.workspaceNode(c.as(owner), want.Workspace); {
+	case fault.KindOf(err) == fault.NotFound:
+		return nil
+	case err != nil:
 		return err
-	}
-	if !ok {
-		g.unnote(workspaceKey(c.pass.Name, name), n.Name)
-		return noWorkspace(name)
+	case at != node:
+		return fault.Errorf(fault.Conflict, "there is a workspace %s on node %s", fault.Show(want.Workspace), at).WithHint("keep it under another name")
 	}
 	return nil
 }
@@ -203,17 +253,4 @@ func (s *sessionSpec) neededWorkspaces() (names []string) {
 		add(in.Workspace)
 	}
 	return names
-}
-
-// holders are the nodes that were seen to have a named workspace that a session needs.
-func (g *gateway) holders(want *needs, owner string) map[string]bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	holders := map[string]bool{}
-	for _, name := range want.workspaces {
-		for node := range g.noted[workspaceKey(owner, name)] {
-			holders[node] = true
-		}
-	}
-	return holders
 }

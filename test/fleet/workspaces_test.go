@@ -94,10 +94,32 @@ func TestSessionsAreMadeWhereTheirWorkspaceIs(t *testing.T) {
 	}
 	elsewhere := using("x", "on1")
 	elsewhere["placement"] = map[string]any{"node": "n2"}
-	h.refuses(h.token, "POST", "/v1/sessions", elsewhere, http.StatusTooManyRequests, `no workspace "on1"`)
+	h.refuses(h.token, "POST", "/v1/sessions", elsewhere, http.StatusTooManyRequests, "its workspace is on another node")
 	both := using("x", "on1")
 	both["inputs"] = []api.Input{{Workspace: "on2"}}
-	h.refuses(h.token, "POST", "/v1/sessions", both, http.StatusNotFound, "no workspace")
+	h.refuses(h.token, "POST", "/v1/sessions", both, http.StatusConflict, `"on1" is on node n1, and "on2" on node n2`)
+	for _, name := range []string{"on1", "on2"} {
+		dry := using("dry", name)
+		dry["dry_run"] = true
+		var plan struct {
+			Refused *api.Problem `json:"refused"`
+		}
+		if code := h.get("POST", "/v1/sessions", dry, &plan); code != http.StatusOK || plan.Refused != nil {
+			t.Errorf("what a session with %s would be: code = %d, plan = %+v, want code == 200 and plan.Refused == nil", name, code, plan)
+		}
+		h.refuses(h.token, "POST", "/v1/sessions/a1/keep", api.WorkspaceKept{Workspace: name}, http.StatusConflict, "")
+	}
+	h.created(map[string]any{"id": "own", "placement": map[string]any{"node": "n2"}})
+	h.refuses(h.token, "POST", "/v1/sessions/own/keep", api.WorkspaceKept{Workspace: "on1"}, http.StatusConflict, `a workspace "on1" on node n1`)
+	if code := h.get("PUT", "/v1/fleet/nodes/n1/cordon", map[string]string{"reason": "disks"}, nil); code != http.StatusOK {
+		t.Fatalf("cordon n1: code = %d, want 200", code)
+	}
+	once := map[string]any{"session": map[string]any{"workspace": "on1"}, "exec": map[string]any{"argv": []string{"true"}}}
+	h.refuses(h.token, "POST", "/v1/exec", once, http.StatusTooManyRequests, "n1: it is cordoned: disks; n2: its workspace is on another node")
+	h.refuses(h.token, "POST", "/v1/sessions", using("x", "on1"), http.StatusTooManyRequests, "n1: it is cordoned: disks; n2: its workspace is on another node")
+	if code := h.get("DELETE", "/v1/fleet/nodes/n1/cordon", nil, nil); code >= http.StatusBadRequest {
+		t.Fatalf("uncordon n1: code = %d", code)
+	}
 	h.refuses(h.token, "POST", "/v1/sessions", using("x", "none"), http.StatusNotFound, `no workspace "none"`)
 	h.refuses(h.token, "DELETE", "/v1/workspaces/none", nil, http.StatusNotFound, `no workspace "none"`)
 	h.refuses(h.token, "DELETE", "/v1/workspaces/on1", nil, http.StatusConflict, "")
@@ -119,6 +141,7 @@ func TestSessionsAreMadeWhereTheirWorkspaceIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.refuses(h.token, "GET", "/v1/workspaces/on2", nil, http.StatusConflict, "is on several nodes: n1, n2")
+	h.refuses(h.token, "POST", "/v1/sessions", using("x", "on2"), http.StatusConflict, "is on several nodes: n1, n2")
 	if got := strings.Join(h.workspacesOn(), ", "); got != "on1 n1, on2 n1, on2 n2" {
 		t.Errorf(`the workspaces are %q, want "on1 n1, on2 n1, on2 n2"`, got)
 	}
@@ -129,7 +152,7 @@ func TestSessionsAreMadeWhereTheirWorkspaceIs(t *testing.T) {
 	h.on("n2").agent.kill()
 	boxtest.Eventually(t, "the node is lost", func() bool { return h.where("a2").State == api.FleetClaimLost })
 	make("on2", "n1", http.StatusServiceUnavailable, "may have it: n2")
-	h.refuses(h.token, "POST", "/v1/sessions", using("x", "on2"), http.StatusTooManyRequests, "no workspace")
+	h.refuses(h.token, "POST", "/v1/sessions", using("x", "on2"), http.StatusServiceUnavailable, "may have it: n2")
 	if node := h.created(using("still", "on1")); node != "n1" {
 		t.Errorf("it is on %s, want n1", node)
 	}

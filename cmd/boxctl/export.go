@@ -29,8 +29,8 @@ file of --output can be read by its owner only.
 
 Stop the box first (boxctl stop), or its programs can change files while they are read. Changes to
 the root filesystem, snapshots, sockets and FIFOs are left out, which export says. The archive names
-host directories, workspaces, skills, drives, images and secrets; their content is not part of it,
-but for that of the workspace the box uses with --with-workspace: the new box then has it as its own.`,
+host directories, workspaces, skills, drives, images and secrets; their content is not part of it.
+With --with-workspace it has that of the named workspace which the box uses, as the new box's own.`,
 		Example: `  boxctl stop build
   boxctl export -o build.tar build
   boxctl export build | ssh web2 boxctl import`,

@@ -223,7 +223,8 @@ func (g *gateway) workspacesNode(c *call, names []string) (node string, err erro
 
 // keeps refuses a workspace of a name that another node has: a session is to end here and leave it.
 func (g *gateway) keeps(c *call, owner, node string) error {
-	if c.r.Method != http.MethodPost || c.e2b != nil || !strings.HasSuffix(c.r.URL.EscapedPath(), "/keep") {
+	path := strings.Split(strings.TrimPrefix(c.r.URL.EscapedPath(), "/"), "/") // v1 sessions ID keep
+	if c.r.Method != http.MethodPost || c.e2b != nil || len(path) != 4 || path[3] != "keep" {
 		return nil
 	}
 	var want api.WorkspaceKept

@@ -347,9 +347,8 @@ type e2bPage struct {
 func (f *e2bFront) page(c *call, n *nodeState) (*e2bPage, error) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), streamTimeout)
 	defer cancel()
-	one := *c
-	one.r = c.r.WithContext(ctx)
-	resp, err := f.g.request(&one, n, http.MethodGet, c.r.URL.RequestURI(), nil)
+	one := c.within(ctx)
+	resp, err := f.g.request(one, n, http.MethodGet, c.r.URL.RequestURI(), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -236,11 +236,10 @@ const (
 func (g *gateway) sessionsOf(c *call, n *nodeState) (all []map[string]any, err error) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), streamTimeout)
 	defer cancel()
-	one := *c
-	one.r = c.r.WithContext(ctx)
+	one := c.within(ctx)
 	target := *c.r.URL
 	for range maxPages {
-		list, err := g.page(&one, n, target.RequestURI())
+		list, err := g.page(one, n, target.RequestURI())
 		if err != nil {
 			return nil, err
 		}

@@ -115,6 +115,13 @@ func (c *call) as(owner string) *call {
 	return &out
 }
 
+// within is the call with another context.
+func (c *call) within(ctx context.Context) *call {
+	out := *c
+	out.r = c.r.WithContext(ctx)
+	return &out
+}
+
 // find reads where the session is.
 func (r *sessionMove) find() error {
 	id := r.id

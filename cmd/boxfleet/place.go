@@ -162,12 +162,9 @@ const maxID = 256
 
 // create places a session: it is claimed for a node, which may refuse it, and then for the next.
 func (g *gateway) create(c *call) error {
-	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxRequest))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return fault.Field("body", fault.Word("longer"), fmt.Sprintf("at most %d bytes", maxRequest))
-	}
+	data, err := c.readBody(maxRequest)
 	if err != nil {
-		return fault.Errorf(fault.Invalid, "read the body: %w", err).WithHint("send it again")
+		return err
 	}
 	fields := map[string]json.RawMessage{}
 	var want wanted
@@ -280,6 +277,18 @@ func (c *call) peekBody(maxBytes int64) ([]byte, error) {
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(head), body), body}
 	return head, err
+}
+
+// readBody reads the whole body, of at most that many bytes.
+func (c *call) readBody(maxBytes int64) ([]byte, error) {
+	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBytes))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, fault.Field("body", fault.Word("longer"), fmt.Sprintf("at most %d bytes", maxBytes))
+	}
+	if err != nil {
+		return nil, fault.Errorf(fault.Invalid, "read the body: %w", err).WithHint("send it again")
+	}
+	return data, nil
 }
 
 func (c *call) setBody(body []byte) {

@@ -66,12 +66,11 @@ func (g *gateway) workspaces(c *call, path []string) error {
 func (g *gateway) listWorkspaces(c *call) error {
 	ctx, cancel := context.WithTimeout(c.r.Context(), requestTimeout)
 	defer cancel()
-	one := *c
-	one.r = c.r.WithContext(ctx)
+	one := c.within(ctx)
 	nodes := slices.DeleteFunc(g.known(), func(n nodeState) bool { return n.lost })
 	lists, missing, err := fromEach(g, nodes, func(n *nodeState) ([]map[string]any, error) {
 		var list workspaceList
-		_, err := g.get(&one, n, c.r.URL.RequestURI(), &list)
+		_, err := g.get(one, n, c.r.URL.RequestURI(), &list)
 		for _, w := range list.Workspaces {
 			w["node"] = n.Name
 		}
@@ -91,12 +90,9 @@ func (g *gateway) listWorkspaces(c *call) error {
 
 // createWorkspace has a node make a workspace that no node has: the next one if one does not take it.
 func (g *gateway) createWorkspace(c *call, owner string) error {
-	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxWorkspaceBody))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return fault.Field("body", fault.Word("longer"), fmt.Sprintf("at most %d bytes", maxWorkspaceBody))
-	}
+	data, err := c.readBody(maxWorkspaceBody)
 	if err != nil {
-		return fault.Errorf(fault.Invalid, "read the body: %w", err).WithHint("send it again")
+		return err
 	}
 	fields := map[string]json.RawMessage{}
 	var want struct {
@@ -165,8 +161,7 @@ func (g *gateway) makeWorkspace(c *call, n *nodeState, body []byte) (done bool, 
 func (g *gateway) workspaceNode(c *call, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), requestTimeout)
 	defer cancel()
-	one := *c
-	one.r = c.r.WithContext(ctx)
+	one := c.within(ctx)
 	var unsure []string
 	nodes := slices.DeleteFunc(g.known(), func(n nodeState) bool {
 		if n.lost {
@@ -175,7 +170,7 @@ func (g *gateway) workspaceNode(c *call, name string) (string, error) {
 		return n.lost
 	})
 	found, missing, err := fromEach(g, nodes, func(n *nodeState) (string, error) {
-		ok, err := g.get(&one, n, "/v1/workspaces/"+url.PathEscape(name), &api.Workspace{})
+		ok, err := g.get(one, n, "/v1/workspaces/"+url.PathEscape(name), &api.Workspace{})
 		switch {
 		case fault.KindOf(err) == fault.Denied:
 			return "", nil

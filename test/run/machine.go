@@ -39,7 +39,8 @@ type machine struct {
 	kernel string // for uml
 	image  string // directory of the system
 
-	word string // prefix of the lines of test/vm/guest.sh
+	items []work // what is on the disk of the suites
+	word  string // prefix of the lines of test/vm/guest.sh
 
 	// With -fleet: the two ends of the network between the machines, and a message for each time that one requests to power the
 	// other on. The network is a pair of sockets, which nothing else is connected to: no packet gets to a network of this host.
@@ -226,25 +227,29 @@ func umlCommand(dir, kernel string, args ...string) []string {
 	}, args...)
 }
 
+// build makes the disk of the suites, once.
+func (m *machine) build(ctx context.Context) error {
+	return m.once("disk", func() (err error) {
+		if err := m.converterProgram(ctx); err != nil {
+			return err
+		}
+		suite := filepath.Join(m.dir, "suite")
+		if m.items, err = m.fill(ctx, suite); err != nil {
+			return err
+		}
+		return m.disk(ctx, suite)
+	})
+}
+
 // suites runs the tests of all suites in the machine, except those named in test/vm/elsewhere.
 func (m *machine) suites(ctx context.Context) error {
-	start := time.Now()
-	if err := m.converterProgram(ctx); err != nil {
+	if err := m.build(ctx); err != nil {
 		return err
 	}
-	suite := filepath.Join(m.dir, "suite")
-	items, err := m.fill(ctx, suite)
-	if err != nil {
-		return err
-	}
-	if err := m.disk(ctx, suite); err != nil {
-		return err
-	}
-	m.printf("the suite is built after %.0f s", time.Since(start).Seconds())
-	err = m.boot(ctx, items)
+	err := m.boot(ctx, m.items)
 	if m.ground == groundEmulation && errors.Is(err, errSilent) {
 		m.printf("the machine has stood still for %v: once more, from the beginning", silence)
-		err = m.boot(ctx, items)
+		err = m.boot(ctx, m.items)
 	}
 	return err
 }

@@ -165,8 +165,8 @@ func (o *options) read(skip, only string) error {
 
 func (r *runner) skips(layer string) bool { return slices.Contains(r.skip, layer) }
 
-// all runs every layer. Kernel and system of the machine are built while tests on this host leave a processor idle; the machine runs
-// beside real boxes, as both wait for much else than processors.
+// all runs every layer. Kernel, system and tests of the machine are built while tests on this host leave a processor idle. Packages
+// are checked beside pure tests, since both wait for much else than processors, and so do real boxes, beside which the machine runs.
 func (r *runner) all(ctx context.Context) error {
 	if r.only != nil {
 		return r.some(ctx)
@@ -181,10 +181,11 @@ func (r *runner) all(ctx context.Context) error {
 		}
 		go func() { prepared <- m.prepare(ctx) }()
 	}
-	r.layer(ctx, layerPure, hostGround, r.pure)
-	r.layer(ctx, layerPackages, hostGround, r.packages)
-	boxesEnded := make(chan struct{})
 	var wg sync.WaitGroup
+	wg.Go(func() { r.layer(ctx, layerPure, hostGround, r.pure) })
+	wg.Go(func() { r.layer(ctx, layerPackages, hostGround, r.packages) })
+	wg.Wait()
+	boxesEnded := make(chan struct{})
 	wg.Go(func() {
 		defer close(boxesEnded)
 		r.layer(ctx, layerBoxes, hostGround, r.boxes)
@@ -192,6 +193,9 @@ func (r *runner) all(ctx context.Context) error {
 	})
 	wg.Go(func() {
 		err := <-prepared
+		if err == nil && !r.abuse { // those that have not passed on this host are known when it has run them
+			err = m.build(ctx)
+		}
 		if m.runsApart() {
 			<-boxesEnded
 		}

@@ -132,30 +132,55 @@ func (r *runner) bin(race bool) string {
 	return filepath.Join(r.dir, "bin")
 }
 
-// programs builds boxd and its other programs for this host, twice: once boxd has the race detector. The others never have:
-// boxinit and boxkeeper make calls on all threads (syscall.AllThreadsSyscall), which a cgo program cannot.
+// programs builds boxd and its other programs for this host.
 func (r *runner) programs(ctx context.Context) error {
 	return r.once("programs", func() error {
 		flags, err := r.packageFlags(ctx)
 		if err != nil {
 			return err
 		}
-		bin, race := r.bin(false), r.bin(true)
-		steps := [][]string{
-			slices.Concat([]string{"env", "CGO_ENABLED=0", "go", "build", "-o", bin + "/"}, flags, []string{"./cmd/...", "./test/boxes/probe", "./test/survival/mcpserver"}),
-			{"cp", "-r", bin, race},
-			{"env", "CGO_ENABLED=1", "go", "build", "-race", "-o", race + "/", "./cmd/boxd"},
-		}
-		if r.quick {
-			steps = steps[:2]
-		}
-		for _, step := range steps {
-			if _, err := r.do(ctx, nil, step[0], step[1:]...); err != nil {
-				return err
-			}
-		}
-		return nil
+		_, err = r.do(ctx, []string{"CGO_ENABLED=0"}, "go", slices.Concat([]string{"build", "-o", r.bin(false) + "/"}, flags, []string{"./cmd/...", "./test/boxes/probe", "./test/survival/mcpserver"})...)
+		return err
 	})
+}
+
+// racePrograms builds the programs and a boxd with the race detector. The others never have it: boxinit and boxkeeper make calls
+// on all threads (syscall.AllThreadsSyscall), which a cgo program cannot.
+func (r *runner) racePrograms(ctx context.Context) error {
+	return r.once("race", func() error {
+		var wg sync.WaitGroup
+		var err error
+		boxd := filepath.Join(r.dir, "boxd.race")
+		wg.Go(func() {
+			_, err = r.do(ctx, []string{"CGO_ENABLED=1"}, "go", "build", "-race", "-o", boxd, "./cmd/boxd")
+		})
+		built := r.programs(ctx)
+		wg.Wait()
+		if err := errors.Join(built, err); err != nil {
+			return err
+		}
+		if _, err = r.do(ctx, nil, "cp", "-r", r.bin(false), r.bin(true)); err != nil {
+			return err
+		}
+		return os.Rename(boxd, filepath.Join(r.bin(true), "boxd"))
+	})
+}
+
+// programsOf builds what a suite runs on this host, and returns the directory it is in.
+func (r *runner) programsOf(ctx context.Context, pkg string) (string, error) {
+	bin, build := r.bin(false), r.programs
+	if !r.quick && (r.whole || slices.Contains(raced, pkg)) {
+		bin, build = r.bin(true), r.racePrograms
+	}
+	if err := build(ctx); err != nil || pkg != "test/buckets" {
+		return bin, err
+	}
+	with := filepath.Join(r.dir, "s3")
+	if _, err := r.do(ctx, nil, "cp", "-r", bin, with); err != nil {
+		return "", err
+	}
+	_, err := r.do(ctx, []string{"CGO_ENABLED=0"}, "go", "build", "-modfile=packaging/tools/s3.mod", "-o", with+"/", "github.com/versity/versitygw/cmd/versitygw")
+	return with, err
 }
 
 // testProgram builds the test binary of a suite, for this host or a machine, and returns its path.
@@ -306,14 +331,6 @@ func (r *runner) boxes(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("missing: root, which starts the boxes")
 	}
-	if err := errors.Join(r.programs(ctx), r.converterProgram(ctx)); err != nil {
-		return err
-	}
-	if r.defines("test/buckets") {
-		if _, err := r.do(ctx, []string{"CGO_ENABLED=0"}, "go", "build", "-modfile=packaging/tools/s3.mod", "-o", r.bin(r.whole)+"/", "github.com/versity/versitygw/cmd/versitygw"); err != nil {
-			return err
-		}
-	}
 	queue := make(chan suite, len(suites))
 	for _, s := range suites {
 		if r.defines(s.pkg) {
@@ -321,7 +338,7 @@ func (r *runner) boxes(ctx context.Context) error {
 		}
 	}
 	close(queue)
-	errs := make([]error, lanes)
+	errs := make([][]error, lanes)
 	var wg sync.WaitGroup
 	for lane := range lanes {
 		wg.Go(func() {
@@ -330,12 +347,14 @@ func (r *runner) boxes(ctx context.Context) error {
 				if s.here {
 					do = r.here
 				}
-				errs[lane] = errors.Join(errs[lane], do(ctx, s.pkg))
+				if err := do(ctx, s.pkg); !slices.Contains(errs[lane], err) { // what cannot be built is said once
+					errs[lane] = append(errs[lane], err)
+				}
 			}
 		})
 	}
 	wg.Wait()
-	return errors.Join(errs...)
+	return errors.Join(slices.Concat(errs...)...)
 }
 
 // list records the tests of a suite as wanted without running them.
@@ -350,12 +369,24 @@ func (r *runner) list(ctx context.Context, pkg string) error {
 
 // here runs a suite on this host, in a PID namespace of its own: what it leaves running ends with it.
 func (r *runner) here(ctx context.Context, pkg string) error {
+	var bin string
+	var built error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if bin, built = r.programsOf(ctx, pkg); built == nil {
+			built = r.converterProgram(ctx)
+		}
+	})
 	names, err := r.tests(ctx, pkg)
+	wg.Wait()
+	if built != nil {
+		return built
+	}
 	if err != nil || len(names) == 0 {
 		return err
 	}
 	r.want(pkg, names)
-	env := []string{"BOXD_TEST_BIN=" + r.bin(r.whole || slices.Contains(raced, pkg))}
+	env := []string{"BOXD_TEST_BIN=" + bin}
 	if r.whole && os.Getenv("SURVIVAL_KILLS") == "" {
 		env = append(env, "SURVIVAL_KILLS=200")
 	}
@@ -403,7 +434,7 @@ func (s *scratch) remove() { _ = errors.Join(os.Remove(s.image), os.Remove(s.at)
 
 // soaks runs the tests that take hours.
 func (r *runner) soaks(ctx context.Context) error {
-	if err := errors.Join(r.programs(ctx), r.converterProgram(ctx)); err != nil {
+	if err := errors.Join(r.racePrograms(ctx), r.converterProgram(ctx)); err != nil {
 		return err
 	}
 	docs, err := filepath.Abs(filepath.Dir(soakReport))

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -341,6 +342,13 @@ func (d *Daemon) Warm() {
 	if r, err := d.Run(d.t.Context(), &req); err != nil || r.Status != "exited" {
 		d.t.Fatalf(`first execution: r = %+v, err = %v, want no error and r.Status == "exited"`, r, err)
 	}
+	d.AwaitPrefork(0)
+}
+
+// AwaitPrefork waits until a box has been made ahead of need beside those of sessions. It is made some milliseconds after another was
+// used.
+func (d *Daemon) AwaitPrefork(sessions int) {
+	d.t.Helper()
 	var now []string
 	defer func() {
 		if d.t.Failed() {
@@ -348,8 +356,8 @@ func (d *Daemon) Warm() {
 		}
 	}()
 	Eventually(d.t, "a box is made ahead of need", func() bool {
-		now = d.Look().Processes // the box that has ended may still be among them
-		return len(now) == 1 && strings.Contains(now[0], " boxinit S")
+		now = slices.DeleteFunc(d.Look().Processes, func(p string) bool { return !strings.Contains(p, " boxinit ") })
+		return len(now) == sessions+1 && !slices.ContainsFunc(now, func(p string) bool { return !strings.Contains(p, " boxinit S") })
 	})
 }
 

@@ -253,6 +253,7 @@ func TestScopesWithoutDBus(t *testing.T) {
 	d := startScoped(t)
 	d.Warm()
 	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(64 * quantity.MiB)}})
+	d.AwaitPrefork(1)
 	show := hideSystemd(t)
 	before := d.Look()
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s2"})

@@ -140,6 +140,7 @@ func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
 	d := start(t)
 	stays := d.NewSession(t, api.SessionRequest{ID: "stays"})
 	d.NewProcess(t, "stays", "p", &api.ProcessRequest{Argv: []string{"sleep", "100000"}})
+	d.AwaitPrefork(1)
 	before := d.Look()
 	const least = 3 // sessions that fail; most failed allocations are not needed, or retried
 	failed, rounds := 0, max(kills()/4, 20)

@@ -54,6 +54,8 @@ const (
 	most    = 3 * time.Hour    // the whole run
 	slowest = 10 * time.Hour   // the whole run on an emulated processor
 	item    = 30 * time.Minute // the tests of one item
+
+	firstLine = 10 * time.Second // of a kernel that tryKVM boots
 )
 
 // The resources that a host needs for machines beside real boxes: bytes of memory, as many again for a third machine, and
@@ -187,15 +189,29 @@ func (m *machine) prepare(ctx context.Context) error {
 }
 
 // tryKVM boots the system's kernel with a program that exits at once. Some hosts have an incomplete KVM, with which a kernel
-// stops halfway.
+// stops halfway, or does not start; one that does start writes its first line in less than a second.
 func (m *machine) tryKVM(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	cmd := m.command(ctx, m.qemu(), m.kernelArgs("init=/bin/true", []string{filepath.Join(m.image, "root.img") + ",format=raw,snapshot=on"})...)
 	cmd.Cancel = func() error { return cmd.Process.Kill() }
-	out, err := cmd.CombinedOutput()
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	console, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	mute := time.AfterFunc(firstLine, cancel)
+	var first [1]byte
+	_, _ = io.ReadFull(console, first[:]) // the rest says what is wrong
+	mute.Stop()
+	out, _ := io.ReadAll(console)
+	err = cmd.Wait()
 	if !strings.Contains(string(out), "Attempted to kill init!") {
-		return fmt.Errorf("a kernel does not get to its first program in a minute: %w\n%s", err, out[max(len(out)-2000, 0):])
+		return fmt.Errorf("a kernel does not get to its first program: %w\n%s%s", err, errs.String(), out[max(len(out)-2000, 0):])
 	}
 	return nil
 }

@@ -69,6 +69,12 @@ temporary() {
 	chmod 755 "$dir" # apt downloads as the user _apt
 }
 
+# lacks LIST NAME adds a name to a list, once.
+lacks() {
+	local -n list=$1
+	[[ " ${list[*]} " == *" $2 "* ]] || list+=("$2")
+}
+
 at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; }
 
 # existing DIRECTORY: it, or what of its path there is.
@@ -199,7 +205,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	usr:*) usr_mib=${1#*:} ;;
 	*:*)
 		if [[ $1 == /* ]]; then [ -e "${1%%:*}" ]; else PATH=$PATH:/usr/sbin:/sbin command -v "${1%%:*}" >/dev/null; fi ||
-			{ programs+=("${1%%:*}") && IFS=+ read -ra more <<<"${1#*:}" && lack+=("${more[@]}"); }
+			{ lacks programs "${1%%:*}" && IFS=+ read -ra more <<<"${1#*:}" && for package in "${more[@]}"; do lacks lack "$package"; done; }
 		;;
 	*) fail "unknown want \"$1\": allowed are root, disk:MIB, tmp:MIB, usr:MIB, go and PROGRAM:PACKAGE" 2 ;;
 	esac

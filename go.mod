@@ -2,6 +2,8 @@ module github.com/boxd-dev/boxd
 
 go 1.26.0
 
+toolchain go1.26.8
+
 godebug (
 	tarinsecurepath=0
 	zipinsecurepath=0

@@ -218,7 +218,7 @@ if [ -n "$wants_root" ] && [ "$(id -u)" != 0 ]; then
 	fail 'missing: root, which starts boxes, and sudo, which makes one root: use su'
 fi
 if [ -n "$wants_go" ]; then
-	wanted=$(sed -n 's/^go //p' "$here/go.mod")
+	wanted=$(sed -n 's/^toolchain go//p' "$here/go.mod")
 	find_go
 	[ -n "$go" ] || lack_go=1
 	check_caches

@@ -102,8 +102,8 @@ func findBoxd(path string) (string, error) {
 }
 
 // run runs the fleet until ctx ends, or until a part of it has.
-func (d *devFleet) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (d *devFleet) run(interrupted context.Context) error {
+	ctx, cancel := context.WithCancelCause(interrupted)
 	defer cancel(nil)
 	if err := d.startNATS(); err != nil {
 		return err
@@ -143,10 +143,11 @@ func (d *devFleet) run(ctx context.Context) error {
 		d.printUsage(token)
 		<-ctx.Done()
 	}
-	if cause := context.Cause(ctx); ctx.Err() != nil && !errors.Is(cause, context.Canceled) {
-		return cause
-	} else if ctx.Err() != nil {
+	switch {
+	case interrupted.Err() != nil:
 		return nil
+	case ctx.Err() != nil: // a part has ended
+		return context.Cause(ctx)
 	}
 	return err
 }

@@ -108,10 +108,10 @@ func (p *transparentProxy) Open(box *proxyBox) *proxyServer {
 	return s
 }
 
-// Serve handles connections to the listeners until ctx ends or one of them fails, with that
+// Serve handles connections to the listeners until a context ends or one of them fails, with that
 // error. It closes all listeners, and returns when all connections have ended.
-func (s *proxyServer) Serve(ctx context.Context, listeners []net.Listener) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (s *proxyServer) Serve(until context.Context, listeners []net.Listener) error {
+	ctx, cancel := context.WithCancelCause(until)
 	defer cancel(nil)
 	s.wg.Go(func() { s.web.serve(ctx) })
 	s.wg.Go(func() { s.bound.serve(ctx) })
@@ -124,10 +124,10 @@ func (s *proxyServer) Serve(ctx context.Context, listeners []net.Listener) error
 	}
 	s.closeConns()
 	s.wg.Wait()
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		return err
+	if until.Err() != nil {
+		return nil
 	}
-	return nil
+	return context.Cause(ctx)
 }
 
 // closeConns closes all current connections.

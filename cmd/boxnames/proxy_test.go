@@ -99,11 +99,11 @@ func openProxyWith(t *testing.T, port uint16, cfg proxyConfig, up string, secret
 		t.Fatal(err)
 	}
 	b.at = l.Addr().String()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- b.server.Serve(ctx, []net.Listener{l}) }()
 	t.Cleanup(func() {
-		cancel()
+		cancel(errors.New("terminated signal received")) // as signal.NotifyContext has it
 		if err := <-done; err != nil {
 			t.Error(err)
 		}

@@ -189,11 +189,11 @@ func serveDNS(t *testing.T, cfg resolverConfig, v6 bool, specs ...egress.Spec) *
 		t.Fatal(err)
 	}
 	s.udp, s.tcp = pc.LocalAddr().String(), l.Addr().String()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- newResolver(cfg).Serve(ctx, box, pc, l) }()
 	t.Cleanup(func() {
-		cancel()
+		cancel(errors.New("terminated signal received")) // as signal.NotifyContext has it
 		if err := <-done; err != nil {
 			t.Errorf("Serve: %v", err)
 		}

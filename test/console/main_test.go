@@ -130,24 +130,12 @@ func requireBrowser(t *testing.T) {
 	}
 }
 
-// oldestNode is the oldest Node version in which the browser driver runs.
-const oldestNode = 20
-
 // requireSources skips a test that needs the console's sources, if these cannot be built here.
 func requireSources(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(name); err != nil {
-			boxtest.Missing(t, name)
-		}
-	}
-	var version int
-	out, err := exec.CommandContext(t.Context(), "node", "--version").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fmt.Sscanf(string(out), "v%d.", &version); err != nil || version < oldestNode {
-		boxtest.Missing(t, fmt.Sprintf("node %d or later, which is %s here", oldestNode, strings.TrimSpace(string(out))))
+	boxtest.Node(t)
+	if _, err := exec.LookPath("npm"); err != nil {
+		boxtest.Missing(t, "npm")
 	}
 }
 

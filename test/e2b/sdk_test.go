@@ -149,10 +149,10 @@ const cli = "@e2b/cli@2.19.0"
 // The published command line tool works with sandboxes as its users expect.
 func TestTheCommandLineOfE2B(t *testing.T) {
 	h := start(t)
-	program := filepath.Join(boxtest.NPM(t, cli), "node_modules", ".bin", "e2b")
+	program, node := filepath.Join(boxtest.NPM(t, cli), "node_modules", ".bin", "e2b"), boxtest.Node(t)
 	run := func(input string, status int, args ...string) (stdout, stderr string) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), program, args...)
+		cmd := exec.CommandContext(t.Context(), node, append([]string{program}, args...)...)
 		cmd.Env = append(os.Environ(), "E2B_API_KEY="+h.keys["agent"], "E2B_API_URL=http://"+h.address, "E2B_SANDBOX_URL=http://"+h.address, "HOME="+boxtest.TempDir(t))
 		var out, problems strings.Builder
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &problems

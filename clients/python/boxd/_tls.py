@@ -131,6 +131,8 @@ class Channel:
         reason = error.reason or ""
         if isinstance(error, ssl.SSLEOFError):
             return ConnectionLost("the connection ended without the end of TLS")
+        if isinstance(error, ssl.SSLZeroReturnError):
+            return ConnectionLost("the connection ended: the server has closed it")
         if isinstance(error, ssl.SSLCertVerificationError):
             return TLSError(f"the certificate of the server is not accepted: {_reason(error)}")
         if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):

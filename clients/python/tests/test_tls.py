@@ -114,6 +114,8 @@ class TLSTest(unittest.IsolatedAsyncioTestCase):
         for most in (0, 100):  # nothing of the handshake, and a part
             with through(most) as address:
                 await self.fails(address, {"tls_ca": CA}, "the connection ended")
+        with closing() as address:
+            await self.fails(address, {"tls_ca": CA}, "the connection ended")
         with Client(ADDRESS, tls_ca=CA, tls_cert=KNOWN).create_session() as session:
             with session.stream(code=SENDER, language="python") as server:
                 next(server)
@@ -178,6 +180,28 @@ def through(most: int, host: str = "127.0.0.1") -> Iterator[str]:
         accepting.join()
         for thread in threads:
             thread.join()
+
+
+@contextlib.contextmanager
+def closing() -> Iterator[str]:
+    """An address that answers the first message of two handshakes with the end of TLS."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for _ in range(2):
+            conn, _ = listener.accept()
+            with conn:
+                conn.recv(1 << 16)
+                conn.sendall(bytes.fromhex("15030300020100"))  # an alert: close_notify
+                conn.recv(1 << 16)
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    try:
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        serving.join()
+        listener.close()
 
 
 def copy(a: socket.socket, b: socket.socket, most: int) -> None:

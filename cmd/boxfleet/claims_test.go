@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,14 +150,10 @@ func TestANodeThatIsGoneIsForgotten(t *testing.T) {
 	h := newClaiming(t)
 	other := aGateway(h.g.js, h.clock)
 	ctx, cancel := context.WithCancel(t.Context())
-	followed := make(chan error, 1)
-	go func() { followed <- other.follow(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-followed; err != nil {
-			t.Error(err)
-		}
-	}()
+	var followed sync.WaitGroup
+	followed.Go(func() { other.Run(ctx) })
+	defer followed.Wait()
+	defer cancel()
 	nodes, _, err := openBucket(t.Context(), h.g.js, nodesConfig(0), "n")
 	if err != nil {
 		t.Fatal(err)

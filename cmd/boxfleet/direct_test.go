@@ -82,13 +82,20 @@ func (l *directNode) by(t *testing.T, serve func(net.Conn)) {
 // connect connects a gateway with the node.
 func (l *directNode) connect(t *testing.T) *directConn {
 	t.Helper()
-	d := newDirects()
-	conn := d.dial(t.Context(), l.at, l.gateway, slog.New(slog.DiscardHandler))
-	if conn == nil {
-		t.Fatal("no connection")
-	}
+	conn := l.dial(t, newDirects())
 	t.Cleanup(func() { conn.Close() })
 	return conn.(*directConn)
+}
+
+// dial connects to the node, which a busy host may not do within directDialTimeout.
+func (l *directNode) dial(t *testing.T, d *directs) (conn net.Conn) {
+	t.Helper()
+	boxtest.Eventually(t, "the gateway is connected to the node", func() bool {
+		d.closeNode("n") // forgets that it has failed
+		conn = d.dial(t.Context(), l.at, l.gateway, slog.New(slog.DiscardHandler))
+		return conn != nil
+	})
+	return conn
 }
 
 // echoed sends a message and returns an error unless it is echoed.
@@ -106,10 +113,7 @@ func echoed(conn net.Conn) error {
 func TestANodeThatIsFencedIsNotReachedDirectly(t *testing.T) {
 	t.Parallel()
 	l, d, log := newDirectNode(t), newDirects(), slog.New(slog.DiscardHandler)
-	conn := d.dial(t.Context(), l.at, l.gateway, log)
-	if conn == nil {
-		t.Fatal("no connection")
-	}
+	conn := l.dial(t, d)
 	if err := echoed(conn); err != nil {
 		t.Fatal(err)
 	}
@@ -125,10 +129,7 @@ func TestANodeThatIsFencedIsNotReachedDirectly(t *testing.T) {
 	if conn := d.dial(t.Context(), l.at, l.gateway, log); conn != nil {
 		t.Error("an address that has just failed is dialed again at once")
 	}
-	d.closeNode("n")
-	if conn = d.dial(t.Context(), l.at, l.gateway, log); conn == nil {
-		t.Fatal("no connection after the retry delay")
-	}
+	conn = l.dial(t, d)
 	if err := echoed(conn); err != nil {
 		t.Error(err)
 	}
@@ -177,14 +178,14 @@ func TestBothEndsOfADirectConnectionAreKnownByTheirKeys(t *testing.T) {
 	l.agent.mu.Lock()
 	l.agent.fetched = time.Time{}
 	l.agent.mu.Unlock()
-	conn, err := dialDirect(t.Context(), l.at.Direct, l.gateway)
-	if err == nil {
-		err = echoed(conn)
-		conn.Close()
-	}
-	if err != nil {
-		t.Error(err)
-	}
+	boxtest.Eventually(t, "the node accepts the gateway", func() bool {
+		conn, err := dialDirect(t.Context(), l.at.Direct, l.gateway)
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		return echoed(conn) == nil
+	})
 }
 
 // A node accepts a bounded number of connections, and closes those that do not authenticate in time.

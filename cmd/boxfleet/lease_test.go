@@ -232,7 +232,7 @@ func TestAHostChangeReachesGatewaysInTime(t *testing.T) {
 	g := aGateway(js, &clock{t: time.Unix(1e9, 0)})
 	ctx, cancel := context.WithCancel(t.Context())
 	var followed sync.WaitGroup
-	followed.Go(func() { _ = g.follow(ctx) }) // until the test is over
+	followed.Go(func() { g.Run(ctx) }) // until the test is over
 	defer followed.Wait()
 	defer cancel()
 	beat := func(has func(*api.FleetNode) bool) {

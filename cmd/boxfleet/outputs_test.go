@@ -461,11 +461,9 @@ func TestAnOwnersOldestOutputMakesRoomForItsNewest(t *testing.T) {
 	if kept := h.listKept("ci"); len(kept) != 3 {
 		t.Errorf("kept = %+v, want len(kept) == 3", kept)
 	}
-	text := scrape(t, h.g)
-	if !strings.Contains(text, `boxfleet_store_max_bytes{store="outputs"} 8.388608e+06`) {
-		t.Errorf("the metrics are %s, want text containing `boxfleet_store_max_bytes{store=\"outputs\"} 8.388608e+06`",
-			text)
-	}
+	eventually(t, "the new size is in the metrics, once JetStream has answered in time", func() bool {
+		return strings.Contains(scrape(t, h.g), `boxfleet_store_max_bytes{store="outputs"} 8.388608e+06`)
+	})
 }
 
 func namesOf(list []api.FleetOutput) (names []string) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -29,6 +30,10 @@ func TestAlertsAndDashboardAskForWhatAGatewayServes(t *testing.T) {
 	g.metrics.refusals.WithLabelValues("a").Inc()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(newSnapshot(g), g.metrics.claims, g.metrics.refusals, g.metrics.lost, g.metrics.duration)
+	boxtest.Eventually(t, "JetStream has answered in time", func() bool {
+		n, err := testutil.GatherAndCount(registry, "boxfleet_store_bytes")
+		return err == nil && n > 0
+	})
 	boxtest.AskForWhatThereIs(t, registry, packagedAlerts, packagedDashboard)
 }
 

@@ -185,6 +185,7 @@ func TestBoxctlManagesTheFleet(t *testing.T) {
 
 	// A node that is gone for good can be removed, with its cordon. The sessions lost with it stay in the list.
 	h.starts(t, "fleet", "forget", "n2").ends(1, "the node \"n2\" is not lost\nhint: on that host: systemctl disable --now boxfleet-node; then wait until it is lost")
+	boxtest.Eventually(t, "the session is lost too, or it and the removal are written at once", func() bool { return h.where("t").State == api.FleetClaimLost })
 	h.prints(t, "fleet", "forget", "n1")
 	if out := h.prints(t, "fleet", "nodes"); strings.Contains(out, "n1") {
 		t.Errorf(`the nodes are %s, want out without "n1"`, out)

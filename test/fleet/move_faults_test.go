@@ -317,10 +317,11 @@ func TestAMoveFindsNoRoom(t *testing.T) {
 	}
 	isFree := func() { // so that a move is planned to n2
 		t.Helper()
+		since := time.Now() // what it announced before may still be on its way
 		boxtest.Eventually(t, "the gateway knows that n2 has room", func() bool {
 			var list api.FleetNodeList
 			h.get("GET", "/v1/fleet/nodes", nil, &list)
-			return len(list.Nodes) == 2 && list.Nodes[1].Sessions == 0
+			return len(list.Nodes) == 2 && list.Nodes[1].Sessions == 0 && list.Nodes[1].Time.After(since)
 		})
 	}
 	var fault atomic.Value // what goes wrong at n2

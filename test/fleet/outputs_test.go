@@ -185,7 +185,7 @@ func TestTheOutputOfABoxThatANodeHasToEndIsKept(t *testing.T) {
 // fills stores that many bytes in the store of outputs.
 func (h *house) fills(size int) {
 	h.t.Helper()
-	js, err := jetstream.New(connect(h.t, h.login("gateway")))
+	js, err := jetstream.New(connect(h.t, h.login("gateway")), jetstream.WithDefaultTimeout(natsTimeout))
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -270,7 +270,11 @@ certificates = ["DNS:ci.example.org"]
 		_, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{Argv: []string{"sh", "-c", "echo; sleep 1000"}}, client.Stdio{Stdout: closing{started}}, nil)
 		ended <- err
 	}()
-	<-started
+	select {
+	case <-started:
+	case err := <-ended:
+		t.Fatal(err)
+	}
 	if err := syscall.Kill(d.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +344,11 @@ func revokedAt(t *testing.T, ca *boxtest.Authority, address, list string, reload
 		_, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{Argv: []string{"sh", "-c", "echo; sleep 1000"}}, client.Stdio{Stdout: closing{started}}, nil)
 		ended <- err
 	}()
-	<-started
+	select {
+	case <-started:
+	case err := <-ended:
+		t.Fatal(err)
+	}
 	replaceFile(t, list, ca.Revoked(time.Hour, file))
 	reload()
 	if err := <-ended; err == nil {
@@ -377,16 +385,20 @@ func TestCredentialsThatAreWrong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tc := range []struct{ name, file, wrong, right, message string }{
-		{"of another operator", "n1.creds", boxtest.NewNATSIssuer(t).Credentials(time.Hour, nil, nil), h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials in " + filepath.Join(h.dir, "n1.creds")},
-		{"expired", "n1.creds", h.issuer.Credentials(-time.Hour, nil, nil), h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials"},
-		{"that expire", "n1.creds", h.issuer.Credentials(4*time.Second, nil, nil), h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials"},
-		{"no file", "n1.creds", "", h.issuer.Credentials(time.Hour, nil, nil), "n1.creds"},
-		{"another server", "n1.ca", string(strange), string(right), "the certificate of the server is not signed by a CA in " + filepath.Join(h.dir, "n1.ca")},
+	for _, tc := range []struct {
+		name, file     string
+		wrong          func() string
+		right, message string
+	}{
+		{"of another operator", "n1.creds", func() string { return boxtest.NewNATSIssuer(t).Credentials(time.Hour, nil, nil) }, h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials in " + filepath.Join(h.dir, "n1.creds")},
+		{"expired", "n1.creds", func() string { return h.issuer.Credentials(-time.Hour, nil, nil) }, h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials"},
+		{"that expire", "n1.creds", func() string { return h.issuer.Credentials(4*time.Second, nil, nil) }, h.issuer.Credentials(time.Hour, nil, nil), "do not accept the credentials"},
+		{"no file", "n1.creds", func() string { return "" }, h.issuer.Credentials(time.Hour, nil, nil), "n1.creds"},
+		{"another server", "n1.ca", func() string { return string(strange) }, string(right), "the certificate of the server is not signed by a CA in " + filepath.Join(h.dir, "n1.ca")},
 	} {
 		n.agent.kill()
 		h.write("n1.log", "")
-		h.write(tc.file, tc.wrong)
+		h.write(tc.file, tc.wrong())
 		n.agent.start()
 		boxtest.Eventually(t, tc.name+": the log of the agent says what is wrong with its credentials", func() bool {
 			text, err := os.ReadFile(filepath.Join(h.dir, "n1.log"))

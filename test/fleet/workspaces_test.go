@@ -21,6 +21,7 @@ func using(id, workspace string) map[string]any {
 func (h *house) created(request map[string]any) string {
 	h.t.Helper()
 	var p api.Problem
+	request["wait"] = waitFor(http.StatusCreated)
 	if code := h.get("POST", "/v1/sessions", request, &p); code != http.StatusCreated {
 		h.t.Fatalf("%v: code = %d, p = %+v, want code == 201", request, code, p)
 	}
@@ -78,7 +79,7 @@ func TestSessionsAreMadeWhereTheirWorkspaceIs(t *testing.T) {
 		if r, err := c.Exec(t.Context(), "a"+name, &api.ExecRequest{Command: new("echo " + name + " > f")}); err != nil || *r.ExitCode != 0 {
 			t.Fatalf("r = %+v, err = %v, want no error and *r.ExitCode == 0", r, err)
 		}
-		reads := map[string]any{"id": "reads" + name, "inputs": []api.Input{{Workspace: "on" + name}}, "wait": "0s"}
+		reads := map[string]any{"id": "reads" + name, "inputs": []api.Input{{Workspace: "on" + name}}}
 		if node := h.created(reads); node != "n"+name {
 			t.Errorf("a session that reads on%s is on %s, want n%s", name, node, name)
 		}

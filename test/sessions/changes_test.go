@@ -18,7 +18,7 @@ import (
 
 // watched returns an execution of a shell line that asks for its changes.
 func watched(line string, with *api.ChangesWith) api.ExecRequest {
-	req := boxtest.Shell(line)
+	req := lasting(line)
 	req.Changes, req.ChangesWith = true, with
 	return req
 }
@@ -168,7 +168,7 @@ func TestChangesSayWhetherTheyAreOfOneAlone(t *testing.T) {
 	if s, err := d.Session(t.Context(), "s"); err != nil || s.Executions != 1 {
 		t.Errorf("%d programs for one execution, %v", s.Executions, err)
 	}
-	other := converse(t.Context(), d, "s", boxtest.Shell("echo begun; read go; echo other >other; echo made; read end"))
+	other := converse(t.Context(), d, "s", lasting("echo begun; read go; echo other >other; echo made; read end"))
 	other.hears(t, "begun\n")
 	mine := converse(t.Context(), d, "s", watched("echo begun; read end", nil))
 	mine.hears(t, "begun\n")

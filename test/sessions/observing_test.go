@@ -104,7 +104,7 @@ func TestARequestIsFoundAgainEverywhere(t *testing.T) {
 	if want := []string{"session.started", "exec.started", "exec.ended"}; !slices.Equal(types, want) {
 		t.Errorf("%q has happened, want %q", types, want)
 	}
-	found := records(t, d, "request=mine-17").Records
+	found := calls(records(t, d, "request=mine-17"))
 	if len(found) != 1 {
 		t.Fatalf("records: found = %+v, want len(found) == 1", found)
 	}
@@ -188,7 +188,7 @@ func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
 	}
 	fetch(t, d, http.MethodGet, "/v1/sessions", "", nil)
 	list := records(t, d, "")
-	if n := len(list.Records); n != 9 {
+	if n := len(calls(list)); n != 9 {
 		t.Errorf("%d records, want one for the start and one for each call", n)
 	}
 	place, err := hashchain.ParseLink(list.Head)
@@ -199,6 +199,11 @@ func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
 	if err != nil || len(report.Problems) > 0 {
 		t.Errorf("err = %v, report = %+v, want no error and len(report.Problems) == 0", err, report)
 	}
+}
+
+// calls returns the records without those of calls that go on, of which there is one of each that takes longer than five seconds.
+func calls(list api.AuditList) []api.AuditRecord {
+	return slices.DeleteFunc(slices.Clone(list.Records), func(r api.AuditRecord) bool { return r.Kind == "running" })
 }
 
 // A call whose client disconnects is never recorded as done.

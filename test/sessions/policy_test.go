@@ -161,7 +161,7 @@ func TestADayOfExecutionsOutlivesAKilledBoxd(t *testing.T) {
 			return false
 		}
 		text, err := os.ReadFile(files[len(files)-1])
-		return err == nil && strings.Contains(string(text), `"executions":3`)
+		return err == nil && strings.Contains(string(text), `"executions":3`) && strings.Contains(string(text), `"over_a_day":1`)
 	})
 	d.Kill()
 	d.Restart()

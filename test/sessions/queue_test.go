@@ -271,7 +271,7 @@ func TestASessionThatDoesNotAnswerIsUnhealthy(t *testing.T) {
 	for _, policy := range []string{"keep", "end"} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
-			d := boxtest.Start(t, "[sessions]\nping = \"3s\"\nunhealthy = \""+policy+"\"\n") // other boxes answer within three of these
+			d := boxtest.Start(t, "[sessions]\nping = \"5s\"\nunhealthy = \""+policy+"\"\n") // other boxes answer within three of these
 			d.Warm()
 			before := d.Look()
 			s, other := d.NewSession(t, api.SessionRequest{ID: "s1"}), d.NewSession(t, api.SessionRequest{ID: "s2"})

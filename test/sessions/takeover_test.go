@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,28 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
+
+// restored waits until a boxd has taken a process of an earlier one over.
+func restored(t *testing.T, d *boxtest.Daemon, session, process, state string) {
+	t.Helper()
+	boxtest.Eventually(t, "the next boxd has restored the process "+process, func() bool {
+		p, err := d.Process(t.Context(), session, process, 0)
+		return err == nil && p.State == state
+	})
+}
+
+// noSleepIn waits until a session has no sleep any more: one that was killed may be dying when its group is said to be empty.
+func noSleepIn(t *testing.T, d *boxtest.Daemon, session string) {
+	t.Helper()
+	boxtest.Eventually(t, "no sleep is left", func() bool { return d.Result(t, session, boxtest.Shell("pgrep -c sleep")).Stdout == "0\n" })
+}
+
+// lasting is a request for a shell that takes part in a conversation, which may be slow.
+func lasting(line string) api.ExecRequest {
+	req := boxtest.Shell(line)
+	req.Timeout = boxtest.Duration("2m")
+	return req
+}
 
 func process(t *testing.T, d *boxtest.Daemon, id, p string, req *api.ProcessRequest) api.Process {
 	t.Helper()
@@ -60,6 +83,8 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 			first := d.Result(t, "s1", once)
 			end(d)
 			d.Restart()
+			restored(t, d, "s1", "lives", "running")
+			restored(t, d, "s1", "stopped", "ended")
 			now, err := d.Session(t.Context(), "s1")
 			if err != nil || now.PID != s.PID || now.IDBase != s.IDBase || !now.CreatedAt.Equal(s.CreatedAt) || !maps.Equal(now.Labels, s.Labels) || now.TTL != s.TTL || now.Running != 1 {
 				t.Fatalf("%+v, %v: was %+v, want no error and now.PID == %v and now.IDBase == %v and now.CreatedAt.Equal(s.CreatedAt) and now.Labels == %v and now.TTL == %v and now.Running == 1",
@@ -218,9 +243,11 @@ func TestAReaderMissesNothingWhileBoxdIsStarted(t *testing.T) {
 			for range 3 {
 				end(d)
 				d.Restart()
+				before := got.Load()
+				boxtest.Eventually(t, "the reader has come back", func() bool { n := got.Load(); return n > before || n == size })
 			}
-			if err := <-done; err != nil || got != size {
-				t.Errorf("%d bytes, %v", got, err)
+			if err := <-done; err != nil || got.Load() != size {
+				t.Errorf("%d bytes, %v", got.Load(), err)
 			}
 			if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 				t.Error(err)
@@ -230,9 +257,9 @@ func TestAReaderMissesNothingWhileBoxdIsStarted(t *testing.T) {
 }
 
 // counter counts bytes.
-type counter int64
+type counter struct{ atomic.Int64 }
 
 func (c *counter) Write(p []byte) (int, error) {
-	*c += counter(len(p))
+	c.Add(int64(len(p)))
 	return len(p), nil
 }

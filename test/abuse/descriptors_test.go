@@ -243,21 +243,13 @@ func TestT37EndedProgramsHoldNoTerminals(t *testing.T) {
 }
 
 // settled returns the traces of a daemon with sessions once it has nothing more to prefork.
-func settled(t *testing.T, d *boxtest.Daemon) (now boxtest.Traces) {
+func settled(t *testing.T, d *boxtest.Daemon) boxtest.Traces {
 	t.Helper()
 	list, err := d.Sessions(t.Context(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.Close()
-	defer func() {
-		if t.Failed() {
-			t.Logf("%d sessions, and processes of boxes: %q", len(list), now.Processes)
-		}
-	}()
-	boxtest.Eventually(t, "there are the boxes of the sessions and one preforked box, without any program", func() bool {
-		now = d.Look()
-		return len(now.Processes) == len(list)+1
-	})
-	return now
+	d.AwaitPrefork(len(list))
+	return d.Look()
 }

@@ -276,6 +276,9 @@ func TestAStoreCanBeXFS(t *testing.T) {
 		if err := w.place.root.Remove("w/f"); err != nil {
 			t.Fatal(err)
 		}
+		if !within(5*time.Minute, func() bool { return w.usage().Inodes == 1 }) { // xfs frees it in the background
+			t.Fatalf("the removed file still counts: %+v", w.usage())
+		}
 		if got := w.as("files"); got.err != "ENOSPC" || w.usage().Inodes != 20 {
 			t.Errorf(`got %+v, w.usage() = %+v, want got.err == "ENOSPC" and w.usage().Inodes == 20`, got, w.usage())
 		}

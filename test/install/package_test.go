@@ -269,9 +269,13 @@ func TestTheStoreCanBeXFSForSnapshots(t *testing.T) {
 	}
 	boxctl(t, "rm", "work")
 	apt(t, "remove", "boxd")
-	if got := run(t, "losetup", "--list", "--noheadings"); got != "" {
-		t.Errorf(`loop devices are left: got %s, want ""`, got)
-	}
+	noLoopDevices(t)
+}
+
+// noLoopDevices waits until there is no loop device: udev may have one open for a moment when it goes.
+func noLoopDevices(t *testing.T) {
+	t.Helper()
+	boxtest.Eventually(t, "no loop device is left", func() bool { return run(t, "losetup", "--list", "--noheadings") == "" })
 }
 
 // On most hosts the disk has no project quotas: there the keeper creates the store, whose mount must reach boxd, survive the
@@ -298,9 +302,7 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 		}
 	}
 	apt(t, "remove", "boxd")
-	if got := run(t, "losetup", "--list", "--noheadings"); got != "" {
-		t.Errorf(`loop devices are left: got %s, want ""`, got)
-	}
+	noLoopDevices(t)
 	if said := apt(t, "purge", "boxd"); !strings.Contains(said.stdout+said.stderr, "are kept in /var/lib/boxd") {
 		t.Errorf("a purge with workspaces in the store prints\n%s%s", said.stdout, said.stderr)
 	}

@@ -3,16 +3,21 @@
 package limits_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/limits"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 func TestLimitsOfALivingSessionChange(t *testing.T) {
@@ -99,10 +104,14 @@ func TestAFrozenSessionStandsStill(t *testing.T) {
 	d.Warm()
 	before := d.Look()
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
-	done := make(chan api.ExecResult, 1)
+	running := make(chan api.ExecResult, 2)
+	runs := func(req api.ExecRequest) {
+		r, _ := d.Exec(t.Context(), "s1", &req) // what it has become shows in its status
+		running <- r
+	}
 	counter := boxtest.Shell("touch up; n=0; while :; do n=$((n+1)); echo $n > count; done")
-	counter.Timeout = boxtest.Duration("10s")
-	go func() { done <- d.Result(t, "s1", counter) }()
+	counter.Timeout = new(quantity.Duration(boxtest.Longest))
+	go runs(counter)
 	d.Sh(t, "s1", "until [ -e up ]; do sleep 0.05; done")
 	for range 3 {
 		frozen, err := d.FreezeSession(t.Context(), "s1")
@@ -124,44 +133,45 @@ func TestAFrozenSessionStandsStill(t *testing.T) {
 		}
 	}
 	// What is due ends frozen.
+	due := boxtest.Shell("touch due; exec sleep 1000")
+	due.Timeout = boxtest.Duration("3s")
+	go runs(due)
+	d.Sh(t, "s1", "until [ -e due ]; do sleep 0.05; done")
 	if _, err := d.FreezeSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
-	if r := <-done; r.Status != "timed_out" {
+	if r := <-running; r.Status != "timed_out" {
 		t.Errorf(`r = %s, want r.Status == "timed_out"`, boxtest.Show(r))
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil { // and so does the session
 		t.Fatal(err)
 	}
+	<-running
 	d.NothingLeft(before)
 }
 
 func TestFreezeAndStartsAtTheSameTime(t *testing.T) {
 	d := start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
-	end := make(chan struct{})
-	started := make(chan int, 4)
-	for range 4 {
-		go func() {
-			n := 0
-			for {
-				select {
-				case <-end:
-					started <- n
-					return
-				default:
-				}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var started [4]atomic.Int64
+	var starts sync.WaitGroup
+	for i := range started {
+		starts.Go(func() {
+			for ctx.Err() == nil {
 				req := boxtest.Shell("true")
 				r, err := d.Exec(t.Context(), "s1", &req)
-				if err != nil {
-					boxtest.Refused(t, err, http.StatusConflict, "")
-				} else if r.Status == "exited" {
-					n++
-				} else {
+				switch e, ok := errors.AsType[*client.Error](err); {
+				case err == nil && r.Status == "exited":
+					started[i].Add(1)
+				case err == nil:
 					t.Errorf("r = %s", boxtest.Show(r))
+				case !ok || e.Status != http.StatusConflict:
+					t.Error(err)
 				}
 			}
-		}()
+		})
 	}
 	for range 20 {
 		for _, do := range []func() error{
@@ -173,12 +183,11 @@ func TestFreezeAndStartsAtTheSameTime(t *testing.T) {
 			}
 		}
 	}
-	close(end)
-	for range 4 {
-		if n := <-started; n == 0 {
-			t.Error("no program was started")
-		}
+	for i := range started {
+		boxtest.Eventually(t, "each has started a program", func() bool { return started[i].Load() > 0 })
 	}
+	cancel()
+	starts.Wait()
 	d.Sh(t, "s1", "true")
 }
 

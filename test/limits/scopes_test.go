@@ -188,9 +188,7 @@ func TestScopeStoppedByAnAdministrator(t *testing.T) {
 		_, err := d.Session(t.Context(), "s1")
 		return err != nil
 	})
-	if log := d.Log(); !strings.Contains(log, "reason=lost") {
-		t.Error("the log does not say that the session was lost")
-	}
+	boxtest.Eventually(t, "the log says that the session was lost", func() bool { return strings.Contains(d.Log(), "reason=lost") })
 	noScopes(t)
 	d.NothingLeft(before)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})

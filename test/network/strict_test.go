@@ -89,6 +89,7 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 		z.set(name, to...)
 	}
 	d := boxtest.Start(t, boxtest.Lasting+byName)
+	z.ttl = 1800 // addresses stay allowed for as long as this takes
 	req := egress("one", "*.allowed.example", "far.example tcp 443", "plain.example any 80 443 8080", "silent.example tcp 443", webOther4+"/32 tcp 80")
 	req.NetworkStrict = new(true)
 	if s := d.NewSession(t, req); !s.NetworkStrict {

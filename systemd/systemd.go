@@ -120,6 +120,8 @@ func Watchdog(ctx context.Context, check func(context.Context) error, log *slog.
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil { // both may be
 			return nil
 		}
 	}

@@ -111,6 +111,11 @@ func (w *watcher) run() error {
 		return err
 	}
 	if _, watched := w.wds[""]; !watched {
+		fd, err := w.open("", unix.O_DIRECTORY)
+		if err != nil {
+			return err // it has just been removed
+		}
+		unix.Close(fd)
 		return unix.EACCES
 	}
 	w.add(files.Event{What: files.Watching})

@@ -155,7 +155,10 @@ func TestANetworkProgramThatDoesNotStart(t *testing.T) {
 	}
 	unix.Close(exe)
 	p.adopt()
-	if !p.linked["a"] {
+	p.mu.Lock() // it is tried again after a second
+	linked := p.linked["a"]
+	p.mu.Unlock()
+	if !linked {
 		t.Error("a box whose link could not be queried is recorded without a link")
 	}
 	if _, err := p.attach("a", -1, &isolation.NetworkSpec{}); err == nil {

@@ -3,7 +3,9 @@
 package boxtest
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -19,11 +21,11 @@ const (
 	ports     = 1 << 14
 )
 
-// given are the ports that this process has used.
+// given are the sockets that reserve the ports of this process, by port, until it ends.
 var given sync.Map
 
-// FreeAddress returns an address of this host where nothing listens, and nothing is likely to, unless another test process
-// chooses the same.
+// FreeAddress returns an address of this host where nothing listens. No other test process of this network namespace is given its port:
+// an abstract Unix socket reserves that, which belongs to the namespace too (unix(7), network_namespaces(7)).
 func FreeAddress(t testing.TB, ip string) string {
 	t.Helper()
 	addr, err := netip.ParseAddr(ip)
@@ -32,9 +34,14 @@ func FreeAddress(t testing.TB, ip string) string {
 	}
 	for {
 		port := uint16(firstPort + rand.IntN(ports))
-		if _, again := given.LoadOrStore(port, true); again {
+		reserved, err := new(net.ListenConfig).Listen(context.WithoutCancel(t.Context()), "unix", fmt.Sprintf("@boxd-test-port-%d", port))
+		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
 		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		given.Store(port, reserved)
 		at := netip.AddrPortFrom(addr, port).String()
 		ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", at)
 		if errors.Is(err, syscall.EADDRINUSE) {

@@ -48,7 +48,7 @@ func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *boxSpec) (*executionRe
 		err = r.Failed
 	}
 	if err != nil {
-		return nil, explain(err, physical)
+		return nil, errors.Join(t.recheck(), explain(err, physical))
 	}
 	if r.Status == session.StatusCanceled || r.Status == session.StatusLost {
 		if ctx.Err() != nil {

@@ -85,9 +85,7 @@ func TestTheKeeperKnowsTheNamesOfScopes(t *testing.T) {
 func TestAScopeHolderProcessLivesUntilReleased(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "holder")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\n[ \"$*\" = hold ] && read x\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, program, "#!/bin/sh\n[ \"$*\" = hold ] && read x\n")
 	s, err := newHeldScope(program)
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +22,17 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
+// writeProgram writes a program. No child of another test has it open meanwhile, while which it could not be executed (ETXTBSY,
+// execve(2)).
+func writeProgram(t *testing.T, path, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // newServer returns a dialer of a scope server that has no service manager; begun is a file that a holder creates when it is
 // started.
 func newServer(t *testing.T) (dial DialScopes, begun string) {
@@ -28,9 +40,7 @@ func newServer(t *testing.T) (dial DialScopes, begun string) {
 	dir := t.TempDir()
 	begun = filepath.Join(dir, "begun")
 	program := filepath.Join(dir, "holder")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\n: >"+begun+"\nread x\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, program, "#!/bin/sh\n: >"+begun+"\nread x\n")
 	scopes := systemd.NewScopes(t.Context())
 	scopes.Close() // so that no call reaches a service manager, if the host has one
 	s := &ScopeServer{Scopes: scopes, Program: func() string { return program }, Log: slog.New(slog.DiscardHandler)}

@@ -596,7 +596,7 @@ func TestTheSlowestLosslessReaderCounts(t *testing.T) {
 	if got := slowest(); got != "[3 1]" { // it may not have processed what it has received
 		t.Errorf(`got %s, want "[3 1]"`, got)
 	}
-	now = now.Add(stall + time.Second)
+	now = time.Now().Add(stall + time.Second)
 	if got := slowest(); got != "[3 4]" { // the other one only waits for output
 		t.Errorf(`got %s, want "[3 4]"`, got)
 	}

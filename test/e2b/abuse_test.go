@@ -313,10 +313,10 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 		})
 		cancel()
 		<-uploaded
+		boxtest.Eventually(t, "no program of the vanished clients runs", func() bool {
+			return !strings.Contains(sb.sh(t, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep boxfile[s]").stdout.String(), "boxfiles")
+		})
 	}
-	boxtest.Eventually(t, "no program of the vanished clients runs", func() bool {
-		return !strings.Contains(sb.sh(t, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep boxfile[s]").stdout.String(), "boxfiles")
-	})
 	http.DefaultClient.CloseIdleConnections()
 	boxtest.Eventually(t, "boxd has no more open descriptors than before", func() bool { return descriptors() <= before+2 })
 	for range 16 { // the maximum number of watches is still available

@@ -167,6 +167,7 @@ class ExecTest(Box):
         def asked(input: Input) -> int:
             n: int = waiting(input)
             if n > WINDOW - 999:
+                self.session.files.write("full", b"")
                 end = time.monotonic() + 5
                 while waiting(input) and time.monotonic() < end:
                     time.sleep(0.01)
@@ -175,7 +176,7 @@ class ExecTest(Box):
             return n
 
         with patch.object(Input, "waiting", property(asked)):
-            self.echoed(os.urandom(2 * WINDOW), "sleep 0.5; exec cat")
+            self.echoed(os.urandom(2 * WINDOW), "until [ -e full ]; do sleep 0.01; done; exec cat")
         self.assertIn(0, late)
 
     def echoed(self, data: bytes, command: str) -> None:

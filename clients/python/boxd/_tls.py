@@ -11,6 +11,11 @@ from typing import Optional
 from .errors import ConnectionLost, TLSError
 
 
+# ssl.OP_IGNORE_UNEXPECTED_EOF, which Python 3.10 to 3.11.2 set with OpenSSL 3, and 3.9 has no name for: a connection that is cut off would
+# be the end of what the other side says. See SSL_CTX_set_options(3ssl).
+_IGNORE_UNEXPECTED_EOF = 0x80
+
+
 def _no_password() -> str:
     raise ValueError("it is encrypted")
 
@@ -30,6 +35,7 @@ class TLS:
         except OSError as error:  # as ssl.SSLError is
             raise TLSError(f"CA certificates: {self.ca}: {_reason(error)}") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options &= ~_IGNORE_UNEXPECTED_EOF
         if not self.certificate and self.key:
             raise TLSError(f"the client key {self.key} has no certificate")
         if self.certificate:
@@ -129,7 +135,7 @@ class Channel:
 
     def _explained(self, error: ssl.SSLError) -> Exception:
         reason = error.reason or ""
-        if isinstance(error, ssl.SSLEOFError):
+        if isinstance(error, ssl.SSLEOFError) or reason == "UNEXPECTED_EOF_WHILE_READING":  # Python 3.11.2 has the second
             return ConnectionLost("the connection ended without the end of TLS")
         if isinstance(error, ssl.SSLZeroReturnError):
             return ConnectionLost("the connection ended: the server has closed it")

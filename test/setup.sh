@@ -219,6 +219,7 @@ if [ -n "$wants_root" ] && [ "$(id -u)" != 0 ]; then
 fi
 if [ -n "$wants_go" ]; then
 	wanted=$(sed -n 's/^toolchain go//p' "$here/go.mod")
+	[ -n "$wanted" ] || wanted=$(sed -n 's/^go //p' "$here/go.mod")
 	find_go
 	[ -n "$go" ] || lack_go=1
 	check_caches

@@ -101,7 +101,7 @@ func findBoxd(path string) (string, error) {
 	return "", errors.New("there is no boxd beside boxfleet, nor /usr/lib/boxd/boxd: install the package boxd, or give -boxd PATH")
 }
 
-// run runs the fleet until ctx ends, or until a part of it has.
+// run runs the fleet until it is interrupted, or until a part of it has ended.
 func (d *devFleet) run(interrupted context.Context) error {
 	ctx, cancel := context.WithCancelCause(interrupted)
 	defer cancel(nil)

@@ -243,7 +243,7 @@ func TestT37EndedProgramsHoldNoTerminals(t *testing.T) {
 }
 
 // settled returns the traces of a daemon with sessions once it has nothing more to prefork.
-func settled(t *testing.T, d *boxtest.Daemon) boxtest.Traces {
+func settled(t *testing.T, d *boxtest.Daemon) (now boxtest.Traces) {
 	t.Helper()
 	list, err := d.Sessions(t.Context(), true)
 	if err != nil {
@@ -251,5 +251,9 @@ func settled(t *testing.T, d *boxtest.Daemon) boxtest.Traces {
 	}
 	d.Close()
 	d.AwaitPrefork(len(list))
-	return d.Look()
+	boxtest.Eventually(t, "no program runs in a box", func() bool {
+		now = d.Look()
+		return len(now.Processes) == len(list)+1
+	})
+	return now
 }
